@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.support import Report, middle, p99, parser
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import NodeInfo, UploadCommit
-from s3stream.model import NewObject, ObjectKind, StreamRange
+from s3stream.model import NewObject, ObjectKind, StreamOwner, StreamRange
 
 NODE = 1
 STREAMS = 1_000
@@ -47,7 +47,7 @@ class Filler:
         node = await catalog.register_node(NODE, "127.0.0.1", 9092, now_ms=0, lease_ms=10_000)
         topic = await catalog.create_topic("t", bytes(16), partitions=streams, configs={}, leader=NODE, internal=False)
         opened = [partition.stream_id for partition in topic.partitions]
-        await catalog.open_streams(opened, node_id=NODE, node_epoch=node.epoch)
+        await catalog.open_streams(opened, StreamOwner(NODE, node.epoch, "bench"))
         return cls(catalog, node, opened)
 
     @property

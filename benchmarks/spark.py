@@ -29,7 +29,7 @@ from benchmarks.support import CONSOLE, Report, middle, parser
 from compaction.settings import CompactionSettings
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import UploadCommit
-from s3stream.model import ObjectKind, StreamBatch, object_key
+from s3stream.model import ObjectKind, StreamBatch, StreamOwner, object_key
 from s3stream.object.writer import ObjectWriter
 from s3stream.store.local import LocalStore
 from scripts.demo.clients import send
@@ -211,7 +211,7 @@ async def fill_sets(folder: Path, size_bytes: int) -> None:
         node = await catalog.register_node(1, "127.0.0.1", 1, now_ms=now_ms, lease_ms=0)
         topic = await catalog.create_topic("compact", bytes(16), partitions=32, configs={}, leader=1, internal=False)
         ids = [partition.stream_id for partition in topic.partitions]
-        opened = await catalog.open_streams(ids, node_id=1, node_epoch=node.epoch)
+        opened = await catalog.open_streams(ids, StreamOwner(1, node.epoch, "bench"))
         epochs = {each.info.stream_id: each.info.epoch for each in opened}
         payload = os.urandom(512 * 1024 - 64)
         for number in range(size_bytes // (16 * MIB)):

@@ -29,7 +29,6 @@ from broker.logging.levels import LogLevels
 from broker.membership.environment import Environment
 from broker.membership.join import join, log_owner, open_catalog_and_stores
 from broker.membership.lease import LeaseKeeper
-from broker.membership.log_identity import wal_id_of
 from broker.membership.node_log import NodeLog
 from broker.membership.other_nodes import other_nodes, warn_of_other_nodes
 from broker.net.server import Server
@@ -198,7 +197,7 @@ async def _open_storage(
     with node_log.errors_with_path():
         await storage.recover()
     await catalog.open_wal(
-        wal_id_of(wal.log_id),
+        wal.wal_id,
         node_id=info.node_id,
         node_epoch=info.epoch,
         location=str(node_log.path),

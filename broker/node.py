@@ -22,7 +22,6 @@ from broker.fetch_sessions import FetchSessions
 from broker.groups.coordinator import GroupCoordinator
 from broker.logging.levels import LogLevels
 from broker.membership.lease import LeaseKeeper
-from broker.membership.log_identity import wal_id_of
 from broker.membership.other_nodes import RemoteCoordinatorWarning
 from broker.net.server import Server
 from broker.partitions.producer_expiry import keep_expiring
@@ -315,7 +314,7 @@ class Node:
     async def _leave(self) -> None:
         """Record in the catalog that the node has stopped, and whether its log is empty."""
         await self.lease.stop()
-        drained = wal_id_of(self.wal.log_id) if self.wal.drained else None
+        drained = self.wal.wal_id if self.wal.drained else None
         try:
             await self.catalog.stop_node(self.node_id, self.node_epoch, drained_wal=drained, now_ms=self.now_ms())
         except CatalogError as error:

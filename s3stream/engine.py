@@ -81,6 +81,7 @@ class S3Stream:
         self._wal = wal
         self._catalog = catalog
         self._node_id = node_id
+        self._node_epoch = node_epoch
         threshold = settings.threshold_bytes(wal.capacity_bytes)
         self._cache = cache = LogCache(settings.log_cache_bytes, self.stats)
         self._admission = Admission(
@@ -122,8 +123,6 @@ class S3Stream:
             catalog=catalog,
             stats=self.stats,
             default_store=default_store,
-            node_id=node_id,
-            node_epoch=node_epoch,
         )
         self._pipeline = UploadPipeline(
             journal=journal,
@@ -211,14 +210,17 @@ class S3Stream:
         Raises UnknownStreams when the WAL and the catalog do not belong together: nothing is trimmed then.
         """
         assert not self._recovered, "recover() runs once"
-        plan = await scan_wal(self._wal, self._catalog, self._node_id)
-        self._streams.adopt(plan)
+        owner, plan = await scan_wal(self._wal, self._catalog, self._node_id, self._node_epoch)
+        self._streams.adopt(owner, plan)
         if plan.last_wal_offset >= 0 and not plan.live:
             await self.wal_trimmer.trim(plan.last_wal_offset)
         self._recovered = True
 
     async def open_streams(self, stream_ids: Sequence[int]) -> list[Stream]:
-        """Take streams over, in one transaction: their epochs grow. Raises StreamNotFound, NodeFenced, StorageError."""
+        """Take streams over, in one transaction: their epochs grow.
+
+        Raises StreamNotFound, StreamHeld, NodeFenced, StorageError.
+        """
         assert self._recovered, "recover() comes first"
         return await self._streams.open(stream_ids)
 

@@ -105,6 +105,10 @@ class AlreadyExists(CatalogError):
     """A topic or partition of that name exists."""
 
 
+class StreamHeld(CatalogError):
+    """A stream cannot be opened: another log may hold acknowledged records past its end, or another node leads it."""
+
+
 class NotFound(CatalogError):
     """No such topic, partition or object."""
 

@@ -115,6 +115,16 @@ class NewObject:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamOwner:
+    """What may append to streams: one registration of a node, with the log that it acknowledges into."""
+
+    node_id: int
+    node_epoch: int
+    wal_id: str
+    """The log's id in the catalog, 16 hex digits."""
+
+
+@dataclass(frozen=True, slots=True)
 class StreamInfo:
     """A stream as the catalog lists it."""
 
@@ -127,6 +137,12 @@ class StreamInfo:
     """End of the data that is committed to objects; data that is only in a node's WAL lies past it."""
     snapshot: bytes
     """The owner's opaque state as of `end_offset` (producer ids, epochs, aborted transactions), or empty."""
+    wal_id: str = ""
+    """Log that may hold records past `end_offset`; empty: none does, or that of its owner before this was recorded."""
+
+    def is_held_by(self, owner: StreamOwner) -> bool:
+        """Return whether records past the end in the owner's log are the stream's. In any other log they are void."""
+        return self.node_id == owner.node_id and self.wal_id in {owner.wal_id, ""}
 
 
 def object_key(cluster: str, object_id: int) -> str:

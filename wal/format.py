@@ -323,3 +323,8 @@ def decode_skip(body: Buffer) -> tuple[int, int]:
     """Return the offset where the log ended before a skip record, and the offset where it continues."""
     from_offset, to_offset = _SKIP.unpack_from(body)
     return from_offset, to_offset
+
+
+def wal_id_of(log_id: int) -> str:
+    """Return the id by which the catalog knows a log, given the id in its header."""
+    return f"{log_id:016x}"

@@ -135,6 +135,11 @@ class WriteAheadLog(Protocol):
     """
 
     @property
+    def wal_id(self) -> str:
+        """Unique id of the log, 16 hex digits. Available once `recover` has finished."""
+        ...
+
+    @property
     def capacity_bytes(self) -> int:
         """Bytes of the ring available to records, headers and padding included."""
         ...

@@ -39,6 +39,7 @@ from wal.format import (
     encode_skip_into,
     page_up,
     record_salt,
+    wal_id_of,
 )
 from wal.interface import (
     AppendedRecord,
@@ -136,9 +137,9 @@ class DeltaWal:
         return self._refusal
 
     @property
-    def log_id(self) -> int:
-        """Id of the log in its header, set when it was formatted. Available once `recover` has finished."""
-        return self._header.header.log_id
+    def wal_id(self) -> str:
+        """Unique id of the log, 16 hex digits, set when it was formatted. Available once `recover` has finished."""
+        return wal_id_of(self._header.header.log_id)
 
     @property
     def drained(self) -> bool:

@@ -24,6 +24,8 @@ class _Record:
 class MemoryWal:
     """A `WriteAheadLog` of `capacity_bytes`; with `auto_complete` off, records wait for `complete`."""
 
+    wal_id = "00000000000000a1"
+
     def __init__(self, capacity_bytes: int = 64 << 20, *, auto_complete: bool = True) -> None:
         self.auto_complete = auto_complete
         self.trims: list[int] = []

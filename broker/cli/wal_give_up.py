@@ -18,12 +18,13 @@ from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
 from broker.membership.join import claimant_of
 from broker.membership.lease import wait_until_free
-from broker.membership.log_identity import utc, wal_id_of
+from broker.membership.log_identity import utc
 from broker.membership.node_log import NodeLog
 from broker.settings.data_dir import DataDirLock
 from broker.settings.model import Settings
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import NodeInfo, WalInfo, WalState
+from wal.format import wal_id_of
 
 PAGE = 1_000
 

@@ -12,15 +12,10 @@ from datetime import UTC, datetime
 from typing import Final
 
 from s3stream.catalog.values import WalInfo, WalState
-from wal.format import Header, Shutdown
+from wal.format import Header, Shutdown, wal_id_of
 from wal.owner import Owner
 
 GIVE_UP_COMMAND: Final = "anabranch wal give-up"
-
-
-def wal_id_of(log_id: int) -> str:
-    """Return the name of a log in the catalog, given the log id in its header."""
-    return f"{log_id:016x}"
 
 
 def may_hold_records(header: Header) -> bool:

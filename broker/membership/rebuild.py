@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from broker.membership.log_identity import may_hold_records, wal_id_of
+from broker.membership.log_identity import may_hold_records
 from broker.membership.node_log import NodeLog
 from broker.partitions.replay import PartitionReplay
 from broker.settings.data_dir import DataDirLock
@@ -28,7 +28,7 @@ from s3stream.maintain.rebuild_read import ReadReport, RebuildReader
 from s3stream.maintain.rebuild_scan import StoreContents, scan_stores
 from s3stream.model import StreamBatch
 from s3stream.store.interface import ObjectStore
-from wal.format import CATALOG_UNKNOWN
+from wal.format import CATALOG_UNKNOWN, wal_id_of
 
 
 @dataclass(frozen=True, slots=True)

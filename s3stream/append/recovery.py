@@ -1,7 +1,7 @@
 """Plans the recovery of a WAL: which of its records are live. Pure: records in, plan out.
 
-Live records belong to an existing stream of this node, and follow its committed end without a gap. A gap
-stops the stream and keeps its records in the WAL (invariant 11), for an operator to decide what to do with them.
+Live records belong to an existing stream that this node owns with this log, and follow its committed end without a gap.
+A gap stops the stream and keeps its records in the WAL (invariant 11), for an operator to decide what to do with them.
 Records of deleted streams are skipped. Records of streams that the catalog never created end the start: either the WAL
 or the catalog is the wrong one, and trimming would destroy what was acknowledged.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from s3stream.append.wal_record import RecordKind, WalRecord
 from s3stream.errors import Discontinuity, UnknownStreams
-from s3stream.model import StreamBatch, StreamInfo
+from s3stream.model import StreamBatch, StreamInfo, StreamOwner
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class RecoveryPlan:
     """Batches of each stream, contiguous from its committed end."""
     stopped: Mapping[int, StoppedStream]
     fenced: frozenset[int]
-    """Streams that another node has taken over: their records here can never be committed."""
+    """Streams that this log is not the log of (any more): their records past the end can never be committed."""
     skipped_records: int
     last_wal_offset: int
     """Offset of the last record of any kind; -1 when there is none."""
@@ -83,7 +83,7 @@ def check_streams_known(records: Iterable[WalRecord], next_stream_id: int) -> No
 
 
 def plan_recovery(
-    records: Sequence[WalRecord], streams: Mapping[int, StreamInfo], node_id: int, *, next_stream_id: int
+    records: Sequence[WalRecord], streams: Mapping[int, StreamInfo], owner: StreamOwner, *, next_stream_id: int
 ) -> RecoveryPlan:
     """Sort records, given in WAL order, into live, committed, deleted, fenced and discontinuous ones.
 
@@ -103,13 +103,13 @@ def plan_recovery(
         info = streams.get(stream_id)
         if info is None:
             skipped += 1
-        elif info.node_id not in {node_id, -1}:
-            fenced.add(stream_id)
-            skipped += 1
         elif record.kind is RecordKind.RESET:
             skipped += 1 + len(live.pop(stream_id, ()))
             stopped.pop(stream_id, None)
         elif batch.end_offset <= info.end_offset:
+            skipped += 1
+        elif not info.is_held_by(owner):
+            fenced.add(stream_id)
             skipped += 1
         elif stream_id in stopped:
             stopped[stream_id] = stopped[stream_id].add(batch, record.wal_offset)

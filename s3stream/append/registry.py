@@ -18,7 +18,7 @@ from s3stream.append.wal_trim import WalTrimmer
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import OpenStream
 from s3stream.errors import Discontinuity, StorageError, StorageStopped, StreamFenced
-from s3stream.model import StreamBatch, StreamInfo
+from s3stream.model import StreamBatch, StreamInfo, StreamOwner
 from s3stream.read.stream_reader import StreamReader
 from s3stream.stats import StorageStats
 from wal.interface import WalError
@@ -39,12 +39,10 @@ class StreamRegistry:
         catalog: Catalog,
         stats: StorageStats,
         default_store: str,
-        node_id: int,
-        node_epoch: int,
     ) -> None:
         self._streams: dict[int, Stream] = {}
         self._fenced: set[int] = set()
-        """Streams whose records in the WAL are void, because another node has taken them over."""
+        """Streams whose records past their ends in the WAL are void, because this log lost them to another."""
         self._journal = journal
         self._cache = journal.cache
         self._sealer = journal.sealer
@@ -54,8 +52,7 @@ class StreamRegistry:
         self._catalog = catalog
         self._stats = stats
         self._default_store = default_store
-        self._node_id = node_id
-        self._node_epoch = node_epoch
+        self._owner: StreamOwner | None = None
 
     def get(self, stream_id: int) -> Stream | None:
         """Return the stream, or None if it is not open."""
@@ -66,8 +63,12 @@ class StreamRegistry:
 
     # recovery
 
-    def adopt(self, plan: RecoveryPlan) -> None:
-        """Put live records into the current block, which is sealed once their owners have replayed them."""
+    def adopt(self, owner: StreamOwner, plan: RecoveryPlan) -> None:
+        """Open streams as `owner` from now on.
+
+        Live records go into the current block, which is sealed once the streams' users have replayed them.
+        """
+        self._owner = owner
         stats, cache = self._stats, self._cache
         for stream_id, stopped in plan.stopped.items():
             self._wal_trimmer.stop(stream_id, stopped)
@@ -92,15 +93,20 @@ class StreamRegistry:
     # opening
 
     async def open(self, stream_ids: Sequence[int]) -> list[Stream]:
-        """Take streams over, in one transaction: their epochs grow. Raises StreamNotFound, NodeFenced, StorageError."""
+        """Take streams over, in one transaction: their epochs grow.
+
+        Raises StreamNotFound, StreamHeld, NodeFenced, StorageError.
+        """
+        assert self._owner is not None, "adopt() comes first"
         if again := [stream_id for stream_id in stream_ids if stream_id in self._streams]:
             raise StorageError(f"streams {again} are open already")
-        opened = await self._catalog.open_streams(stream_ids, node_id=self._node_id, node_epoch=self._node_epoch)
-        for item in opened:
-            if item.info.stream_id in self._fenced:
-                # The stream returns to this node: a later recovery must not take its old records for live ones.
-                await self._void_records(item.info)
-                self._fenced.discard(item.info.stream_id)
+        returning = self._fenced.intersection(stream_ids)
+        if returning:
+            # A recovery after the opening must not take old records for live ones: first they are void, durably.
+            for info in (await self._catalog.get_streams(sorted(returning))).values():
+                await self._void_records(info)
+        opened = await self._catalog.open_streams(stream_ids, self._owner)
+        self._fenced -= returning
         return [self._add(item) for item in opened]
 
     def _add(self, item: OpenStream) -> Stream:

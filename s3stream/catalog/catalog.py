@@ -37,7 +37,7 @@ from s3stream.catalog.values import (
     WalInfo,
 )
 from s3stream.errors import AlreadyExists, CatalogError
-from s3stream.model import ObjectInfo, RangeLocation, StreamInfo
+from s3stream.model import ObjectInfo, RangeLocation, StreamInfo, StreamOwner
 
 Result = TypeVar("Result")
 
@@ -288,12 +288,13 @@ class Catalog:
 
     # streams
 
-    async def open_streams(self, stream_ids: Sequence[int], *, node_id: int, node_epoch: int) -> Sequence[OpenStream]:
-        """Take streams over: epoch and leader epoch of each grow by one, the leader becomes `node_id`.
+    async def open_streams(self, stream_ids: Sequence[int], owner: StreamOwner) -> Sequence[OpenStream]:
+        """Take streams over: epoch and leader epoch of each grow by one, and `owner` becomes theirs.
 
-        One transaction; the answer is in the order of `stream_ids`. Raises StreamNotFound.
+        One transaction; the answer is in the order of `stream_ids`. Raises StreamNotFound, and StreamHeld for a stream
+        whose acknowledged records may be in another log, or which another node leads.
         """
-        return await self._change(lambda c: topics.open_streams(c, stream_ids, node_id, node_epoch))
+        return await self._change(lambda c: topics.open_streams(c, stream_ids, owner))
 
     async def get_streams(self, stream_ids: Sequence[int]) -> Mapping[int, StreamInfo]:
         """Return the streams that exist, by id."""

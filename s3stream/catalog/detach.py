@@ -55,7 +55,7 @@ def detach_topic(
     )
     connection.execute(delete(partitions).where(partitions.c.topic == name))
     connection.execute(delete(topics).where(topics.c.name == name))
-    fenced = {"epoch": streams.c.epoch + 1, "node_id": NOBODY, "leader": NOBODY}
+    fenced = {"epoch": streams.c.epoch + 1, "node_id": NOBODY, "wal_id": "", "leader": NOBODY}
     for piece in chunks(stream_ids):
         connection.execute(update(streams).where(streams.c.stream_id.in_(piece)).values(fenced))
 
@@ -121,6 +121,7 @@ def _clone_stream(connection: Connection, stream_id: int, new_id: int, leader: i
         "stream_id": literal(new_id),
         "epoch": literal(0),
         "node_id": literal(NOBODY),
+        "wal_id": literal(""),
         "leader": literal(leader),
     }
     _copy_rows(connection, streams, stream_id, own)

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row, func, insert, inspect, select, update
 
 from s3stream.catalog.rows import check_node
 from s3stream.catalog.schema import cluster, counters, nodes, streams, wals
+from s3stream.catalog.topics import NOBODY
 from s3stream.catalog.values import NodeHolder, NodeInfo, WalInfo, WalState
 from s3stream.errors import CatalogError, NodeFenced, NodeInUse, NotFound
 
@@ -114,11 +115,12 @@ def renew_lease(connection: Connection, node_id: int, node_epoch: int, lease_unt
 
 
 def stop_node(connection: Connection, node_id: int, node_epoch: int, drained_wal: str | None, now_ms: int) -> None:
-    """End the lease, and mark the node's log as drained."""
+    """End the lease; mark the node's log as drained, and release its streams."""
     check_node(connection, node_id, node_epoch)
     connection.execute(update(nodes).where(nodes.c.node_id == node_id).values(lease_until_ms=ENDED))
     if drained_wal is not None:
         _set_state(connection, drained_wal, WalState.DRAINED, now_ms)
+        _release_streams(connection, node_id)
 
 
 def remove_node(connection: Connection, node_id: int, now_ms: int) -> None:
@@ -186,6 +188,8 @@ def open_wal(connection: Connection, wal_id: str, node_id: int, node_epoch: int,
         raise CatalogError(f"the log {left[0].wal_id} of node {node_id} may hold records that are in no object")
     for wal in left:  # the node has no streams, so that the records in it are not needed
         _set_state(connection, wal.wal_id, WalState.DRAINED, now_ms)
+    adopted = (streams.c.node_id == node_id, streams.c.wal_id == "")
+    connection.execute(update(streams).where(*adopted).values(wal_id=wal_id))
     values = {
         "node_id": node_id,
         "node_epoch": node_epoch,
@@ -211,9 +215,15 @@ def give_up_wal(connection: Connection, wal_id: str, seen: NodeInfo, now_ms: int
         raise NotFound(f"node {seen.node_id} has no log {wal_id} that may hold records")
     if state is WalState.OPEN:
         _set_state(connection, wal_id, WalState.GIVEN_UP, now_ms)
+        _release_streams(connection, seen.node_id)
     # A process that was only paused or cut off must not continue to acknowledge into a log that is never read again.
     row = nodes.c.node_id == seen.node_id
     connection.execute(update(nodes).where(row).values(epoch=fenced.epoch, lease_until_ms=fenced.lease_until_ms))
+
+
+def _release_streams(connection: Connection, node_id: int) -> None:
+    """Leave the node's streams without owner: nothing past their ends is left to be read. They keep their leader."""
+    connection.execute(update(streams).where(streams.c.node_id == node_id).values(node_id=NOBODY, wal_id=""))
 
 
 def count_open_streams(connection: Connection, node_id: int) -> int:

@@ -303,12 +303,12 @@ def list_stream_objects(connection: Connection, stream_id: int) -> Sequence[Rang
 
 
 def list_compactable_streams(connection: Connection, node_id: int, objects_min: int, limit: int) -> Sequence[int]:
-    """Return the node's streams with the most stream objects."""
+    """Return the streams that the node leads, and that have the most stream objects."""
     count = func.count()
     query = (
         select(ranges.c.stream_id)
         .join(streams, streams.c.stream_id == ranges.c.stream_id)
-        .where(IS_STREAM_OBJECT, streams.c.node_id == node_id)
+        .where(IS_STREAM_OBJECT, streams.c.leader == node_id)
         .group_by(ranges.c.stream_id)
         .having(count >= objects_min)
         .order_by(count.desc(), ranges.c.stream_id)

@@ -12,6 +12,8 @@ The same statements run on SQLite and PostgreSQL. Invariants:
   wrote. The object is destroyed with the last range that refers to it, of either stream.
 - The streams of a detached topic stay in `streams` and `ranges`, so that their objects are kept.
 - The log that a node acknowledges into has a row in `wals`, OPEN, before the first acknowledgement.
+- `wal_id` of a stream names the one log that may hold records past the stream's end. It changes only with the stream's
+  owner, and a stream without owner has none: whoever opens it next may assign the offsets from its end on.
 - Ids come from `counters` and are never reused, even after the row that they named was deleted.
 """
 
@@ -86,6 +88,7 @@ streams = Table(
     Column("end_offset", BigInteger),
     Column("peak_timestamp_ms", BigInteger),
     Column("snapshot", LargeBinary),
+    Column("wal_id", Text),  # log that may hold records past `end_offset`; empty: none, or the owner's of before
 )
 
 objects = Table(
@@ -246,6 +249,17 @@ MIGRATIONS: Final[Sequence[tuple[int, Sequence[str]]]] = (
             "UPDATE objects SET oldest_data_ms = committed_ms",
             "UPDATE objects SET oldest_data_ms = {age} WHERE {has_age}",
             "UPDATE objects SET cleaned = 1 WHERE substr(writer_id, length(writer_id) - 7) = '.cleaned'",
+        ),
+    ),
+    (
+        6,
+        (
+            "ALTER TABLE streams ADD COLUMN wal_id TEXT NOT NULL DEFAULT ''",
+            # 1: open. A node whose logs are all drained or given up has no record past the end of a stream.
+            """UPDATE streams SET wal_id = COALESCE((
+                SELECT MAX(wals.wal_id) FROM wals WHERE wals.node_id = streams.node_id AND wals.state = 1), '')""",
+            """UPDATE streams SET node_id = -1 WHERE wal_id = ''
+                AND EXISTS (SELECT 1 FROM wals WHERE wals.node_id = streams.node_id)""",
         ),
     ),
 )

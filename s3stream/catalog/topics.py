@@ -3,9 +3,9 @@
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
-from sqlalchemy import Column, Connection, Row, Select, delete, insert, select, update
+from sqlalchemy import Column, Connection, Row, Select, and_, delete, insert, or_, select, update
 
 from s3stream.catalog.rows import (
     STREAM_COLUMNS,
@@ -24,9 +24,10 @@ from s3stream.errors import (
     NotFound,
     OffsetOutOfRange,
     StreamFenced,
+    StreamHeld,
     StreamNotFound,
 )
-from s3stream.model import StreamInfo
+from s3stream.model import StreamInfo, StreamOwner
 
 NOBODY = -1
 NO_TIMESTAMP = -1
@@ -104,6 +105,7 @@ def _add_streams(connection: Connection, wanted: Mapping[str, range], leader: in
         "end_offset": 0,
         "peak_timestamp_ms": NO_TIMESTAMP,
         "snapshot": b"",
+        "wal_id": "",
     }
     ids = range(first, first + len(places))
     connection.execute(insert(streams), [{"stream_id": stream_id, **fresh} for stream_id in ids])
@@ -200,31 +202,46 @@ def _rows(
     return connection.execute(query) if names is None else select_in(connection, query, column, names)
 
 
-def open_streams(
-    connection: Connection, stream_ids: Sequence[int], node_id: int, node_epoch: int
-) -> Sequence[OpenStream]:
-    """Give each stream its next epoch and leader epoch, and make the node its leader."""
-    check_node(connection, node_id, node_epoch)
+def open_streams(connection: Connection, stream_ids: Sequence[int], owner: StreamOwner) -> Sequence[OpenStream]:
+    """Give each stream its next epoch and leader epoch, and its owner: only if nobody or `owner` has it already."""
+    node_id, wal_id = owner.node_id, owner.wal_id
+    check_node(connection, node_id, owner.node_epoch)
+    nobodys = and_(streams.c.node_id == NOBODY, streams.c.wal_id == "")
+    own = and_(streams.c.node_id == node_id, streams.c.wal_id.in_((wal_id, "")))
     opened: dict[int, OpenStream] = {}
-    columns = select(*STREAM_COLUMNS, streams.c.leader_epoch)
     for piece in chunks(stream_ids):
-        connection.execute(
+        statement = (
             update(streams)
-            .where(streams.c.stream_id.in_(piece))
+            .where(streams.c.stream_id.in_(piece), streams.c.leader.in_((node_id, NOBODY)), or_(nobodys, own))
             .values(
                 epoch=streams.c.epoch + 1,
                 leader_epoch=streams.c.leader_epoch + 1,
                 node_id=node_id,
                 leader=node_id,
+                wal_id=wal_id,
             )
         )
-    for *fields, leader_epoch in select_in(connection, columns, streams.c.stream_id, stream_ids):
-        info = StreamInfo(*fields)
-        opened[info.stream_id] = OpenStream(info, leader_epoch)
-    missing = set(stream_ids) - opened.keys()
-    if missing:
-        raise StreamNotFound(f"stream {min(missing)} does not exist ({len(missing)} of {len(stream_ids)} missing)")
+        for *fields, leader_epoch in connection.execute(statement.returning(*STREAM_COLUMNS, streams.c.leader_epoch)):
+            info = StreamInfo(*fields)
+            opened[info.stream_id] = OpenStream(info, leader_epoch)
+    refused = sorted(set(stream_ids) - opened.keys())
+    if refused:
+        _explain_refusal(connection, refused, len(stream_ids), node_id)
     return [opened[stream_id] for stream_id in stream_ids]
+
+
+def _explain_refusal(connection: Connection, refused: Sequence[int], wanted: int, node_id: int) -> NoReturn:
+    """Raise the error for streams that could not be opened: StreamNotFound or StreamHeld."""
+    found = find_streams(connection, refused)
+    missing = [stream_id for stream_id in refused if stream_id not in found]
+    if missing:
+        raise StreamNotFound(f"stream {missing[0]} does not exist ({len(missing)} of {wanted} missing)")
+    info = found[refused[0]]
+    which = f"stream {info.stream_id} ({len(refused)} of {wanted} refused)"
+    if info.node_id == NOBODY:
+        raise StreamHeld(f"{which}: another node leads it, not node {node_id}")
+    log = f"log {info.wal_id}" if info.wal_id else "the log"
+    raise StreamHeld(f"{which}: records from offset {info.end_offset} on may be in {log} of node {info.node_id}")
 
 
 def trim_stream(connection: Connection, stream_id: int, epoch: int, new_start: int, delete_after_ms: int) -> StreamInfo:

@@ -13,13 +13,13 @@ from compaction.joins.run import plan_joins, run_join
 from compaction.service import CompactionService
 from compaction.throttle import Throttle
 from s3stream.errors import CatalogUnavailable, NodeFenced, ObjectNotFound, StoreError
-from s3stream.model import ObjectKind, ObjectState, object_key
+from s3stream.model import ObjectKind, ObjectState, StreamOwner, object_key
 from s3stream.object.format import decode_block
 from s3stream.object.reader import read_index
 from s3stream.store.memory import MemoryStore, let_through
 from tests.compaction.cleaning.test_cleaner import kafka_batch, table
 from tests.compaction.sets.test_run import SMALL, every_object_is_accounted_for, fill
-from tests.support.catalog_node import CLUSTER, HOUR_MS, NODE_ID, UploadingNode, delete_topic, uploading_node
+from tests.support.catalog_node import CLUSTER, HOUR_MS, NODE_ID, WAL_ID, UploadingNode, delete_topic, uploading_node
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO
 MIB = 1 << 20
@@ -157,7 +157,7 @@ async def test_another_epoch_between_plan_and_commit_of_each_level(some: Uploadi
     stream = await joinable(some)
     node = some.compaction_context(SMALL)
     (group,) = await plan_joins(node, full=True)
-    (opened,) = await some.catalog.open_streams([stream], node_id=NODE_ID, node_epoch=some.epoch)
+    (opened,) = await some.catalog.open_streams([stream], StreamOwner(NODE_ID, some.epoch, WAL_ID))
     some.stream_epochs[stream] = opened.info.epoch
     await some.upload((SO, [some.batch(stream, 500)]))
     before = await some.contents()

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from s3stream.catalog.catalog import Catalog
 from s3stream.errors import CatalogError
+from s3stream.model import StreamOwner
 from tests.fuzz.target import Choices, Target, check_message, edited, random_script
-from tests.support.catalog_node import CLUSTER, MetadataNode, span
+from tests.support.catalog_node import CLUSTER, WAL_ID, MetadataNode, span
 
 MEMORY: Final = Path("/dev/shm")
 """Folder in which flushes cost nothing, on Linux."""
@@ -105,7 +106,7 @@ QUERIES: Final[tuple[Callable[[Catalog], Awaitable[Any]], ...]] = (
     lambda catalog: catalog.shared_objects(),
     lambda catalog: catalog.read_state(),
     lambda catalog: catalog.next_producer_ids(1000),
-    lambda catalog: catalog.open_streams([1, 2, 3], node_id=1, node_epoch=1),
+    lambda catalog: catalog.open_streams([1, 2, 3], StreamOwner(1, 1, WAL_ID)),
     register,
 )
 

@@ -18,6 +18,7 @@ from compaction.context import CompactionContext
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
 from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.schema import streams
 from s3stream.catalog.values import CompactionCommit, TopicInfo, UploadCommit
 from s3stream.maintain.gc import GarbageCollector
 from s3stream.model import (
@@ -27,6 +28,7 @@ from s3stream.model import (
     ObjectState,
     RangeLocation,
     StreamBatch,
+    StreamOwner,
     StreamRange,
     object_key,
 )
@@ -39,9 +41,17 @@ from tests.support.clock import ManualClock
 
 CLUSTER: Final = "test"
 NODE_ID: Final = 1
+WAL_ID: Final = "00000000000000a1"
+"""Log of the nodes that tests make up."""
 HOUR_MS: Final = 3_600_000
 NOW, DEADLINE, LATER = 1_000, 5_000, 9_000
 """Times of a `MetadataNode`: of all its calls, of the expiry of prepared objects, of the deletion of replaced ones."""
+
+
+async def hand_over(catalog: Catalog, stream_ids: Sequence[int], leader: int) -> None:
+    """Do what lets another node open streams: their owner has released them, and `leader` leads them."""
+    released = streams.update().where(streams.c.stream_id.in_(stream_ids)).values(node_id=-1, wal_id="", leader=leader)
+    await catalog._database.write(lambda connection: connection.execute(released).close())  # noqa: SLF001
 
 
 class CatalogNode:
@@ -93,7 +103,7 @@ class CatalogNode:
 
     async def open_streams(self, ids: Sequence[int]) -> None:
         """Open streams: each gets a new epoch."""
-        opened = await self.catalog.open_streams(ids, node_id=self.node_id, node_epoch=self.epoch)
+        opened = await self.catalog.open_streams(ids, StreamOwner(self.node_id, self.epoch, WAL_ID))
         for each in opened:
             self.stream_epochs[each.info.stream_id] = each.info.epoch
             self.ends[each.info.stream_id] = each.info.end_offset

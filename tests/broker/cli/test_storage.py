@@ -15,10 +15,11 @@ from broker.cli.storage import storage
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.schema import MIGRATIONS
 from s3stream.catalog.values import UploadCommit
-from s3stream.model import NewObject, ObjectKind, StreamBatch, object_key
+from s3stream.model import NewObject, ObjectKind, StreamBatch, StreamOwner, object_key
 from s3stream.object.writer import ObjectWriter
 from s3stream.store.files import TEMPORARY
 from s3stream.store.local import LocalStore
+from tests.support.catalog_node import WAL_ID
 
 CLUSTER = "anabranch"
 NOW = 1_700_000_000_000
@@ -45,7 +46,7 @@ async def fill(folder: Path) -> None:
     node = await catalog.register_node(1, "h", 1, now_ms=NOW, lease_ms=1)
     topic = await catalog.create_topic("flights", b"f" * 16, partitions=2, configs={}, leader=1, internal=False)
     streams = [partition.stream_id for partition in topic.partitions]
-    await catalog.open_streams(streams, node_id=1, node_epoch=node.epoch)
+    await catalog.open_streams(streams, StreamOwner(1, node.epoch, WAL_ID))
     ids = await catalog.prepare_objects(
         3, node_id=1, node_epoch=node.epoch, writer_id="w-1", store="local", now_ms=NOW, deadline_ms=NOW + 1
     )

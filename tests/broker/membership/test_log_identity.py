@@ -6,12 +6,11 @@ from broker.membership.log_identity import (
     GIVE_UP_COMMAND,
     LogFacts,
     may_hold_records,
-    wal_id_of,
     why_not_formatted,
     why_refused,
 )
 from s3stream.catalog.values import WalInfo, WalState
-from wal.format import Header, Shutdown
+from wal.format import Header, Shutdown, wal_id_of
 from wal.owner import Owner
 
 OPEN, DRAINED, GIVEN_UP = WalState.OPEN, WalState.DRAINED, WalState.GIVEN_UP

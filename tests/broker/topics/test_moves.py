@@ -20,7 +20,8 @@ from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitReq
 from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from s3stream.errors import CatalogUnavailable, EndMoved, OutcomeUnknown
 from s3stream.maintain.verify import verify
-from s3stream.model import ObjectState
+from s3stream.model import ObjectState, StreamOwner
+from tests.support.catalog_node import WAL_ID
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
 
@@ -490,7 +491,7 @@ async def test_a_topic_that_another_node_has_attached_since_is_not_served_by_the
         other = await catalog.register_node(2, "elsewhere", 1, now_ms=0, lease_ms=1)
         info = await catalog.attach_topic(topic.topic_id, "t", node_id=2, node_epoch=other.epoch)
         streams = [partition.stream_id for partition in info.partitions]
-        await catalog.open_streams(streams, node_id=2, node_epoch=other.epoch)
+        await catalog.open_streams(streams, StreamOwner(2, other.epoch, WAL_ID))
         removed: list[str] = []
         topics.on_deleted = removed.extend
         await topics.resolve_outcomes()

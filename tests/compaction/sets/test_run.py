@@ -22,14 +22,14 @@ from compaction.sets.run import commit_sets, plan_sets, prepare_shares, run_sets
 from compaction.settings import CompactionSettings
 from s3stream.catalog.catalog import Catalog
 from s3stream.errors import NodeFenced, StoreError
-from s3stream.model import ObjectKind, ObjectState, object_key
+from s3stream.model import ObjectKind, ObjectState, StreamOwner, object_key
 from s3stream.object.reader import read_index
 from s3stream.object.writer_id import CompactionWriter
 from s3stream.store.interface import ObjectStore
 from s3stream.store.local import LocalStore
 from s3stream.store.memory import MemoryStore, let_through
 from s3stream.store.s3 import S3Store
-from tests.support.catalog_node import CLUSTER, HOUR_MS, NODE_ID, UploadingNode, delete_topic, uploading_node
+from tests.support.catalog_node import CLUSTER, HOUR_MS, NODE_ID, WAL_ID, UploadingNode, delete_topic, uploading_node
 from tests.support.s3 import S3Bucket
 
 SSO, SO = ObjectKind.SSO, ObjectKind.SO
@@ -367,7 +367,7 @@ async def test_the_stream_moves_on_while_a_run_goes_on(some: UploadingNode) -> N
     await some.upload((SSO, [some.batch(stream, 100) for stream in streams]))
     await some.trim(streams[0], some.ends[streams[0]] - 25)
     await some.trim(streams[1], some.ends[streams[1]])
-    await some.catalog.open_streams([streams[2]], node_id=NODE_ID, node_epoch=some.epoch)
+    await some.catalog.open_streams([streams[2]], StreamOwner(NODE_ID, some.epoch, WAL_ID))
     before = await some.contents()
     await run_sets(node, plan, timed=False, under_pressure=lambda: False, report=lambda _: None)
     assert await some.contents() == before

@@ -16,7 +16,7 @@ from s3stream.catalog import database as database_module
 from s3stream.catalog import objects
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.database import Database
-from s3stream.catalog.rows import find_objects
+from s3stream.catalog.rows import find_objects, find_streams
 from s3stream.catalog.schema import METADATA, MIGRATIONS
 from s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable
 from tests.support.catalog_node import MetadataNode, span
@@ -446,3 +446,33 @@ async def test_a_parameter_that_does_not_fit_is_refused_and_is_no_damage(
     assert not isinstance(raised.value, CatalogDamaged | CatalogUnavailable)
     await node.create_topic("u", 1)
     await catalog.close()
+
+
+OLD_STREAMS = {
+    # node that had it open -> node and log that schema 6 gives it
+    -1: (-1, ""),
+    1: (1, "open"),
+    2: (-1, ""),  # its log is drained
+    3: (-1, ""),  # its log was given up
+    4: (4, ""),  # it has not started since logs are recorded
+}
+
+
+async def test_schema_6_names_the_log_of_each_stream(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(database_module, "MIGRATIONS", [step for step in MIGRATIONS if step[0] <= 5])
+        database = Database(url)
+        await database.open()
+        wal = "INSERT INTO wals VALUES (:wal_id, :node_id, 1, 'device', '/wal', :state, 0)"
+        logs = [("drained-1", 1, 3), ("open", 1, 1), ("drained-2", 2, 3), ("given-up", 3, 4)]
+        rows = [dict(zip(("wal_id", "node_id", "state"), each, strict=True)) for each in logs]
+        stream = "INSERT INTO streams VALUES (:key, 1, :node_id, 1, 1, 0, 5, -1, :snapshot)"
+        held = [{"key": key, "node_id": node_id, "snapshot": b""} for key, node_id in enumerate(OLD_STREAMS)]
+        await database.write(lambda c: c.execute(text(wal), rows))
+        await database.write(lambda c: c.execute(text(stream), held))
+        await database.close()
+    database = Database(url)
+    await database.open()
+    found = await database.read(lambda c: find_streams(c, range(len(OLD_STREAMS))))
+    assert [(info.node_id, info.wal_id) for _, info in sorted(found.items())] == list(OLD_STREAMS.values())
+    await database.close()

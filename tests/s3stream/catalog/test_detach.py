@@ -5,8 +5,18 @@ import pytest
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import CompactionCommit, TopicInfo
 from s3stream.errors import AlreadyExists, CatalogError, EndMoved, NodeFenced, NotFound, StreamFenced
-from s3stream.model import ObjectKind, ObjectState
-from tests.support.catalog_node import LATER, NODE_ID, NOW, MetadataNode, bounds_of, delete_topic, span
+from s3stream.model import ObjectKind, ObjectState, StreamOwner
+from tests.support.catalog_node import (
+    LATER,
+    NODE_ID,
+    NOW,
+    WAL_ID,
+    MetadataNode,
+    bounds_of,
+    delete_topic,
+    hand_over,
+    span,
+)
 
 TOPIC_ID = b"t" * 16
 CLONE_ID = b"c" * 16
@@ -67,7 +77,7 @@ async def test_an_attached_topic_is_as_it_was(scene: MetadataNode) -> None:
     assert await attach(scene) == before
     assert await attach(scene) == before, "repeated"
     assert list(await scene.catalog.list_detached()) == []
-    (opened,) = await scene.catalog.open_streams([a], node_id=NODE_ID, node_epoch=scene.epoch)
+    (opened,) = await scene.catalog.open_streams([a], StreamOwner(NODE_ID, scene.epoch, WAL_ID))
     assert (opened.info.end_offset, opened.info.epoch, opened.leader_epoch) == (5, 3, 2)
 
 
@@ -106,7 +116,8 @@ async def test_a_topic_that_goes_on_elsewhere_is_not_detached(scene: MetadataNod
     with pytest.raises(EndMoved, match="ends at 5, expected 0"):
         await scene.catalog.detach_topic("t", TOPIC_ID, ends=stale, node_id=NODE_ID, node_epoch=scene.epoch, now_ms=NOW)
     other = await scene.catalog.register_node(2, "h", 1, now_ms=NOW, lease_ms=1)
-    await scene.catalog.open_streams(scene.streams[:1], node_id=2, node_epoch=other.epoch)
+    await hand_over(scene.catalog, scene.streams[:1], leader=2)
+    await scene.catalog.open_streams(scene.streams[:1], StreamOwner(2, other.epoch, WAL_ID))
     with pytest.raises(StreamFenced, match="is open on node 2, not on node 1"):
         await detach(scene)
     await scene.catalog.register_node(NODE_ID, "h", 1, now_ms=NOW, lease_ms=1)
@@ -131,7 +142,7 @@ async def test_a_clone_has_its_originals_records_without_new_objects(scene: Meta
     assert bounds_of(locations) == [(0, 5), (5, 9)]
     assert [(each.stored_stream_id, each.source_stream_id) for each in locations] == [(a, a)] * 2
     assert locations[0].object.object_id == item.object_id
-    (opened,) = await scene.catalog.open_streams([copy], node_id=NODE_ID, node_epoch=scene.epoch)
+    (opened,) = await scene.catalog.open_streams([copy], StreamOwner(NODE_ID, scene.epoch, WAL_ID))
     assert (opened.info.start_offset, opened.info.end_offset, opened.info.snapshot) == (3, 9, b"state")
     assert (opened.info.epoch, opened.leader_epoch) == (1, 2), "leader epochs continue from the original's"
     own = await scene.catalog.find_ranges(a, 0, 100, limit=10)
@@ -175,7 +186,7 @@ async def test_an_object_lives_until_no_stream_refers_to_it(scene: MetadataNode)
     a = scene.streams[0]
     first, second = await scene.upload([span(a, 0, 5)], [span(a, 5, 9)])
     copy = (await clone_streams(scene))[0]
-    await scene.catalog.open_streams([copy], node_id=NODE_ID, node_epoch=scene.epoch)
+    await scene.catalog.open_streams([copy], StreamOwner(NODE_ID, scene.epoch, WAL_ID))
     await scene.catalog.trim_stream(copy, 1, 6, now_ms=NOW, delete_after_ms=LATER)
     assert await scene.state(first) == (ObjectState.COMMITTED, 0)
     await delete_topic(scene.catalog, "t", now_ms=NOW, delete_after_ms=LATER)
@@ -190,7 +201,7 @@ async def test_a_clone_of_a_clone_refers_to_what_was_written(scene: MetadataNode
     a = scene.streams[0]
     await scene.upload([span(a, 0, 5)])
     first = (await clone_streams(scene))[0]
-    await scene.catalog.open_streams([first], node_id=NODE_ID, node_epoch=scene.epoch)
+    await scene.catalog.open_streams([first], StreamOwner(NODE_ID, scene.epoch, WAL_ID))
     await scene.upload([span(first, 5, 9)])
     streams = [part.stream_id for part in (await scene.catalog.list_topics())[1].partitions]
     found = {key: info.end_offset for key, info in (await scene.catalog.get_streams(streams)).items()}

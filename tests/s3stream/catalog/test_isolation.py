@@ -12,8 +12,8 @@ from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.database import Database
 from s3stream.catalog.values import NodeInfo
 from s3stream.errors import NodeFenced, NotFound
-from s3stream.model import ObjectState
-from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, MetadataNode, span
+from s3stream.model import ObjectState, StreamOwner
+from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, WAL_ID, MetadataNode, span
 from tests.support.postgres import PostgresServer
 
 LEVELS = ("read uncommitted", "read committed", "repeatable read", "serializable")
@@ -62,7 +62,7 @@ async def test_an_old_epoch_is_refused_whatever_the_databases_level(postgres: Po
         await race(
             url,
             lambda c: nodes.register_node(c, NodeInfo(NODE_ID, 0, "elsewhere", 9092, NOW), None),
-            lambda: catalog.open_streams(scene.streams, node_id=NODE_ID, node_epoch=scene.epoch),
+            lambda: catalog.open_streams(scene.streams, StreamOwner(NODE_ID, scene.epoch, WAL_ID)),
         )
     await catalog.close()
 

@@ -16,7 +16,8 @@ from s3stream.catalog.database import Database
 from s3stream.catalog.schema import MIGRATIONS
 from s3stream.catalog.values import NodeHolder, NodeInfo, WalState
 from s3stream.errors import CatalogError, NodeFenced, NodeInUse, NotFound
-from tests.support.catalog_node import NODE_ID, NOW, MetadataNode
+from s3stream.model import StreamOwner
+from tests.support.catalog_node import NODE_ID, NOW, WAL_ID, MetadataNode
 
 ID = bytes(range(16))
 OTHER_ID = bytes(16 * [7])
@@ -200,6 +201,29 @@ async def test_a_log_is_given_up_only_while_its_node_is_gone(catalog: Catalog) -
         await catalog.renew_lease(NODE_ID, scene.epoch, now_ms=NOW + 10, lease_ms=100)
     with pytest.raises(CatalogError, match="was given up"):
         await catalog.open_wal(LOG, node_id=NODE_ID, node_epoch=scene.epoch + 1, location="/a", now_ms=NOW)
+
+
+@pytest.mark.parametrize("drained", [False, True])
+async def test_a_clean_stop_releases_streams_if_the_log_has_nothing(catalog: Catalog, *, drained: bool) -> None:
+    scene = await MetadataNode.started(catalog)
+    await catalog.open_wal(WAL_ID, node_id=NODE_ID, node_epoch=scene.epoch, location="/a", now_ms=NOW)
+    await catalog.stop_node(NODE_ID, scene.epoch, drained_wal=WAL_ID if drained else None, now_ms=NOW)
+    infos = (await catalog.get_streams(scene.streams)).values()
+    assert {(info.node_id, info.wal_id) for info in infos} == {(-1, "") if drained else (NODE_ID, WAL_ID)}
+    assert {each.leader for topic in await catalog.list_topics() for each in topic.partitions} == {NODE_ID}
+    assert await catalog.count_open_streams(NODE_ID) == (0 if drained else len(scene.streams))
+
+
+async def test_streams_of_a_log_that_is_given_up_go_on_from_their_ends(catalog: Catalog) -> None:
+    scene = await MetadataNode.started(catalog)
+    await catalog.open_wal(WAL_ID, node_id=NODE_ID, node_epoch=scene.epoch, location="/a", now_ms=NOW)
+    seen = await catalog.get_node(NODE_ID)
+    assert seen is not None
+    await catalog.give_up_wal(WAL_ID, seen=seen, now_ms=NOW)
+    node = await catalog.register_node(NODE_ID, "h", 1, now_ms=NOW, lease_ms=1)
+    await catalog.open_wal(NEXT_LOG, node_id=NODE_ID, node_epoch=node.epoch, location="/b", now_ms=NOW)
+    opened = await catalog.open_streams(scene.streams, StreamOwner(NODE_ID, node.epoch, NEXT_LOG))
+    assert {each.info.wal_id for each in opened} == {NEXT_LOG}
 
 
 async def test_the_next_stream_id_lies_past_all_that_were_handed_out(catalog: Catalog) -> None:

@@ -11,8 +11,18 @@ from s3stream.catalog import catalog as catalog_module
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import UploadCommit
 from s3stream.errors import CatalogError, NodeFenced, NotFound, StreamFenced, StreamNotFound
-from s3stream.model import NewObject, ObjectKind, ObjectState
-from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, MetadataNode, bounds_of, delete_topic, span
+from s3stream.model import NewObject, ObjectKind, ObjectState, StreamOwner
+from tests.support.catalog_node import (
+    DEADLINE,
+    LATER,
+    NODE_ID,
+    NOW,
+    WAL_ID,
+    MetadataNode,
+    bounds_of,
+    delete_topic,
+    span,
+)
 from tests.support.waiting import until
 
 
@@ -119,7 +129,7 @@ async def test_a_snapshot_needs_the_streams_epoch_too(scene: MetadataNode) -> No
 async def test_ranges_of_deleted_streams_are_dropped_from_an_upload(scene: MetadataNode) -> None:
     other = await scene.catalog.create_topic("u", b"u" * 16, partitions=1, configs={}, leader=NODE_ID, internal=False)
     kept = other.partitions[0].stream_id
-    await scene.catalog.open_streams([kept], node_id=NODE_ID, node_epoch=scene.epoch)
+    await scene.catalog.open_streams([kept], StreamOwner(NODE_ID, scene.epoch, WAL_ID))
     gone = scene.streams[0]
     await delete_topic(scene.catalog, "t", now_ms=NOW, delete_after_ms=LATER)
     mixed, dead = await scene.new_objects([span(gone, 0, 5), span(kept, 0, 3)], [span(gone, 5, 9)])
@@ -393,7 +403,7 @@ async def test_an_input_destroyed_meanwhile_by_a_trim_is_no_obstacle(scene: Meta
 async def test_compaction_goes_on_when_a_topic_was_deleted_meanwhile(scene: MetadataNode) -> None:
     other = await scene.catalog.create_topic("u", b"u" * 16, partitions=1, configs={}, leader=NODE_ID, internal=False)
     kept = other.partitions[0].stream_id
-    await scene.catalog.open_streams([kept], node_id=NODE_ID, node_epoch=scene.epoch)
+    await scene.catalog.open_streams([kept], StreamOwner(NODE_ID, scene.epoch, WAL_ID))
     gone = scene.streams[0]
     inputs = await scene.upload([span(gone, 0, 5), span(kept, 0, 5)], [span(gone, 5, 9), span(kept, 5, 9)])
     outputs = await scene.new_objects([span(gone, 0, 9)], [span(kept, 0, 9)])

@@ -11,8 +11,8 @@ from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.database import Database
 from s3stream.catalog.values import NewTopic
 from s3stream.errors import NodeFenced
-from s3stream.model import ObjectState
-from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, MetadataNode, span
+from s3stream.model import ObjectState, StreamOwner
+from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, WAL_ID, MetadataNode, span
 
 TOPIC = b"t" * 16
 OTHER = b"o" * 16
@@ -128,7 +128,7 @@ async def clone_topic(scene: MetadataNode) -> Command:
 
 
 async def open_streams(scene: MetadataNode) -> Command:
-    return lambda: scene.catalog.open_streams(scene.streams, node_id=NODE_ID, node_epoch=scene.epoch)
+    return lambda: scene.catalog.open_streams(scene.streams, StreamOwner(NODE_ID, scene.epoch, WAL_ID))
 
 
 async def trim_stream(scene: MetadataNode) -> Command:

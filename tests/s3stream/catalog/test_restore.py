@@ -11,7 +11,8 @@ from s3stream.catalog.restore import Advance, CatalogContents, RecoveredTopic, R
 from s3stream.catalog.schema import MIGRATIONS
 from s3stream.catalog.values import DetachedTopic, WalInfo, WalState
 from s3stream.errors import CatalogError
-from s3stream.model import ObjectInfo, ObjectKind, ObjectState, StreamRange
+from s3stream.model import ObjectInfo, ObjectKind, ObjectState, StreamOwner, StreamRange
+from tests.support.catalog_node import WAL_ID
 
 NOW = 1_700_000_000_000
 
@@ -106,7 +107,7 @@ async def test_ids_and_epochs_go_on_from_there(catalog: Catalog) -> None:
     await catalog.restore(CONTENTS)
     node = await catalog.register_node(1, "h", 1, now_ms=NOW, lease_ms=1)
     assert node.epoch == 1_008
-    opened = await catalog.open_streams([1, 2, 8], node_id=1, node_epoch=node.epoch)
+    opened = await catalog.open_streams([1, 2, 8], StreamOwner(1, node.epoch, WAL_ID))
     assert [(each.info.epoch, each.leader_epoch) for each in opened] == [(1_004, 1_005)] * 3
     created = await catalog.create_topic("new", b"n" * 16, partitions=1, configs={}, leader=1, internal=False)
     assert created.partitions[0].stream_id == 9

@@ -1,6 +1,7 @@
 """Contract of nodes, topics and streams, on both databases."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -14,10 +15,11 @@ from s3stream.errors import (
     NotFound,
     OffsetOutOfRange,
     StreamFenced,
+    StreamHeld,
     StreamNotFound,
 )
-from s3stream.model import ObjectState
-from tests.support.catalog_node import LATER, NODE_ID, NOW, MetadataNode, delete_topic, span
+from s3stream.model import ObjectState, StreamOwner
+from tests.support.catalog_node import LATER, NODE_ID, NOW, WAL_ID, MetadataNode, delete_topic, hand_over, span
 
 
 async def test_everything_survives_a_restart(url: str) -> None:
@@ -193,24 +195,48 @@ async def test_opening_streams_moves_both_epochs_and_the_leader(catalog: Catalog
     scene = await MetadataNode.started(catalog)
     a, b, _ = scene.streams
     other = await catalog.register_node(2, "h", 1, now_ms=NOW, lease_ms=1)
-    opened = await catalog.open_streams([b, a], node_id=2, node_epoch=other.epoch)
+    await hand_over(catalog, [a, b], leader=2)
+    opened = await catalog.open_streams([b, a], StreamOwner(2, other.epoch, WAL_ID))
     assert [(o.info.stream_id, o.info.epoch, o.leader_epoch, o.info.node_id) for o in opened] == [
         (b, 2, 2, 2),
         (a, 2, 2, 2),
     ]
     (topic,) = await catalog.list_topics()
     assert [(p.leader, p.leader_epoch) for p in topic.partitions] == [(2, 2), (2, 2), (NODE_ID, 1)]
-    (again,) = await catalog.open_streams([a], node_id=2, node_epoch=other.epoch)
+    (again,) = await catalog.open_streams([a], StreamOwner(2, other.epoch, WAL_ID))
     assert again.info.epoch == 3
+
+
+async def test_a_stream_whose_records_may_be_in_another_log_is_not_opened(catalog: Catalog) -> None:
+    """They were acknowledged: whoever assigned their offsets again would lose them."""
+    scene = await MetadataNode.started(catalog)
+    (a, b, c), own = scene.streams, StreamOwner(NODE_ID, scene.epoch, WAL_ID)
+    await scene.upload([span(a, 0, 5)])
+    other = await catalog.register_node(2, "h", 1, now_ms=NOW, lease_ms=1)
+    second = StreamOwner(2, other.epoch, "b2")
+    with pytest.raises(StreamHeld, match=f"offset 5 on may be in log {WAL_ID} of node 1"):
+        await catalog.open_streams([a], second)
+    with pytest.raises(StreamHeld, match=f"in log {WAL_ID} of node 1"):
+        await catalog.open_streams([a], replace(own, wal_id="a2"))
+    await hand_over(catalog, [a], leader=2)
+    with pytest.raises(StreamHeld, match=r"stream 2 \(1 of 2 refused\): records from offset 0"):
+        await catalog.open_streams([a, b], second)
+    await hand_over(catalog, [c], leader=NODE_ID)
+    with pytest.raises(StreamHeld, match="another node leads it, not node 2"):
+        await catalog.open_streams([c], second)
+    infos = await catalog.get_streams([a, b, c])
+    assert {(info.epoch, info.node_id) for info in infos.values()} == {(1, -1), (1, NODE_ID)}, "nothing has changed"
+    assert [each.info.wal_id for each in await catalog.open_streams([a], second)] == ["b2"]
+    assert [each.info.wal_id for each in await catalog.open_streams([b, c], own)] == [WAL_ID] * 2
 
 
 async def test_opening_refuses_stale_nodes_and_unknown_streams(catalog: Catalog) -> None:
     scene = await MetadataNode.started(catalog)
     await catalog.register_node(NODE_ID, "h", 1, now_ms=NOW, lease_ms=1)
     with pytest.raises(NodeFenced):
-        await catalog.open_streams([scene.streams[0]], node_id=NODE_ID, node_epoch=scene.epoch)
+        await catalog.open_streams([scene.streams[0]], StreamOwner(NODE_ID, scene.epoch, WAL_ID))
     with pytest.raises(StreamNotFound, match="stream 99 does not exist"):
-        await catalog.open_streams([scene.streams[0], 99], node_id=NODE_ID, node_epoch=scene.epoch + 1)
+        await catalog.open_streams([scene.streams[0], 99], StreamOwner(NODE_ID, scene.epoch + 1, WAL_ID))
     assert (await catalog.get_streams(scene.streams))[scene.streams[0]].epoch == 1, "a refused command changes nothing"
 
 
@@ -228,7 +254,7 @@ async def test_topics_are_deleted_in_one_command(catalog: Catalog) -> None:
         [NewTopic("u", b"u" * 16, 1, {}), NewTopic("v", b"v" * 16, 1, {})], leader=NODE_ID
     )
     u, v = (topic.partitions[0].stream_id for topic in others if isinstance(topic, TopicInfo))
-    await catalog.open_streams([u, v], node_id=NODE_ID, node_epoch=scene.epoch)
+    await catalog.open_streams([u, v], StreamOwner(NODE_ID, scene.epoch, WAL_ID))
     both, kept = await scene.upload(
         [span(scene.streams[0], 0, 5), span(u, 0, 5)], [span(scene.streams[1], 0, 5), span(v, 0, 5)]
     )
@@ -254,7 +280,7 @@ async def test_a_deletion_that_is_repeated_leaves_a_new_topic_of_the_name_alone(
 async def test_deleting_a_topic_destroys_only_what_nobody_else_needs(catalog: Catalog) -> None:
     scene = await MetadataNode.started(catalog)
     other = await catalog.create_topic("u", b"u" * 16, partitions=1, configs={}, leader=NODE_ID, internal=False)
-    (kept,) = await catalog.open_streams([other.partitions[0].stream_id], node_id=NODE_ID, node_epoch=scene.epoch)
+    (kept,) = await catalog.open_streams([other.partitions[0].stream_id], StreamOwner(NODE_ID, scene.epoch, WAL_ID))
     alone, shared = await scene.upload(
         [span(scene.streams[0], 0, 5)], [span(scene.streams[1], 0, 5), span(kept.info.stream_id, 0, 5)]
     )

@@ -16,9 +16,10 @@ from s3stream.maintain.manifest import Manifest, manifest_key, parse_manifest_ke
 from s3stream.maintain.manifest_keeper import ManifestKeeper, ManifestSettings
 from s3stream.maintain.manifest_store import check_catalog_is_newest, newest_manifest_key, read_manifest
 from s3stream.maintain.verify import verify
-from s3stream.model import NewObject, ObjectKind, ObjectState, StreamRange, object_key
+from s3stream.model import NewObject, ObjectKind, ObjectState, StreamOwner, StreamRange, object_key
 from s3stream.store.memory import MemoryStore
 from s3stream.tasks import end_tasks
+from tests.support.catalog_node import WAL_ID
 from tests.support.waiting import until
 
 CLUSTER = "test"
@@ -95,7 +96,7 @@ async def upload(catalog: Catalog, store: MemoryStore, stream_id: int, start: in
 
 async def test_a_manifest_tells_what_the_catalog_has(catalog: Catalog, store: MemoryStore) -> None:
     streams = await create(catalog, "flights", 2)
-    await catalog.open_streams(streams, node_id=1, node_epoch=1)
+    await catalog.open_streams(streams, StreamOwner(1, 1, WAL_ID))
     object_id = await upload(catalog, store, streams[0], 0, 100)
     await catalog.trim_stream(streams[0], 1, 40, now_ms=NOW, delete_after_ms=NOW)
     await catalog.alter_config("group", "readers", set_configs={"a": "b"}, unset=[])
@@ -123,7 +124,7 @@ async def test_a_manifest_tells_what_the_catalog_has(catalog: Catalog, store: Me
 
 async def test_clones_and_detached_topics_are_told(catalog: Catalog, store: MemoryStore) -> None:
     (original,) = await create(catalog, "flights")
-    await catalog.open_streams([original], node_id=1, node_epoch=1)
+    await catalog.open_streams([original], StreamOwner(1, 1, WAL_ID))
     object_id = await upload(catalog, store, original, 0, 100)
     clone = await catalog.clone_topic("flights", "copy", b"c" * 16, ends={original: 100}, node_id=1, node_epoch=1)
     topic = (await catalog.list_topics())[-1]
@@ -248,7 +249,7 @@ async def test_a_state_that_another_node_overtook_is_not_written(catalog: Catalo
 
 async def test_what_is_deleted_is_in_no_newest_manifest(catalog: Catalog, store: MemoryStore) -> None:
     (stream_id,) = await create(catalog, "flights")
-    await catalog.open_streams([stream_id], node_id=1, node_epoch=1)
+    await catalog.open_streams([stream_id], StreamOwner(1, 1, WAL_ID))
     first = await upload(catalog, store, stream_id, 0, 100)
     keeper = keeper_of(catalog, store)
     await keeper.ensure_current()
@@ -275,7 +276,7 @@ async def test_what_is_deleted_is_in_no_newest_manifest(catalog: Catalog, store:
 
 async def test_nothing_is_deleted_while_no_manifest_can_be_written(catalog: Catalog, store: MemoryStore) -> None:
     (stream_id,) = await create(catalog, "flights")
-    await catalog.open_streams([stream_id], node_id=1, node_epoch=1)
+    await catalog.open_streams([stream_id], StreamOwner(1, 1, WAL_ID))
     first = await upload(catalog, store, stream_id, 0, 100)
     await catalog.trim_stream(stream_id, 1, 100, now_ms=NOW, delete_after_ms=NOW)
 

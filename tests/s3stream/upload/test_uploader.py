@@ -10,11 +10,11 @@ import pytest
 
 import s3stream.upload.pace
 from s3stream.errors import CatalogUnavailable, StorageError, StorageStopped, StoreError, StreamFenced
-from s3stream.model import BATCH_OVERHEAD_BYTES, ObjectState, StreamBatch, object_key
+from s3stream.model import BATCH_OVERHEAD_BYTES, ObjectState, StreamBatch, StreamOwner, object_key
 from s3stream.outages import Outage
 from s3stream.settings import MIB, StorageSettings
 from s3stream.store.memory import let_through
-from tests.support.catalog_node import CLUSTER, NODE_ID, delete_topic
+from tests.support.catalog_node import CLUSTER, NODE_ID, WAL_ID, delete_topic
 from tests.support.steps import Steps, step_catalog, step_store
 from tests.support.storage import SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
 from tests.support.virtual_time import run_virtual
@@ -316,7 +316,7 @@ async def test_an_object_that_arrives_after_it_was_reaped_is_removed(tmp_path: P
 async def take_over(cluster: EngineCluster, stream_id: int) -> None:
     """Another node opens the stream."""
     node = await cluster.catalog.register_node(2, "127.0.0.1", 9093, now_ms=0, lease_ms=1)
-    await cluster.catalog.open_streams([stream_id], node_id=2, node_epoch=node.epoch)
+    await cluster.catalog.open_streams([stream_id], StreamOwner(2, node.epoch, WAL_ID))
 
 
 async def test_a_fenced_stream_stops_alone(tmp_path: Path) -> None:
