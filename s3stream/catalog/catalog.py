@@ -145,7 +145,7 @@ class Catalog:
 
     async def renew_lease(self, node_id: int, node_epoch: int, *, now_ms: int, lease_ms: int) -> None:
         """Extend the lease. Raises NodeFenced when the epoch is old."""
-        await self._database.write(lambda c: nodes.renew_lease(c, node_id, node_epoch, now_ms + lease_ms))
+        await self._database.beat(lambda c: nodes.renew_lease(c, node_id, node_epoch, now_ms + lease_ms))
 
     async def stop_node(self, node_id: int, node_epoch: int, *, drained_wal: str | None, now_ms: int) -> None:
         """End the lease of a node that stops, and mark its log, if named, as drained. Raises NodeFenced."""

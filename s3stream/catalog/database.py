@@ -99,7 +99,10 @@ CHECKPOINT_TIMEOUT_MS: Final = 2_000
 
 
 class Database:
-    """Two engines on one database, one for writing transactions and one for reading, each with its own threads."""
+    """Engines on one database, each with its own connections and threads: for writing, for reading, and for beats.
+
+    A node's signs of life (`beat`) wait neither for its own commits nor, on PostgreSQL, for those of other nodes.
+    """
 
     def __init__(self, url: str, *, read_only: bool = False) -> None:
         try:
@@ -131,6 +134,9 @@ class Database:
                 self._reader = create_engine(parsed, poolclass=NullPool, creator=lambda: connect_read_only(path))
             else:
                 self._reader = create_engine(parsed, pool_size=readers, max_overflow=0, connect_args=arguments)
+            self._beater = self._writer
+            if self._dialect == "postgresql":
+                self._beater = create_engine(parsed, pool_size=1, max_overflow=0, connect_args=arguments)
         except ModuleNotFoundError as error:
             raise CatalogError(
                 f"catalog {self._where} needs the package {error.name}: install anabranch[postgres]"
@@ -144,6 +150,11 @@ class Database:
         self._prepare_engines()
         self._writer_thread = ThreadPoolExecutor(1, "catalog-write")
         self._reader_threads = ThreadPoolExecutor(readers, "catalog-read")
+        self._beat_thread = self._writer_thread
+        self._lanes = [(self._writer_thread, self._writer), (self._reader_threads, self._reader)]
+        if self._beater is not self._writer:
+            self._beat_thread = ThreadPoolExecutor(1, "catalog-beat")
+            self._lanes.append((self._beat_thread, self._beater))
 
     def _prepare_engines(self) -> None:
         if self._dialect == "sqlite":
@@ -158,6 +169,7 @@ class Database:
             event.listen(self._writer, "begin", lambda c: c.exec_driver_sql(lock))
             begin_as: Mapping[Engine, Mapping[str, object]] = {
                 self._writer: {"isolation_level": IsolationLevel.READ_COMMITTED},
+                self._beater: {"isolation_level": IsolationLevel.READ_COMMITTED},
                 self._reader: {"isolation_level": IsolationLevel.REPEATABLE_READ, "read_only": True},
             }
             for engine, modes in begin_as.items():
@@ -207,7 +219,7 @@ class Database:
         """Release connections and threads. Commands that a server does not answer within seconds are abandoned."""
         if self._path is not None and not self._read_only and self._damage is None:
             self._writer_thread.submit(_checkpoint, self._writer, self._where)
-        for threads, engine in ((self._writer_thread, self._writer), (self._reader_threads, self._reader)):
+        for threads, engine in self._lanes:
             threads.submit(engine.dispose)
             threads.shutdown(wait=False)
         try:
@@ -219,7 +231,7 @@ class Database:
             await self._end_threads()
 
     async def _end_threads(self) -> None:
-        for threads in (self._writer_thread, self._reader_threads):
+        for threads, _ in self._lanes:
             await asyncio.to_thread(threads.shutdown)
 
     async def write(self, command: Callable[[Connection], Result]) -> Result:
@@ -227,11 +239,22 @@ class Database:
 
         Raises the errors of `command` after a rollback; CatalogUnavailable, CatalogDamaged, OutcomeUnknown.
         """
+        self._check_writable()
+        return await self._run(self._writer, self._writer_thread, command)
+
+    async def beat(self, command: Callable[[Connection], Result]) -> Result:
+        """Run `command` as `write` does, but on PostgreSQL without the writers' lock, on a connection of its own.
+
+        So it must be a single statement that is right whatever commits beside it.
+        """
+        self._check_writable()
+        return await self._run(self._beater, self._beat_thread, command)
+
+    def _check_writable(self) -> None:
         if self._read_only:
             raise CatalogError(f"catalog {self._where} was opened read-only and cannot be changed")
         if self._damage is not None:
             raise CatalogDamaged(self._damage)
-        return await self._run(self._writer, self._writer_thread, command)
 
     async def read_settled(self, query: Callable[[Connection], Result]) -> Result:
         """Run `query` behind the writers' lock: a commit that was not answered has taken effect by then, or never will.

@@ -109,9 +109,10 @@ def register_node(connection: Connection, wanted: NodeInfo, after_epoch: int | N
 
 
 def renew_lease(connection: Connection, node_id: int, node_epoch: int, lease_until_ms: int) -> None:
-    """Set the end of the lease."""
-    check_node(connection, node_id, node_epoch)
-    connection.execute(update(nodes).where(nodes.c.node_id == node_id).values(lease_until_ms=lease_until_ms))
+    """Set the end of the lease, in one statement: other nodes' commands may run beside it."""
+    own = (nodes.c.node_id == node_id, nodes.c.epoch == node_epoch)
+    if not connection.execute(update(nodes).where(*own).values(lease_until_ms=lease_until_ms)).rowcount:
+        check_node(connection, node_id, node_epoch)
 
 
 def stop_node(connection: Connection, node_id: int, node_epoch: int, drained_wal: str | None, now_ms: int) -> None:

@@ -1,6 +1,7 @@
 """Transactions on databases with other defaults than PostgreSQL's: each sets its isolation level explicitly."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from s3stream.model import ObjectState, StreamOwner
 from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, WAL_ID, MetadataNode, span
 from tests.support.postgres import PostgresServer
 
+TIMEOUT_S = 30
 LEVELS = ("read uncommitted", "read committed", "repeatable read", "serializable")
 WAITERS = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
 
@@ -164,3 +166,35 @@ async def test_two_nodes_that_race_lose_nothing_on_a_serializable_database(postg
     assert sorted(ids) == list(range(1, 61))
     for catalog in catalogs:
         await catalog.close()
+
+
+async def test_a_lease_is_renewed_beside_a_long_commit(postgres: PostgresServer) -> None:
+    """Neither another node's nor the node's own: both hold the writers' lock until the lease is renewed."""
+    url = postgres.new_database()
+    catalog = Catalog(url)
+    await catalog.open(cluster="test")
+    scene = await MetadataNode.started(catalog)
+    database = Database(url)
+    loop, began, renewed = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def long_commit(_: Connection) -> None:
+        loop.call_soon_threadsafe(began.set)
+        renewed.wait()
+
+    commit = asyncio.create_task(database.write(long_commit))
+    await began.wait()
+    own = asyncio.create_task(catalog.next_producer_ids(1))
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            await catalog.renew_lease(NODE_ID, scene.epoch, now_ms=NOW, lease_ms=77)
+            with pytest.raises(NodeFenced):
+                await catalog.renew_lease(NODE_ID, scene.epoch - 1, now_ms=NOW, lease_ms=99)
+        assert not own.done()
+    finally:
+        renewed.set()
+    await asyncio.gather(commit, own)
+    found = await catalog.get_node(NODE_ID)
+    assert found is not None
+    assert found.lease_until_ms == NOW + 77
+    await database.close()
+    await catalog.close()
