@@ -57,7 +57,7 @@ from s3stream.errors import StorageError
 from s3stream.maintain.gc import GarbageCollector
 from s3stream.maintain.manifest_keeper import ManifestKeeper
 from s3stream.store.interface import ObjectStore
-from wal.format import CATALOG_ID_BYTES
+from wal.format import CATALOG_ID_BYTES, wal_id_of
 from wal.interface import WalError
 from wal.log import DeltaWal
 
@@ -194,6 +194,10 @@ async def _open_storage(
         new_writer_id=lambda: environment.new_uuid().hex,
     )
     await stack.enter_async_context(storage)
+    if (found := node_log.header) is not None:
+        await catalog.reclaim_streams(
+            wal_id_of(found.log_id), node_id=info.node_id, node_epoch=info.epoch, claimed_epoch=found.node_epoch
+        )
     with node_log.errors_with_path():
         await storage.recover()
     await catalog.open_wal(

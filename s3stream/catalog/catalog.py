@@ -177,6 +177,14 @@ class Catalog:
         """
         await self._change(lambda c: nodes.open_wal(c, wal_id, node_id, node_epoch, location, now_ms))
 
+    async def reclaim_streams(self, wal_id: str, *, node_id: int, node_epoch: int, claimed_epoch: int) -> None:
+        """Before a recovery: make an older copy of the catalog know that the node's log may hold records of streams.
+
+        `claimed_epoch` is the node epoch in the log's header. Nothing changes unless it is newer than the catalog's.
+        Raises NodeFenced.
+        """
+        await self._change(lambda c: nodes.reclaim_streams(c, node_id, node_epoch, wal_id, claimed_epoch))
+
     async def give_up_wal(self, wal_id: str, *, seen: NodeInfo, now_ms: int) -> None:
         """Accept the loss of the records of a log that are in no object.
 

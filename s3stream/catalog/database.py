@@ -35,10 +35,11 @@ from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 import structlog
-from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event, inspect, make_url, text
+from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool, PoolProxiedConnection, QueuePool
 
+from s3stream.catalog.migration import check_no_change, check_version, leases_of_older_nodes, migrate
 from s3stream.catalog.outage import (
     LOCK_NOT_AVAILABLE,
     STALE_SESSION_STATES,
@@ -47,7 +48,7 @@ from s3stream.catalog.outage import (
     classify_sqlstate,
     is_rolled_back,
 )
-from s3stream.catalog.schema import DIALECT_SQL, MIGRATIONS
+from s3stream.catalog.schema import DIALECT_SQL
 from s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable, OutcomeUnknown, StorageError
 
 log = structlog.get_logger(__name__)
@@ -92,6 +93,8 @@ DAMAGE_ADVICE: Final = (
     "file may seem damaged; if it still is, stop the nodes that use it, then restore a backup, or rebuild it from the "
     "objects with `anabranch catalog rebuild` (docs/operations.md)"
 )
+LEASE_POLL_S: Final = 0.5
+"""Interval between reads of leases of nodes of an older version."""
 CLOSE_TIMEOUT_S: Final = 5.0
 """Time that `close` gives a running command before it shuts down the connection."""
 CHECKPOINT_TIMEOUT_MS: Final = 2_000
@@ -198,12 +201,28 @@ class Database:
                 repeated=False,
             )
         else:
+            await self._wait_for_older_nodes()
             await self._run(
                 self._writer,
                 self._writer_thread,
                 lambda connection: migrate(connection, self._dialect, self._where),
                 repeated=False,
             )
+
+    async def _wait_for_older_nodes(self) -> None:
+        """Wait until no node can be alive that would write as an older version does. Raises CatalogError if one is.
+
+        Clocks of two machines are never compared: a lease that does not change for its length has ended.
+        """
+        seen = await self._run(self._writer, self._writer_thread, leases_of_older_nodes, repeated=False)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + max((lease.lease_ms for lease in seen), default=0) / 1000
+        if seen:
+            log.info("waiting for the ends of leases before the catalog's schema is changed", catalog=self._where)
+        while (left := end - loop.time()) > 0:
+            await asyncio.sleep(min(LEASE_POLL_S, left))
+            found = await self._run(self._writer, self._writer_thread, leases_of_older_nodes, repeated=False)
+            check_no_change(seen, found, self._where)
 
     async def read_unopened(self, query: Callable[[Connection], Result], *, absent: Result) -> Result:
         """Run `query` before `open`, on a schema of any version; returns `absent` if there is no database."""
@@ -446,42 +465,3 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
     connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
     connection.execute("PRAGMA query_only = ON")
     return connection
-
-
-def check_version(connection: Connection, where: str) -> None:
-    """Raise CatalogError unless the schema has this program's version."""
-    newest = MIGRATIONS[-1][0]
-    if not inspect(connection).has_table("schema_version"):
-        raise CatalogError(f"catalog {where}: there is no catalog in this database")
-    found = _found_version(connection)
-    if found < newest:
-        raise CatalogError(
-            f"catalog {where}: schema version {found} is older than this program's {newest}: it is migrated when a "
-            "node of this version starts"
-        )
-    _refuse_newer(found, where)
-
-
-def _found_version(connection: Connection) -> int:
-    return connection.execute(text("SELECT max(version) FROM schema_version")).scalar_one() or 0
-
-
-def _refuse_newer(found: int, where: str) -> None:
-    newest = MIGRATIONS[-1][0]
-    if found > newest:
-        raise CatalogError(
-            f"catalog {where}: schema version {found} is newer than this program's {newest}: use the version of the "
-            "nodes"
-        )
-
-
-def migrate(connection: Connection, dialect: str, where: str) -> None:
-    """Apply the missing migrations. Raises CatalogError for a schema newer than this program."""
-    connection.execute(text("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY)"))
-    found = _found_version(connection)
-    _refuse_newer(found, where)
-    for version, statements in MIGRATIONS:
-        if version > found:
-            for statement in statements:
-                connection.exec_driver_sql(statement.format(**DIALECT_SQL[dialect]))
-            connection.execute(text("INSERT INTO schema_version (version) VALUES (:version)"), {"version": version})

@@ -205,6 +205,18 @@ def open_wal(connection: Connection, wal_id: str, node_id: int, node_epoch: int,
         connection.execute(update(wals).where(wals.c.wal_id == wal_id).values(values))
 
 
+def reclaim_streams(connection: Connection, node_id: int, node_epoch: int, wal_id: str, claimed_epoch: int) -> None:
+    """Own again what the node leads and nobody owns, if its log was claimed after the newest claim known here.
+
+    The catalog is an older copy, from after a clean stop: the node has opened streams since, and the log has records.
+    """
+    check_node(connection, node_id, node_epoch)
+    known = connection.execute(select(wals.c.node_epoch).where(wals.c.wal_id == wal_id)).scalar_one_or_none()
+    if known is None or known < claimed_epoch:
+        free = (streams.c.node_id == NOBODY, streams.c.leader == node_id)
+        connection.execute(update(streams).where(*free).values(node_id=node_id))
+
+
 def give_up_wal(connection: Connection, wal_id: str, seen: NodeInfo, now_ms: int) -> None:
     """Accept the loss of an open log of a node whose registration is still as `seen`."""
     found = get_node(connection, seen.node_id)

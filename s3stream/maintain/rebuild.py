@@ -9,7 +9,9 @@ get aborted ones.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from s3stream.catalog.manifest_state import StreamState
 from s3stream.catalog.restore import CatalogContents, RecoveredTopic, RestoredRange, RestoredStream
+from s3stream.catalog.topics import NOBODY
 from s3stream.catalog.values import WalInfo, WalState
 from s3stream.maintain.manifest import Manifest
 from s3stream.maintain.rebuild_plan import FoundObject, RebuildPlan, UnreadableObject
@@ -61,7 +63,7 @@ def assemble(
             RestoredStream(
                 stream_id=stream_id,
                 epoch=(0 if info is None else info.epoch) + EPOCHS_SKIPPED,
-                node_id=node_id if info is None else info.node_id,
+                node_id=node_id if info is None else _owner(info, log),
                 leader=node_id if info is None else info.leader,
                 leader_epoch=max(replay.leader_epoch, 0 if info is None else info.leader_epoch) + EPOCHS_SKIPPED,
                 start_offset=chain.start_offset,
@@ -97,6 +99,15 @@ def assemble(
         streams=streams,
         objects=_objects(manifest, plan, stored, now_ms, keep_ms),
     )
+
+
+def _owner(info: StreamState, log: LocalLog | None) -> int:
+    """Return the node whose log may hold records past the end, or NOBODY."""
+    if info.node_id != NOBODY:
+        return info.node_id
+    if log is not None and log.wal.node_id == info.leader and log.wal.state is WalState.DRAINED:
+        return NOBODY
+    return info.leader  # may have opened it after the manifest
 
 
 def _free_name(stream_id: int, taken: Collection[str]) -> str:

@@ -26,7 +26,7 @@ from s3stream.model import ObjectKind, StreamBatch, StreamInfo
 from s3stream.upload import pipeline
 from s3stream.upload.pace import UploadPace
 from s3stream.upload.uploader import Uploader
-from tests.support.catalog_node import CLUSTER, UploadingNode, delete_topic
+from tests.support.catalog_node import CLUSTER, NODE_ID, UploadingNode, delete_topic, hand_over
 from tests.support.steps import Steps, step_catalog
 from tests.support.storage import SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
 from tests.support.waiting import until
@@ -538,10 +538,12 @@ async def test_records_from_before_another_node_took_over_never_come_back(tmp_pa
         )
         async with other:
             await other.recover()
+            await hand_over(cluster.catalog, ids, leader=2)
             (stream,) = await other.open_streams(ids)
             assert stream.next_offset == 0
             sent = fill(stream, 2, count=7)
             await other.close()
+        await hand_over(cluster.catalog, ids, leader=NODE_ID)
         cluster.wal = wal
         async with cluster.engine() as engine:
             (stream,) = await engine.open_streams(ids)
@@ -572,14 +574,16 @@ async def test_stream_cached_here_but_grown_elsewhere_is_read_from_objects(tmp_p
 
 
 async def commit_elsewhere(cluster: EngineCluster, stream_id: int, base: int, end: int | None = None) -> StreamBatch:
-    """Have another node append a batch to the stream and leave."""
+    """Have another node take over the stream, append a batch, and give the stream back."""
     batch = make_batch(stream_id, base)
     if end is not None:
         batch = batch._replace(end_offset=end)
     node = UploadingNode(cluster.catalog, cluster.store, cluster.clock, node_id=2)
     await node.register()
+    await hand_over(cluster.catalog, [stream_id], leader=2)
     await node.open_streams([stream_id])
     await node.upload((ObjectKind.SSO, [batch]))
+    await hand_over(cluster.catalog, [stream_id], leader=NODE_ID)
     return batch
 
 

@@ -23,7 +23,7 @@ from protocol.messages.fetch import (
 from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from s3stream.model import StreamOwner
-from tests.support.catalog_node import WAL_ID
+from tests.support.catalog_node import WAL_ID, hand_over
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
 from tests.support.waiting import until
@@ -253,6 +253,7 @@ async def test_a_partition_that_another_node_has_taken_over_is_not_served(node: 
     await fill(client, 1, 1)
     partition = node.topics.partition("t", 0)
     other = await node.catalog.register_node(2, "elsewhere", 9092, now_ms=node.now_ms(), lease_ms=10_000)
+    await hand_over(node.catalog, [partition.stream.stream_id], leader=2)
     await node.catalog.open_streams([partition.stream.stream_id], StreamOwner(2, other.epoch, WAL_ID))
     await node.storage.flush()
     for offset in (0, 1, 2):

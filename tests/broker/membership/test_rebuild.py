@@ -563,6 +563,22 @@ def restored(tmp_path: Path) -> Iterator[System]:
         yield some
 
 
+def test_a_copy_of_the_catalog_from_a_clean_stop_does_not_hide_what_only_the_log_has(tmp_path: Path) -> None:
+    """In the copy the streams have no owner: the node has opened them since."""
+    with filled(tmp_path) as some:
+        assert some.run("backup", str(tmp_path / "backup")).exit_code == 0
+        some.node.settings |= {"storage_upload_age_ms": PLENTY_MS}
+        some.node.start()
+        produce(some.node.bootstrap, "plain", numbered(0, 200, 250))
+        some.node.kill9()
+        some.lose_catalog()
+        shutil.copy(tmp_path / "backup", some.data_dir / "catalog.db")
+        result = some.run("advance", "--yes")
+        assert result.exit_code == 0, result.output
+        some.node.start()
+        assert len(read(some.node.bootstrap, "read_committed")["plain", 0]) == 250
+
+
 def test_an_older_catalog_is_refused_and_a_rebuild_has_everything(tmp_path: Path) -> None:
     with restored(tmp_path) as some:
         with pytest.raises(RuntimeError, match="older than the object store"):

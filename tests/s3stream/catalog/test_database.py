@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import Connection, inspect, make_url, text
 
 from s3stream.catalog import database as database_module
+from s3stream.catalog import migration as migration_module
 from s3stream.catalog import objects
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.database import Database
@@ -70,7 +71,7 @@ async def test_schema_5_takes_the_age_of_objects_from_their_writer_ids(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as older:
-        older.setattr(database_module, "MIGRATIONS", [step for step in MIGRATIONS if step[0] <= 4])
+        older.setattr(migration_module, "MIGRATIONS", [step for step in MIGRATIONS if step[0] <= 4])
         database = Database(url)
         await database.open()
         row = (
@@ -104,7 +105,7 @@ async def test_a_migration_that_stops_half_way_changes_nothing_and_is_repeated(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as older:
-        older.setattr(database_module, "MIGRATIONS", [step for step in MIGRATIONS if step[0] <= 4])
+        older.setattr(migration_module, "MIGRATIONS", [step for step in MIGRATIONS if step[0] <= 4])
         database = Database(url)
         await database.open()
         row = (
@@ -115,7 +116,7 @@ async def test_a_migration_that_stops_half_way_changes_nothing_and_is_repeated(
         await database.write(lambda c: c.execute(text(row), prepared))
         await database.close()
     with monkeypatch.context() as broken:
-        broken.setattr(database_module, "MIGRATIONS", stops_half_way(MIGRATIONS))
+        broken.setattr(migration_module, "MIGRATIONS", stops_half_way(MIGRATIONS))
         database = Database(url)
         with pytest.raises(CatalogError, match="no_such_column"):
             await database.open()
@@ -124,6 +125,56 @@ async def test_a_migration_that_stops_half_way_changes_nothing_and_is_repeated(
     await asyncio.gather(*(database.open() for _ in range(3)))
     found = await database.read(lambda c: find_objects(c, range(1, 1 + len(prepared))))
     assert {info.writer_id: (info.oldest_data_ms or 900, info.cleaned) for info in found.values()} == OLD_WRITER_IDS
+    await database.close()
+
+
+OLDER = [step for step in MIGRATIONS if step[0] <= 5]
+REGISTER = (
+    "INSERT INTO nodes (node_id, epoch, host, port, lease_until_ms, lease_ms, host_name, pid, lock_id) "
+    "VALUES (1, 1, 'h', 9092, 5000, :lease_ms, '', 0, '')"
+)
+
+
+async def test_a_schema_is_not_changed_while_a_node_of_an_older_version_lives(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The older node renews its lease by its own clock, which says nothing here."""
+    monkeypatch.setattr(database_module, "LEASE_POLL_S", 0.0)
+    with monkeypatch.context() as older:
+        older.setattr(migration_module, "MIGRATIONS", OLDER)
+        database = Database(url)
+        await database.open()
+        await database.write(lambda c: c.execute(text(REGISTER), {"lease_ms": 60_000}).close())
+    newer = Database(url)
+    opening = asyncio.create_task(newer.open())
+    renewals = 0
+    while not opening.done():
+        renewals += 1
+        await database.write(lambda c: c.execute(text("UPDATE nodes SET lease_until_ms = lease_until_ms + 1")).close())
+    with pytest.raises(CatalogError, match=f"node 1 of an older version is alive.* to version {MIGRATIONS[-1][0]}"):
+        await opening
+    assert await database.read(lambda c: c.execute(text("SELECT max(version) FROM schema_version")).scalar_one()) == 5
+    await newer.close()
+    await database.close()
+
+
+async def test_a_schema_is_changed_when_leases_of_older_nodes_have_passed(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(migration_module, "MIGRATIONS", OLDER)
+        database = Database(url)
+        await database.open()
+        await database.write(lambda c: c.execute(text(REGISTER), {"lease_ms": 200}).close())
+        await database.close()
+    database = Database(url)
+    began = asyncio.get_running_loop().time()
+    await database.open()
+    assert asyncio.get_running_loop().time() - began >= 0.2
+    assert (
+        await database.read(lambda c: c.execute(text("SELECT max(version) FROM schema_version")).scalar_one())
+        == MIGRATIONS[-1][0]
+    )
     await database.close()
 
 
@@ -460,7 +511,7 @@ OLD_STREAMS = {
 
 async def test_schema_6_names_the_log_of_each_stream(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as older:
-        older.setattr(database_module, "MIGRATIONS", [step for step in MIGRATIONS if step[0] <= 5])
+        older.setattr(migration_module, "MIGRATIONS", OLDER)
         database = Database(url)
         await database.open()
         wal = "INSERT INTO wals VALUES (:wal_id, :node_id, 1, 'device', '/wal', :state, 0)"

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from s3stream.catalog import database as database_module
+from s3stream.catalog import migration as migration_module
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.database import Database
 from s3stream.catalog.schema import MIGRATIONS
@@ -49,7 +50,7 @@ async def test_a_catalog_without_an_id_takes_one_later(url: str) -> None:
 
 
 async def test_a_catalog_of_schema_3_keeps_its_nodes_and_takes_an_id(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database_module, "MIGRATIONS", MIGRATIONS[:3])
+    monkeypatch.setattr(migration_module, "MIGRATIONS", MIGRATIONS[:3])
     database = Database(url)
     await database.open()
 
@@ -212,6 +213,18 @@ async def test_a_clean_stop_releases_streams_if_the_log_has_nothing(catalog: Cat
     assert {(info.node_id, info.wal_id) for info in infos} == {(-1, "") if drained else (NODE_ID, WAL_ID)}
     assert {each.leader for topic in await catalog.list_topics() for each in topic.partitions} == {NODE_ID}
     assert await catalog.count_open_streams(NODE_ID) == (0 if drained else len(scene.streams))
+
+
+@pytest.mark.parametrize(("claimed", "owner"), [(1, -1), (2, NODE_ID)])
+async def test_an_older_copy_of_a_catalog_learns_that_the_log_has_records_of_released_streams(
+    catalog: Catalog, claimed: int, owner: int
+) -> None:
+    scene = await MetadataNode.started(catalog)
+    await catalog.open_wal(WAL_ID, node_id=NODE_ID, node_epoch=scene.epoch, location="/a", now_ms=NOW)
+    await catalog.stop_node(NODE_ID, scene.epoch, drained_wal=WAL_ID, now_ms=NOW)
+    await scene.register()
+    await catalog.reclaim_streams(WAL_ID, node_id=NODE_ID, node_epoch=scene.epoch, claimed_epoch=claimed)
+    assert {info.node_id for info in (await catalog.get_streams(scene.streams)).values()} == {owner}
 
 
 async def test_streams_of_a_log_that_is_given_up_go_on_from_their_ends(catalog: Catalog) -> None:

@@ -79,6 +79,10 @@ async def give_up_wal(scene: MetadataNode) -> Command:
     return lambda: scene.catalog.give_up_wal("w", seen=seen, now_ms=NOW)
 
 
+async def reclaim_streams(scene: MetadataNode) -> Command:
+    return lambda: scene.catalog.reclaim_streams("w", node_id=NODE_ID, node_epoch=scene.epoch, claimed_epoch=2)
+
+
 async def remove_node(scene: MetadataNode) -> Command:
     await scene.catalog.register_node(2, "a", 1, now_ms=0, lease_ms=1)
     return lambda: scene.catalog.remove_node(2, now_ms=NOW)
@@ -193,6 +197,7 @@ COMMANDS: dict[str, Prepare] = {
         remove_node,
         open_wal,
         give_up_wal,
+        reclaim_streams,
         create_topic,
         create_topics,
         add_partitions,

@@ -14,7 +14,7 @@ from s3stream.model import BATCH_OVERHEAD_BYTES, ObjectState, StreamBatch, Strea
 from s3stream.outages import Outage
 from s3stream.settings import MIB, StorageSettings
 from s3stream.store.memory import let_through
-from tests.support.catalog_node import CLUSTER, NODE_ID, WAL_ID, delete_topic
+from tests.support.catalog_node import CLUSTER, NODE_ID, WAL_ID, delete_topic, hand_over
 from tests.support.steps import Steps, step_catalog, step_store
 from tests.support.storage import SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
 from tests.support.virtual_time import run_virtual
@@ -316,6 +316,7 @@ async def test_an_object_that_arrives_after_it_was_reaped_is_removed(tmp_path: P
 async def take_over(cluster: EngineCluster, stream_id: int) -> None:
     """Another node opens the stream."""
     node = await cluster.catalog.register_node(2, "127.0.0.1", 9093, now_ms=0, lease_ms=1)
+    await hand_over(cluster.catalog, [stream_id], leader=2)
     await cluster.catalog.open_streams([stream_id], StreamOwner(2, node.epoch, WAL_ID))
 
 
@@ -388,6 +389,7 @@ async def test_a_stream_that_comes_back_is_recovered_without_what_was_fenced(tmp
             gate.set()
             await flush
             await engine.close_stream(stream)
+            await hand_over(cluster.catalog, [stream_id], leader=NODE_ID)
             (stream,) = await engine.open_streams([stream_id])
             assert stream.next_offset == 0
             sent = fill(stream, 2)
