@@ -116,7 +116,7 @@ class NewObject:
 
 @dataclass(frozen=True, slots=True)
 class StreamOwner:
-    """What may append to streams: one registration of a node, with the log that it acknowledges into."""
+    """Owner of streams: one registration of a node, with the log that it acknowledges into."""
 
     node_id: int
     node_epoch: int
