@@ -1,0 +1,55 @@
+"""The living nodes of the cluster as this node sees them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A living node."""
+
+    node_id: int
+    epoch: int
+    host: str
+    """Address that clients connect to."""
+    port: int
+    rack: str = ""
+    internal_host: str = ""
+    """Address that other nodes connect to; empty: it takes no such connections."""
+    internal_port: int = 0
+
+
+class Members:
+    """The living nodes, this one always among them. Its one writer replaces them all with `update`."""
+
+    def __init__(self, own: Member) -> None:
+        self._own = own
+        self._members: Mapping[int, Member] = MappingProxyType({own.node_id: own})
+        self.version = 0
+        """Grows with every change."""
+
+    @property
+    def own(self) -> Member:
+        """This node."""
+        return self._own
+
+    @property
+    def controller_id(self) -> int:
+        """The node that clients are told is the controller: the one with the lowest id. Any node does its work."""
+        return min(self._members)
+
+    def living(self) -> Sequence[Member]:
+        """Return the living nodes by id."""
+        return [self._members[node_id] for node_id in sorted(self._members)]
+
+    def get(self, node_id: int) -> Member | None:
+        """Return a living node."""
+        return self._members.get(node_id)
+
+    def update(self, members: Iterable[Member]) -> None:
+        """Replace all nodes but this one."""
+        found = {member.node_id: member for member in members} | {self._own.node_id: self._own}
+        if found != dict(self._members):
+            self._members = MappingProxyType(found)
+            self.version += 1

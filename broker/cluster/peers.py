@@ -1,0 +1,26 @@
+"""Requests to other nodes."""
+
+from typing import Any, Protocol
+
+
+class PeerUnavailable(Exception):
+    """A node did not answer. The request may have taken effect."""
+
+
+class Peers(Protocol):
+    """The way to other nodes."""
+
+    async def call(self, node_id: int, request: Any, version: int) -> Any:
+        """Send a request message of the protocol in that version to a node; return its response message.
+
+        Raises PeerUnavailable when the node is unknown, cannot be reached or does not answer in time.
+        """
+        ...
+
+
+class NoPeers:
+    """Peers of a node that is alone."""
+
+    async def call(self, node_id: int, request: Any, version: int) -> Any:  # noqa: ARG002
+        """Raise PeerUnavailable."""
+        raise PeerUnavailable(f"node {node_id} is not known")
