@@ -146,7 +146,7 @@ class LeaseKeeper:
         while True:
             await asyncio.sleep(node.lease_ms / 3000)
             try:
-                await self._catalog.renew_lease(node.node_id, node.epoch, now_ms=self._now_ms(), lease_ms=node.lease_ms)
+                await self._catalog.beat(node.node_id, node.epoch, now_ms=self._now_ms(), lease_ms=node.lease_ms)
                 self._renewed.set()
             except (NodeFenced, CatalogDamaged) as error:
                 self._on_lost(error)

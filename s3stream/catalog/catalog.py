@@ -19,19 +19,21 @@ from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
-from s3stream.catalog import configs, detach, nodes, objects, rows, topics
+from s3stream.catalog import changes, configs, detach, nodes, objects, rows, topics
 from s3stream.catalog import manifest_rows as state_rows
 from s3stream.catalog.database import Database
 from s3stream.catalog.manifest_state import CatalogState
 from s3stream.catalog.restore import Advance, CatalogContents, advance, restore
 from s3stream.catalog.values import (
     UNKNOWN_HOLDER,
+    CatalogChanges,
     CompactionCommit,
     DetachedTopic,
     NewTopic,
     NodeHolder,
     NodeInfo,
     OpenStream,
+    Pulse,
     TopicInfo,
     UploadCommit,
     WalInfo,
@@ -134,18 +136,21 @@ class Catalog:
         lease_ms: int,
         holder: NodeHolder = UNKNOWN_HOLDER,
         after_epoch: int | None = None,
+        rack: str = "",
+        internal: tuple[str, int] = ("", 0),
     ) -> NodeInfo:
         """Claim a node id: its epoch grows by one, and every writer with an older one is fenced.
 
         With `after_epoch` the claim succeeds only if that is still the node's last epoch (0: never registered), so that
-        one of several processes that found the id free gets it. Raises NodeFenced for the others.
+        one of several processes that found the id free gets it. Raises NodeFenced for the others. `internal` is the
+        address for other nodes.
         """
-        node = NodeInfo(node_id, 0, host, port, now_ms + lease_ms, lease_ms, holder)
+        node = NodeInfo(node_id, 0, host, port, now_ms + lease_ms, lease_ms, holder, rack, *internal)
         return await self._change(lambda c: nodes.register_node(c, node, after_epoch))
 
-    async def renew_lease(self, node_id: int, node_epoch: int, *, now_ms: int, lease_ms: int) -> None:
-        """Extend the lease. Raises NodeFenced when the epoch is old."""
-        await self._database.beat(lambda c: nodes.renew_lease(c, node_id, node_epoch, now_ms + lease_ms))
+    async def beat(self, node_id: int, node_epoch: int, *, now_ms: int, lease_ms: int) -> Pulse:
+        """Show that the node lives, and extend its lease. Raises NodeFenced when the epoch is old."""
+        return await self._database.beat(lambda c: nodes.beat(c, node_id, node_epoch, now_ms + lease_ms))
 
     async def stop_node(self, node_id: int, node_epoch: int, *, drained_wal: str | None, now_ms: int) -> None:
         """End the lease of a node that stops, and mark its log, if named, as drained. Raises NodeFenced."""
@@ -202,7 +207,7 @@ class Catalog:
     async def create_topic(
         self, name: str, topic_id: bytes, *, partitions: int, configs: Mapping[str, str], leader: int, internal: bool
     ) -> TopicInfo:
-        """Create a topic and its streams, led by node `leader`.
+        """Create a topic and its streams, led by `leader`.
 
         Raises AlreadyExists, unless the existing topic has this `topic_id`.
         """
@@ -211,16 +216,31 @@ class Catalog:
             raise created
         return created
 
-    async def create_topics(self, wanted: Sequence[NewTopic], *, leader: int) -> Sequence[TopicInfo | AlreadyExists]:
-        """Create many topics in one transaction; answers are in the order of `wanted`.
+    async def create_topics(
+        self, wanted: Sequence[NewTopic], *, leader: int, others: Sequence[int] = ()
+    ) -> Sequence[TopicInfo | AlreadyExists]:
+        """Create many topics in one transaction, led by `leader` and `others`; answers are in the order of `wanted`.
 
         A topic that cannot be created is answered with its error; the others are created.
         """
-        return await self._change_as_node(lambda c: topics.create_topics(c, wanted, leader))
+        return await self._change_as_node(lambda c: topics.create_topics(c, wanted, (leader, *others)))
 
-    async def add_partitions(self, topic_id: bytes, total: int, *, leader: int) -> TopicInfo:
-        """Grow the topic to `total` partitions. Raises CatalogError when it has more already, NotFound."""
-        return await self._change_as_node(lambda c: topics.add_partitions(c, topic_id, total, leader))
+    async def add_partitions(
+        self,
+        topic_id: bytes,
+        total: int,
+        *,
+        leader: int,
+        others: Sequence[int] = (),
+        leaders: Sequence[int] | None = None,
+    ) -> TopicInfo:
+        """Grow the topic to `total` partitions, led by `leaders` in order, or else by `leader` and `others`.
+
+        Raises CatalogError when it has more already, NotFound.
+        """
+        return await self._change_as_node(
+            lambda c: topics.add_partitions(c, topic_id, total, (leader, *others), leaders)
+        )
 
     async def delete_topics(self, topic_ids: Sequence[bytes], *, now_ms: int, delete_after_ms: int) -> None:
         """Delete the topics and their streams in one transaction; objects that are not needed become destroyed.
@@ -233,6 +253,27 @@ class Catalog:
     async def alter_topic(self, topic_id: bytes, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> TopicInfo:
         """Change the topic's configs. Raises NotFound."""
         return await self._change_as_node(lambda c: topics.alter_topic(c, topic_id, set_configs, unset))
+
+    # changes by other nodes
+
+    async def read_changes(self, seen: int) -> CatalogChanges | None:
+        """Return what has changed since the change with the number `seen`; None if nothing has."""
+        return await self._database.read(lambda c: changes.read_changes(c, seen))
+
+    async def last_change(self) -> int:
+        """Return the number of the last change."""
+        return await self._database.read(changes.last_change)
+
+    async def wait_for_change(self, poll_s: float) -> None:
+        """Return soon after a change by another node; may return without one.
+
+        PostgreSQL notifies; SQLite's file is looked at every `poll_s`. Raises CatalogUnavailable.
+        """
+        await self._database.wait_for_change(poll_s)
+
+    async def secret(self, new_secret: bytes) -> bytes:
+        """Return the 32 bytes that only nodes of this catalog know: `new_secret` if there was none."""
+        return await self._database.write(lambda c: nodes.adopt_secret(c, new_secret))
 
     async def list_topics(self) -> Sequence[TopicInfo]:
         """Return all topics by name."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection, delete, insert, select
 
+from s3stream.catalog.rows import ChangeKind, next_change
 from s3stream.catalog.schema import configs
 
 
@@ -12,6 +13,7 @@ def alter_config(
     connection: Connection, kind: str, name: str, set_configs: Mapping[str, str], unset: Sequence[str]
 ) -> Mapping[str, str]:
     """Change the configs of one resource; a row without entries is deleted."""
+    next_change(connection, ChangeKind.CONFIG)
     row = (configs.c.kind == kind, configs.c.name == name)
     found = connection.execute(select(configs.c.entries).where(*row)).scalar_one_or_none()
     entries: dict[str, str] = {**json.loads(found or "{}"), **set_configs}

@@ -48,6 +48,7 @@ from s3stream.catalog.outage import (
     classify_sqlstate,
     is_rolled_back,
 )
+from s3stream.catalog.rows import CHANGE_CHANNEL
 from s3stream.catalog.schema import DIALECT_SQL
 from s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable, OutcomeUnknown, StorageError
 
@@ -95,6 +96,8 @@ DAMAGE_ADVICE: Final = (
 )
 LEASE_POLL_S: Final = 0.5
 """Interval between reads of leases of nodes of an older version."""
+LISTEN_S: Final = 1.0
+"""Longest wait for a notification before the thread is free again."""
 CLOSE_TIMEOUT_S: Final = 5.0
 """Time that `close` gives a running command before it shuts down the connection."""
 CHECKPOINT_TIMEOUT_MS: Final = 2_000
@@ -137,15 +140,17 @@ class Database:
                 self._reader = create_engine(parsed, poolclass=NullPool, creator=lambda: connect_read_only(path))
             else:
                 self._reader = create_engine(parsed, pool_size=readers, max_overflow=0, connect_args=arguments)
-            self._beater = self._writer
+            self._beater = self._listener = self._writer
             if self._dialect == "postgresql":
                 self._beater = create_engine(parsed, pool_size=1, max_overflow=0, connect_args=arguments)
+                self._listener = create_engine(parsed, pool_size=1, max_overflow=0, connect_args=arguments)
         except ModuleNotFoundError as error:
             raise CatalogError(
                 f"catalog {self._where} needs the package {error.name}: install anabranch[postgres]"
             ) from error
         except (ArgumentError, ValueError) as error:
             raise CatalogError(f"catalog {self._where}: {_one_line(error)}") from error
+        self._data_version = -1
         self._damage: str | None = None
         """The damage found in the database, after which nothing is written."""
         self._connections: WeakSet[Any] = WeakSet()
@@ -155,9 +160,11 @@ class Database:
         self._reader_threads = ThreadPoolExecutor(readers, "catalog-read")
         self._beat_thread = self._writer_thread
         self._lanes = [(self._writer_thread, self._writer), (self._reader_threads, self._reader)]
+        self._listener_thread = self._reader_threads
         if self._beater is not self._writer:
             self._beat_thread = ThreadPoolExecutor(1, "catalog-beat")
-            self._lanes.append((self._beat_thread, self._beater))
+            self._listener_thread = ThreadPoolExecutor(1, "catalog-listen")
+            self._lanes += [(self._beat_thread, self._beater), (self._listener_thread, self._listener)]
 
     def _prepare_engines(self) -> None:
         if self._dialect == "sqlite":
@@ -178,6 +185,9 @@ class Database:
             for engine, modes in begin_as.items():
                 event.listen(engine, "connect", partial(self._prepare_postgres, modes={**modes, "deferrable": False}))
                 event.listen(engine, "handle_error", _drop_stale_session)
+            event.listen(self._listener, "connect", partial(self._prepare_postgres, modes={"autocommit": True}))
+            event.listen(self._listener, "connect", _listen)
+            event.listen(self._listener, "handle_error", _drop_stale_session)
 
     def _prepare_postgres(self, connection: Any, _record: object, *, modes: Mapping[str, object]) -> None:
         """Make the driver set the modes in the BEGIN of each transaction."""
@@ -268,6 +278,22 @@ class Database:
         """
         self._check_writable()
         return await self._run(self._beater, self._beat_thread, command)
+
+    async def wait_for_change(self, poll_s: float) -> None:
+        """Return soon after a commit by another connection that notifies `CHANGE_CHANNEL`; may return without one.
+
+        On SQLite after any commit by another connection; its file is looked at every `poll_s`. Raises
+        CatalogUnavailable.
+        """
+        if self._path is None:
+            await self._run(self._listener, self._listener_thread, _wait_for_notification, repeated=False)
+            return
+        await asyncio.sleep(poll_s)
+        version = await self._run(self._reader, self._reader_threads, _data_version, repeated=False)
+        while version == self._data_version:
+            await asyncio.sleep(poll_s)
+            version = await self._run(self._reader, self._reader_threads, _data_version, repeated=False)
+        self._data_version = version
 
     def _check_writable(self) -> None:
         if self._read_only:
@@ -411,6 +437,23 @@ def _transact(engine: Engine, command: Callable[[Connection], Result], attempt: 
         result = command(connection)
         attempt.committing = True
     return result
+
+
+def _listen(connection: Any, _record: object) -> None:
+    connection.execute(f"LISTEN {CHANGE_CHANNEL}")
+
+
+def _wait_for_notification(connection: Connection) -> None:
+    """Wait for a notification, for a limited time. One that came before is returned at once."""
+    bare: Any = connection.connection.dbapi_connection
+    for _ in bare.notifies(timeout=LISTEN_S, stop_after=1):
+        pass
+
+
+def _data_version(connection: Connection) -> int:
+    """Return a number that differs after another connection has committed."""
+    found: int = connection.exec_driver_sql("PRAGMA data_version").scalar_one()
+    return found
 
 
 def _checkpoint(engine: Engine, where: str) -> None:

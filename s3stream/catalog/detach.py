@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Table, case, delete, insert, literal, select, update
 
-from s3stream.catalog.rows import check_node, chunks, find_streams, take_ids
+from s3stream.catalog.rows import ChangeKind, check_node, chunks, find_streams, next_change, take_ids
 from s3stream.catalog.schema import detached_partitions, detached_topics, partitions, ranges, streams, topics
 from s3stream.catalog.topics import NOBODY, find_topic_by_id, get_topic, parse_configs
 from s3stream.catalog.values import DetachedTopic, TopicInfo
@@ -55,7 +55,8 @@ def detach_topic(
     )
     connection.execute(delete(partitions).where(partitions.c.topic == name))
     connection.execute(delete(topics).where(topics.c.name == name))
-    fenced = {"epoch": streams.c.epoch + 1, "node_id": NOBODY, "wal_id": "", "leader": NOBODY}
+    change = next_change(connection, ChangeKind.DELETION)
+    fenced = {"epoch": streams.c.epoch + 1, "node_id": NOBODY, "wal_id": "", "leader": NOBODY, "changed": change}
     for piece in chunks(stream_ids):
         connection.execute(update(streams).where(streams.c.stream_id.in_(piece)).values(fenced))
 
@@ -75,12 +76,15 @@ def attach_topic(connection: Connection, topic_id: bytes, name: str, node_id: in
     mine = detached_partitions.c.topic_id == topic_id
     columns = (literal(name), detached_partitions.c.idx, detached_partitions.c.stream_id)
     row = connection.execute(select(detached_topics).where(detached_topics.c.topic_id == topic_id)).one()
-    connection.execute(insert(topics).values(name=name, topic_id=topic_id, internal=row.internal, configs=row.configs))
+    change = next_change(connection)
+    head = {"name": name, "topic_id": topic_id, "internal": row.internal, "configs": row.configs, "changed": change}
+    connection.execute(insert(topics).values(head))
     connection.execute(insert(partitions).from_select(["topic", "idx", "stream_id"], select(*columns).where(mine)))
     connection.execute(delete(detached_partitions).where(mine))
     connection.execute(delete(detached_topics).where(detached_topics.c.topic_id == topic_id))
     for piece in chunks(found.stream_ids):
-        connection.execute(update(streams).where(streams.c.stream_id.in_(piece)).values(leader=node_id))
+        led = update(streams).where(streams.c.stream_id.in_(piece)).values(leader=node_id, changed=change)
+        connection.execute(led)
     return get_topic(connection, name)
 
 
@@ -106,16 +110,18 @@ def clone_topic(
     stream_ids = [partition.stream_id for partition in original.partitions]
     _check_ends(connection, stream_ids, ends, None)
     configs = connection.execute(select(topics.c.configs).where(topics.c.name == name)).scalar_one()
-    connection.execute(insert(topics).values(name=new_name, topic_id=topic_id, internal=0, configs=configs))
+    change = next_change(connection)
+    head = {"name": new_name, "topic_id": topic_id, "internal": 0, "configs": configs, "changed": change}
+    connection.execute(insert(topics).values(head))
     first = take_ids(connection, "stream", len(stream_ids))
     for partition in original.partitions:
         new_id = first + partition.index
-        _clone_stream(connection, partition.stream_id, new_id, node_id)
+        _clone_stream(connection, partition.stream_id, new_id, node_id, change)
         connection.execute(insert(partitions).values(topic=new_name, idx=partition.index, stream_id=new_id))
     return get_topic(connection, new_name)
 
 
-def _clone_stream(connection: Connection, stream_id: int, new_id: int, leader: int) -> None:
+def _clone_stream(connection: Connection, stream_id: int, new_id: int, leader: int, change: int) -> None:
     # Leader epochs continue from the original's, because its batches contain them.
     own: dict[str, ColumnElement[Any]] = {
         "stream_id": literal(new_id),
@@ -123,6 +129,7 @@ def _clone_stream(connection: Connection, stream_id: int, new_id: int, leader: i
         "node_id": literal(NOBODY),
         "wal_id": literal(""),
         "leader": literal(leader),
+        "changed": literal(change),
     }
     _copy_rows(connection, streams, stream_id, own)
     source = case((ranges.c.source_stream_id == 0, ranges.c.stream_id), else_=ranges.c.source_stream_id)

@@ -10,6 +10,7 @@ from s3stream.catalog.configs import list_configs
 from s3stream.catalog.detach import list_detached
 from s3stream.catalog.manifest_state import BorrowedRange, CatalogState, StreamState, TopicState
 from s3stream.catalog.nodes import list_all_wals
+from s3stream.catalog.rows import CHANGE, ChangeKind
 from s3stream.catalog.schema import (
     MIGRATIONS,
     cluster,
@@ -25,13 +26,15 @@ from s3stream.catalog.topics import parse_configs
 from s3stream.model import ObjectState
 
 MANIFEST_COUNTER: Final = "manifest"
-"""Counter of the manifests of all nodes. The other rows of the table are counters of ids."""
+"""Counter of the manifests of all nodes. The other rows of the table count ids, and changes."""
 
 
 def read_state(connection: Connection) -> tuple[int, CatalogState]:
     """Return the number of the last manifest begun, 0 if there is none, and the state that a manifest holds."""
     found = {row.name: row.next for row in connection.execute(select(counters.c.name, counters.c.next))}
     newest = found.pop(MANIFEST_COUNTER, 0)
+    for name in (CHANGE, *ChangeKind):
+        del found[name]
     catalog_id = connection.execute(select(cluster.c.catalog_id)).scalar_one()
     state = CatalogState(
         catalog_id=bytes.fromhex(catalog_id) or bytes(16),

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, func, insert, inspect, select, update
+from sqlalchemy import Connection, Row, func, insert, inspect, literal, select, update
 
-from s3stream.catalog.rows import check_node
+from s3stream.catalog.rows import CHANGE, check_node, next_change
 from s3stream.catalog.schema import cluster, counters, nodes, streams, wals
 from s3stream.catalog.topics import NOBODY
-from s3stream.catalog.values import NodeHolder, NodeInfo, WalInfo, WalState
+from s3stream.catalog.values import NodeBeat, NodeHolder, NodeInfo, Pulse, WalInfo, WalState
 from s3stream.errors import CatalogError, NodeFenced, NodeInUse, NotFound
 
 ENDED: Final = 0
@@ -34,6 +34,9 @@ _NODE_COLUMNS: Final = (
     nodes.c.host_name,
     nodes.c.pid,
     nodes.c.lock_id,
+    nodes.c.rack,
+    nodes.c.internal_host,
+    nodes.c.internal_port,
 )
 _WAL_COLUMNS: Final = (
     wals.c.wal_id,
@@ -58,12 +61,21 @@ def is_blank(connection: Connection) -> bool:
     return connection.execute(used).scalar_one() == 0
 
 
+def adopt_secret(connection: Connection, new_secret: bytes) -> bytes:
+    """Return the secret that the nodes of this catalog share: `new_secret` if there is none yet."""
+    found: str = connection.execute(select(cluster.c.secret)).scalar_one()
+    if not found:
+        found = new_secret.hex()
+        connection.execute(update(cluster).values(secret=found))
+    return bytes.fromhex(found)
+
+
 def adopt_cluster(connection: Connection, name: str, new_id: bytes | None) -> bytes:
     """Set the cluster's name and the catalog's id unless they are set; returns the id. Raises CatalogError."""
     found = connection.execute(select(cluster.c.catalog_id)).scalar_one_or_none()
     drawn = "" if new_id is None else new_id.hex()
     if found is None:
-        connection.execute(insert(cluster).values(name=name, catalog_id=drawn))
+        connection.execute(insert(cluster).values(name=name, catalog_id=drawn, secret=""))
     elif not found:
         connection.execute(update(cluster).where(cluster.c.name == name).values(catalog_id=drawn))
     return check_cluster(connection, name)
@@ -98,7 +110,12 @@ def register_node(connection: Connection, wanted: NodeInfo, after_epoch: int | N
         "host_name": wanted.holder.host_name,
         "pid": wanted.holder.pid,
         "lock_id": wanted.holder.lock_id,
+        "rack": wanted.rack,
+        "internal_host": wanted.internal_host,
+        "internal_port": wanted.internal_port,
+        "beat": 0,
     }
+    next_change(connection)
     if found is None:
         connection.execute(insert(nodes).values(node_id=wanted.node_id, **values))
     else:
@@ -108,16 +125,36 @@ def register_node(connection: Connection, wanted: NodeInfo, after_epoch: int | N
     return registered
 
 
-def renew_lease(connection: Connection, node_id: int, node_epoch: int, lease_until_ms: int) -> None:
-    """Set the end of the lease, in one statement: other nodes' commands may run beside it."""
-    own = (nodes.c.node_id == node_id, nodes.c.epoch == node_epoch)
-    if not connection.execute(update(nodes).where(*own).values(lease_until_ms=lease_until_ms)).rowcount:
+def beat(connection: Connection, node_id: int, node_epoch: int, lease_until_ms: int) -> Pulse:
+    """Show that the node lives, extend its lease, and return the beats of all nodes.
+
+    One statement on PostgreSQL: other nodes' commands run beside it.
+    """
+    own = (
+        update(nodes)
+        .where(nodes.c.node_id == node_id, nodes.c.epoch == node_epoch)
+        .values(lease_until_ms=lease_until_ms, beat=nodes.c.beat + 1)
+    )
+    version = select(counters.c.next).where(counters.c.name == CHANGE).scalar_subquery()
+    seen = (nodes.c.node_id, nodes.c.epoch, nodes.c.beat, nodes.c.lease_until_ms > ENDED, version)
+    if connection.dialect.name == "postgresql":
+        updated = own.returning(nodes.c.node_id).cte("own")
+        count = select(func.count()).select_from(updated).scalar_subquery()
+        rows = connection.execute(select(*seen, count).add_cte(updated)).all()
+        found = bool(rows) and bool(rows[0][-1])
+    else:
+        found = bool(connection.execute(own).rowcount)
+        rows = connection.execute(select(*seen, literal(0))).all()
+    if not found:
         check_node(connection, node_id, node_epoch)
+    beats = {key: NodeBeat(epoch, number, bool(has_lease)) for key, epoch, number, has_lease, _, _ in rows}
+    return Pulse(beats, rows[0][-2])
 
 
 def stop_node(connection: Connection, node_id: int, node_epoch: int, drained_wal: str | None, now_ms: int) -> None:
     """End the lease; mark the node's log as drained, and release its streams."""
     check_node(connection, node_id, node_epoch)
+    next_change(connection)
     connection.execute(update(nodes).where(nodes.c.node_id == node_id).values(lease_until_ms=ENDED))
     if drained_wal is not None:
         _set_state(connection, drained_wal, WalState.DRAINED, now_ms)
@@ -138,6 +175,7 @@ def remove_node(connection: Connection, node_id: int, now_ms: int) -> None:
     led = connection.execute(select(func.count()).select_from(streams).where(streams.c.leader == node_id)).scalar_one()
     if led:
         raise NodeInUse(f"node {node_id} leads {led} partitions")
+    next_change(connection)
     connection.execute(update(nodes).where(row).values(epoch=nodes.c.epoch + 1, lease_until_ms=removed))
 
 
@@ -154,8 +192,8 @@ def get_node(connection: Connection, node_id: int) -> NodeInfo | None:
 
 
 def _to_node(row: Row[*tuple[Any, ...]]) -> NodeInfo:
-    node_id, epoch, host, port, lease_until_ms, lease_ms, *holder = row
-    return NodeInfo(node_id, epoch, host, port, lease_until_ms, lease_ms, NodeHolder(*holder))
+    node_id, epoch, host, port, lease_until_ms, lease_ms, host_name, pid, lock_id, *rest = row
+    return NodeInfo(node_id, epoch, host, port, lease_until_ms, lease_ms, NodeHolder(host_name, pid, lock_id), *rest)
 
 
 # their logs
@@ -214,7 +252,7 @@ def reclaim_streams(connection: Connection, node_id: int, node_epoch: int, wal_i
     known = connection.execute(select(wals.c.node_epoch).where(wals.c.wal_id == wal_id)).scalar_one_or_none()
     if known is None or known < claimed_epoch:
         free = (streams.c.node_id == NOBODY, streams.c.leader == node_id)
-        connection.execute(update(streams).where(*free).values(node_id=node_id))
+        connection.execute(update(streams).where(*free).values(node_id=node_id, changed=next_change(connection)))
 
 
 def give_up_wal(connection: Connection, wal_id: str, seen: NodeInfo, now_ms: int) -> None:
@@ -231,12 +269,14 @@ def give_up_wal(connection: Connection, wal_id: str, seen: NodeInfo, now_ms: int
         _release_streams(connection, seen.node_id)
     # A process that was only paused or cut off must not continue to acknowledge into a log that is never read again.
     row = nodes.c.node_id == seen.node_id
+    next_change(connection)
     connection.execute(update(nodes).where(row).values(epoch=fenced.epoch, lease_until_ms=fenced.lease_until_ms))
 
 
 def _release_streams(connection: Connection, node_id: int) -> None:
     """Leave the node's streams without owner: nothing past their ends is left to be read. They keep their leader."""
-    connection.execute(update(streams).where(streams.c.node_id == node_id).values(node_id=NOBODY, wal_id=""))
+    free = {"node_id": NOBODY, "wal_id": "", "changed": next_change(connection)}
+    connection.execute(update(streams).where(streams.c.node_id == node_id).values(free))
 
 
 def count_open_streams(connection: Connection, node_id: int) -> int:

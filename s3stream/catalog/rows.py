@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -13,6 +14,20 @@ from s3stream.model import ObjectInfo, ObjectKind, ObjectState, RangeLocation, S
 
 Item = TypeVar("Item")
 
+
+class ChangeKind(StrEnum):
+    """Changes that leave no row behind that has their number; each is the counter of the last one."""
+
+    DELETION = "last_deletion"
+    """Topics were deleted or detached."""
+    CONFIG = "last_config"
+    """Configs of other things than topics."""
+
+
+CHANGE: Final = "change"
+"""Counter of the changes that other nodes must see."""
+CHANGE_CHANNEL: Final = "anabranch_change"
+"""Channel of PostgreSQL on which each of them is told."""
 CHUNK: Final = 5_000
 """Ids per statement: below SQLite's 32,766 variables and PostgreSQL's 65,535."""
 
@@ -78,6 +93,16 @@ def take_ids(connection: Connection, counter: str, count: int) -> int:
     grown = update(counters).where(counters.c.name == counter).values(next=counters.c.next + count)
     result: int = connection.execute(grown.returning(counters.c.next)).scalar_one()
     return result - count
+
+
+def next_change(connection: Connection, kind: ChangeKind | None = None) -> int:
+    """Return the number of a change that other nodes must see, and wake them when it is committed."""
+    number = take_ids(connection, CHANGE, 1) + 1
+    if kind is not None:
+        connection.execute(update(counters).where(counters.c.name == kind).values(next=number))
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"NOTIFY {CHANGE_CHANNEL}")
+    return number
 
 
 def check_node(connection: Connection, node_id: int, node_epoch: int) -> None:

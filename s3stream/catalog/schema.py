@@ -14,6 +14,9 @@ The same statements run on SQLite and PostgreSQL. Invariants:
 - The log that a node acknowledges into has a row in `wals`, OPEN, before the first acknowledgement.
 - `wal_id` of a stream names the one log that may hold records past the stream's end. It changes only with the stream's
   owner, and a stream without owner has none: whoever opens it next may assign the offsets from its end on.
+- What other nodes must see of a change has the number of the change, from the counter `change`: a node that has seen
+  all up to a number reads what has a larger one. Of rows that are gone only the number of the last such change is kept
+  (`last_deletion`), as for configs (`last_config`).
 - Ids come from `counters` and are never reused, even after the row that they named was deleted.
 """
 
@@ -29,6 +32,7 @@ cluster = Table(
     METADATA,
     Column("name", Text, primary_key=True),
     Column("catalog_id", Text),  # 32 hex digits, unique to this catalog; empty: none yet
+    Column("secret", Text),  # 64 hex digits, known to the nodes of this catalog only; empty: none yet
 )
 
 counters = Table("counters", METADATA, Column("name", Text, primary_key=True), Column("next", BigInteger))
@@ -45,6 +49,10 @@ nodes = Table(
     Column("host_name", Text),  # of the machine of the process that registered last
     Column("pid", BigInteger),
     Column("lock_id", Text),  # names the lock that this process holds until it ends; empty: unknown
+    Column("beat", BigInteger),  # grows while the process lives
+    Column("rack", Text),
+    Column("internal_host", Text),  # address for other nodes; empty: none
+    Column("internal_port", Integer),
 )
 
 wals = Table(
@@ -66,6 +74,7 @@ topics = Table(
     Column("topic_id", LargeBinary),
     Column("internal", Integer),
     Column("configs", Text),  # a JSON object of texts
+    Column("changed", BigInteger),  # number of the last change of the row; 0: before changes were numbered
 )
 
 partitions = Table(
@@ -89,6 +98,7 @@ streams = Table(
     Column("peak_timestamp_ms", BigInteger),
     Column("snapshot", LargeBinary),
     Column("wal_id", Text),  # log that may hold records past `end_offset`; empty: none, or the owner's of before
+    Column("changed", BigInteger),  # number of the last change of owner or leader
 )
 
 objects = Table(
@@ -260,6 +270,21 @@ MIGRATIONS: Final[Sequence[tuple[int, Sequence[str]]]] = (
                 SELECT MAX(wals.wal_id) FROM wals WHERE wals.node_id = streams.node_id AND wals.state = 1), '')""",
             """UPDATE streams SET node_id = -1 WHERE wal_id = ''
                 AND EXISTS (SELECT 1 FROM wals WHERE wals.node_id = streams.node_id)""",
+        ),
+    ),
+    (
+        7,
+        (
+            "ALTER TABLE cluster ADD COLUMN secret TEXT NOT NULL DEFAULT ''",
+            "ALTER TABLE nodes ADD COLUMN beat BIGINT NOT NULL DEFAULT 0",
+            "ALTER TABLE nodes ADD COLUMN rack TEXT NOT NULL DEFAULT ''",
+            "ALTER TABLE nodes ADD COLUMN internal_host TEXT NOT NULL DEFAULT ''",
+            "ALTER TABLE nodes ADD COLUMN internal_port INTEGER NOT NULL DEFAULT 0",
+            "ALTER TABLE topics ADD COLUMN changed BIGINT NOT NULL DEFAULT 0",
+            "ALTER TABLE streams ADD COLUMN changed BIGINT NOT NULL DEFAULT 0",
+            "CREATE INDEX topics_changed ON topics (changed)",
+            "CREATE INDEX streams_changed ON streams (changed)",
+            "INSERT INTO counters (name, next) VALUES ('change', 0), ('last_deletion', 0), ('last_config', 0)",
         ),
     ),
 )

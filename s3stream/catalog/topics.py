@@ -5,14 +5,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from sqlalchemy import Column, Connection, Row, Select, and_, delete, insert, or_, select, update
+from sqlalchemy import Column, Connection, Row, Select, and_, delete, func, insert, or_, select, update
 
+from s3stream.catalog.placement import place_leaders
 from s3stream.catalog.rows import (
     STREAM_COLUMNS,
+    ChangeKind,
     check_node,
     chunks,
     destroy_if_dead,
     find_streams,
+    next_change,
     select_in,
     take_ids,
 )
@@ -34,7 +37,7 @@ NO_TIMESTAMP = -1
 
 
 def create_topics(
-    connection: Connection, wanted: Sequence[NewTopic], leader: int
+    connection: Connection, wanted: Sequence[NewTopic], nodes: Sequence[int]
 ) -> Sequence[TopicInfo | AlreadyExists]:
     """Insert the topics with their partitions and streams; a topic that exists with the same id is a success."""
     for topic in wanted:
@@ -64,8 +67,12 @@ def create_topics(
             id_of[topic.name] = topic.topic_id
             name_of[topic.topic_id] = topic.name
     if fresh:
-        connection.execute(insert(topics), [_topic_row(topic) for topic in fresh])
-        _add_streams(connection, {topic.name: range(topic.partitions) for topic in fresh}, leader)
+        change = next_change(connection)
+        connection.execute(insert(topics), [{**_topic_row(topic), "changed": change} for topic in fresh])
+        wanted_leaders = {topic.name: topic.leaders for topic in fresh if topic.leaders is not None}
+        _add_streams(
+            connection, {topic.name: range(topic.partitions) for topic in fresh}, nodes, change, wanted_leaders
+        )
     there = [topic.name for place, topic in enumerate(wanted) if place not in refused]
     infos = {info.name: info for info in list_topics(connection, there)}
     return [refused.get(place) or infos[topic.name] for place, topic in enumerate(wanted)]
@@ -80,45 +87,72 @@ def _topic_row(topic: NewTopic) -> Mapping[str, object]:
     }
 
 
-def add_partitions(connection: Connection, topic_id: bytes, total: int, leader: int) -> TopicInfo:
-    """Append partitions up to `total`."""
+def add_partitions(
+    connection: Connection,
+    topic_id: bytes,
+    total: int,
+    nodes: Sequence[int],
+    leaders: Sequence[int] | None = None,
+) -> TopicInfo:
+    """Append partitions up to `total`, led by `leaders`, or placed over the nodes."""
     topic = get_topic_by_id(connection, topic_id)
     count = len(topic.partitions)
     if total < count:
         raise CatalogError(f"topic {topic.name!r} has {count} partitions already, more than the {total} asked for")
-    _add_streams(connection, {topic.name: range(count, total)}, leader)
+    if total > count:
+        wanted = {} if leaders is None else {topic.name: leaders}
+        _add_streams(connection, {topic.name: range(count, total)}, nodes, next_change(connection), wanted)
     return get_topic(connection, topic.name)
 
 
-def _add_streams(connection: Connection, wanted: Mapping[str, range], leader: int) -> None:
+def _add_streams(
+    connection: Connection,
+    wanted: Mapping[str, range],
+    nodes: Sequence[int],
+    change: int,
+    wanted_leaders: Mapping[str, Sequence[int]],
+) -> None:
     """Insert partitions, given as indexes by topic, and their streams."""
     places = [(topic, idx) for topic, indexes in wanted.items() for idx in indexes]
-    if not places:
-        return
+    free = sum(topic not in wanted_leaders for topic, _ in places)
+    placed = iter(place_leaders(free, nodes, _count_led(connection) if len(nodes) > 1 else {}))
+    leaders = [
+        wanted_leaders[topic][idx - wanted[topic].start] if topic in wanted_leaders else next(placed)
+        for topic, idx in places
+    ]
     first = take_ids(connection, "stream", len(places))
     fresh = {
         "epoch": 0,
         "node_id": NOBODY,
-        "leader": leader,
         "leader_epoch": 0,
         "start_offset": 0,
         "end_offset": 0,
         "peak_timestamp_ms": NO_TIMESTAMP,
         "snapshot": b"",
         "wal_id": "",
+        "changed": change,
     }
     ids = range(first, first + len(places))
-    connection.execute(insert(streams), [{"stream_id": stream_id, **fresh} for stream_id in ids])
+    rows = [{"stream_id": key, "leader": leader, **fresh} for key, leader in zip(ids, leaders, strict=True)]
+    connection.execute(insert(streams), rows)
     connection.execute(
         insert(partitions),
         [{"topic": topic, "idx": idx, "stream_id": key} for (topic, idx), key in zip(places, ids, strict=True)],
     )
 
 
+def _count_led(connection: Connection) -> Mapping[int, int]:
+    """Return the number of partitions that each node leads."""
+    query = select(streams.c.leader, func.count()).group_by(streams.c.leader)
+    return {row[0]: row[1] for row in connection.execute(query)}
+
+
 def delete_topics(connection: Connection, topic_ids: Sequence[bytes], delete_after_ms: int) -> None:
     """Delete the topics, their streams and their ranges, and destroy the objects that held nothing else."""
     names = [row[0] for row in select_in(connection, select(topics.c.name), topics.c.topic_id, topic_ids)]
     ids = [row[0] for row in select_in(connection, select(partitions.c.stream_id), partitions.c.topic, names)]
+    if names:
+        next_change(connection, ChangeKind.DELETION)
     touched = set(_object_ids(connection, ids))
     for some_names in chunks(names):
         connection.execute(delete(partitions).where(partitions.c.topic.in_(some_names)))
@@ -142,7 +176,8 @@ def alter_topic(
     configs = {**topic.configs, **set_configs}
     for key in unset:
         configs.pop(key, None)
-    connection.execute(update(topics).where(topics.c.topic_id == topic_id).values(configs=_dump(configs)))
+    values = {"configs": _dump(configs), "changed": next_change(connection)}
+    connection.execute(update(topics).where(topics.c.topic_id == topic_id).values(values))
     return replace(topic, configs=configs)
 
 
@@ -177,7 +212,14 @@ def list_topics(connection: Connection, names: Collection[str] | None = None) ->
     """Return all topics by name, or the existing ones of `names` in any order."""
     heads = select(topics.c.name, topics.c.topic_id, topics.c.internal, topics.c.configs).order_by(topics.c.name)
     parts = (
-        select(partitions.c.topic, partitions.c.idx, partitions.c.stream_id, streams.c.leader, streams.c.leader_epoch)
+        select(
+            partitions.c.topic,
+            partitions.c.idx,
+            partitions.c.stream_id,
+            streams.c.leader,
+            streams.c.leader_epoch,
+            streams.c.node_id,
+        )
         .join(streams, streams.c.stream_id == partitions.c.stream_id)
         .order_by(partitions.c.topic, partitions.c.idx)
     )
@@ -208,6 +250,7 @@ def open_streams(connection: Connection, stream_ids: Sequence[int], owner: Strea
     check_node(connection, node_id, owner.node_epoch)
     nobodys = and_(streams.c.node_id == NOBODY, streams.c.wal_id == "")
     own = and_(streams.c.node_id == node_id, streams.c.wal_id.in_((wal_id, "")))
+    change = next_change(connection)
     opened: dict[int, OpenStream] = {}
     for piece in chunks(stream_ids):
         statement = (
@@ -219,6 +262,7 @@ def open_streams(connection: Connection, stream_ids: Sequence[int], owner: Strea
                 node_id=node_id,
                 leader=node_id,
                 wal_id=wal_id,
+                changed=change,
             )
         )
         for *fields, leader_epoch in connection.execute(statement.returning(*STREAM_COLUMNS, streams.c.leader_epoch)):

@@ -38,6 +38,31 @@ class NodeInfo:
     lease_ms: int = 0
     """Duration of the lease after each renewal; 0: unknown."""
     holder: NodeHolder = UNKNOWN_HOLDER
+    rack: str = ""
+    internal_host: str = ""
+    """Address that other nodes connect to; empty: none."""
+    internal_port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBeat:
+    """A sign of life of a node."""
+
+    epoch: int
+    beat: int
+    """Grows while the node's process lives."""
+    has_lease: bool
+    """False: it has stopped cleanly, or was removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """The answer to a sign of life: those of all nodes."""
+
+    beats: Mapping[int, NodeBeat]
+    """By node id."""
+    version: int
+    """Number of the last change of the catalog."""
 
 
 class WalState(IntEnum):
@@ -76,6 +101,8 @@ class PartitionInfo:
     leader: int
     """Node id; -1 without a leader."""
     leader_epoch: int
+    owner: int = -1
+    """Node that has the stream open; -1: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +128,8 @@ class NewTopic:
     partitions: int
     configs: Mapping[str, str]
     internal: bool = False
+    leaders: Sequence[int] | None = None
+    """Leaders of the partitions, in order; None: they are placed over the nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +144,24 @@ class DetachedTopic:
     """In the order of the partitions."""
     internal: bool
     detached_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogChanges:
+    """The changes of topics, nodes and configs since an earlier one."""
+
+    version: int
+    """Number of the last one."""
+    nodes: Sequence[NodeInfo]
+    """All that are registered."""
+    topics: Sequence[TopicInfo]
+    """Topics that were created or have changed, or whose partitions have."""
+    topic_ids: Collection[bytes] | None
+    """All topics there are, if one was deleted or detached; else None."""
+    detached_ids: Collection[bytes]
+    """The detached ones among those that are gone, if `topic_ids` is given."""
+    configs_changed: bool
+    """True if configs of brokers, groups or others have changed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ async def test_a_catalog_that_is_away_is_in_the_status_and_keeps_nobody_from_it(
 
         assert (await status(running))["outages"] == []
         with monkeypatch.context() as patch:
-            patch.setattr(running.catalog, "renew_lease", away)
+            patch.setattr(running.catalog, "beat", away)
             await until(lambda: bool(running.storage.outages.current()), timeout_s=60, pause_s=0.01)
             patch.setattr(running.catalog, "count_objects", away)
             told = await status(running)

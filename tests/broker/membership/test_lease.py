@@ -74,7 +74,7 @@ class Row:
         assert node_id == 1
         return self.seen
 
-    async def renew_lease(self, node_id: int, node_epoch: int, *, now_ms: int, lease_ms: int) -> None:
+    async def beat(self, node_id: int, node_epoch: int, *, now_ms: int, lease_ms: int) -> None:
         if self.errors:
             raise self.errors.pop()
         self.renewals.append(now_ms)

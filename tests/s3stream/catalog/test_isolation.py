@@ -186,9 +186,9 @@ async def test_a_lease_is_renewed_beside_a_long_commit(postgres: PostgresServer)
     own = asyncio.create_task(catalog.next_producer_ids(1))
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            await catalog.renew_lease(NODE_ID, scene.epoch, now_ms=NOW, lease_ms=77)
+            await catalog.beat(NODE_ID, scene.epoch, now_ms=NOW, lease_ms=77)
             with pytest.raises(NodeFenced):
-                await catalog.renew_lease(NODE_ID, scene.epoch - 1, now_ms=NOW, lease_ms=99)
+                await catalog.beat(NODE_ID, scene.epoch - 1, now_ms=NOW, lease_ms=99)
         assert not own.done()
     finally:
         renewed.set()

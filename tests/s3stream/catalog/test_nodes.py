@@ -190,7 +190,7 @@ async def test_a_log_is_given_up_only_while_its_node_is_gone(catalog: Catalog) -
     with pytest.raises(NotFound):
         await catalog.give_up_wal(LOG, seen=seen, now_ms=NOW)
     await catalog.open_wal(LOG, node_id=NODE_ID, node_epoch=scene.epoch, location="/a", now_ms=NOW)
-    await catalog.renew_lease(NODE_ID, scene.epoch, now_ms=NOW + 5, lease_ms=100)
+    await catalog.beat(NODE_ID, scene.epoch, now_ms=NOW + 5, lease_ms=100)
     with pytest.raises(NodeInUse, match="node 1 is alive"):
         await catalog.give_up_wal(LOG, seen=seen, now_ms=NOW)
     seen = await catalog.get_node(NODE_ID)
@@ -199,7 +199,7 @@ async def test_a_log_is_given_up_only_while_its_node_is_gone(catalog: Catalog) -
         await catalog.give_up_wal(LOG, seen=seen, now_ms=NOW)
     assert [wal.state for wal in await catalog.list_wals(NODE_ID)] == [WalState.GIVEN_UP]
     with pytest.raises(NodeFenced):  # it was only paused, and continues
-        await catalog.renew_lease(NODE_ID, scene.epoch, now_ms=NOW + 10, lease_ms=100)
+        await catalog.beat(NODE_ID, scene.epoch, now_ms=NOW + 10, lease_ms=100)
     with pytest.raises(CatalogError, match="was given up"):
         await catalog.open_wal(LOG, node_id=NODE_ID, node_epoch=scene.epoch + 1, location="/a", now_ms=NOW)
 

@@ -64,12 +64,12 @@ async def test_a_node_gets_a_higher_epoch_each_time(catalog: Catalog) -> None:
     (found,) = await catalog.list_nodes()
     assert (found.host, found.port, found.lease_until_ms) == ("b", 2, 250)
 
-    await catalog.renew_lease(7, 2, now_ms=300, lease_ms=50)
+    await catalog.beat(7, 2, now_ms=300, lease_ms=50)
     assert (await catalog.list_nodes())[0].lease_until_ms == 350
     with pytest.raises(NodeFenced, match="node 7: epoch 1 is not the registered 2"):
-        await catalog.renew_lease(7, 1, now_ms=300, lease_ms=50)
+        await catalog.beat(7, 1, now_ms=300, lease_ms=50)
     with pytest.raises(NodeFenced, match="node 8 is not registered"):
-        await catalog.renew_lease(8, 1, now_ms=300, lease_ms=50)
+        await catalog.beat(8, 1, now_ms=300, lease_ms=50)
 
 
 async def test_creating_a_topic_twice(catalog: Catalog) -> None:
@@ -359,6 +359,6 @@ async def test_only_a_dead_node_that_leads_nothing_is_removed(catalog: Catalog) 
     with pytest.raises(NotFound):
         await catalog.remove_node(8, now_ms=150)
     with pytest.raises(NodeFenced):
-        await catalog.renew_lease(7, first.epoch, now_ms=151, lease_ms=50)
+        await catalog.beat(7, first.epoch, now_ms=151, lease_ms=50)
     assert (await catalog.register_node(7, "a", 1, now_ms=200, lease_ms=50)).epoch > first.epoch
     assert [node.node_id for node in await catalog.list_nodes()] == [7]

@@ -1,0 +1,45 @@
+"""Statements by which a node follows changes that other nodes make. Each function is the body of one transaction."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, select
+
+from s3stream.catalog.nodes import list_nodes
+from s3stream.catalog.rows import CHANGE, ChangeKind
+from s3stream.catalog.schema import counters, detached_topics, partitions, streams, topics
+from s3stream.catalog.topics import list_topics
+from s3stream.catalog.values import CatalogChanges, TopicInfo
+
+
+def read_changes(connection: Connection, seen: int) -> CatalogChanges | None:
+    """Return what has changed since the change with the number `seen`; None if nothing has."""
+    last: dict[str, int] = {row.name: row.next for row in connection.execute(select(counters))}
+    version = last[CHANGE]
+    if version == seen:
+        return None
+    removed = last[ChangeKind.DELETION] > seen
+    return CatalogChanges(
+        version=version,
+        nodes=list_nodes(connection),
+        topics=_changed_topics(connection, seen),
+        topic_ids=frozenset(connection.execute(select(topics.c.topic_id)).scalars()) if removed else None,
+        detached_ids=frozenset(connection.execute(select(detached_topics.c.topic_id)).scalars()) if removed else (),
+        configs_changed=last[ChangeKind.CONFIG] > seen,
+    )
+
+
+def last_change(connection: Connection) -> int:
+    """Return the number of the last change."""
+    number: int = connection.execute(select(counters.c.next).where(counters.c.name == CHANGE)).scalar_one()
+    return number
+
+
+def _changed_topics(connection: Connection, seen: int) -> Sequence[TopicInfo]:
+    moved = (
+        select(partitions.c.topic)
+        .join(streams, streams.c.stream_id == partitions.c.stream_id)
+        .where(streams.c.changed > seen)
+    )
+    names = select(topics.c.name).where(topics.c.changed > seen).union(moved)
+    found = [name for (name,) in connection.execute(names)]
+    return list_topics(connection, found) if found else ()
