@@ -10,11 +10,12 @@ Stop: refuse new connections; answer requests under way; upload; trim; close the
 """
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from broker.admin.http import AdminServer
+from broker.cluster.members import Members
 from broker.configs.broker import BrokerConfigs
 from broker.configs.cluster import ClusterConfigs
 from broker.configs.features import Features
@@ -27,6 +28,7 @@ from broker.handlers import advertised_apis
 from broker.handlers.dispatch import Dispatcher
 from broker.logging.levels import LogLevels
 from broker.membership.environment import Environment
+from broker.membership.follower import CatalogFollower, member_of
 from broker.membership.join import join, log_owner, open_catalog_and_stores
 from broker.membership.lease import LeaseKeeper
 from broker.membership.node_log import NodeLog
@@ -98,6 +100,10 @@ class _OpenStorage:
     lease: LeaseKeeper
     wal: DeltaWal
     storage: S3Stream
+    seen_change: int
+    """Number of the last change of the catalog before any of it was read."""
+    nodes: Sequence[NodeInfo]
+    """All registered nodes."""
 
 
 async def _start(
@@ -121,6 +127,7 @@ async def _start(
     work = RecordWork(memory.sizes.decompressed_bytes_max)
     stack.callback(work.close)
     configs = ClusterConfigs(opened.catalog)
+    members = Members(member_of(opened.info))
     await configs.load()
     broker_configs = BrokerConfigs(configs, settings, opened.info.node_id)
     topics = TopicManager(
@@ -129,18 +136,21 @@ async def _start(
         settings=settings,
         work=work,
         defaults=broker_configs,
+        members=members,
         now_ms=now_ms,
         new_topic_id=lambda: environment.new_uuid().bytes,
     )
     existing_topics = await topics.load()
     tasks = await stack.enter_async_context(NodeTasks())
     broker_configs.watch(topics.apply_defaults)
-    node = _make_node(opened, topics, configs, broker_configs, log_levels, cautious, advertised, tasks, failure)
+    node = _make_node(
+        opened, members, topics, configs, broker_configs, log_levels, cautious, advertised, tasks, failure
+    )
     stack.push_async_callback(node.drop_clients)
     admin = AdminServer(node)
     stack.push_async_callback(admin.close)
     found = [topic.info for topic in topics]
-    warn_of_other_nodes(other_nodes(await node.catalog.list_nodes(), found, node.node_id, now_ms()))
+    warn_of_other_nodes(other_nodes(opened.nodes, found, node.node_id, now_ms()))
     await node.groups.start(existing_topics)
     await node.transactions.start()
     node.start_background_work()
@@ -207,11 +217,14 @@ async def _open_storage(
         location=str(node_log.path),
         now_ms=now_ms(),
     )
-    return _OpenStorage(environment, settings, memory, catalog, stores, info, lease, wal, storage)
+    seen_change = await catalog.last_change()
+    nodes = await catalog.list_nodes()
+    return _OpenStorage(environment, settings, memory, catalog, stores, info, lease, wal, storage, seen_change, nodes)
 
 
 def _make_node(
     opened: _OpenStorage,
+    members: Members,
     topics: TopicManager,
     configs: ClusterConfigs,
     broker_configs: BrokerConfigs,
@@ -278,6 +291,16 @@ def _make_node(
         pace=storage.background,
     )
     compaction_context, compaction, cleaning = _make_compaction(opened, topics, cautious)
+    follower = CatalogFollower(
+        catalog,
+        members,
+        topics,
+        configs,
+        seen=opened.seen_change,
+        nodes=opened.nodes,
+        on_nodes_changed=opened.lease.beat_soon,
+        on_lost=failure.report,
+    )
     node = Node(
         settings=settings,
         memory=memory,
@@ -296,6 +319,8 @@ def _make_node(
         compaction_context=compaction_context,
         compaction=compaction,
         cleaning=cleaning,
+        members=members,
+        follower=follower,
         topics=topics,
         moves=moves,
         groups=groups,

@@ -13,6 +13,7 @@ from typing import Any, Self
 import structlog
 from structlog.typing import FilteringBoundLogger
 
+from broker.cluster.members import Members
 from broker.configs.broker import BrokerConfigs
 from broker.configs.broker_table import CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX, PRODUCER_ID_EXPIRATION
 from broker.configs.cluster import ClusterConfigs
@@ -21,6 +22,7 @@ from broker.configs.group import GroupConfigs
 from broker.fetch_sessions import FetchSessions
 from broker.groups.coordinator import GroupCoordinator
 from broker.logging.levels import LogLevels
+from broker.membership.follower import CatalogFollower
 from broker.membership.lease import LeaseKeeper
 from broker.membership.other_nodes import RemoteCoordinatorWarning
 from broker.net.server import Server
@@ -132,6 +134,8 @@ class Node:
     compaction: CompactionService
     cleaning: CleaningScheduler
 
+    members: Members
+    follower: CatalogFollower
     topics: TopicManager
     moves: TopicMoves
     groups: GroupCoordinator
@@ -183,7 +187,7 @@ class Node:
         self.server.connections_per_address_max = self.broker_configs.number(CONNECTIONS_PER_ADDRESS_MAX)
 
     def start_background_work(self) -> None:
-        """Start the tasks that run until the node stops, and follow the catalog after each renewal of the lease."""
+        """Start the tasks that run until the node stops."""
         led_partitions = self.topics.led_partitions
         for work in (
             self.groups.run(),
@@ -191,6 +195,7 @@ class Node:
             self.collector.run(),
             self.manifests.run(),
             self._watch_storage(),
+            self.follower.run(),
             keep_expiring(
                 led_partitions, self.cautious_now_ms, lambda: self.broker_configs.number(PRODUCER_ID_EXPIRATION)
             ),
@@ -201,7 +206,11 @@ class Node:
             self.tasks.spawn(self._until_fenced(self.compaction.run()))
             self.tasks.spawn(self._until_fenced(self.cleaning.run()))
         self.topics.on_deleted = self.forget_topics
-        self.lease.on_renewed = self._follow_catalog
+        self.topics.catch_up = self.follower.catch_up
+        self.lease.on_renewed = self._complete_changes
+        self.lease.on_pulse = self.follower.on_pulse
+        self.lease.beat_s = lambda: self.follower.beat_s
+        self.lease.beat_soon()
         self.lease.on_failed = lambda error: self.storage.outages.note(CATALOG, error)
 
     def log_serving(self, start_seconds: float) -> None:
@@ -237,22 +246,12 @@ class Node:
         self.transactions.forget_topics(names)
         return self.groups.forget_topics(names)
 
-    async def _follow_catalog(self) -> None:
-        """Apply changes that other nodes made in the catalog, and complete own changes whose outcome was unknown."""
+    async def _complete_changes(self) -> None:
+        """Complete own changes whose outcome was unknown: the catalog answers again."""
         await self.topics.resolve_outcomes()
         await self.cluster_configs.resolve_outcomes()
         await self.storage.damaged.forget_removed(self.catalog)
         self.storage.outages.over(CATALOG)
-        await self._follow_configs()
-
-    async def _follow_configs(self) -> None:
-        """Apply configs that were set through other nodes, if there are any."""
-        try:
-            if len(await self.catalog.list_nodes()) > 1:
-                await self.topics.refresh_configs()
-                await self.cluster_configs.load()
-        except CatalogError as error:
-            _logger().warning("configs set through other nodes cannot be read; retrying later", reason=str(error))
 
     async def _watch_storage(self) -> None:
         """Wait until the storage fails, and report it as the node's failure."""

@@ -92,7 +92,15 @@ async def join(
     seen = await wait_until_free(catalog, node_id, claimant)
     await node_log.check_identity(catalog, node_id, seen)
     return await register(
-        catalog, node_id, claimant, seen, host=host, port=port, lease_ms=settings.catalog.lease_ms, now_ms=now_ms()
+        catalog,
+        node_id,
+        claimant,
+        seen,
+        host=host,
+        port=port,
+        lease_ms=settings.catalog.lease_ms,
+        now_ms=now_ms(),
+        rack=settings.listener.rack,
     )
 
 
@@ -106,6 +114,7 @@ async def register(
     port: int,
     lease_ms: int,
     now_ms: int,
+    rack: str = "",
 ) -> NodeInfo:
     """Register this process as the node, in the epoch after `seen`; that fences the process that had the id before.
 
@@ -119,4 +128,5 @@ async def register(
         lease_ms=lease_ms,
         holder=NodeHolder(claimant.host_name, os.getpid(), claimant.lock_id),
         after_epoch=0 if seen is None else seen.epoch,
+        rack=rack,
     )

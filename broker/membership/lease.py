@@ -1,12 +1,15 @@
 """Leases on node ids: a start waits until no process holds the node's id, and a running node renews its lease.
 
 A process that registers a node writes its identity and address into the catalog, and renews its lease three times per
-lease length. A start must not take the id from a live process. Clocks of two machines are never compared: a lease has
-ended when it has not changed for its whole length, measured by the clock of the process that waits.
+lease length, or more often if other nodes watch its beats. A start must not take the id from a live process. Clocks of
+two machines are never compared: a lease has ended when it has not changed for its whole length, measured by the clock
+of the process that waits.
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -15,7 +18,7 @@ import structlog
 
 from broker.membership.log_identity import utc
 from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeInfo
+from s3stream.catalog.values import NodeInfo, Pulse
 from s3stream.errors import CatalogDamaged, NodeFenced, NodeInUse, StorageError
 from s3stream.tasks import end_tasks
 
@@ -113,6 +116,10 @@ class LeaseKeeper:
 
         Renewal stops then.
         """
+        self.on_pulse: Callable[[Pulse], None] | None = None
+        """Called with the answer to each beat."""
+        self.beat_s: Callable[[], float | None] = lambda: None
+        """Returns the interval between beats, if shorter than the lease needs; None without other nodes."""
         self.on_renewed: Callable[[], Awaitable[None]] | None = None
         """Called after each renewal, to apply changes in the catalog. May raise StorageError."""
         self.on_failed: Callable[[StorageError], None] | None = None
@@ -124,6 +131,11 @@ class LeaseKeeper:
         self._group = asyncio.TaskGroup()
         self._tasks: list[asyncio.Task[None]] = []
         self._renewed = asyncio.Event()
+        self._hurry = asyncio.Event()
+
+    def beat_soon(self) -> None:
+        """Renew the lease now: others may wait for a sign of life."""
+        self._hurry.set()
 
     async def __aenter__(self) -> Self:
         await self._group.__aenter__()
@@ -144,9 +156,17 @@ class LeaseKeeper:
     async def _keep(self) -> None:
         node = self._node
         while True:
-            await asyncio.sleep(node.lease_ms / 3000)
+            interval_s = min(node.lease_ms / 3000, self.beat_s() or math.inf)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval_s):
+                    await self._hurry.wait()
+            self._hurry.clear()
             try:
-                await self._catalog.beat(node.node_id, node.epoch, now_ms=self._now_ms(), lease_ms=node.lease_ms)
+                pulse = await self._catalog.beat(
+                    node.node_id, node.epoch, now_ms=self._now_ms(), lease_ms=node.lease_ms
+                )
+                if self.on_pulse is not None:
+                    self.on_pulse(pulse)
                 self._renewed.set()
             except (NodeFenced, CatalogDamaged) as error:
                 self._on_lost(error)

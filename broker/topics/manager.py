@@ -10,12 +10,14 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
+from typing import Final
 
 import structlog
 
+from broker.cluster.members import Members
 from broker.configs.topic import TopicConfig, TopicDefaults, parse_topic_config
 from broker.partitions.partition import Partition
 from broker.partitions.record_work import RecordWork
@@ -28,9 +30,12 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.wire import ZERO_UUID
 from s3stream.append.stream import Stream
 from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NewTopic, PartitionInfo, TopicInfo
+from s3stream.catalog.values import CatalogChanges, NewTopic, PartitionInfo, TopicInfo
 from s3stream.engine import S3Stream
 from s3stream.errors import AlreadyExists, CatalogError, CatalogUnavailable, NotFound, StorageError
+
+OPENED_ELSEWHERE_S: Final = 5.0
+"""Longest wait for other nodes to open partitions that were created here."""
 
 
 @contextmanager
@@ -59,17 +64,21 @@ class TopicManager(TopicMap):
         settings: Settings,
         work: RecordWork,
         defaults: TopicDefaults,
+        members: Members,
         now_ms: Callable[[], int],
         new_topic_id: Callable[[], bytes],
     ) -> None:
         super().__init__()
         self.on_deleted: Callable[[Sequence[str]], object] | None = None
         """Called with the name of a topic whose deletion is found out later, before the next change begins."""
+        self.catch_up: Callable[[], Awaitable[None]] | None = None
+        """Called when a change begins, to apply what other nodes have changed before. Raises StorageError."""
         self._work = work
         self._catalog = catalog
         self._storage = storage
         self._settings = settings
         self._defaults = defaults
+        self._members = members
         self._node_id = settings.node.node_id
         self._now_ms = now_ms
         self._new_topic_id = new_topic_id
@@ -94,9 +103,11 @@ class TopicManager(TopicMap):
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
-        """Run one change at a time, after the outcomes of earlier ones are known. Raises CatalogError."""
+        """Run one change at a time, after the outcomes of earlier ones, by any node, are known. Raises StorageError."""
         async with self._changes:
             await self._resolve_outcomes()
+            if self.catch_up is not None:
+                await self.catch_up()
             yield
 
     async def load(self) -> Collection[str]:
@@ -142,7 +153,8 @@ class TopicManager(TopicMap):
                 else:
                     creation.add(spec)
             opened = {topic.name: topic for topic in await self._create_all(creation.specs, errors)}
-            return [errors.get(spec.name) or opened[spec.name] for spec in specs]
+        await self._until_served(opened.values())
+        return [errors.get(spec.name) or opened[spec.name] for spec in specs]
 
     async def _create_all(self, specs: Sequence[TopicSpec], errors: dict[str, KafkaError]) -> Sequence[Topic]:
         if not specs:
@@ -150,6 +162,7 @@ class TopicManager(TopicMap):
         answers = await self._catalog.create_topics(
             [NewTopic(spec.name, self._new_topic_id(), spec.partitions, spec.configs, spec.internal) for spec in specs],
             leader=self._node_id,
+            others=self._others(),
         )
         taken = [spec.name for spec, answer in zip(specs, answers, strict=True) if isinstance(answer, AlreadyExists)]
         for name in taken:
@@ -187,9 +200,30 @@ class TopicManager(TopicMap):
             self.new_creation().check_room(total - before)
             self._growth_pending.add(topic.topic_id)  # until they are served here
             with _unknown_if_gone():
-                info = await self._catalog.add_partitions(topic.topic_id, total, leader=self._node_id)
+                info = await self._catalog.add_partitions(
+                    topic.topic_id, total, leader=self._node_id, others=self._others()
+                )
             await self._open_added(topic, info)
-            return topic
+        await self._until_served([topic])
+        return topic
+
+    def _others(self) -> Sequence[int]:
+        """Return the other living nodes, which share new partitions with this one."""
+        return [member.node_id for member in self._members.living() if member.node_id != self._node_id]
+
+    async def _until_served(self, topics: Collection[Topic]) -> None:
+        """Wait for other living nodes to open their new partitions: whoever asked may send to them at once.
+
+        Not for long. Clients find out by themselves when a partition has a leader.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(OPENED_ELSEWHERE_S):
+                while any(self._is_awaited(topic, each) for topic in topics for each in topic.info.partitions):
+                    await self.changed()
+
+    def _is_awaited(self, topic: Topic, partition: PartitionInfo) -> bool:
+        leads_elsewhere = partition.leader != self._node_id and self._members.get(partition.leader) is not None
+        return leads_elsewhere and partition.owner != partition.leader and self._by_id.get(topic.topic_id) is topic
 
     async def _open_added(self, topic: Topic, info: TopicInfo) -> None:
         """Open and serve the partitions that the topic has in the catalog only."""
@@ -198,9 +232,9 @@ class TopicManager(TopicMap):
         added = info.partitions[len(topic.partitions) :]
         if added:
             grown = Topic(info, topic.config, [*topic.partitions, *(None for _ in added)])
-            await self._open([(grown, each) for each in added if self._leads(each)])
+            await self._open([(grown, each) for each in added if self._opens(each)])
             topic.info, topic.partitions = replace(info, configs=topic.info.configs), grown.partitions
-            self.version += 1
+            self._note_change()
         self._growth_pending.discard(topic.topic_id)
 
     async def alter(self, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> Topic:
@@ -215,11 +249,6 @@ class TopicManager(TopicMap):
             self._configs_unknown = False
             self._apply_configs(topic, info.configs)
             return topic
-
-    async def refresh_configs(self) -> None:
-        """Apply configs of topics that were set through other nodes. Raises CatalogError."""
-        async with self._changes:
-            await self._refresh_configs()
 
     async def _refresh_configs(self) -> None:
         found = await self._catalog.list_topic_configs(settled=self._configs_unknown)
@@ -330,6 +359,45 @@ class TopicManager(TopicMap):
                     continue
             self._growth_pending.discard(topic_id)
 
+    # changes by other nodes
+
+    async def apply_changes(self, changes: CatalogChanges) -> None:
+        """Serve what this node leads now, and drop what is gone. The caller is inside `changing`.
+
+        Raises StorageError. It may be called again with the same or newer changes.
+        """
+        if changes.topic_ids is not None:
+            for topic in self:
+                if topic.topic_id not in changes.topic_ids:
+                    await self._drop(topic)
+                    if topic.topic_id not in changes.detached_ids and self.on_deleted is not None:
+                        self.on_deleted([topic.name])
+        for info in changes.topics:
+            known = self.get_by_id(info.topic_id)
+            if known is not None and known.name != info.name:  # detached, and attached under another name
+                await self._drop(known)
+                known = None
+            if known is None:
+                await self.open_topics(info)
+            else:
+                await self._follow(known, info)
+
+    async def _drop(self, topic: Topic) -> None:
+        self._discard(topic)
+        await self._release(topic)
+
+    async def _follow(self, topic: Topic, info: TopicInfo) -> None:
+        """Apply the configs, added partitions, leaders and owners that the topic has in the catalog."""
+        for each, partition in zip(info.partitions, list(topic.partitions), strict=False):
+            if partition is not None and each.owner != self._node_id:
+                topic.partitions[each.index] = None
+                await self._close(partition)
+        await self._open_added(topic, info)
+        opening = [each for each in info.partitions if topic.partitions[each.index] is None and self._opens(each)]
+        topic.info = replace(info, configs=topic.info.configs)
+        await self._open([(topic, each) for each in opening])
+        self._note_change()
+
     # steps of changes
 
     def _serve(self, topic: Topic) -> None:
@@ -367,15 +435,18 @@ class TopicManager(TopicMap):
         """Close a removed topic's streams, and notify readers that wait on it."""
         for partition in topic.partitions:
             if partition is not None:
-                partition.notify_listeners()
-                await self._storage.close_stream(partition.stream, discard=True)
+                await self._close(partition)
+
+    async def _close(self, partition: Partition) -> None:
+        partition.notify_listeners()
+        await self._storage.close_stream(partition.stream, discard=True)
 
     async def open_topics(self, *infos: TopicInfo) -> Sequence[Topic]:
         """Open and serve topics of the catalog, in one transaction of it."""
         if not infos:
             return ()
         topics = [self._new_topic(info) for info in infos]
-        await self._open([(topic, each) for topic in topics for each in topic.info.partitions if self._leads(each)])
+        await self._open([(topic, each) for topic in topics for each in topic.info.partitions if self._opens(each)])
         for topic in topics:
             self._serve(topic)
         return topics
@@ -384,15 +455,17 @@ class TopicManager(TopicMap):
         """Open those of the topics that exist in the catalog only, where a creation has broken off."""
         return await self.open_topics(*(info for info in await self._catalog.list_topics() if info.name in names))
 
-    def _leads(self, partition: PartitionInfo) -> bool:
-        """Return whether to open it here. A partition that another node leads has records in that node's log only."""
-        return partition.leader in {self._node_id, -1}
+    def _opens(self, partition: PartitionInfo) -> bool:
+        """Return whether to open it here: this node leads it, and no other one may have records of it in its log."""
+        return {partition.leader, partition.owner} <= {self._node_id, -1}
 
     def _new_topic(self, info: TopicInfo) -> Topic:
         config = parse_topic_config(info.configs, self._defaults)
         return Topic(info, config, [None] * len(info.partitions))
 
     async def _open(self, partitions: Sequence[tuple[Topic, PartitionInfo]]) -> None:
+        if not partitions:
+            return
         streams = await self._storage.open_streams([info.stream_id for _, info in partitions])
         for (topic, info), stream in zip(partitions, streams, strict=True):
             topic.partitions[info.index] = self._new_partition(topic, info.index, stream)

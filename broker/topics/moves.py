@@ -48,6 +48,8 @@ class TopicMoves:
         self._node_epoch = node_epoch
         self._now_ms = now_ms
         self._new_topic_id = new_topic_id
+        self._attaching: tuple[bytes, str] | None = None
+        """Id and new name of the topic whose attachment was begun last, until its outcome is known."""
 
     async def detach(self, name: str) -> Topic:
         """Upload all of a topic and remove it from the cluster. Its objects stay until it is attached and deleted."""
@@ -81,26 +83,28 @@ class TopicMoves:
         async with self._topics.changing():
             found = _choose(await self._catalog.list_detached(), which)
             if found is None:
-                return await self._attached(which, name or which)
+                return self._attached_before(which, name or which)
             new_name = name or found.name
             self._check_new(new_name, len(found.stream_ids), found.configs)
+            self._attaching = found.topic_id, new_name
             try:
                 info = await self._catalog.attach_topic(
                     found.topic_id, new_name, node_id=self._node_id, node_epoch=self._node_epoch
                 )
             except AlreadyExists as error:
                 raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, str(error)) from None
+            self._attaching = None
             return await self._opened(info)
 
     async def _opened(self, info: TopicInfo) -> Topic:
         (topic,) = await self._topics.open_topics(info)
         return topic
 
-    async def _attached(self, which: str, name: str) -> Topic:
-        """Open a topic that an earlier attempt has attached in the catalog only."""
-        for info in await self._catalog.list_topics():
-            if info.name == name and which in {info.name, info.topic_id.hex()} and self._topics.get(name) is None:
-                return await self._opened(info)
+    def _attached_before(self, which: str, name: str) -> Topic:
+        """Return a topic whose attachment took effect although its answer was lost."""
+        topic = self._topics.get(name)
+        if topic is not None and self._attaching == (topic.topic_id, name) and which in {name, topic.topic_id.hex()}:
+            return topic
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No topic {which!r} is detached.")
 
     async def clone(self, name: str, new_name: str) -> Topic:

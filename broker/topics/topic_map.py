@@ -1,5 +1,6 @@
 """Look-up of topics and partitions, by name and by id."""
 
+import asyncio
 from collections.abc import Iterator
 
 from broker.partitions.partition import Partition
@@ -18,7 +19,8 @@ class TopicMap:
         self._collisions: dict[str, str] = {}
         """Names of topics by the form in which names collide."""
         self.version = 0
-        """Grows whenever a topic is added or removed, or gets more partitions."""
+        """Grows whenever a topic is added or removed, or its partitions, their leaders or owners change."""
+        self._changed = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -73,16 +75,25 @@ class TopicMap:
         """Return the name of the existing topic with which `name` collides, or None. It may be the same name."""
         return self._collisions.get(collision_key(name))
 
+    async def changed(self) -> None:
+        """Wait for the next change of `version`."""
+        await self._changed.wait()
+
     # changes, by `TopicManager` alone
+
+    def _note_change(self) -> None:
+        self.version += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def _insert(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
         self._by_id[topic.topic_id] = topic
         self._collisions[collision_key(topic.name)] = topic.name
-        self.version += 1
+        self._note_change()
 
     def _discard(self, topic: Topic) -> None:
         del self._by_name[topic.name]
         del self._by_id[topic.topic_id]
         self._collisions.pop(collision_key(topic.name), None)
-        self.version += 1
+        self._note_change()

@@ -3,6 +3,8 @@
     async with running_node(tmp_path, topic_num_partitions=3) as node:
         client = AIOKafkaProducer(bootstrap_servers=node.bootstrap)
 
+    async with running_nodes(tmp_path, 3) as (first, second, third):      # a cluster
+
     with NodeProcess(tmp_path) as node:      # `anabranch serve`
         node.kill9()
         node.start()                         # the same data directory
@@ -22,7 +24,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -35,7 +37,7 @@ from broker.node import Node
 from broker.settings.model import Settings
 from broker.settings.names import all_settings
 from broker.settings.sources import load
-from tests.support.waiting import wait_until
+from tests.support.waiting import until, wait_until
 
 START_TIMEOUT_S = 30
 STOP_TIMEOUT_S = 60
@@ -64,6 +66,23 @@ async def running_node(tmp_path: Path, **wanted: object) -> AsyncIterator[Node]:
     """Run a node in this loop; `bootstrap` is its address. It stops cleanly, or as in a crash if the block raises."""
     async with run_node(settings_for(tmp_path, **wanted)) as node:
         yield node
+
+
+@asynccontextmanager
+async def running_nodes(folder: Path, count: int, catalog_url: str = "", **wanted: object) -> AsyncIterator[list[Node]]:
+    """Run nodes 1, 2, ... of one cluster in this loop. Each knows that all live. By default on SQLite."""
+    shared = {
+        "catalog_url": catalog_url or f"sqlite:///{folder}/catalog.db",
+        "objects_path": folder / "objects",
+        **wanted,
+    }
+    async with AsyncExitStack() as stack:
+        nodes = [
+            await stack.enter_async_context(running_node(folder / str(node_id), node_id=node_id, **shared))
+            for node_id in range(1, count + 1)
+        ]
+        await until(lambda: all(len(node.members.living()) == count for node in nodes), timeout_s=60, pause_s=0.01)
+        yield nodes
 
 
 def is_test_timeout(error: BaseException | None) -> bool:

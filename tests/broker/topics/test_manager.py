@@ -120,10 +120,10 @@ async def test_configs_that_a_newer_node_has_set_do_not_end_this_one(tmp_path: P
         topics, catalog = node.topics, node.catalog
         strange = await topics.create("strange", partitions=1, configs={"retention.ms": "1000"})
         plain = await topics.create("plain", partitions=1, configs={})
-        for topic, name, value in ((strange, "compression.type", "newer"), (plain, "retention.ms", "2000")):
-            await catalog.alter_topic(topic.topic_id, set_configs={name: value}, unset=())
         with capture_logs() as said:
-            await topics.refresh_configs()
+            for topic, name, value in ((strange, "compression.type", "newer"), (plain, "retention.ms", "2000")):
+                await catalog.alter_topic(topic.topic_id, set_configs={name: value}, unset=())
+            await node.follower.follow()
         assert [line["topic"] for line in said if line["log_level"] == "error"] == ["strange"]
         assert (strange.config.retention_ms, plain.config.retention_ms) == (1_000, 2_000)
         grown = await topics.grow("strange", 2)
@@ -418,9 +418,9 @@ async def test_added_partitions_whose_answer_is_lost_are_found_out(tmp_path: Pat
         topic = await topics.create("t", partitions=1, configs={})
         really = catalog.add_partitions
 
-        async def answer_lost(topic_id: bytes, total: int, *, leader: int) -> TopicInfo:
+        async def answer_lost(topic_id: bytes, total: int, **placed: Any) -> TopicInfo:
             if grown:
-                await really(topic_id, total, leader=leader)
+                await really(topic_id, total, **placed)
             raise OutcomeUnknown("a commit was not answered")
 
         with pytest.MonkeyPatch.context() as patch:

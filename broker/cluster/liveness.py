@@ -1,0 +1,57 @@
+"""Judges by beats which nodes live. Pure: times are this node's own, and clocks of two machines are never compared."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from s3stream.catalog.values import NodeBeat
+
+BEAT_S: Final = 0.5
+"""Interval between the beats of a node that is not alone."""
+DEAD_AFTER_S: Final = 3.0
+"""A node whose beat has not changed for so long is dead."""
+
+
+@dataclass(slots=True)
+class _Observation:
+    beat: NodeBeat
+    since_s: float
+    """Time at which this beat was first seen, or from which on the observation is unbroken."""
+    lives: bool
+
+
+class Liveness:
+    """The nodes that are known to live: their beats were seen to change, and not long ago."""
+
+    def __init__(self, own: int) -> None:
+        self._own = own
+        self._seen: dict[int, _Observation] = {}
+        self._last_s = 0.0
+        """Time of the last observation."""
+
+    def observe(self, beats: Mapping[int, NodeBeat], now_s: float) -> None:
+        """Take in the beats of all nodes.
+
+        After a pause in which nothing was observed, nobody's silence counts: it may have been this node that was away.
+        """
+        broken = now_s - self._last_s >= DEAD_AFTER_S / 2
+        self._last_s = now_s
+        for node_id, beat in beats.items():
+            before = self._seen.get(node_id)
+            if before is None:
+                # It may have died long ago: nothing is known until its beat changes.
+                self._seen[node_id] = _Observation(beat, now_s, lives=False)
+            elif not beat.has_lease:
+                self._seen[node_id] = _Observation(beat, now_s, lives=False)
+            elif beat != before.beat:
+                self._seen[node_id] = _Observation(beat, now_s, lives=True)
+            elif broken:
+                before.since_s = now_s
+            elif now_s - before.since_s >= DEAD_AFTER_S:
+                before.lives = False
+        for node_id in self._seen.keys() - beats.keys():
+            del self._seen[node_id]
+
+    def living(self) -> frozenset[int]:
+        """Return the ids of the nodes that live; this one is always among them."""
+        return frozenset(node_id for node_id, seen in self._seen.items() if seen.lives) | {self._own}

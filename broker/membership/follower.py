@@ -1,0 +1,131 @@
+"""Keeps this node's view of the cluster up to date: nodes, topics, leaders and configs, whoever changed them.
+
+Other nodes' changes are numbered in the catalog. A notification, or a beat that returns a larger number than the last
+one seen, makes the follower read and apply what is new. A lost notification costs one beat.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+
+from broker.cluster.liveness import BEAT_S, Liveness
+from broker.cluster.members import Member, Members
+from broker.configs.cluster import ClusterConfigs
+from broker.topics.manager import TopicManager
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import NodeInfo, Pulse
+from s3stream.errors import CatalogDamaged, NodeFenced, StorageError
+
+POLL_S: Final = 0.1
+"""Interval at which SQLite's file is looked at for commits of other nodes."""
+POLL_ALONE_S: Final = 1.0
+RETRY_S: Final = 1.0
+
+_log = structlog.get_logger("node")
+
+
+class CatalogFollower:
+    """Follows the catalog from the change `seen` on, while `run` runs. Beats are told by `on_pulse`."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        members: Members,
+        topics: TopicManager,
+        configs: ClusterConfigs,
+        *,
+        seen: int,
+        nodes: Sequence[NodeInfo],
+        on_nodes_changed: Callable[[], None],
+        on_lost: Callable[[NodeFenced | CatalogDamaged], None],
+    ) -> None:
+        self._catalog = catalog
+        self._members = members
+        self._topics = topics
+        self._configs = configs
+        self._seen = seen
+        self._nodes = nodes
+        self._on_nodes_changed = on_nodes_changed
+        self._on_lost = on_lost
+        self._liveness = Liveness(members.own.node_id)
+        self._woken = asyncio.Event()
+        self._woken.set()  # for what has changed during the start
+
+    @property
+    def version(self) -> int:
+        """Number of the last change that was applied."""
+        return self._seen
+
+    @property
+    def beat_s(self) -> float | None:
+        """Interval at which other nodes expect beats; None if there are no others."""
+        return None if self._is_alone else BEAT_S
+
+    @property
+    def _is_alone(self) -> bool:
+        """True if no other node is registered, except those that have stopped cleanly."""
+        return not any(node.lease_until_ms > 0 and node.node_id != self._members.own.node_id for node in self._nodes)
+
+    def on_pulse(self, pulse: Pulse) -> None:
+        """Take in the beats of all nodes."""
+        self._liveness.observe(pulse.beats, asyncio.get_running_loop().time())
+        self._update_members()
+        if pulse.version != self._seen:
+            self._woken.set()
+
+    def _update_members(self) -> None:
+        living = self._liveness.living()
+        self._members.update(member_of(node) for node in self._nodes if node.node_id in living)
+
+    async def run(self) -> None:
+        """Follow until cancelled, or until this node is fenced."""
+        async with asyncio.TaskGroup() as group:
+            listening = group.create_task(self._listen())
+            while True:
+                await self._woken.wait()
+                self._woken.clear()
+                try:
+                    await self.follow()
+                except (NodeFenced, CatalogDamaged) as error:
+                    self._on_lost(error)
+                    listening.cancel()
+                    return
+                except StorageError as error:
+                    _log.warning("changes by other nodes cannot be applied; trying again", reason=str(error))
+                    await asyncio.sleep(RETRY_S)
+                    self._woken.set()
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                await self._catalog.wait_for_change(POLL_ALONE_S if self._is_alone else POLL_S)
+            except StorageError:
+                await asyncio.sleep(RETRY_S)  # beats and commands report the outage
+            else:
+                self._woken.set()
+
+    async def follow(self) -> None:
+        """Apply what has changed. Raises StorageError."""
+        async with self._topics.changing():
+            pass  # it has caught up
+
+    async def catch_up(self) -> None:
+        """Read and apply what has changed, while no change by this node is under way. Raises StorageError."""
+        changes = await self._catalog.read_changes(self._seen)
+        if changes is None:
+            return
+        if changes.nodes != self._nodes:
+            self._nodes = changes.nodes
+            self._on_nodes_changed()
+        self._update_members()
+        await self._topics.apply_changes(changes)
+        if changes.configs_changed:
+            await self._configs.load()
+        self._seen = changes.version
+
+
+def member_of(node: NodeInfo) -> Member:
+    """Return a registered node as a member."""
+    return Member(node.node_id, node.epoch, node.host, node.port, node.rack, node.internal_host, node.internal_port)

@@ -1,0 +1,102 @@
+"""Which nodes live, judged by their beats."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from broker.cluster.liveness import DEAD_AFTER_S, Liveness
+from broker.cluster.members import Member, Members
+from s3stream.catalog.values import NodeBeat
+
+OWN, OTHER = 1, 2
+
+
+def beats(number: int, *, epoch: int = 1, has_lease: bool = True, own: int = 0) -> Mapping[int, NodeBeat]:
+    """The beats of this node and another one."""
+    return {OWN: NodeBeat(1, own, has_lease=True), OTHER: NodeBeat(epoch, number, has_lease=has_lease)}
+
+
+def lives(liveness: Liveness) -> bool:
+    """Whether the other node is judged to live; this one always is."""
+    living = liveness.living()
+    assert OWN in living
+    return OTHER in living
+
+
+@pytest.fixture
+def seen_beating() -> Liveness:
+    """The other node's beat has changed to 2 at the time 0.5."""
+    liveness = Liveness(OWN)
+    liveness.observe(beats(1), 0.0)
+    assert not lives(liveness), "it may have died long ago"
+    liveness.observe(beats(2), 0.5)
+    assert lives(liveness)
+    return liveness
+
+
+def watch(liveness: Liveness, begin_s: float, end_s: float, number: int) -> None:
+    """Observe the same beat every half a second."""
+    at_s = begin_s
+    while at_s <= end_s:
+        liveness.observe(beats(number), at_s)
+        at_s += 0.5
+
+
+def test_a_node_is_dead_when_its_beat_has_not_changed_for_long(seen_beating: Liveness) -> None:
+    watch(seen_beating, 1.0, DEAD_AFTER_S, 2)
+    assert lives(seen_beating)
+    seen_beating.observe(beats(2), 0.5 + DEAD_AFTER_S)
+    assert not lives(seen_beating)
+    seen_beating.observe(beats(3), 10.0)
+    assert lives(seen_beating), "it was only paused"
+
+
+def test_after_a_pause_of_the_observer_nobodys_silence_counts(seen_beating: Liveness) -> None:
+    seen_beating.observe(beats(2), 100.0)
+    assert lives(seen_beating)
+    watch(seen_beating, 100.5, 99.5 + DEAD_AFTER_S, 2)
+    assert lives(seen_beating)
+    seen_beating.observe(beats(2), 100.0 + DEAD_AFTER_S)
+    assert not lives(seen_beating)
+
+
+def test_a_pause_of_the_observer_brings_no_dead_node_back(seen_beating: Liveness) -> None:
+    watch(seen_beating, 1.0, 0.5 + DEAD_AFTER_S, 2)
+    assert not lives(seen_beating)
+    seen_beating.observe(beats(2), 100.0)
+    assert not lives(seen_beating)
+
+
+def test_a_node_that_starts_again_or_stops_is_known_at_once(seen_beating: Liveness) -> None:
+    seen_beating.observe(beats(2, has_lease=False), 1.0)
+    assert not lives(seen_beating)
+    seen_beating.observe(beats(0, epoch=2), 1.5)
+    assert lives(seen_beating)
+
+
+def test_a_node_that_is_removed_is_forgotten(seen_beating: Liveness) -> None:
+    seen_beating.observe({OWN: NodeBeat(1, 3, has_lease=True)}, 1.0)
+    assert not lives(seen_beating)
+    seen_beating.observe(beats(2), 1.5)
+    assert not lives(seen_beating)
+
+
+# members
+
+
+def member(node_id: int, *, port: int = 9092) -> Member:
+    return Member(node_id, 1, "h", port)
+
+
+def test_this_node_is_always_a_member_and_the_lowest_id_is_the_controller() -> None:
+    members = Members(member(3))
+    assert (members.living(), members.controller_id, members.version) == ([member(3)], 3, 0)
+    members.update([member(7), member(2)])
+    assert [each.node_id for each in members.living()] == [2, 3, 7]
+    assert (members.controller_id, members.version) == (2, 1)
+    members.update([member(2), member(7)])
+    assert members.version == 1, "nothing has changed"
+    members.update([member(7, port=1)])
+    assert (members.get(7), members.get(2), members.version) == (member(7, port=1), None, 2)
+    members.update([member(3, port=5)])
+    assert members.own == members.get(3) == member(3)

@@ -1,0 +1,151 @@
+"""Nodes of one cluster see what the others change: topics, partitions, leaders, configs, and who lives."""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from broker.node import Node
+from protocol.errors import ErrorCode
+from s3stream.errors import CatalogUnavailable
+from tests.support.node import running_node, running_nodes
+from tests.support.postgres import PostgresServer
+from tests.support.raw_client import batch_of, raw_client
+from tests.support.waiting import until
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def catalog_url(request: pytest.FixtureRequest) -> str:
+    if request.param == "sqlite":
+        return ""
+    postgres: PostgresServer = request.getfixturevalue("postgres")
+    return postgres.new_database()
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path, catalog_url: str) -> AsyncIterator[list[Node]]:
+    async with running_nodes(tmp_path, 3, catalog_url) as running:
+        yield running
+
+
+async def eventually(condition: object, *arguments: object) -> None:
+    """Wait until `condition(*arguments)` holds."""
+    assert callable(condition)
+    await until(lambda: condition(*arguments), timeout_s=60, pause_s=0.01)
+
+
+def led(node: Node, name: str) -> Sequence[int]:
+    """Indexes of the topic's partitions that the node serves."""
+    topic = node.topics.get(name)
+    return [] if topic is None else [index for index, each in enumerate(topic.partitions) if each is not None]
+
+
+def leaders(node: Node, name: str) -> Sequence[int]:
+    """Leaders of the topic's partitions as the node sees them; -1 for one that nobody has opened."""
+    topic = node.topics.get(name)
+    return () if topic is None else [each.leader if each.owner == each.leader else -1 for each in topic.info.partitions]
+
+
+async def test_a_new_topic_is_spread_over_the_nodes_and_served_when_it_is_answered(nodes: list[Node]) -> None:
+    await nodes[1].topics.create("t", partitions=6, configs={"retention.ms": "5"})
+    assert [len(led(node, "t")) for node in nodes] == [2, 2, 2]
+    assert sorted(index for node in nodes for index in led(node, "t")) == list(range(6))
+    for node in nodes:
+        assert await node.catalog.list_topics() != []
+        topic = node.topics.get("t")
+        assert topic is not None
+        assert topic.config.retention_ms == 5
+        async with raw_client(node.bootstrap) as client:
+            for index in range(6):
+                answer = await client.produce("t", [batch_of(b"x")], partition=index)
+                (found,) = answer.responses[0].partition_responses
+                expected = ErrorCode.NONE if index in led(node, "t") else ErrorCode.NOT_LEADER_OR_FOLLOWER
+                assert found.error_code == expected
+        await eventually(lambda node=node: leaders(node, "t") == leaders(nodes[1], "t"))
+
+
+async def test_partitions_added_through_any_node_are_served_by_all(nodes: list[Node]) -> None:
+    await nodes[0].topics.create("t", partitions=1, configs={})
+    await nodes[2].topics.grow("t", 7)
+    assert sorted(index for node in nodes for index in led(node, "t")) == list(range(7))
+    assert max(len(led(node, "t")) for node in nodes) == 3
+    for node in nodes:
+        await eventually(lambda node=node: node.topics.has_partition("t", 6))
+
+
+async def test_a_topic_deleted_through_any_node_is_gone_from_all(nodes: list[Node]) -> None:
+    await nodes[0].topics.create("t", partitions=3, configs={})
+    streams = [partition.stream for node in nodes for partition in node.topics.led_partitions()]
+    gone: list[tuple[int, str]] = []
+    for node in nodes:
+        node.topics.on_deleted = lambda names, node_id=node.node_id: gone.extend((node_id, name) for name in names)
+    await nodes[1].topics.delete("t")
+    for node in nodes:
+        await eventually(lambda node=node: node.topics.get("t") is None)
+    await eventually(lambda: sorted(gone) == [(1, "t"), (3, "t")])
+    assert not [stream for stream in streams for node in nodes if node.storage.stream(stream.stream_id) is not None]
+    created = await nodes[2].topics.create("t", partitions=3, configs={})
+    for node in nodes:
+        await eventually(lambda node=node: node.topics.get_by_id(created.topic_id) is not None)
+
+
+async def test_a_topic_can_be_detached_on_one_node_and_attached_on_another(nodes: list[Node]) -> None:
+    first, second, third = nodes
+    topic = await first.topics.create("t", partitions=1, configs={})
+    (leader,) = [node for node in nodes if led(node, "t")]
+    (other, *_) = [node for node in nodes if not led(node, "t")]
+    gone: list[str] = []
+    other.topics.on_deleted = gone.extend
+    await leader.moves.detach("t")
+    await eventually(lambda: other.topics.get("t") is None)
+    await other.moves.attach("t", "back")
+    assert led(other, "back") == [0]
+    for node in (first, second, third):
+        await eventually(lambda node=node: leaders(node, "back") == [other.node_id])
+        found = node.topics.get("back")
+        assert found is not None
+        assert found.topic_id == topic.topic_id
+    assert gone == [], "it was not deleted"
+
+
+async def test_configs_of_topics_are_followed(nodes: list[Node]) -> None:
+    await nodes[0].topics.create("t", partitions=3, configs={})
+    await nodes[1].topics.alter("t", set_configs={"retention.ms": "7"}, unset=())
+    for node in nodes:
+        (partition,) = node.topics.led_partitions()
+        await eventually(lambda partition=partition: partition.config.retention_ms == 7)
+
+
+async def test_a_node_that_stops_or_starts_is_seen_by_all(tmp_path: Path, catalog_url: str) -> None:
+    catalog_url = catalog_url or f"sqlite:///{tmp_path}/catalog.db"
+    async with running_nodes(tmp_path, 2, catalog_url) as nodes:
+        shared = {"catalog_url": catalog_url, "objects_path": tmp_path / "objects"}
+        async with running_node(tmp_path / "3", node_id=3, **shared, rack="r") as third:
+            for node in nodes:
+                await eventually(lambda node=node: node.members.get(3) is not None)
+                found = node.members.get(3)
+                assert found is not None
+                assert (found.host, found.port) == (third.advertised.host, third.advertised.port)
+                assert found.rack == "r"
+            await eventually(lambda: [each.node_id for each in third.members.living()] == [1, 2, 3])
+        for node in nodes:
+            await eventually(lambda node=node: [each.node_id for each in node.members.living()] == [1, 2])
+
+
+async def test_what_changed_while_the_catalog_was_away_is_seen_afterwards(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    async def away(_seen: int) -> None:
+        nonlocal asked
+        asked += 1
+        raise CatalogUnavailable("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(nodes[0].catalog, "read_changes", away)
+        await nodes[1].catalog.alter_config(
+            "group", "g", set_configs={"consumer.session.timeout.ms": "50000"}, unset=()
+        )
+        await eventually(lambda: asked > 0)
+    await eventually(lambda: nodes[0].cluster_configs.get("group", "g") != {})
