@@ -61,6 +61,17 @@ class FaultyDatabase:
             raise OutcomeUnknown("catalog: simulated: a commit was not answered")
         return result
 
+    async def beat(self, command: Callable[[Any], Any]) -> Any:
+        await self._reach()
+        result = await self._database.beat(command)
+        if self._random.random() < self._faults.lost:
+            raise OutcomeUnknown("catalog: simulated: a beat was not answered")
+        return result
+
+    async def wait_for_change(self, poll_s: float) -> None:
+        await self._reach()
+        await self._database.wait_for_change(poll_s)
+
     async def read(self, query: Callable[[Any], Any]) -> Any:
         await self._reach()
         return await self._database.read(query)
