@@ -32,7 +32,6 @@ from broker.membership.follower import CatalogFollower, member_of
 from broker.membership.join import join, log_owner, open_catalog_and_stores
 from broker.membership.lease import LeaseKeeper
 from broker.membership.node_log import NodeLog
-from broker.membership.other_nodes import other_nodes, warn_of_other_nodes
 from broker.net.server import Server
 from broker.node import Address, Node, NodeFailure, NodeTasks
 from broker.partitions.cleaning import tail_of
@@ -149,8 +148,6 @@ async def _start(
     stack.push_async_callback(node.drop_clients)
     admin = AdminServer(node)
     stack.push_async_callback(admin.close)
-    found = [topic.info for topic in topics]
-    warn_of_other_nodes(other_nodes(opened.nodes, found, node.node_id, now_ms()))
     await node.groups.start(existing_topics)
     await node.transactions.start()
     node.start_background_work()

@@ -24,7 +24,6 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.logging.levels import LogLevels
 from broker.membership.follower import CatalogFollower
 from broker.membership.lease import LeaseKeeper
-from broker.membership.other_nodes import RemoteCoordinatorWarning
 from broker.net.server import Server
 from broker.partitions.producer_expiry import keep_expiring
 from broker.partitions.retention import keep_enforcing
@@ -160,7 +159,6 @@ class Node:
     """APIs and versions in the answer to ApiVersions."""
     admin_address: str = ""
     """`host:port` of the admin port; empty while it does not listen."""
-    remote_coordinator_warning: RemoteCoordinatorWarning = field(default_factory=RemoteCoordinatorWarning)
 
     requests: dict[int, int] = field(default_factory=dict)
     """Number of requests received, by API key."""

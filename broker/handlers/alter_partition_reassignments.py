@@ -1,10 +1,9 @@
-"""AlterPartitionReassignments (KIP-455): only the current assignment is accepted, since a partition has one replica.
+"""AlterPartitionReassignments (KIP-455): only the current assignment is accepted, since partitions are not moved yet.
 
-Everything else is refused with Kafka's messages.
+Everything else is refused, with Kafka's messages where it has them.
 """
 
-from collections.abc import Sequence
-
+from broker.handlers.topic_checks import check_replicas
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
@@ -56,17 +55,9 @@ def _check(node: Node, name: str, requested: ReassignablePartition) -> None:
         )
     if requested.replicas is None:
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "")
-    _check_replicas(node, requested.replicas)
-
-
-def _check_replicas(node: Node, replicas: Sequence[int]) -> None:
-    problem = ""
-    unknown = [replica for replica in replicas if replica != node.node_id]
-    if not replicas:
-        problem = "an empty replica list."
-    elif unknown:
-        problem = f"broker {unknown[0]}, but no such broker is registered."
-    elif len(replicas) > 1:
-        problem = f"the broker {node.node_id} more than once."
-    if problem:
-        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment includes {problem}")
+    check_replicas(node, requested.replicas)
+    leader = topic.info.partitions[requested.partition_index].leader
+    if tuple(requested.replicas) != (leader,):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Partitions are not moved yet: {name} stays on broker {leader}."
+        )

@@ -55,6 +55,7 @@ async def _grow(node: Node, requested: CreatePartitionsTopic, *, validate_only: 
             )
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
     node.topics.new_creation().check_room(requested.count - before)
+    leaders = None
     if requested.assignments is not None:
         if len(requested.assignments) != requested.count - before:
             raise KafkaError(
@@ -64,5 +65,6 @@ async def _grow(node: Node, requested: CreatePartitionsTopic, *, validate_only: 
             )
         for assignment in requested.assignments:
             check_replicas(node, assignment.broker_ids)
+        leaders = [assignment.broker_ids[0] for assignment in requested.assignments]
     if not validate_only:
-        await node.topics.grow(requested.name, requested.count)
+        await node.topics.grow(requested.name, requested.count, leaders)

@@ -73,9 +73,9 @@ def _failure(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
 def _checked(node: Node, requested: CreatableTopic, creation: TopicCreation) -> TopicSpec:
     """Return the topic if it can be created together with those of `creation`. Raises KafkaError."""
     creation.check_name(requested.name)
-    spec = TopicSpec(
-        requested.name, _partitions(node, requested), check_topic_configs(_configs(requested), node.settings)
-    )
+    partitions, leaders = _partitions(node, requested)
+    configs = check_topic_configs(_configs(requested), node.settings)
+    spec = TopicSpec(requested.name, partitions, configs, leaders=leaders)
     creation.check_room(spec.partitions)
     return spec
 
@@ -84,10 +84,14 @@ def _configs(requested: CreatableTopic) -> dict[str, str | None]:
     return {config.name: config.value for config in requested.configs}
 
 
-def _partitions(node: Node, requested: CreatableTopic) -> int:
-    """Return the number of partitions, by count or assignments. Raises Kafka's errors for invalid ones."""
+def _partitions(node: Node, requested: CreatableTopic) -> tuple[int, Sequence[int] | None]:
+    """Return the number of partitions, and their leaders if they are assigned. Raises Kafka's errors for invalid ones.
+
+    A replication factor is accepted up to the number of nodes. It changes nothing: the object store keeps the data.
+    """
     if requested.assignments:
-        return _assigned_partitions(node, requested)
+        leaders = _assigned_leaders(node, requested)
+        return len(leaders), leaders
     if requested.num_partitions < -1 or requested.num_partitions == 0:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
     factor = requested.replication_factor
@@ -96,16 +100,19 @@ def _partitions(node: Node, requested: CreatableTopic) -> int:
             ErrorCode.INVALID_REPLICATION_FACTOR,
             "Replication factor must be larger than 0, or -1 to use the default value.",
         )
-    if factor > 1:
+    brokers = len(node.members.living())
+    if factor > brokers:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Unable to replicate the partition {factor} time(s): The target replication factor of {factor} cannot be "
-            "reached because only 1 broker(s) are registered.",
+            f"reached because only {brokers} broker(s) are registered.",
         )
-    return node.settings.topic.num_partitions if requested.num_partitions == -1 else requested.num_partitions
+    count = node.settings.topic.num_partitions if requested.num_partitions == -1 else requested.num_partitions
+    return count, None
 
 
-def _assigned_partitions(node: Node, requested: CreatableTopic) -> int:
+def _assigned_leaders(node: Node, requested: CreatableTopic) -> Sequence[int]:
+    """Return the first replica of each partition."""
     if requested.replication_factor != -1:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
@@ -116,20 +123,20 @@ def _assigned_partitions(node: Node, requested: CreatableTopic) -> int:
             ErrorCode.INVALID_REQUEST,
             "A manual partition assignment was specified, but numPartitions was not set to -1.",
         )
-    indexes: set[int] = set()
+    leaders: dict[int, int] = {}
     for assignment in requested.assignments:
-        if assignment.partition_index in indexes:
+        if assignment.partition_index in leaders:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"Found multiple manual partition assignments for partition {assignment.partition_index}",
             )
         check_replicas(node, assignment.broker_ids)
-        indexes.add(assignment.partition_index)
-    if indexes != set(range(len(indexes))):
+        leaders[assignment.partition_index] = assignment.broker_ids[0]
+    if leaders.keys() != set(range(len(leaders))):
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
         )
-    return len(indexes)
+    return [leaders[index] for index in range(len(leaders))]
 
 
 def _described(node: Node, configs: Mapping[str, str]) -> list[CreatableTopicConfigs]:

@@ -25,16 +25,14 @@ def handle(node: Node, request: DescribeClusterRequest, _exchange: Exchange) -> 
             if known
             else f"Unsupported endpoint type {request.endpoint_type}",
         )
-    broker = DescribeClusterBroker(
-        broker_id=node.node_id,
-        host=node.advertised.host,
-        port=node.advertised.port,
-        rack=node.settings.listener.rack or None,
-    )
+    brokers = [
+        DescribeClusterBroker(broker_id=member.node_id, host=member.host, port=member.port, rack=member.rack or None)
+        for member in node.members.living()
+    ]
     return DescribeClusterResponse(
         cluster_id=node.cluster_id,
-        controller_id=node.node_id,
-        brokers=(broker,),
+        controller_id=node.members.controller_id,
+        brokers=brokers,
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
         ),

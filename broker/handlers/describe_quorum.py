@@ -1,8 +1,9 @@
-"""DescribeQuorum: this node as the one voter.
+"""DescribeQuorum: the living nodes as voters, led by the controller.
 
-The catalog replaces Kafka's metadata log, so all offsets are 0 and no voter lags.
+The catalog replaces Kafka's metadata log: its offset is the number of the last change that this node has seen.
 """
 
+from broker.cluster.members import Member
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.topics.names import CLUSTER_METADATA_TOPIC
@@ -31,24 +32,34 @@ def handle(node: Node, request: DescribeQuorumRequest, exchange: Exchange) -> De
         return DescribeQuorumResponse(
             error_message="", topics=[_unknown(topic, exchange.api_version) for topic in request.topics]
         )
-    now_ms = node.now_ms()
-    voter = ReplicaState(replica_id=node.node_id, last_fetch_timestamp=now_ms, last_caught_up_timestamp=now_ms)
+    now_ms, version, members = node.now_ms(), node.follower.version, node.members
+    controller = members.get(members.controller_id)
+    assert controller is not None, "it is one of the living nodes"
     partition = PartitionDataResponse(
         error_message="",
-        leader_id=node.node_id,
-        leader_epoch=node.node_epoch,
-        current_voters=(voter,),
+        leader_id=controller.node_id,
+        leader_epoch=controller.epoch,
+        high_watermark=version,
+        current_voters=[
+            ReplicaState(
+                replica_id=member.node_id,
+                log_end_offset=version,
+                last_fetch_timestamp=now_ms,
+                last_caught_up_timestamp=now_ms,
+            )
+            for member in members.living()
+        ],
     )
-    listener = Listener(name=LISTENER, host=node.advertised.host, port=node.advertised.port)
     return DescribeQuorumResponse(
         error_message="",
         topics=(TopicDataResponse(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,)),),
-        nodes=(
-            (describe_quorum.Node(node_id=node.node_id, listeners=(listener,)),)
-            if exchange.api_version >= NODES_SINCE
-            else ()
-        ),
+        nodes=[_node(member) for member in members.living()] if exchange.api_version >= NODES_SINCE else (),
     )
+
+
+def _node(member: Member) -> describe_quorum.Node:
+    listener = Listener(name=LISTENER, host=member.host, port=member.port)
+    return describe_quorum.Node(node_id=member.node_id, listeners=(listener,))
 
 
 def _unknown(topic: TopicData, version: int) -> TopicDataResponse:

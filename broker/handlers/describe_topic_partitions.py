@@ -1,6 +1,7 @@
 """DescribeTopicPartitions (KIP-966): topics page by page. A partition has one replica."""
 
 from broker.handlers.authorized_operations import TOPIC_OPERATIONS
+from broker.handlers.leaders import leader_of, replicas_of
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.topics.names import check_topic_name
@@ -82,9 +83,8 @@ def _describe(node: Node, topic: Topic, indexes: range) -> DescribeTopicPartitio
 
 
 def _partition(node: Node, topic: Topic, index: int) -> DescribeTopicPartitionsResponsePartition:
-    partition = topic.partitions[index]
-    if partition is None or partition.stream.error is not None:
-        replicas = (topic.info.partitions[index].leader,)
+    leader, replicas = leader_of(node, topic, index), replicas_of(topic, index)
+    if leader is None:
         return DescribeTopicPartitionsResponsePartition(
             error_code=ErrorCode.LEADER_NOT_AVAILABLE,
             partition_index=index,
@@ -95,11 +95,10 @@ def _partition(node: Node, topic: Topic, index: int) -> DescribeTopicPartitionsR
             last_known_elr=(),
             offline_replicas=replicas,
         )
-    replicas = (node.node_id,)
     return DescribeTopicPartitionsResponsePartition(
         partition_index=index,
-        leader_id=node.node_id,
-        leader_epoch=partition.leader_epoch,
+        leader_id=leader.node_id,
+        leader_epoch=leader.epoch,
         replica_nodes=replicas,
         isr_nodes=replicas,
         eligible_leader_replicas=(),

@@ -1,5 +1,6 @@
-"""ElectLeaders (KIP-460): never needed, since a partition has one replica, which leads whenever it can."""
+"""ElectLeaders (KIP-460): never needed, since a partition's one replica leads whenever it can."""
 
+from broker.handlers.leaders import leader_of
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode
@@ -41,15 +42,13 @@ def _elect(node: Node, election_type: int, name: str, index: int) -> PartitionRe
         code, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}"
     elif not 0 <= index < len(topic.partitions):
         code, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}"
-    else:
-        partition = topic.partitions[index]
-        if partition is None or partition.stream.error is not None:
-            code = (
-                ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
-                if election_type == PREFERRED
-                else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
-            )
-            message = code.message
+    elif leader_of(node, topic, index) is None:
+        code = (
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+            if election_type == PREFERRED
+            else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+        )
+        message = code.message
     return PartitionResult(partition_id=index, error_code=code, error_message=message)
 
 

@@ -7,7 +7,9 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from broker.cluster.members import Member
 from broker.fetch_sessions import TOPIC_IDS_SINCE, FetchPlan, FetchTarget
+from broker.handlers.leaders import Leader
 from broker.partitions.partition import Partition
 from broker.partitions.transactions import AbortedEntry
 from protocol.batch import parse_batch
@@ -17,6 +19,8 @@ from protocol.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
     FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
 )
 from s3stream.model import StreamBatch
@@ -35,6 +39,8 @@ class PartitionRead:
     batches: Sequence[StreamBatch] = ()
     size_bytes: int = 0
     diverging: EpochEndOffset | None = None
+    leader: Leader | None = None
+    """The node that leads the partition, if this one does not (KIP-951)."""
 
     def refuse_deleted(self) -> None:
         """Replace data that the log's start has passed since it was read by OFFSET_OUT_OF_RANGE.
@@ -47,9 +53,16 @@ class PartitionRead:
 
 
 def build_response(
-    plan: FetchPlan, reads: Iterable[PartitionRead], isolation_level: int, api_version: int
+    plan: FetchPlan,
+    reads: Iterable[PartitionRead],
+    isolation_level: int,
+    api_version: int,
+    endpoints: Sequence[Member] = (),
 ) -> FetchResponse:
-    """Build the response from `reads`, in their order, and note in the session what it contains."""
+    """Build the response from `reads`, in their order, and note in the session what it contains.
+
+    `endpoints` are the leaders that reads name.
+    """
     responses: list[FetchableTopicResponse] = []
     previous: str | bytes | None = None
     partitions: list[PartitionData] = []
@@ -69,7 +82,11 @@ def build_response(
         partitions.append(_partition_data(read, isolation_level))
         if read.batches:
             plan.served(target)
-    return FetchResponse(session_id=plan.session_id, responses=responses)
+    nodes = [
+        NodeEndpoint(node_id=member.node_id, host=member.host, port=member.port, rack=member.rack or None)
+        for member in endpoints
+    ]
+    return FetchResponse(session_id=plan.session_id, responses=responses, node_endpoints=nodes)
 
 
 def _note_news(read: PartitionRead) -> bool:
@@ -91,13 +108,17 @@ def _partition_data(read: PartitionRead, isolation_level: int) -> PartitionData:
     index = read.target.key[1]
     partition = read.partition
     if read.error != ErrorCode.NONE or partition is None:
-        return PartitionData(
+        failed = PartitionData(
             partition_index=index,
             error_code=read.error,
             high_watermark=-1,
             aborted_transactions=() if partition is None else None,
             records=b"",
         )
+        if read.leader is None:
+            return failed
+        current = LeaderIdAndEpoch(leader_id=read.leader.node_id, leader_epoch=read.leader.epoch)
+        return dataclasses.replace(failed, current_leader=current)
     records: list[Buffer] = [batch.payload for batch in read.batches]
     data = PartitionData(
         partition_index=index,

@@ -1,4 +1,4 @@
-"""FindCoordinator: this node coordinates the groups and transactional ids whose partition it leads.
+"""FindCoordinator: a node coordinates the groups and transactional ids whose partition it leads.
 
 The very first request creates `__consumer_offsets` or `__transaction_state`. Share groups are not served: a request for
 their coordinator is refused with a code that clients do not retry.
@@ -6,9 +6,11 @@ their coordinator is refused with a code that clients do not retry.
 
 from collections.abc import Coroutine
 
+from broker.cluster.members import Member
 from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from broker.coordination.shards import partition_of
 from broker.groups.coordinator import GroupCoordinator
+from broker.handlers.leaders import leader_of
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.transactions.coordinator import TransactionCoordinator
@@ -68,24 +70,19 @@ def _answer(
 
 
 def _coordinator(node: Node, key_type: int, key: str, problem: str | None) -> Coordinator:
-    error = ErrorCode.NONE
-    coordinator = _coordinator_of(node, key_type)
-    if coordinator is None:
-        error, problem = ErrorCode.INVALID_REQUEST, f"this node coordinates no keys of type {key_type}"
-    elif problem is not None or not coordinator.is_coordinator_of(key):
-        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        _log_if_elsewhere(node, key_type, key)
-    if error:
-        message = problem or error.message
-        return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error, error_message=message)
-    return Coordinator(key=key, node_id=node.node_id, host=node.advertised.host, port=node.advertised.port)
+    error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if _coordinator_of(node, key_type) is None:
+        error, problem = ErrorCode.INVALID_REQUEST, f"no node coordinates keys of type {key_type}"
+    elif problem is None and (member := _member_for(node, key_type, key)) is not None:
+        return Coordinator(key=key, node_id=member.node_id, host=member.host, port=member.port)
+    message = problem or error.message
+    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error, error_message=message)
 
 
-def _log_if_elsewhere(node: Node, key_type: int, key: str) -> None:
-    """Log once if another node leads the key's partition: the client would retry forever."""
+def _member_for(node: Node, key_type: int, key: str) -> Member | None:
+    """Return the node that leads the partition which the key belongs to, if it serves it."""
     topic = node.topics.get(OFFSETS_TOPIC if key_type == GROUP_KEY_TYPE else TRANSACTION_TOPIC)
     if topic is None:
-        return
-    index = partition_of(key, len(topic.partitions))
-    if topic.partitions[index] is None:
-        node.remote_coordinator_warning.warn(topic.info, index, key)
+        return None
+    leader = leader_of(node, topic, partition_of(key, len(topic.partitions)))
+    return None if leader is None else node.members.get(leader.node_id)

@@ -5,6 +5,7 @@ from typing import Any
 
 from broker.configs.broker_table import AUTO_CREATE
 from broker.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
+from broker.handlers.leaders import leader_of, replicas_of
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.topics.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, check_topic_name
@@ -118,39 +119,35 @@ def _topic(node: Node, request: MetadataRequest, topic: Topic) -> MetadataRespon
 
 def _partition(node: Node, topic: Topic, index: int) -> MetadataResponsePartition:
     """Describe a partition. A leader is named only if it can serve."""
-    partition = topic.partitions[index]
-    if partition is None or partition.stream.error is not None:
-        replica = topic.info.partitions[index].leader
+    leader, replicas = leader_of(node, topic, index), replicas_of(topic, index)
+    if leader is None:
         return MetadataResponsePartition(
             error_code=ErrorCode.LEADER_NOT_AVAILABLE,
             partition_index=index,
             leader_id=-1,
-            replica_nodes=(replica,),
-            isr_nodes=(replica,),
-            offline_replicas=(replica,),
+            replica_nodes=replicas,
+            isr_nodes=replicas,
+            offline_replicas=replicas,
         )
-    replicas = (node.node_id,)
     return MetadataResponsePartition(
         error_code=ErrorCode.NONE,
         partition_index=index,
-        leader_id=node.node_id,
-        leader_epoch=partition.leader_epoch,
+        leader_id=leader.node_id,
+        leader_epoch=leader.epoch,
         replica_nodes=replicas,
         isr_nodes=replicas,
     )
 
 
 def _respond(node: Node, request: MetadataRequest, topics: Sequence[MetadataResponseTopic]) -> MetadataResponse:
-    broker = MetadataResponseBroker(
-        node_id=node.node_id,
-        host=node.advertised.host,
-        port=node.advertised.port,
-        rack=node.settings.listener.rack or None,
-    )
+    brokers = [
+        MetadataResponseBroker(node_id=member.node_id, host=member.host, port=member.port, rack=member.rack or None)
+        for member in node.members.living()
+    ]
     return MetadataResponse(
-        brokers=(broker,),
+        brokers=brokers,
         cluster_id=node.cluster_id,
-        controller_id=node.node_id,
+        controller_id=node.members.controller_id,
         topics=topics,
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED

@@ -7,11 +7,14 @@ Meanwhile the connection starts no other request, so that batches keep the order
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
+from broker.cluster.members import Member
 from broker.coordination.topic_partition import TopicPartition
+from broker.handlers.leaders import Leader, endpoints_of, leader_of
 from broker.handlers.produce_response import (
     WITHOUT_LOG_START,
     BatchItem,
@@ -31,6 +34,7 @@ from broker.transactions.errors import code_for_writer
 from broker.transactions.state_machine import VERSION_2
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.produce import (
+    LeaderIdAndEpoch,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -41,6 +45,8 @@ from s3stream.errors import StorageError, StorageFull
 from wal.interface import Durable, WalError
 
 TOPIC_IDS_SINCE = 13
+LEADERS_SINCE = 10
+"""First version that names the leaders of partitions led elsewhere (KIP-951)."""
 ABORTABLE_SINCE = 11
 ADDS_TO_TRANSACTION_SINCE = 12
 """First version in which a transactional batch adds its partition to the transaction (KIP-890, part 2)."""
@@ -266,7 +272,24 @@ class _ProduceCall:
 
     def response(self, error: WalError | None = None) -> ProduceResponse:
         """Build the answer. With `error` the log has failed, and no batch counts as written."""
-        return build_response(self._work, self._results, error)
+        endpoints = self._name_leaders() if self.failed and self._api_version >= LEADERS_SINCE else ()
+        return build_response(self._work, self._results, error, endpoints)
+
+    def _name_leaders(self) -> Sequence[Member]:
+        """Tell the client which nodes lead the partitions that this one does not, and return them (KIP-951)."""
+        named: list[Leader] = []
+        for at, ((requested, data), result) in enumerate(zip(self._work, self._results, strict=True)):
+            if result.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                continue
+            topics = self._node.topics
+            by_id = self._api_version >= TOPIC_IDS_SINCE
+            topic = topics.get_by_id(requested.topic_id) if by_id else topics.get(requested.name)
+            leader = None if topic is None else leader_of(self._node, topic, data.index)
+            if leader is not None:
+                named.append(leader)
+                current = LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=leader.epoch)
+                self._results[at] = replace(result, current_leader=current)
+        return endpoints_of(self._node, named)
 
 
 @asynccontextmanager

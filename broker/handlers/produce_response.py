@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+from broker.cluster.members import Member
 from broker.partitions.record_checks import RecordsRefused
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.produce import (
     BatchIndexAndErrorMessage,
+    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -33,11 +35,15 @@ WITHOUT_LOG_START = frozenset(
 
 
 def build_response(
-    work: Sequence[BatchItem], results: Sequence[PartitionProduceResponse], error: WalError | None
+    work: Sequence[BatchItem],
+    results: Sequence[PartitionProduceResponse],
+    error: WalError | None,
+    endpoints: Sequence[Member] = (),
 ) -> ProduceResponse:
     """Group the results by topic, in the order of the request.
 
-    With `error` the log has failed: every batch that was appended is answered with KAFKA_STORAGE_ERROR.
+    With `error` the log has failed: every batch that was appended is answered with KAFKA_STORAGE_ERROR. `endpoints` are
+    the leaders that results name.
     """
     if error is not None:
         results = [
@@ -55,7 +61,11 @@ def build_response(
                 TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=partitions)
             )
         partitions.append(result)
-    return ProduceResponse(responses=responses)
+    nodes = [
+        NodeEndpoint(node_id=member.node_id, host=member.host, port=member.port, rack=member.rack or None)
+        for member in endpoints
+    ]
+    return ProduceResponse(responses=responses, node_endpoints=nodes)
 
 
 def failure(index: int, code: ErrorCode, message: str) -> PartitionProduceResponse:

@@ -14,12 +14,12 @@ def check_unique(names: Counter[str], name: str) -> None:
 
 
 def check_replicas(node: Node, broker_ids: Sequence[int]) -> None:
-    """Raise INVALID_REPLICA_ASSIGNMENT unless the one replica is on this node."""
+    """Raise INVALID_REPLICA_ASSIGNMENT unless the replicas are on different living nodes."""
     what = "The manual partition assignment includes"
     if not broker_ids:
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{what} an empty replica list.")
     for broker_id, count in sorted(Counter(broker_ids).items()):
-        if broker_id != node.node_id:
+        if node.members.get(broker_id) is None:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"{what} broker {broker_id}, but no such broker is registered.",

@@ -1,6 +1,6 @@
 """Checks of topics before they are created."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from broker.topics.names import CLUSTER_METADATA_TOPIC, check_topic_name, collision_key
@@ -16,6 +16,8 @@ class TopicSpec:
     partitions: int
     configs: Mapping[str, str]
     internal: bool = False
+    leaders: Sequence[int] | None = None
+    """Leader of each partition; None: they are placed over the living nodes."""
 
 
 class TopicCreation:

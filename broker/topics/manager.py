@@ -160,7 +160,10 @@ class TopicManager(TopicMap):
         if not specs:
             return ()
         answers = await self._catalog.create_topics(
-            [NewTopic(spec.name, self._new_topic_id(), spec.partitions, spec.configs, spec.internal) for spec in specs],
+            [
+                NewTopic(spec.name, self._new_topic_id(), spec.partitions, spec.configs, spec.internal, spec.leaders)
+                for spec in specs
+            ],
             leader=self._node_id,
             others=self._others(),
         )
@@ -185,8 +188,11 @@ class TopicManager(TopicMap):
                 raise
             return found
 
-    async def grow(self, name: str, total: int) -> Topic:
-        """Add partitions until there are `total`. Raises KafkaError."""
+    async def grow(self, name: str, total: int, leaders: Sequence[int] | None = None) -> Topic:
+        """Add partitions until there are `total`, led by `leaders` in order, or placed over the nodes.
+
+        Raises KafkaError.
+        """
         async with self.changing():
             topic = self.get(name)
             if topic is None:
@@ -201,7 +207,7 @@ class TopicManager(TopicMap):
             self._growth_pending.add(topic.topic_id)  # until they are served here
             with _unknown_if_gone():
                 info = await self._catalog.add_partitions(
-                    topic.topic_id, total, leader=self._node_id, others=self._others()
+                    topic.topic_id, total, leader=self._node_id, others=self._others(), leaders=leaders
                 )
             await self._open_added(topic, info)
         await self._until_served([topic])
@@ -394,9 +400,11 @@ class TopicManager(TopicMap):
                 await self._close(partition)
         await self._open_added(topic, info)
         opening = [each for each in info.partitions if topic.partitions[each.index] is None and self._opens(each)]
+        moved = topic.info.partitions != info.partitions
         topic.info = replace(info, configs=topic.info.configs)
         await self._open([(topic, each) for each in opening])
-        self._note_change()
+        if moved or opening:
+            self._note_change()
 
     # steps of changes
 
