@@ -6,6 +6,7 @@ one turn of the event loop in one batch: consumers commit small records often, a
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -91,9 +92,10 @@ class _QueuedWrite(NamedTuple):
     done: WriteDone | None
 
 
-class _AppendedBatch(NamedTuple):
-    records: Sequence[KeyValue]
-    completes: Sequence[_QueuedWrite]
+@dataclass(frozen=True, slots=True, eq=False)
+class _AppendedBatch:
+    records: Sequence[KeyValue] = ()
+    completes: Sequence[_QueuedWrite] = ()
     """Writes whose last record is in this batch."""
 
 
@@ -102,6 +104,8 @@ class LogWriter:
 
     While the storage is full, writes wait as produced records do: refusing them would make groups rebalance. The queue
     is bounded by the number of requests in progress.
+
+    Invariant: after `close` nothing is appended, and no write is reported as durable.
     """
 
     def __init__(self, log: InternalLog) -> None:
@@ -114,11 +118,15 @@ class LogWriter:
         self._flush_scheduled = False
         self._paused = False
         self._closed = False
-        self._in_flight = 0
+        self._in_flight: dict[_AppendedBatch, None] = {}
         self._drained: asyncio.Future[None] | None = None
 
     def write(self, records: Sequence[KeyValue], done: WriteDone | None = None) -> None:
         """Queue records for the end of this turn of the loop, in the order of calls."""
+        if self._closed:
+            if done is not None:
+                done(ErrorCode.NOT_COORDINATOR)
+            return
         if any(record.size_bytes > BATCH_BYTES_MAX for record in records):
             if done is not None:
                 done(ErrorCode.MESSAGE_TOO_LARGE)
@@ -132,6 +140,9 @@ class LogWriter:
         They are not queued, because the caller has just seen that the transaction is open: a turn later its marker may
         have been written. For the same reason they do not wait while the storage is full: the client tries again.
         """
+        if self._closed:
+            done(ErrorCode.NOT_COORDINATOR)
+            return False
         if _size_bytes(records) > BATCH_BYTES_MAX:
             done(ErrorCode.MESSAGE_TOO_LARGE)
             return False
@@ -151,12 +162,18 @@ class LogWriter:
 
     def track_marker(self, durable: Durable) -> None:
         """Delay rewrites until a transaction's marker, appended to the log by another writer, is durable."""
-        self._in_flight += 1
-        durable.add_done_callback(lambda _: self._write_ended())
+        self._track_append(durable, _AppendedBatch())
 
     def close(self) -> None:
-        """Start no more rewrites: the owner drops the live state."""
+        """Write nothing more. Writes whose end is not known get NOT_COORDINATOR: the log's next owner may find them."""
         self._closed = True
+        unfinished = [write for batch in self._in_flight for write in batch.completes] + self._queue
+        self._in_flight.clear()
+        self._queue.clear()
+        self._wake_rewrite()
+        for write in unfinished:
+            if write.done is not None:
+                write.done(ErrorCode.NOT_COORDINATOR)
 
     async def rewrite(
         self,
@@ -191,7 +208,8 @@ class LogWriter:
             self._schedule_flush()
         if durable is not None:
             await durable
-        await self.log.trim(start_offset)
+        if not self._closed:
+            await self.log.trim(start_offset)
 
     def _schedule_flush(self) -> None:
         if self._queue and not self._paused and not self._flush_scheduled:
@@ -208,7 +226,7 @@ class LogWriter:
             try:
                 durable = self.log.append(batch.records)
             except StorageFull:
-                self._queue = [write for later in batches[index:] for write in later.completes]
+                self._queue[:0] = [write for later in batches[index:] for write in later.completes]
                 self._flush_scheduled = True
                 asyncio.get_running_loop().call_later(FULL_RETRY_S, self._flush)
                 return
@@ -221,19 +239,22 @@ class LogWriter:
 
     def _track_append(self, durable: Durable, batch: _AppendedBatch) -> None:
         self.written_bytes += _size_bytes(batch.records)
-        self._in_flight += 1
+        self._in_flight[batch] = None
         durable.add_done_callback(partial(self._appended, batch))
 
     def _appended(self, batch: _AppendedBatch, error: WalError | None) -> None:
+        if self._closed:
+            return
+        del self._in_flight[batch]
         code = ErrorCode.NONE if error is None else ErrorCode.COORDINATOR_NOT_AVAILABLE
         for write in batch.completes:
             if write.done is not None:
                 write.done(code)
-        self._write_ended()
+        if not self._in_flight:
+            self._wake_rewrite()
 
-    def _write_ended(self) -> None:
-        self._in_flight -= 1
-        if not self._in_flight and self._drained is not None and not self._drained.done():
+    def _wake_rewrite(self) -> None:
+        if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 
 

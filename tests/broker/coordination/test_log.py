@@ -1,4 +1,5 @@
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 
 import pytest
@@ -13,7 +14,7 @@ from protocol.errors import ErrorCode
 from s3stream.errors import StorageFull, StorageStopped
 from tests.support.memory_log import MemoryLog
 from tests.support.waiting import until
-from wal.interface import WalFailed
+from wal.interface import Durable, WalFailed
 
 
 def record(key: str, value: str | None = "v") -> KeyValue:
@@ -201,3 +202,77 @@ async def test_a_refused_rewrite_loses_nothing() -> None:
     await turn()
     assert log.records() == [record("a"), record("b")]
     assert done == [ErrorCode.NONE]
+
+
+@pytest.mark.parametrize("stage", ["queued", "waiting for room", "appended"])
+async def test_a_closed_writer_reports_what_is_under_way_once_and_not_as_durable(
+    stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "FULL_RETRY_S", 0)
+    log = MemoryLog()
+    log.hold = True
+    log.refusal = StorageFull("later") if stage == "waiting for room" else None
+    writer = LogWriter(log)
+    done: list[ErrorCode] = []
+    writer.write([record("a")], done.append)
+    if stage != "queued":
+        await turn()
+    writer.close()
+    assert done == [ErrorCode.NOT_COORDINATOR]
+    log.refusal = None
+    log.release()
+    for _ in range(5):
+        await turn()
+    assert done == [ErrorCode.NOT_COORDINATOR]
+    assert log.records() == ([record("a")] if stage == "appended" else [])
+
+
+async def test_a_closed_writer_writes_nothing() -> None:
+    log = MemoryLog()
+    writer = LogWriter(log)
+    done: list[ErrorCode] = []
+    writer.close()
+    writer.write([record("a")])
+    writer.write([record("a")], done.append)
+    assert not writer.write_transactional([record("a")], Producer(7, 0), done.append)
+    await writer.rewrite(lambda: [record("a")])
+    await turn()
+    assert done == [ErrorCode.NOT_COORDINATOR] * 2
+    assert log.records() == []
+
+
+async def test_a_rewrite_that_is_closed_before_it_is_durable_deletes_nothing() -> None:
+    """The log may belong to somebody else by then."""
+    log = MemoryLog()
+    writer = LogWriter(log)
+    for value in "12":
+        writer.write([record("a", value)])
+        await turn()
+    log.hold = True
+    async with asyncio.TaskGroup() as group:
+        group.create_task(writer.rewrite(lambda: [record("a", "2")]))
+        await until(lambda: bool(log.held))
+        writer.close()
+        log.release()
+    assert log.records() == [record("a", "1"), record("a", "2"), record("a", "2")]
+
+
+async def test_a_write_that_comes_while_others_are_put_back_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first batch is refused, its report causes another write, and for the second batch there is no room."""
+    monkeypatch.setattr(log_module, "FULL_RETRY_S", 0)
+    log = MemoryLog()
+    writer = LogWriter(log)
+    half = "x" * (BATCH_BYTES_MAX // 2)
+    refusals = [StorageStopped("once"), StorageFull("later")]
+    really = log.append
+
+    def append(records: Sequence[KeyValue], producer: Producer | None = None) -> Durable:
+        if refusals:
+            raise refusals.pop(0)
+        return really(records, producer)
+
+    monkeypatch.setattr(log, "append", append)
+    writer.write([record("a", half)], lambda _: writer.write([record("c")]))
+    writer.write([record("b", half)])
+    await until(lambda: len(log.records()) == 2)
+    assert [kept.key for kept in log.records()] == [b"b", b"c"]
