@@ -148,8 +148,8 @@ async def _start(
     stack.push_async_callback(node.drop_clients)
     admin = AdminServer(node)
     stack.push_async_callback(admin.close)
-    await node.groups.start(existing_topics)
-    await node.transactions.start()
+    node.groups.start(existing_topics)
+    node.transactions.start()
     node.start_background_work()
     if admin_bound is not None:
         await admin.start(admin_bound)
@@ -245,6 +245,7 @@ def _make_node(
         topics=TopicImageSource(topics),
         session_timeout_ms=group_configs.session_timeout_ms,
         expiry_now_ms=cautious.now_ms,
+        read_topic_names=topics.read_names,
     )
     markers = MarkerWriter(topics, groups)
     fetch_sessions = FetchSessions(

@@ -240,8 +240,7 @@ class Node:
     # while it runs
 
     def forget_topics(self, names: Sequence[str]) -> Sequence[asyncio.Future[ErrorCode]]:
-        """Make the coordinators forget deleted topics. The outcomes are known when committed offsets are deleted."""
-        self.transactions.forget_topics(names)
+        """Delete the committed offsets of deleted topics. The outcomes are known when that is durable."""
         return self.groups.forget_topics(names)
 
     async def _complete_changes(self) -> None:

@@ -60,8 +60,11 @@ class PartitionLog:
         return durable
 
     async def replay(self) -> AsyncIterator[ReplayedBatch]:
-        """Yield all durable records, a batch at a time."""
+        """Yield all records once they are durable, a batch at a time."""
         stream = self._partition.stream
+        if stream.confirmed_offset < stream.next_offset:
+            assert stream.last_durable is not None, "something was appended"
+            await stream.last_durable
         offset, end_offset = stream.start_offset, stream.confirmed_offset
         while offset < end_offset:
             result = await stream.read(offset, REPLAY_BYTES_MAX, end_offset=end_offset)
@@ -87,7 +90,7 @@ class PartitionLog:
 
 
 class CoordinatorTopic:
-    """An `InternalTopic` of this node's partitions, created when the first client looks for its coordinator."""
+    """An `InternalTopic` of this node's topics, created when the first client looks for its coordinator."""
 
     def __init__(self, topics: TopicManager, name: str, partition_count: int, now_ms: Callable[[], int]) -> None:
         """`name` is OFFSETS_TOPIC or TRANSACTION_TOPIC; `partition_count` applies if the topic is created."""
@@ -95,14 +98,29 @@ class CoordinatorTopic:
         self._name = name
         self._partition_count = partition_count
         self._now_ms = now_ms
+        self._logs: dict[Partition, PartitionLog] = {}
 
-    async def open(self, *, create: bool) -> Sequence[PartitionLog | None] | None:
-        """Return a log for each partition that this node leads, None for others; None if there is no such topic."""
+    async def create(self) -> None:
+        """Create the topic unless it exists."""
+        await self._topics.ensure(
+            self._name, partitions=self._partition_count, configs=TOPIC_CONFIGS[self._name], internal=True
+        )
+
+    def logs(self) -> Sequence[PartitionLog | None] | None:
+        """Return a log for each partition, None for those that other nodes lead; None if the topic is unknown."""
         topic = self._topics.get(self._name)
-        if topic is None:
-            if not create:
-                return None
-            topic = await self._topics.ensure(
-                self._name, partitions=self._partition_count, configs=TOPIC_CONFIGS[self._name], internal=True
-            )
-        return [None if partition is None else PartitionLog(partition, self._now_ms) for partition in topic.partitions]
+        partitions = () if topic is None else topic.partitions
+        self._logs = {
+            partition: self._logs.get(partition) or PartitionLog(partition, self._now_ms)
+            for partition in partitions
+            if partition is not None
+        }
+        return (
+            None
+            if topic is None
+            else [None if partition is None else self._logs[partition] for partition in partitions]
+        )
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after each change of the topics."""
+        self._topics.listeners.append(listener)

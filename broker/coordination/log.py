@@ -59,7 +59,11 @@ class InternalLog(Protocol):
         ...
 
     def replay(self) -> AsyncIterator[ReplayedBatch]:
-        """Yield all durable records from the start of the log, in order, a batch at a time."""
+        """Yield all records from the start of the log, in order, a batch at a time, once they are durable.
+
+        Also those that an earlier owner of the log has appended and not heard of since. Raises StorageError, and
+        WalError if the node's log fails meanwhile.
+        """
         ...
 
     async def trim(self, offset: int) -> None:
@@ -68,13 +72,21 @@ class InternalLog(Protocol):
 
 
 class InternalTopic(Protocol):
-    """An internal topic whose partitions can be opened as logs."""
+    """An internal topic, whose partitions that this node leads are open as logs."""
 
-    async def open(self, *, create: bool) -> Sequence[InternalLog | None] | None:
-        """Return its partitions, with None for those that another node leads; None if the topic does not exist.
+    async def create(self) -> None:
+        """Create the topic unless it exists. Raises KafkaError or StorageError."""
+        ...
 
-        Raises KafkaError or StorageError if it cannot be created.
+    def logs(self) -> Sequence[InternalLog | None] | None:
+        """Return its partitions, with None for those that another node leads; None if the topic is unknown.
+
+        A partition is the same object until this node ceases to lead it. Led again, it is another one.
         """
+        ...
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after each change that `logs` may show. It must not raise."""
         ...
 
 

@@ -4,17 +4,27 @@ Groups and transactions work alike. A group id or transactional id belongs to th
 the node that leads the partition. A partition is replayed before its shard serves requests, which get
 COORDINATOR_LOAD_IN_PROGRESS until then. Its log is rewritten to the live records when it has grown well beyond them.
 
-Invariant: a log that cannot be read is never overwritten.
+Partitions come and go while the node runs. A shard lives as long as the node leads its partition without a break. When
+that ends, requests that wait get NOT_COORDINATOR, and the shard is dropped. The state is in the log: the next shard of
+the partition, here or elsewhere, continues from there.
+
+The number of partitions must not change, as in Kafka. If it does, ids belong to other partitions from then on, and
+begin anew there. What is left of them in their former shards ends by its own timeouts.
+
+Invariants:
+
+- A log that cannot be read is never overwritten.
+- A shard that was dropped writes nothing, and reports nothing as durable.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
-from broker.coordination.log import InternalTopic, LogWriter
+from broker.coordination.log import InternalLog, InternalTopic, LogWriter
 from protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from s3stream.errors import ObjectDamage, StorageError
 from wal.interface import WalError
@@ -56,7 +66,7 @@ class Shard(Protocol):
     """Description of the corrupt or missing object because of which the log cannot be read; empty if there is none."""
 
     async def load(self) -> None:
-        """Replay the log. Raises StorageError, MalformedMessage, KafkaError."""
+        """Replay the log. Raises StorageError, WalError, MalformedMessage, KafkaError. Cancelled, it loads nothing."""
         ...
 
     async def rewrite(self) -> None:
@@ -64,7 +74,7 @@ class Shard(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop. Requests that wait are answered with an error that makes clients look for another coordinator."""
+        """Write nothing more and drop the state. Requests that wait get NOT_COORDINATOR."""
         ...
 
 
@@ -78,129 +88,160 @@ class Shards(Generic[S]):
         self._topic = topic
         self._kind = kind
         self._make = make
-        self._shards: list[S | None] | None = None
-        self._opening = asyncio.Lock()
+        self._count: int | None = None
+        self._led: dict[int, S] = {}
+        self._loading: dict[S, asyncio.Task[None]] = {}
+        self._loads = asyncio.Semaphore(LOADS_AT_ONCE_MAX)
         self._unloaded = asyncio.Event()
+        self._creation = asyncio.Lock()
         self._closed = False
 
-    async def open(self, *, create: bool) -> None:
-        """Open the topic's partitions, after creating the topic if asked to. Raises KafkaError or StorageError."""
-        async with self._opening:
-            if self._shards is not None or self._closed:
-                return
-            logs = await self._topic.open(create=create)
-            if logs is None:
-                return
-            shards = [None if log is None else self._make(LogWriter(log)) for log in logs]
-            for shard in shards:
-                if shard is not None:
-                    shard.loaded = shard.writer.log.next_offset == 0  # an empty log needs no replay
-            self._shards = shards
-            self._unloaded.set()
+    # -- Partitions --------------------------------------------------------------------------------------------------
 
-    async def maintain(self) -> None:
-        """Wait for shards to load, at most CHECK_S; then load them, and rewrite logs that have grown."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CHECK_S):
-                await self._unloaded.wait()
-        self._unloaded.clear()
-        await self.load()
-        await self.compact()
+    def start(self) -> None:
+        """Follow the topic from now on: lead a shard for each partition that this node leads."""
+        self._topic.subscribe(self.sync)
+        self.sync()
 
-    async def load(self) -> None:
-        """Load all shards that are not loaded. One that cannot be read now is tried again by the next call."""
+    async def ensure_topic(self) -> None:
+        """Create the topic unless it is known. Raises KafkaError or StorageError."""
+        async with self._creation:
+            if not self.is_open and not self._closed:
+                await self._topic.create()
+                self.sync()
+
+    def sync(self) -> None:
+        """Add and remove shards until there is one for each partition that this node leads."""
         if self._closed:
             return
-        at_once = asyncio.Semaphore(LOADS_AT_ONCE_MAX)
+        known = self._topic.logs()
+        before, self._count = self._count, None if known is None else len(known)
+        if before is not None and self._count not in {None, before}:
+            _log.error(
+                f"the number of partitions has changed: {self._kind} belong to other partitions, and begin anew there",
+                before=before,
+                now=self._count,
+            )
+        logs = {index: log for index, log in enumerate(known or ()) if log is not None}
+        for index, shard in list(self._led.items()):
+            if shard.writer.log is not logs.get(index):
+                self.remove(index)
+        for index, log in logs.items():
+            if index not in self._led:
+                self.add(index, log)
 
-        async def load(index: int, shard: S) -> None:
-            async with at_once:
-                try:
-                    await shard.load()
-                    shard.damage = ""
-                except ObjectDamage as error:
-                    if not shard.damage:
-                        _log.error(f"{self._kind} not loaded: an object is damaged", partition=index, error=str(error))
-                    shard.damage = str(error)
-                except StorageError as error:
-                    _log.error(f"{self._kind} not loaded, trying again", partition=index, error=str(error))
-                except (MalformedMessage, KafkaError) as error:
-                    shard.unreadable = True
-                    _log.error(f"{self._kind} not loaded: the log is damaged", partition=index, error=str(error))
+    def add(self, index: int, log: InternalLog) -> None:
+        """Begin to lead a partition. `run` loads its shard."""
+        assert index not in self._led, "a partition has one shard"
+        shard = self._led[index] = self._make(LogWriter(log))
+        shard.loaded = log.next_offset == 0  # an empty log needs no replay
+        self._unloaded.set()
 
-        async with asyncio.TaskGroup() as group:
-            for index, shard in self._led_with_index():
-                if not shard.loaded and not shard.unreadable:
-                    group.create_task(load(index, shard))
+    def remove(self, index: int) -> None:
+        """Cease to lead a partition: end its load, answer requests that wait, and drop its shard."""
+        self._end(self._led.pop(index))
+
+    def _end(self, shard: S) -> None:
+        load = self._loading.get(shard)
+        if load is not None:
+            load.cancel()
+        shard.close()
+
+    def close(self) -> None:
+        """Stop all shards and add none any more."""
+        self._closed = True
+        for shard in self.led_shards():
+            self._end(shard)
+
+    # -- Work --------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Load shards as they are added, repeat failed loads, and rewrite logs that have grown, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep_compact())
+            while True:
+                self._unloaded.clear()
+                for index, shard in self._led.items():
+                    if not (shard.loaded or shard.unreadable or shard in self._loading or self._closed):
+                        self._begin(tasks, shard, self._load(index, shard))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(CHECK_S):
+                        await self._unloaded.wait()
+
+    def _begin(self, tasks: asyncio.TaskGroup, shard: S, load: Coroutine[Any, Any, None]) -> None:
+        task = self._loading[shard] = tasks.create_task(load)
+        task.add_done_callback(lambda _: self._loading.pop(shard))
+
+    async def _load(self, index: int, shard: S) -> None:
+        """Load a shard. One that cannot be read now is tried again later."""
+        async with self._loads:
+            try:
+                await shard.load()
+                shard.damage = ""
+            except ObjectDamage as error:
+                if not shard.damage:
+                    _log.error(f"{self._kind} not loaded: an object is damaged", partition=index, error=str(error))
+                shard.damage = str(error)
+            except (StorageError, WalError) as error:
+                _log.error(f"{self._kind} not loaded, trying again", partition=index, error=str(error))
+            except (MalformedMessage, KafkaError) as error:
+                shard.unreadable = True
+                _log.error(f"{self._kind} not loaded: the log is damaged", partition=index, error=str(error))
+
+    async def _keep_compact(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_S)
+            await self.compact()
 
     async def compact(self) -> None:
         """Rewrite logs that have grown well beyond their live records."""
-        for index, shard in self._led_with_index():
+        for index, shard in list(self._led.items()):
             writer = shard.writer
             if shard.loaded and writer.written_bytes >= max(COMPACT_BYTES_MIN, COMPACT_RATIO * writer.live_bytes):
                 try:
                     await shard.rewrite()
                 except (StorageError, WalError) as error:
-                    _log.warning(f"log of {self._kind} not compacted", partition=index, error=str(error))
-
-    def close(self) -> None:
-        """Stop all shards and open none any more."""
-        self._closed = True
-        for shard in self.led_shards():
-            shard.close()
-
-    def topic_deleted(self) -> None:
-        """Drop all shards, because the topic was deleted. The next `open` may recreate it."""
-        for shard in self.led_shards():
-            shard.close()
-        self._shards = None
+                    if self._led.get(index) is shard:
+                        _log.warning(f"log of {self._kind} not compacted", partition=index, error=str(error))
 
     # -- Finding -----------------------------------------------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
-        """True if the topic exists and is open. Its shards may not be loaded yet."""
-        return self._shards is not None
+        """True if the topic is known. Shards that this node leads may not be loaded yet."""
+        return self._count is not None
 
     @property
     def count(self) -> int:
-        """Number of partitions of the topic, which must be open."""
-        assert self._shards is not None, "the topic is open"
-        return len(self._shards)
+        """Number of partitions of the topic, whichever nodes lead them. Raises COORDINATOR_NOT_AVAILABLE."""
+        if self._count is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return self._count
 
-    def led_shards(self) -> Iterator[S]:
-        """Return all shards of partitions that this node leads, loaded or not."""
-        return (shard for _, shard in self._led_with_index())
-
-    def _led_with_index(self) -> Iterator[tuple[int, S]]:
-        return ((index, shard) for index, shard in enumerate(self._shards or ()) if shard is not None)
+    def led_shards(self) -> Sequence[S]:
+        """Return the shards of the partitions that this node leads now, loaded or not."""
+        return list(self._led.values())
 
     def leads_shard_of(self, name: str) -> bool:
         """Return whether this node leads the partition that an id belongs to."""
-        shards = self._shards
-        return shards is not None and shards[partition_of(name, len(shards))] is not None
+        return self._count is not None and partition_of(name, self._count) in self._led
 
     def shard_of(self, name: str) -> S:
         """Return the loaded shard that an id belongs to. Raises KafkaError like `shard_at`."""
-        return self.shard_at(partition_of(name, len(self._shards or (None,))))
+        return self.shard_at(partition_of(name, self.count))
 
     def shard_at(self, partition: int) -> S:
         """Return the loaded shard of a partition.
 
         Raises KafkaError: COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
         """
-        if self._closed or self._shards is None or not 0 <= partition < len(self._shards):
+        if self._closed or not 0 <= partition < self.count:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        shard = self._shards[partition]
+        shard = self._led.get(partition)
         if shard is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         check_loaded(shard)
         return shard
-
-    def loaded_shard_at(self, partition: int) -> S | None:
-        """Return the shard of a partition, None unless this node leads it and has loaded it."""
-        shard = None if self._shards is None else self._shards[partition]
-        return shard if shard is not None and shard.loaded else None
 
 
 def check_loaded(shard: Shard) -> None:

@@ -7,14 +7,13 @@ the partition is replayed, requests get COORDINATOR_LOAD_IN_PROGRESS, and client
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from broker.coordination.internal_topics import OFFSETS_TOPIC
 from broker.coordination.log import InternalTopic, LogWriter
 from broker.coordination.shards import Shards, check_loaded
 from broker.groups.classic.group import ClassicGroup
 from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.group_base import SessionTimeout
 from broker.groups.consumer.topic_image import NO_TOPICS, TopicImageGetter
-from broker.groups.shard import GroupShard
+from broker.groups.shard import GroupShard, TopicNamesReader
 from broker.settings.client_areas import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 
@@ -34,8 +33,12 @@ class GroupCoordinator:
         topics: TopicImageGetter = lambda: NO_TOPICS,
         session_timeout_ms: SessionTimeout | None = None,
         expiry_now_ms: Callable[[], int] | None = None,
+        read_topic_names: TopicNamesReader | None = None,
     ) -> None:
-        """`session_timeout_ms` returns a group's own timeout; `expiry_now_ms` is the clock by which offsets expire."""
+        """`session_timeout_ms` returns a group's own timeout; `expiry_now_ms` is the clock by which offsets expire.
+
+        `read_topic_names` tells offsets of deleted topics when a shard is loaded; without it they are kept.
+        """
         self.settings = settings
         self.now_ms = now_ms
         self._expiry_now_ms = expiry_now_ms or now_ms
@@ -43,23 +46,23 @@ class GroupCoordinator:
         """Returns the unique part of a new member id."""
         self._topics = topics
         self._session_timeout_ms = session_timeout_ms
-        self._existing_topics: Collection[str] | None = None
+        self._read_topic_names = read_topic_names
         self._shards = Shards(topic, "groups", self._new_shard)
 
     # -- Life --------------------------------------------------------------------------------------------------------
 
-    async def start(self, existing_topics: Collection[str] | None = None) -> None:
-        """Open the partitions of `__consumer_offsets` if it exists. `run` loads them.
+    def start(self, existing_topics: Collection[str] | None = None) -> None:
+        """Coordinate the groups of those partitions of `__consumer_offsets` that this node leads. `run` loads them.
 
-        Offsets of topics that are not in `existing_topics`, if it is given, are deleted when they are loaded.
+        `existing_topics` are the names of all topics at the start of the node, if they have been read.
         """
-        self._existing_topics = existing_topics
-        await self._shards.open(create=False)
+        self._shards.start()
+        for shard in self._shards.led_shards():
+            shard.existing_topics = existing_topics
 
     async def ensure_topic(self) -> None:
         """Create `__consumer_offsets` if it does not exist. Raises KafkaError or StorageError."""
-        if not self._shards.is_open:
-            await self._shards.open(create=True)
+        await self._shards.ensure_topic()
 
     def _new_shard(self, writer: LogWriter) -> GroupShard:
         return GroupShard(
@@ -68,27 +71,20 @@ class GroupCoordinator:
             now_ms=self.now_ms,
             topics=self._topics,
             session_timeout_ms=self._session_timeout_ms,
-            existed_at_start=self._existed_at_start,
-            shard_count=lambda: self._shards.count,
+            read_topic_names=self._read_topic_names,
+            group_count=self._group_count,
         )
 
-    def _existed_at_start(self, topic: str) -> bool:
-        return self._existing_topics is None or topic in self._existing_topics
+    def _group_count(self) -> int:
+        return sum(shard.group_count() for shard in self._shards.led_shards())
 
     async def run(self) -> None:
         """Load shards, rewrite logs that have grown and expire offsets, until cancelled."""
-        loop = asyncio.get_running_loop()
-        interval_s = self.settings.offsets_check_interval_ms / 1000
-        next_expiry_s = loop.time() + interval_s
-        while True:
-            await self._shards.maintain()
-            if loop.time() >= next_expiry_s:
-                next_expiry_s = loop.time() + interval_s
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._shards.run())
+            while True:
+                await asyncio.sleep(self.settings.offsets_check_interval_ms / 1000)
                 await self.expire()
-
-    async def load(self) -> None:
-        """Load the shards that are not loaded."""
-        await self._shards.load()
 
     async def compact(self) -> None:
         """Rewrite logs that have grown well beyond their live records."""
@@ -110,7 +106,7 @@ class GroupCoordinator:
 
     @property
     def is_open(self) -> bool:
-        """True if `__consumer_offsets` exists and is open. Its groups may not be loaded yet."""
+        """True if `__consumer_offsets` is known. Groups of this node may not be loaded yet."""
         return self._shards.is_open
 
     def is_coordinator_of(self, group_id: str) -> bool:
@@ -132,34 +128,22 @@ class GroupCoordinator:
 
     @property
     def partition_count(self) -> int:
-        """Number of partitions of `__consumer_offsets`, which must be open."""
+        """Number of partitions of `__consumer_offsets`. Raises COORDINATOR_NOT_AVAILABLE."""
         return self._shards.count
 
     def shard_at(self, partition: int) -> GroupShard:
         """Return the loaded shard of a partition. Raises KafkaError like `shard`."""
         return self._shards.shard_at(partition)
 
-    def end_transaction(self, partition: int, producer_id: int, *, committed: bool) -> None:
-        """Apply or drop a transaction's offsets: its marker is durable in this partition of `__consumer_offsets`."""
-        shard = self._shards.loaded_shard_at(partition)
-        if shard is not None:
-            shard.offsets.end_transaction(producer_id, committed=committed)
-
     def groups(self) -> Iterator[ClassicGroup | ConsumerGroup]:
-        """Yield all groups. Raises KafkaError while some are still being loaded."""
+        """Yield all groups of this node. Raises KafkaError while some are still being loaded."""
         for shard in self._shards.led_shards():
             check_loaded(shard)
             yield from shard.groups()
 
     def forget_topics(self, topics: Iterable[str]) -> Sequence[asyncio.Future[ErrorCode]]:
-        """Delete the offsets of deleted topics; if `__consumer_offsets` itself was deleted, drop all groups.
-
-        Returns the outcomes, which are known when they are durable.
-        """
+        """Delete the offsets of deleted topics. Return the outcomes, which are known when they are durable."""
         names = frozenset(topics)
-        if OFFSETS_TOPIC in names:
-            self._shards.topic_deleted()  # the next FindCoordinator recreates it
-            return ()
         outcomes = []
         for shard in self._shards.led_shards():
             outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()

@@ -15,8 +15,8 @@ from protocol.errors import ErrorCode, KafkaError
 class GroupTable:
     """All groups of a shard.
 
-    `on_deadline` is called with a group when a deadline of its state machine has come. `shard_count` returns the number
-    of shards that share the limit of groups.
+    `on_deadline` is called with a group when a deadline of its state machine has come. `group_count` returns the number
+    of groups on this node, in all its shards.
     """
 
     def __init__(
@@ -24,14 +24,17 @@ class GroupTable:
         settings: GroupSettings,
         now_ms: Callable[[], int],
         on_deadline: Callable[[ShardGroup, Now], None],
-        shard_count: Callable[[], int],
+        group_count: Callable[[], int],
     ) -> None:
         self._settings = settings
         self._now_ms = now_ms
         self._on_deadline = on_deadline
-        self._shard_count = shard_count
+        self._group_count = group_count
         self._loop = asyncio.get_running_loop()
         self._groups: dict[str, ShardGroup] = {}
+
+    def __len__(self) -> int:
+        return len(self._groups)
 
     def __iter__(self) -> Iterator[ShardGroup]:
         return iter(self._groups.values())
@@ -52,9 +55,9 @@ class GroupTable:
         return group
 
     def check_room(self) -> None:
-        """Raise POLICY_VIOLATION if clients may create no more groups here."""
+        """Raise POLICY_VIOLATION if clients may create no more groups on this node."""
         settings = self._settings
-        if len(self._groups) >= max(1, settings.groups_max // self._shard_count()):
+        if self._group_count() >= settings.groups_max:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"too many groups: {settings.groups_max} (group.groups_max)")
 
     def create(self, group_id: str) -> ShardGroup:

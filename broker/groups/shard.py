@@ -6,7 +6,8 @@ An id names a classic group or a consumer group (KIP-848), never both. `membersh
 Invariant: memory shows durable state only. Offsets, and the stored state of a group, change when the log has them.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from typing import TypeAlias
 
 from broker.coordination.log import KeyValue, LogWriter, WriteDone
 from broker.groups.classic.group import ClassicGroup
@@ -26,6 +27,9 @@ from broker.groups.shard_group import ShardGroup
 from broker.settings.client_areas import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 
+TopicNamesReader: TypeAlias = Callable[[], Awaitable[Collection[str]]]
+"""Reads the names of all topics of the cluster. Raises StorageError."""
+
 
 def _call_all(waiting: Iterable[WriteDone], error: ErrorCode) -> None:
     for done in waiting:
@@ -43,12 +47,12 @@ class GroupShard:
         now_ms: Callable[[], int],
         topics: TopicImageGetter = lambda: NO_TOPICS,
         session_timeout_ms: SessionTimeout | None = None,
-        existed_at_start: Callable[[str], bool] = lambda _: True,
-        shard_count: Callable[[], int] = lambda: 1,
+        read_topic_names: TopicNamesReader | None = None,
+        group_count: Callable[[], int] | None = None,
     ) -> None:
-        """`existed_at_start` returns whether a topic existed when the node started; offsets of others are stale.
+        """`read_topic_names` is called by a load that finds offsets of unknown topics; None keeps these offsets.
 
-        `shard_count` returns the number of shards that share the limit of groups.
+        `group_count` returns the number of groups that count towards the limit, by default those of the shard.
         """
         self.writer = writer
         self.loaded = False
@@ -56,13 +60,16 @@ class GroupShard:
         """The log cannot be read: its groups stay unavailable, and nothing is written over it."""
         self.damage = ""
         self._settings = settings
-        self._groups = GroupTable(settings, now_ms, self._deadline_reached, shard_count)
+        self._groups = GroupTable(settings, now_ms, self._deadline_reached, group_count or self.group_count)
         self.membership = MembershipManager(
             self._groups, writer, settings, topics=topics, session_timeout_ms=session_timeout_ms
         )
         self.offsets = OffsetManager(self._groups, writer, topics)
         self._foreign_records: dict[bytes, bytes] = {}
-        self._existed_at_start = existed_at_start
+        self._topics = topics
+        self._read_topic_names = read_topic_names
+        self.existing_topics: Collection[str] | None = None
+        """Names of all topics when this node began to lead the shard, if they were read then."""
         self._forgotten: set[str] = set()
         """Topics deleted before the shard was loaded."""
         self._forgotten_done: list[WriteDone] = []
@@ -74,11 +81,16 @@ class GroupShard:
     # -- Life --------------------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Replay the log. Until this is done callers must respond COORDINATOR_LOAD_IN_PROGRESS."""
+        """Replay the log. Until this is done callers must respond COORDINATOR_LOAD_IN_PROGRESS.
+
+        Raises StorageError, WalError, MalformedMessage, KafkaError.
+        """
+        known = self._topics().by_name
         replay = Replay()
         async for batch in self.writer.log.replay():
             replay.add(batch)
             self.writer.written_bytes += sum(record.size_bytes for record in batch.records)
+        deleted = await self._deleted_topics(replay, known)
         if self._closed:
             return
         now = self._groups.now()
@@ -96,20 +108,33 @@ class GroupShard:
         self._foreign_records = replay.unknown_records
         self.offsets.load(replay.open_transactions)
         self.loaded = True
-        # Deletions whose records a crash has lost, and those that came during the replay.
-        self.offsets.forget_topics(lambda topic: not self._existed_at_start(topic), lambda _: None)
+        # Deletions whose records a crash has lost, or whose news came when no node led the shard.
+        self.offsets.forget_topics(deleted.__contains__, lambda _: None)
         waiting, self._forgotten_done = self._forgotten_done, []
         self.offsets.forget_topics(self._forgotten.__contains__, lambda error: _call_all(waiting, error))
         self._forgotten = set()
 
+    async def _deleted_topics(self, replay: Replay, known: Collection[str]) -> Collection[str]:
+        """Return the topics with offsets that have been deleted. Raises StorageError.
+
+        A topic that is not among the known ones may be detached, or have been created through another node just now.
+        """
+        named = {key.topic for offsets in replay.offsets.values() for key in offsets.all_partitions()}
+        if self.existing_topics is not None:
+            return named.difference(self.existing_topics)
+        unknown = named.difference(known)
+        if not unknown or self._read_topic_names is None:
+            return ()
+        return unknown.difference(await self._read_topic_names())
+
     def close(self) -> None:
-        """Stop coordinating: cancel timers, respond NOT_COORDINATOR to requests that wait."""
+        """Stop coordinating: cancel timers, respond NOT_COORDINATOR to requests that wait, write nothing more."""
         self._closed = True
         self.loaded = False
-        self.writer.close()
         for entry in self._groups:
             self.membership.resign(entry)
         self._groups.clear()
+        self.writer.close()
         self.offsets.close()
         waiting, self._forgotten_done = self._forgotten_done, []
         _call_all(waiting, ErrorCode.NOT_COORDINATOR)
@@ -147,6 +172,10 @@ class GroupShard:
                 self._forgotten_done.append(done)
 
     # -- Groups ------------------------------------------------------------------------------------------------------
+
+    def group_count(self) -> int:
+        """Return the number of groups."""
+        return len(self._groups)
 
     def group(self, group_id: str) -> ClassicGroup | ConsumerGroup | None:
         """Return the state machine of a group, for reading only."""

@@ -164,8 +164,7 @@ class GroupSettings(Area):
     groups_max: int = Field(
         default=100_000,
         ge=1,
-        description="Groups in total, divided evenly among the partitions of `__consumer_offsets`. Each takes about "
-        "1 kB of memory, and each committed offset 0.5 kB.",
+        description="Groups that a node coordinates. Each takes about 1 kB of memory, each committed offset 0.5 kB.",
     )
     consumer_session_timeout_ms: int = Field(
         default=45_000,
@@ -254,7 +253,7 @@ class TransactionSettings(Area):
         description="Interval between checks for expired transactional ids "
         "(Kafka: transaction.remove.expired.transaction.cleanup.interval.ms).",
     )
-    ids_max: int = Field(default=1_000_000, ge=50, description="Transactional ids in total.")
+    ids_max: int = Field(default=1_000_000, ge=50, description="Transactional ids that a node coordinates.")
     state_partitions: int = Field(
         default=50,
         ge=1,

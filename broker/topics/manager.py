@@ -117,6 +117,11 @@ class TopicManager(TopicMap):
         await self.open_topics(*topics)
         return {topic.name for topic in topics}.union(topic.name for topic in detached)
 
+    async def read_names(self) -> Collection[str]:
+        """Return the names of all topics of the catalog, detached or not. Raises CatalogError."""
+        topics, detached = await self._catalog.list_topics_and_detached()
+        return {topic.name for topic in topics}.union(topic.name for topic in detached)
+
     def _check_policies(self, topics: Sequence[TopicInfo]) -> None:
         """Raise StorageError if a topic names a store that is not configured (any more)."""
         known = store_names(self._settings)
@@ -394,10 +399,17 @@ class TopicManager(TopicMap):
 
     async def _follow(self, topic: Topic, info: TopicInfo) -> None:
         """Apply the configs, added partitions, leaders and owners that the topic has in the catalog."""
-        for each, partition in zip(info.partitions, list(topic.partitions), strict=False):
-            if partition is not None and each.owner != self._node_id:
-                topic.partitions[each.index] = None
-                await self._close(partition)
+        closing = [
+            partition
+            for each, partition in zip(info.partitions, topic.partitions, strict=False)
+            if partition is not None and each.owner != self._node_id
+        ]
+        for partition in closing:
+            topic.partitions[partition.index] = None
+        if closing:
+            self._note_change()
+        for partition in closing:
+            await self._close(partition)
         await self._open_added(topic, info)
         opening = [each for each in info.partitions if topic.partitions[each.index] is None and self._opens(each)]
         moved = topic.info.partitions != info.partitions

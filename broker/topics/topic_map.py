@@ -1,7 +1,7 @@
 """Look-up of topics and partitions, by name and by id."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from broker.partitions.partition import Partition
 from broker.topics.names import collision_key
@@ -21,6 +21,8 @@ class TopicMap:
         self.version = 0
         """Grows whenever a topic is added or removed, or its partitions, their leaders or owners change."""
         self._changed = asyncio.Event()
+        self.listeners: list[Callable[[], None]] = []
+        """Called after each change of `version`, before a partition that is led no more is closed. Must not raise."""
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -85,6 +87,8 @@ class TopicMap:
         self.version += 1
         self._changed.set()
         self._changed = asyncio.Event()
+        for listener in self.listeners:
+            listener()
 
     def _insert(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic

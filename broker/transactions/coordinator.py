@@ -16,7 +16,6 @@ from typing import Protocol
 
 import structlog
 
-from broker.coordination.internal_topics import TRANSACTION_TOPIC
 from broker.coordination.log import InternalTopic, LogWriter
 from broker.coordination.shards import Shards, check_loaded
 from broker.coordination.topic_partition import TopicPartition
@@ -72,18 +71,16 @@ class TransactionCoordinator:
         self._now_ms = now_ms
         self._next_producer_id = next_producer_id
         self._shards = Shards(topic, "transactions", self._new_shard)
-        self._to_retry: dict[str, tuple[TransactionShard, TransactionalIdEntry]] = {}
 
     # -- Life --------------------------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Open the partitions of `__transaction_state` if it exists. `run` loads them."""
-        await self._shards.open(create=False)
+    def start(self) -> None:
+        """Coordinate the ids of those partitions of `__transaction_state` that this node leads. `run` loads them."""
+        self._shards.start()
 
     async def ensure_topic(self) -> None:
         """Create `__transaction_state` if it does not exist. Raises KafkaError or StorageError."""
-        if not self._shards.is_open:
-            await self._shards.open(create=True)
+        await self._shards.ensure_topic()
 
     def _new_shard(self, writer: LogWriter) -> TransactionShard:
         return TransactionShard(writer, self._advance)
@@ -91,14 +88,10 @@ class TransactionCoordinator:
     async def run(self) -> None:
         """Load shards, retry markers, abort timed-out transactions and expire ids, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._keep_loaded())
+            group.create_task(self._shards.run())
             group.create_task(self._every(lambda: RETRY_S, self.retry))
             group.create_task(self._every(lambda: self.settings.abort_interval_ms / 1000, self.abort_timed_out))
             group.create_task(self._every(lambda: self.settings.expire_interval_ms / 1000, self.expire))
-
-    async def _keep_loaded(self) -> None:
-        while True:
-            await self._shards.maintain()
 
     async def _every(self, interval_s: Callable[[], float], work: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -111,20 +104,13 @@ class TransactionCoordinator:
 
     def close(self) -> None:
         """Stop coordinating. Requests that wait get NOT_COORDINATOR."""
-        self._to_retry.clear()
         self._shards.close()
-
-    def forget_topics(self, topics: Iterable[str]) -> None:
-        """Drop all transactional ids if `__transaction_state` itself was deleted."""
-        if TRANSACTION_TOPIC in topics:
-            self._to_retry.clear()
-            self._shards.topic_deleted()  # the next FindCoordinator recreates it
 
     # -- Finding -----------------------------------------------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
-        """True if `__transaction_state` exists and is open. Its transactions may not be loaded yet."""
+        """True if `__transaction_state` is known. Transactions of this node may not be loaded yet."""
         return self._shards.is_open
 
     def is_coordinator_of(self, transactional_id: str) -> bool:
@@ -139,7 +125,7 @@ class TransactionCoordinator:
         return self._shards.shard_of(transactional_id)
 
     def transactions(self) -> Iterator[Transaction]:
-        """Yield the state of all transactional ids. Raises KafkaError while some are still being loaded."""
+        """Yield the state of all transactional ids of this node. Raises KafkaError while some are being loaded."""
         for shard in self._shards.led_shards():
             check_loaded(shard)
             yield from (entry.state for entry in shard.entries.values())
@@ -172,7 +158,7 @@ class TransactionCoordinator:
                 if new_id is None:
                     new_id = await self._next_producer_id()
                     continue
-                self._check_room(shard)
+                self._check_room()
                 state = state_machine.begin(transactional_id, new_id, timeout_ms, self._now_ms())
                 entry = shard.entries[transactional_id] = TransactionalIdEntry(state)
             if await self._wait_idle(entry):
@@ -185,7 +171,7 @@ class TransactionCoordinator:
             await self._write(shard, entry, state)
             if state.status not in PREPARED:
                 return state.producer
-            await self._wait_idle(entry)  # for the abort; the next round gives the new epoch
+            # The next round waits for the abort, and gives the new epoch.
 
     async def add(
         self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartition], version: int
@@ -261,8 +247,8 @@ class TransactionCoordinator:
                 entry.waiters.remove(waiter)
         return True
 
-    def _check_room(self, shard: TransactionShard) -> None:
-        if len(shard.entries) >= self.settings.ids_max // self._shards.count:
+    def _check_room(self) -> None:
+        if sum(len(shard.entries) for shard in self._shards.led_shards()) >= self.settings.ids_max:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION, f"too many transactional ids: {self.settings.ids_max} (transaction.ids_max)"
             )
@@ -307,7 +293,7 @@ class TransactionCoordinator:
                 else:
                     retry = True
         if retry:
-            self._to_retry[state.transactional_id] = shard, entry
+            shard.unfinished.add(state.transactional_id)
         elif entry.state is state:
             self._complete(shard, entry)
 
@@ -335,13 +321,13 @@ class TransactionCoordinator:
         self, shard: TransactionShard, entry: TransactionalIdEntry, outcome: "asyncio.Future[ErrorCode]"
     ) -> None:
         if not outcome.cancelled() and outcome.result() and not shard.closed:
-            self._to_retry[entry.state.transactional_id] = shard, entry
+            shard.unfinished.add(entry.state.transactional_id)
 
     async def retry(self) -> None:
         """Write the markers and Complete records again that could not be written."""
-        retry, self._to_retry = self._to_retry, {}
-        for shard, entry in retry.values():
-            self._advance(shard, entry)
+        for shard in self._shards.led_shards():
+            for entry in shard.take_unfinished():
+                self._advance(shard, entry)
 
     # -- Time --------------------------------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ class MarkerWriter:
 
         def written(error: WalError | None) -> None:
             if shard is not None and error is None:
-                self._groups.end_transaction(where.partition, producer_id, committed=committed)
+                shard.offsets.end_transaction(producer_id, committed=committed)
             done(error)
 
         if durable is None:

@@ -64,6 +64,8 @@ class TransactionShard:
         self.entries: dict[str, TransactionalIdEntry] = {}
         self.ongoing: set[str] = set()
         """Ids with an open transaction, which may time out."""
+        self.unfinished: set[str] = set()
+        """Ids with a decision whose markers or Complete record could not be written."""
         self._prepared = prepared
 
     @property
@@ -90,7 +92,7 @@ class TransactionShard:
             self._changed(entry)
 
     def close(self) -> None:
-        """Stop coordinating. Requests that wait get NOT_COORDINATOR."""
+        """Stop coordinating: write nothing more. Requests that wait get NOT_COORDINATOR."""
         self.closed = True
         self.loaded = False
         self.writer.close()
@@ -144,6 +146,11 @@ class TransactionShard:
             entry.wake()
 
         self.writer.write([transaction_record(transactional_id, None)], done)
+
+    def take_unfinished(self) -> list[TransactionalIdEntry]:
+        """Return the ids whose decision has to be carried out, and forget that."""
+        unfinished, self.unfinished = self.unfinished, set()
+        return [entry for name in unfinished if (entry := self.entries.get(name)) is not None]
 
     def find(self, transactional_id: str) -> TransactionalIdEntry:
         """Return the entry of an id. Raises INVALID_PRODUCER_ID_MAPPING."""

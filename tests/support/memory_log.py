@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from broker.coordination.log import KeyValue, ReplayedBatch
+from broker.coordination.log import InternalLog, KeyValue, ReplayedBatch
 from broker.partitions.producers import Producer
 from s3stream.errors import StorageError
 from wal.interface import Durable, WalError
@@ -65,7 +65,9 @@ class MemoryLog:
             durable.complete(error)
 
     async def replay(self) -> AsyncIterator[ReplayedBatch]:
-        """Yield the durable records."""
+        """Yield the durable records, once that is all that was appended."""
+        if self.held:
+            await self.held[-1]
         for batch in self.durable():
             yield batch
 
@@ -95,11 +97,34 @@ class MemoryLog:
 class MemoryTopic:
     """Satisfies `broker.coordination.log.InternalTopic`."""
 
-    def __init__(self, logs: Sequence[MemoryLog | None], *, exists: bool = True) -> None:
-        self.logs = logs
-        self.exists = exists
+    def __init__(self, partitions: Sequence[InternalLog | None], *, exists: bool = True) -> None:
+        self._partitions = list(partitions)
+        self._exists = exists
+        self._listeners: list[Callable[[], None]] = []
 
-    async def open(self, *, create: bool) -> Sequence[MemoryLog | None] | None:
-        """Return the logs, if they exist or may be created."""
-        self.exists = self.exists or create
-        return self.logs if self.exists else None
+    async def create(self) -> None:
+        """Let the topic exist, with the partitions that were set."""
+        self._exists = True
+        self._notify()
+
+    def logs(self) -> Sequence[InternalLog | None] | None:
+        """Return the logs, None where another node leads; None if the topic does not exist."""
+        return self._partitions if self._exists else None
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after each change."""
+        self._listeners.append(listener)
+
+    def lead(self, index: int, log: InternalLog | None) -> None:
+        """Begin to lead a partition, or cease to with None."""
+        self._partitions[index] = log
+        self._notify()
+
+    def replace(self, partitions: Sequence[InternalLog | None] | None) -> None:
+        """Replace the topic by one with these partitions, or delete it."""
+        self._partitions, self._exists = list(partitions or ()), partitions is not None
+        self._notify()
+
+    def _notify(self) -> None:
+        for listener in self._listeners:
+            listener()

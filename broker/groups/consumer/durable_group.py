@@ -124,4 +124,4 @@ class DurableConsumerGroup:
                 else:
                     self.stored[key] = value
         for callback in write.waiting:
-            callback(ErrorCode.COORDINATOR_NOT_AVAILABLE if error else ErrorCode.NONE)
+            callback(error)

@@ -41,7 +41,7 @@ async def running(
     topic: MemoryTopic, *, existing_topics: Collection[str] | None = None
 ) -> AsyncIterator[GroupCoordinator]:
     groups = GroupCoordinator(topic, GroupSettings(), now_ms=lambda: 1_000, new_id=lambda: "id")
-    await groups.start(existing_topics)
+    groups.start(existing_topics)
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(groups.run())
         yield groups
@@ -168,7 +168,7 @@ async def test_old_offsets_are_dropped_everywhere() -> None:
     log = MemoryLog([committed(1)])
     topic = MemoryTopic([log])
     groups = GroupCoordinator(topic, GroupSettings(), now_ms=lambda: 10**12, new_id=lambda: "id")
-    await groups.start()
+    groups.start()
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(groups.run())
         await settled(groups)
@@ -183,7 +183,7 @@ async def test_offsets_are_dropped_by_a_clock_of_their_own() -> None:
     groups = GroupCoordinator(
         MemoryTopic([log]), GroupSettings(), now_ms=lambda: 10**12, expiry_now_ms=lambda: 1_000, new_id=lambda: "id"
     )
-    await groups.start()
+    groups.start()
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(groups.run())
         await settled(groups)
@@ -232,14 +232,18 @@ async def test_a_closed_coordinator_loads_nothing(closed: str) -> None:
     """At a stop it would take each topic that was created since the start for a deleted one, and delete its offsets."""
     log = SlowLog()
     groups = GroupCoordinator(MemoryTopic([log]), GroupSettings(), now_ms=lambda: 1_000, new_id=lambda: "id")
-    await groups.start(existing_topics=())
+    groups.start(existing_topics=())
     async with asyncio.TaskGroup() as tasks:
+        if closed == "before its load":
+            groups.close()
+        task = tasks.create_task(groups.run())
         if closed == "during its load":
-            tasks.create_task(groups.load())
             await until(lambda: log.began)
-        groups.close()
+            groups.close()
         log.allowed.set()
-    await groups.load()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        task.cancel()
     assert log.records() == committed(1)
     assert code(groups) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
@@ -258,9 +262,8 @@ async def test_without_its_topic_the_coordinator_starts_over() -> None:
     topic = MemoryTopic([MemoryLog([committed(1)])])
     async with running(topic) as groups:
         await settled(groups)
-        topic.logs = [MemoryLog()]
-        groups.forget_topics(["__consumer_offsets"])
+        topic.replace(None)
         assert code(groups) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        await groups.ensure_topic()
+        topic.replace([MemoryLog()])
         assert code(groups) is ErrorCode.NONE
         assert list(groups.groups()) == []

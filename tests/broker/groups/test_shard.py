@@ -45,13 +45,15 @@ class ClassicShard:
         self.shard.close()
         return other
 
-    def join(self, *, topics: Sequence[str] = ("t",), session_ms: int = 10_000) -> asyncio.Future[JoinResponse]:
+    def join(
+        self, *, topics: Sequence[str] = ("t",), session_ms: int = 10_000, new_member_id: str = "m"
+    ) -> asyncio.Future[JoinResponse]:
         ticket: asyncio.Future[JoinResponse] = asyncio.get_running_loop().create_future()
         metadata = encode_versioned(ConsumerProtocolSubscription(topics=list(topics)), 1)
         request = JoinRequest(
             ticket=ticket,
             member_id=self.member_id,
-            new_member_id="m",
+            new_member_id=new_member_id,
             group_instance_id=None,
             client_id="c",
             client_host="/127.0.0.1",

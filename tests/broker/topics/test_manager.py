@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 
 from broker.coordination.internal_topics import OFFSETS_TOPIC
 from broker.coordination.log import KeyValue
-from broker.coordination.shards import Shards
 from broker.coordination.topic_partition import TopicPartition
 from broker.groups.offsets import CommittedOffset
 from broker.node import Node
@@ -306,11 +305,7 @@ async def test_a_deletion_that_meets_a_stop_is_answered(tmp_path: Path) -> None:
             await really(topic_ids, now_ms=now_ms, delete_after_ms=delete_after_ms)
             node.groups.close()  # as the stop does, before requests under way are answered
 
-        async def not_loaded_again(_: object) -> None:
-            pass
-
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Shards, "load", not_loaded_again)
             patch.setattr(node.catalog, "delete_topics", then_stop)
             request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=3_600_000)
             response = await client.call(request)

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 import pytest
 
 from broker.coordination import shards
-from broker.coordination.internal_topics import TRANSACTION_TOPIC
 from broker.coordination.shards import partition_of
 from broker.coordination.topic_partition import TopicPartition
 from broker.partitions.producers import Producer
@@ -64,8 +63,9 @@ class CoordinatorProcess:
         self.markers = MemoryMarkers()
         self.now_ms = now_ms
         self.last_id = ids_from
+        self.topic = MemoryTopic([self.log])
         self.coordinator = TransactionCoordinator(
-            MemoryTopic([self.log]), self.markers, SETTINGS, now_ms=lambda: self.now_ms, next_producer_id=self.next_id
+            self.topic, self.markers, SETTINGS, now_ms=lambda: self.now_ms, next_producer_id=self.next_id
         )
 
     async def next_id(self) -> int:
@@ -74,7 +74,7 @@ class CoordinatorProcess:
         return self.last_id
 
     async def open(self) -> "CoordinatorProcess":
-        await self.coordinator.start()
+        self.coordinator.start()
         await self.load()
         return self
 
@@ -351,7 +351,7 @@ async def test_the_topic_may_be_deleted_while_ids_are_looked_over(cluster: Coord
     cluster.now_ms += 2_000_000
     looking = asyncio.create_task(cluster.coordinator.expire())
     await asyncio.sleep(0)  # as far as its first pause
-    cluster.coordinator.forget_topics([TRANSACTION_TOPIC])
+    cluster.topic.replace(None)
     await looking
 
 
@@ -395,7 +395,7 @@ async def test_ids_of_other_nodes_and_unloaded_ones_are_told() -> None:
         MemoryTopic([log, None]), cluster.markers, SETTINGS, now_ms=lambda: 0, next_producer_id=cluster.next_id
     )
     assert refusal(lambda: cluster.coordinator.shard(names[0])) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    await cluster.coordinator.start()
+    cluster.coordinator.start()
     assert refusal(lambda: cluster.coordinator.shard(names[0])) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert refusal(lambda: cluster.coordinator.shard(names[1])) is ErrorCode.NOT_COORDINATOR
     assert cluster.coordinator.is_coordinator_of(names[0])

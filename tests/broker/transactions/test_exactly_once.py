@@ -1,4 +1,4 @@
-"""Consume, transform, produce: exactly once, whenever the node is killed and whenever the client is.
+"""Consume, transform, produce: exactly once, whenever node or client is killed, and whenever coordinators move.
 
 The coordinator, the group's shard and the partitions write to logs whose writes become durable independently, on a
 virtual clock. A client copies numbers: it reads from its group's committed offset, writes the number, and commits the
@@ -13,10 +13,10 @@ from functools import partial
 
 import pytest
 
-from broker.coordination.log import KeyValue, LogWriter
+from broker.coordination.log import KeyValue
 from broker.coordination.topic_partition import TopicPartition
+from broker.groups.coordinator import GroupCoordinator
 from broker.groups.offsets import CommittedOffset
-from broker.groups.shard import GroupShard
 from broker.partitions.producers import Producer
 from broker.settings.client_areas import GroupSettings, TransactionSettings
 from broker.transactions.coordinator import TransactionCoordinator
@@ -28,6 +28,7 @@ from tests.support.virtual_time import run_virtual
 from tests.support.waiting import until
 from wal.interface import WalError
 
+STATE = TopicPartition("__transaction_state", 0)
 OFFSETS = TopicPartition("__consumer_offsets", 0)
 SOURCE = TopicPartition("in", 0)
 OUT = [TopicPartition("out", number) for number in range(2)]
@@ -58,58 +59,69 @@ class CoordinatorProcess:
     def __init__(self, dice: random.Random) -> None:
         self.dice = dice
         self.ids = 100
-        places = [TopicPartition("__transaction_state", 0), OFFSETS, *OUT]
+        places = [STATE, OFFSETS, *OUT]
         self.logs = {where: MemoryLog(delay_s=lambda: dice.uniform(0.001, 0.03)) for where in places}
         self._start()
 
     def _start(self) -> None:
-        log, *_ = self.logs.values()
+        self.state_topic = MemoryTopic([self.logs[STATE]])
+        self.offsets_topic = MemoryTopic([self.logs[OFFSETS]])
         self.coordinator = TransactionCoordinator(
-            MemoryTopic([log]),
+            self.state_topic,
             self,
             SETTINGS,
             now_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
             next_producer_id=self._next_id,
         )
-        self.group = GroupShard(LogWriter(self.logs[OFFSETS]), GroupSettings(), now_ms=lambda: 0)
+        self.groups = GroupCoordinator(self.offsets_topic, GroupSettings(), now_ms=lambda: 0, new_id=lambda: "id")
 
     async def _next_id(self) -> int:
         self.ids += 1
         return self.ids
 
     async def run(self) -> None:
-        await self.group.load()
-        await self.coordinator.start()
-        await self.coordinator.run()
+        self.groups.start()
+        self.coordinator.start()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.groups.run())
+            tasks.create_task(self.coordinator.run())
+
+    async def keep_moving(self) -> None:
+        """Take a partition of one of the coordinators away, and give it back after a while."""
+        while True:
+            await asyncio.sleep(self.dice.uniform(0.01, 0.5))
+            topic, where = self.dice.choice([(self.state_topic, STATE), (self.offsets_topic, OFFSETS)])
+            log = self.logs[where]
+            topic.lead(0, None)
+            if self.dice.random() < 0.5:
+                await asyncio.sleep(self.dice.uniform(0.001, 0.1))
+            log.leader_epoch += 1
+            topic.lead(0, log)
 
     def crash(self) -> None:
         self.coordinator.close()
-        self.group.close()
+        self.groups.close()
         self.logs = {where: log.crash() for where, log in self.logs.items()}
         self._start()
 
     def write(self, where: TopicPartition, marker: Marker, done: MarkerDone) -> None:
         """Append a marker, as `MarkerWriter` does."""
-        if where == OFFSETS and not self.group.loaded:
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        group = self.group
+        group = self.groups.shard_at(0) if where == OFFSETS else None
         durable = self.logs[where].append_marker(marker.producer, committed=marker.committed)
 
         def written(error: WalError | None) -> None:
-            if where == OFFSETS and error is None:
+            if group is not None and error is None:
                 group.offsets.end_transaction(marker.producer.producer_id, committed=marker.committed)
             done(error)
 
         durable.add_done_callback(written)
-        if where == OFFSETS:
+        if group is not None:
             group.writer.track_marker(durable)
 
 
 async def copy_next(node: CoordinatorProcess, producer: Producer, version: int) -> Producer:
     """Copy one number in a transaction; returns the producer of the next. Raises KafkaError, also at the end."""
-    if not node.group.loaded:
-        raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    offsets = node.group.offsets.of("g")
+    offsets = node.groups.shard("g").offsets.of("g")
     await until(lambda: offsets is None or not offsets.is_unstable(*SOURCE), timeout_s=REQUEST_TIMEOUT_S, pause_s=0.01)
     place = None if offsets is None else offsets.get(*SOURCE)
     number = 0 if place is None else place.offset
@@ -121,7 +133,7 @@ async def copy_next(node: CoordinatorProcess, producer: Producer, version: int) 
     await node.coordinator.add("id", producer, [OFFSETS], version)
     done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
     commits = [(SOURCE, CommittedOffset(number + 1, -1, "", 0))]
-    node.group.offsets.commit("g", "", None, -1, commits, partial(_answer, done), producer)
+    node.groups.shard("g").offsets.commit("g", "", None, -1, commits, partial(_answer, done), producer)
     if error := await done:
         raise KafkaError(error)
     return await node.coordinator.end("id", producer, commit=node.dice.random() < 0.8, version=version)
@@ -152,10 +164,11 @@ async def simulate(seed: int, version: int) -> None:
 
     async def live() -> None:
         while True:
-            with_crash = asyncio.create_task(node.run())
+            with_crash = [asyncio.create_task(node.run()), asyncio.create_task(node.keep_moving())]
             await asyncio.sleep(node.dice.uniform(0.05, 1.5))
-            with_crash.cancel()
-            await asyncio.gather(with_crash, return_exceptions=True)
+            for task in with_crash:
+                task.cancel()
+            await asyncio.gather(*with_crash, return_exceptions=True)
             node.crash()
 
     async with asyncio.TaskGroup() as tasks:
