@@ -28,6 +28,8 @@ Records = Buffer | Sequence[Buffer]
 """Record batches to encode: one buffer, or several consecutive ones (sent by one vectored write)."""
 
 ZERO_UUID: Final = bytes(16)
+OWN_TAGS_FROM: Final = 10_000
+"""Tagged fields from here on are this project's, for messages between its nodes. Apache Kafka's begin with 0."""
 VERSION_MAX: Final = 32767
 
 T = TypeVar("T")

@@ -3,6 +3,9 @@
 Versions:
     v1  oldest version served. flexible
     v2  request adds markers.transaction_version
+
+Apache Kafka has no `sender` and no `leader_epochs`: nodes of this project send them to each other, so that a request
+that arrives late cannot end a later transaction (see `broker.transactions.markers`).
 """
 
 from collections.abc import Sequence
@@ -19,6 +22,8 @@ class WritableTxnMarkerTopic:
 
     name: str = wire.string("0+")
     partition_indexes: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
+    leader_epochs: Sequence[int] = wire.array(wire.Kind.INT32, "2+", tag=wire.OWN_TAGS_FROM, ignorable=True)
+    """Leader epochs that the sender knows, one for each partition; empty: not checked."""
 
 
 @message
@@ -33,11 +38,23 @@ class WritableTxnMarker:
     transaction_version: int = wire.int8("2+", ignorable=True)
 
 
+@message
+class MarkerSender:
+    """The node that sends a request, and the request's place in the order of those that the node sends."""
+
+    node_id: int = wire.int32("2+")
+    node_epoch: int = wire.int64("2+")
+    sequence: int = wire.int64("2+")
+
+
 @message(versions="1-2", flexible="1+")
 class WriteTxnMarkersRequest:
     """Request of the WriteTxnMarkers API."""
 
     markers: Sequence[WritableTxnMarker] = wire.array(WritableTxnMarker, "0+")
+    sender: MarkerSender | None = wire.struct(
+        MarkerSender, "2+", tag=wire.OWN_TAGS_FROM, nullable="2+", default=None, ignorable=True
+    )
 
 
 @message

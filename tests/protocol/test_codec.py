@@ -33,6 +33,12 @@ from protocol.messages.fetch import (
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from protocol.messages.offset_fetch import OffsetFetchRequest
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.messages.write_txn_markers import (
+    MarkerSender,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 from protocol.registry import APIS, Api
 from protocol.varint import uvarint
 from tests.fuzz.messages import random_message
@@ -231,6 +237,17 @@ def test_unknown_tagged_fields_are_stepped_over() -> None:
     request = codec.encode(MetadataRequest(topics=()), 9)
     more = request[:-1] + b"\x01\x63\x02ab"
     assert codec.decode_exact(MetadataRequest, more, 9) == MetadataRequest(topics=())
+
+
+def test_own_tagged_fields_are_for_readers_that_know_them() -> None:
+    topic = WritableTxnMarkerTopic(name="t", partition_indexes=(1,), leader_epochs=(4,))
+    sender = MarkerSender(node_id=1, node_epoch=2, sequence=3)
+    request = WriteTxnMarkersRequest(markers=(WritableTxnMarker(topics=(topic,)),), sender=sender)
+    assert codec.decode_exact(WriteTxnMarkersRequest, codec.encode(request, 2), 2) == request
+    plain = codec.decode_exact(WriteTxnMarkersRequest, codec.encode(request, 1), 1)
+    assert (plain.sender, plain.markers[0].topics[0].leader_epochs) == (None, ())
+    known = codec.encode(WriteTxnMarkersRequest(markers=(WritableTxnMarker(topics=(WritableTxnMarkerTopic(),)),)), 2)
+    assert known == b"\x02" + bytes(11) + b"\x02\x01\x01\0" + bytes(4) + b"\0\0\0", "without values they take no bytes"
 
 
 def test_a_known_tagged_field_must_fill_its_size() -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import protocol.messages
 from protocol.errors import ErrorCode
-from protocol.wire import ZERO_UUID, Field, Kind, schema_of
+from protocol.wire import OWN_TAGS_FROM, ZERO_UUID, Field, Kind, schema_of
 
 MILLISECOND = dt.timedelta(milliseconds=1)
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -85,7 +85,8 @@ def peer_of(message_type: type, version: int) -> type | None:
 
 
 def fields_of(message_type: type, version: int) -> list[Field]:
-    return [f for f in schema_of(message_type).fields if version in f.versions]
+    """The fields that Apache Kafka has, too."""
+    return [f for f in schema_of(message_type).fields if version in f.versions and f.tag < OWN_TAGS_FROM]
 
 
 @cache
