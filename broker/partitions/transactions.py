@@ -7,6 +7,8 @@ ends with the marker that its coordinator writes. Invariants:
   reader therefore sees only what can no longer change, and the offset never decreases, not even in a crash.
 - An aborted transaction is kept while any of its records may be read: readers drop the records by it. Snapshots
   leave out those whose records compaction has removed.
+- While another node is asked whether a producer may open a transaction here, the producer's marker may be appended. The
+  answer then concerns a transaction that has ended: it must not open one that nobody would end (KIP-890).
 
 The state is part of the partition's snapshot; batches past the snapshot are replayed.
 """
@@ -18,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from broker.partitions.producers import Producer
 from protocol.errors import ErrorCode, KafkaError
 
 ABORTED_MAX = 100_000
@@ -47,6 +50,13 @@ class AbortedEntry(NamedTuple):
     """Last stable offset after the marker: no later entry begins before it."""
 
 
+@dataclass(slots=True, eq=False)
+class Verification:
+    """A question to the coordinator whether a producer may open a transaction in the partition."""
+
+    producer: Producer
+
+
 class _EndedTransaction(NamedTuple):
     """A transaction whose marker is appended and not durable yet."""
 
@@ -67,6 +77,8 @@ class PartitionTransactions:
     """Epoch of the coordinator that wrote a producer's last marker."""
     _vacated: dict[AbortedEntry, int]
     """Aborted transactions whose data compaction has removed, with the time. Only caches may still hold the data."""
+    _verifications: dict[int, set[Verification]]
+    """Verifications by producer id that no marker has ended. Each belongs to a request in progress."""
 
     def __init__(self) -> None:
         self._open = {}
@@ -74,6 +86,7 @@ class PartitionTransactions:
         self._aborted = []
         self._coordinator_epochs = {}
         self._vacated = {}
+        self._verifications = {}
 
     @property
     def open(self) -> Mapping[int, OpenTransaction]:
@@ -157,6 +170,26 @@ class PartitionTransactions:
                 f"marker for producer {producer_id} with coordinator epoch {coordinator_epoch}, last seen is {newest}",
             )
 
+    # verifications
+
+    def begin_verification(self, producer: Producer) -> Verification:
+        """Note that the producer's coordinator is about to be asked. The caller must call `end_verification`."""
+        verification = Verification(producer)
+        self._verifications.setdefault(producer.producer_id, set()).add(verification)
+        return verification
+
+    def is_valid(self, verification: Verification) -> bool:
+        """Return whether it began here, and no marker of its producer has been appended since."""
+        return verification in self._verifications.get(verification.producer.producer_id, ())
+
+    def end_verification(self, verification: Verification) -> None:
+        """Forget a verification; a marker may have ended it before."""
+        producer_id = verification.producer.producer_id
+        others = self._verifications.get(producer_id, set())
+        others.discard(verification)
+        if not others:
+            self._verifications.pop(producer_id, None)
+
     # changes
 
     def write(self, producer_id: int, base_offset: int, now_ms: int) -> None:
@@ -167,6 +200,7 @@ class PartitionTransactions:
     def end(self, producer_id: int, marker_offset: int, coordinator_epoch: int, *, aborted: bool) -> None:
         """Note an appended (or replayed) marker."""
         self._coordinator_epochs[producer_id] = coordinator_epoch
+        self._verifications.pop(producer_id, None)
         transaction = self._open.pop(producer_id, None)
         if transaction is None:
             return

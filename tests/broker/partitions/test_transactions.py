@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.partitions import transactions as in_partition
+from broker.partitions.producers import Producer
 from broker.partitions.transactions import PartitionTransactions
 from protocol.errors import ErrorCode, KafkaError
 
@@ -123,6 +124,20 @@ def test_a_replaced_coordinator_is_fenced() -> None:
     assert refused.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
     state.keep_producers({8: None})
     state.check_marker(7, 4)
+
+
+def test_a_marker_ends_the_verifications_of_its_producer() -> None:
+    state = PartitionTransactions()
+    first, second, of_other = (state.begin_verification(Producer(number, 0)) for number in (7, 7, 8))
+    state.end_verification(second)
+    assert [state.is_valid(each) for each in (first, second, of_other)] == [True, False, True]
+    state.end(7, 0, 0, aborted=False)
+    later = state.begin_verification(Producer(7, 0))
+    assert [state.is_valid(each) for each in (first, later, of_other)] == [False, True, True]
+    assert not PartitionTransactions().is_valid(later), "another leader has not seen it begin"
+    for each in (first, later, of_other):
+        state.end_verification(each)
+        assert not state.is_valid(each)
 
 
 def test_a_plain_batch_amid_a_transaction_is_refused() -> None:
