@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from broker.admin.http import AdminServer
 from broker.cluster.members import Members
+from broker.cluster.peers import NoPeers
 from broker.configs.broker import BrokerConfigs
 from broker.configs.cluster import ClusterConfigs
 from broker.configs.features import Features
@@ -46,6 +47,7 @@ from broker.topics.compaction import make_cleaning
 from broker.topics.manager import TopicManager
 from broker.topics.moves import TopicMoves
 from broker.transactions.coordinator import TransactionCoordinator
+from broker.transactions.marker_router import MarkerRouter
 from broker.transactions.markers import MarkerWriter
 from broker.transactions.producer_ids import ProducerIds
 from compaction.context import CompactionContext
@@ -247,7 +249,9 @@ def _make_node(
         expiry_now_ms=cautious.now_ms,
         read_topic_names=topics.read_names,
     )
+    peers = NoPeers()
     markers = MarkerWriter(topics, groups)
+    router = MarkerRouter(markers, topics, peers, node_id=info.node_id, node_epoch=info.epoch, spawn=tasks.spawn)
     fetch_sessions = FetchSessions(
         settings.fetch.sessions_max,
         settings.fetch.session_idle_ms,
@@ -256,7 +260,7 @@ def _make_node(
     producer_ids = ProducerIds(catalog)
     transactions = TransactionCoordinator(
         CoordinatorTopic(topics, TRANSACTION_TOPIC, settings.transaction.state_partitions, now_ms),
-        markers,
+        router,
         settings.transaction,
         now_ms=now_ms,
         next_producer_id=producer_ids.next,
@@ -324,6 +328,7 @@ def _make_node(
         groups=groups,
         transactions=transactions,
         markers=markers,
+        peers=peers,
         producer_ids=producer_ids,
         fetch_sessions=fetch_sessions,
         server=server,

@@ -14,6 +14,7 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from broker.cluster.members import Members
+from broker.cluster.peers import NoPeers, Peers
 from broker.configs.broker import BrokerConfigs
 from broker.configs.broker_table import CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX, PRODUCER_ID_EXPIRATION
 from broker.configs.cluster import ClusterConfigs
@@ -140,6 +141,8 @@ class Node:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     markers: MarkerWriter
+    peers: Peers = field(default_factory=NoPeers)
+    """The way to other nodes."""
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     server: Server

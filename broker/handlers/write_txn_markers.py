@@ -4,19 +4,21 @@ Coordinators on other nodes send it, and tools that end a hanging transaction (`
 """
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 
 from broker.coordination.topic_partition import TopicPartition
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.producers import Producer
-from broker.transactions.markers import Marker
+from broker.transactions.markers import NOT_CHECKED, Marker
 from broker.transactions.state_machine import VERSION_2
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
+    WritableTxnMarkerTopic,
     WritableTxnMarkerTopicResult,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
@@ -24,51 +26,81 @@ from protocol.messages.write_txn_markers import (
 from s3stream.errors import StorageError, StorageFull
 from wal.interface import WalError
 
+Outcomes = Sequence[Sequence["asyncio.Future[ErrorCode]"]]
+"""Outcomes of a marker, by topic and partition in the order of the request."""
+
 
 async def handle(node: Node, request: WriteTxnMarkersRequest, _exchange: Exchange) -> WriteTxnMarkersResponse:
-    """Write the markers in the order of the request."""
-    return WriteTxnMarkersResponse(markers=[await _write(node, marker) for marker in request.markers])
+    """Write the markers in the order of the request.
+
+    All are appended before any is waited for: a request that was overtaken while it waited would be appended late.
+    """
+    overtaken = request.sender is not None and not node.markers.admit(request.sender)
+    outcomes = [_refuse(marker) if overtaken else _append(node, marker) for marker in request.markers]
+    results = [await _result(*each) for each in zip(request.markers, outcomes, strict=True)]
+    return WriteTxnMarkersResponse(markers=results)
 
 
-async def _write(node: Node, requested: WritableTxnMarker) -> WritableTxnMarkerResult:
+def _refuse(requested: WritableTxnMarker) -> Outcomes:
+    """Return the outcomes for a late copy of a request whose sender has given it up."""
+    code = ErrorCode.OPERATION_NOT_ATTEMPTED
+    return [[_outcome(code) for _ in topic.partition_indexes] for topic in requested.topics]
+
+
+def _append(node: Node, requested: WritableTxnMarker) -> Outcomes:
     marker = Marker(
         Producer(requested.producer_id, requested.producer_epoch),
         requested.transaction_result,
         requested.coordinator_epoch,
         bumped=requested.transaction_version >= VERSION_2,
     )
-    outcomes = [
-        (
-            topic.name,
-            [(index, _begin(node, TopicPartition(topic.name, index), marker)) for index in topic.partition_indexes],
-        )
+    return [
+        [
+            _begin(node, TopicPartition(topic.name, index), marker, leader_epoch)
+            for index, leader_epoch in zip(topic.partition_indexes, _leader_epochs(topic), strict=True)
+        ]
         for topic in requested.topics
     ]
+
+
+def _leader_epochs(topic: WritableTxnMarkerTopic) -> Sequence[int]:
+    count = len(topic.partition_indexes)
+    return topic.leader_epochs if len(topic.leader_epochs) == count else [NOT_CHECKED] * count
+
+
+async def _result(requested: WritableTxnMarker, outcomes: Outcomes) -> WritableTxnMarkerResult:
     return WritableTxnMarkerResult(
         producer_id=requested.producer_id,
         topics=[
             WritableTxnMarkerTopicResult(
-                name=name,
+                name=topic.name,
                 partitions=[
                     WritableTxnMarkerPartitionResult(partition_index=index, error_code=await outcome)
-                    for index, outcome in partitions
+                    for index, outcome in zip(topic.partition_indexes, of_topic, strict=True)
                 ],
             )
-            for name, partitions in outcomes
+            for topic, of_topic in zip(requested.topics, outcomes, strict=True)
         ],
     )
 
 
-def _begin(node: Node, where: TopicPartition, marker: Marker) -> "asyncio.Future[ErrorCode]":
-    outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+def _begin(node: Node, where: TopicPartition, marker: Marker, leader_epoch: int) -> "asyncio.Future[ErrorCode]":
+    outcome = _outcome()
     try:
-        node.markers.write(where, marker, partial(_done, outcome))
+        node.markers.write(where, marker, partial(_done, outcome), leader_epoch=leader_epoch)
     except KafkaError as error:
         outcome.set_result(error.code)
     except StorageFull:
         outcome.set_result(ErrorCode.NOT_ENOUGH_REPLICAS)  # the code of this API that clients retry
     except StorageError:
         outcome.set_result(ErrorCode.KAFKA_STORAGE_ERROR)
+    return outcome
+
+
+def _outcome(code: ErrorCode | None = None) -> "asyncio.Future[ErrorCode]":
+    outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+    if code is not None:
+        outcome.set_result(code)
     return outcome
 
 

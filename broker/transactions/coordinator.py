@@ -47,7 +47,7 @@ _log = structlog.get_logger(__name__)
 
 
 class MarkerAppender(Protocol):
-    """Appends markers: to the partitions of a node, or to the logs of a test."""
+    """Appends markers: to the partitions of all nodes, or to the logs of a test."""
 
     def write(self, where: TopicPartition, marker: Marker, done: MarkerDone) -> None:
         """Append a marker. Raises KafkaError or StorageError, and then does not call `done`."""
@@ -174,14 +174,25 @@ class TransactionCoordinator:
             # The next round waits for the abort, and gives the new epoch.
 
     async def add(
-        self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartition], version: int
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Iterable[TopicPartition],
+        version: int,
+        *,
+        waits_for_markers: bool = True,
     ) -> None:
-        """Add partitions to the open transaction, durably. Begins a transaction if none is open. Raises KafkaError."""
+        """Add partitions to the open transaction, durably. Begins a transaction if none is open. Raises KafkaError.
+
+        While the previous transaction ends it waits, or raises CONCURRENT_TRANSACTIONS unless `waits_for_markers`.
+        """
         added = frozenset(partitions)
         while True:
             shard = self.shard(transactional_id)
             entry = shard.find(transactional_id)
             state_machine.check_producer(entry.state, producer)
+            if not waits_for_markers and (entry.is_ending or entry.state.status in PREPARED):
+                raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
             if await self._wait_idle(entry):
                 continue
             state = state_machine.add(entry.state, producer, added, version, self._now_ms())
@@ -274,28 +285,27 @@ class TransactionCoordinator:
             shard.coordinator_epoch,
             bumped=state.client_version >= VERSION_2,
         )
-        retry = False
         for where in sorted(entry.unmarked - entry.writing):
             entry.writing.add(where)
             try:
                 self._markers.write(where, marker, partial(self._marked, shard, entry, state, where))
             except (KafkaError, StorageError) as error:
-                entry.writing.discard(where)
-                if isinstance(error, KafkaError) and error.code in GIVEN_UP:
-                    log = _log.info if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else _log.error
-                    log(
-                        "marker not written, giving up",
-                        transactional_id=state.transactional_id,
-                        where=where,
-                        reason=str(error),
-                    )
-                    entry.unmarked.discard(where)
-                else:
-                    retry = True
-        if retry:
-            shard.unfinished.add(state.transactional_id)
-        elif entry.state is state:
+                self._not_marked(shard, entry, where, error)
+        if entry.state is state:
             self._complete(shard, entry)
+
+    def _not_marked(
+        self, shard: TransactionShard, entry: TransactionalIdEntry, where: TopicPartition, error: Exception
+    ) -> None:
+        """Give up a marker that nobody can write, or note that it is to be tried again."""
+        entry.writing.discard(where)
+        transactional_id = entry.state.transactional_id
+        if isinstance(error, KafkaError) and error.code in GIVEN_UP:
+            log = _log.info if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else _log.error
+            log("marker not written, giving up", transactional_id=transactional_id, where=where, reason=str(error))
+            entry.unmarked.discard(where)
+        else:
+            shard.unfinished.add(transactional_id)
 
     def _marked(
         self,
@@ -303,12 +313,15 @@ class TransactionCoordinator:
         entry: TransactionalIdEntry,
         state: Transaction,
         where: TopicPartition,
-        error: WalError | None,
+        error: WalError | KafkaError | None,
     ) -> None:
-        if error is not None or entry.state is not state:
-            return  # the node's log has failed, and recovery continues with the Prepare record
-        entry.unmarked.discard(where)
-        entry.writing.discard(where)
+        if isinstance(error, WalError) or entry.state is not state or shard.closed:
+            return  # the node's log has failed, and recovery continues with the Prepare record; or it is another's now
+        if error is None:
+            entry.unmarked.discard(where)
+            entry.writing.discard(where)
+        else:
+            self._not_marked(shard, entry, where, error)
         self._complete(shard, entry)
 
     def _complete(self, shard: TransactionShard, entry: TransactionalIdEntry) -> None:

@@ -1,6 +1,10 @@
-"""Replaces newer error codes of the transaction coordinator for clients that do not know them."""
+"""Replaces newer error codes of the transaction coordinator for clients that do not know them; codes of other nodes."""
+
+from typing import Final
 
 from protocol.errors import ErrorCode
+
+_KNOWN: Final = frozenset(int(code) for code in ErrorCode)
 
 
 def code_for_version(code: ErrorCode, version: int, fenced_since: int) -> ErrorCode:
@@ -29,3 +33,8 @@ def code_for_writer(code: ErrorCode, *, knows_abortable: bool, retry: ErrorCode)
         ):
             return retry
     return code
+
+
+def known_code(code: int | None) -> ErrorCode:
+    """Return the code in another node's answer; UNKNOWN_SERVER_ERROR if it is missing or unknown."""
+    return ErrorCode(code) if code in _KNOWN else ErrorCode.UNKNOWN_SERVER_ERROR

@@ -1,4 +1,16 @@
-"""Writes the markers that end a transaction in its partitions, and applies its offsets to groups."""
+"""Writes the markers that end a transaction in the partitions of this node, and applies its offsets to groups.
+
+A marker does not name its transaction, only the producer and its epoch, and with transaction.version 1 the producer's
+next transaction has the same epoch. A marker must therefore never be appended after its transaction is complete: it
+would end the next one. A coordinator completes a transaction when each partition has reported the marker. Its request
+may be repeated, though, and an earlier copy may still be under way when a later one is answered. Such a copy is
+refused:
+
+- by the epoch of the coordinator, if a newer coordinator has written the marker;
+- by the leader epoch, if the partition was opened again, here or elsewhere, since the copy was sent;
+- by its place in the order of the sender's requests, if the partition is the same. The sender has one request at a time
+  under way to a node, so an older request than the newest one received is one that it has given up.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,11 +21,19 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.partitions.producers import Producer
 from broker.topics.manager import TopicManager
 from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.write_txn_markers import MarkerSender
 from protocol.records import ControlType
 from wal.interface import WalError
 
-MarkerDone = Callable[[WalError | None], None]
-"""Called when the marker is durable and its effect visible, or the log has failed. Must not raise."""
+MarkerDone = Callable[[WalError | KafkaError | None], None]
+"""Called when the marker is durable and its effect visible, or could not be written. Must not raise.
+
+A WalError is the failure of this node's log; a KafkaError comes from another node, and the marker may be there.
+"""
+NOT_CHECKED = -1
+"""Leader epoch of a marker whose sender knows none."""
+SENDERS_MAX = 10_000
+"""Nodes whose newest request is remembered. Others are refused from then on."""
 
 
 class Marker(NamedTuple):
@@ -32,8 +52,25 @@ class MarkerWriter:
     def __init__(self, topics: TopicManager, groups: GroupCoordinator) -> None:
         self._topics = topics
         self._groups = groups
+        self._newest: dict[int, tuple[int, int]] = {}
+        """Node epoch and sequence of the newest request, by the id of the node that sent it."""
 
-    def write(self, where: TopicPartition, marker: Marker, done: MarkerDone) -> None:
+    def admit(self, sender: MarkerSender) -> bool:
+        """Return whether a request is newer than all received from its sender. If so, append its markers at once."""
+        place, newest = (sender.node_epoch, sender.sequence), self._newest.get(sender.node_id)
+        if len(self._newest) >= SENDERS_MAX if newest is None else place <= newest:
+            return False
+        self._newest[sender.node_id] = place
+        return True
+
+    def write(
+        self,
+        where: TopicPartition,
+        marker: Marker,
+        done: Callable[[WalError | None], None],
+        *,
+        leader_epoch: int = NOT_CHECKED,
+    ) -> None:
         """Append a marker. Raises KafkaError or StorageError, and then does not call `done`.
 
         Raises NOT_LEADER_OR_FOLLOWER while the topic is being removed: it may be served again.
@@ -41,6 +78,7 @@ class MarkerWriter:
         if self._topics.is_being_removed(where.topic):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         partition = self._topics.partition(*where)
+        partition.check_leader_epoch(leader_epoch)
         # A shard that is being loaded is refused: its replay may already be past the marker's offset.
         shard = self._groups.shard_at(where.partition) if where.topic == OFFSETS_TOPIC else None
         durable = partition.append_marker(
