@@ -50,6 +50,7 @@ from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.marker_router import MarkerRouter
 from broker.transactions.markers import MarkerWriter
 from broker.transactions.producer_ids import ProducerIds
+from broker.transactions.verifier import TransactionVerifier
 from compaction.context import CompactionContext
 from compaction.scheduler import CleaningScheduler
 from compaction.service import CompactionService
@@ -328,6 +329,7 @@ def _make_node(
         groups=groups,
         transactions=transactions,
         markers=markers,
+        verifier=TransactionVerifier(transactions, topics, peers, node_id=info.node_id),
         peers=peers,
         producer_ids=producer_ids,
         fetch_sessions=fetch_sessions,

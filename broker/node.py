@@ -36,6 +36,7 @@ from broker.topics.moves import TopicMoves
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerWriter
 from broker.transactions.producer_ids import ProducerIds
+from broker.transactions.verifier import TransactionVerifier
 from compaction.context import CompactionContext
 from compaction.scheduler import CleaningScheduler
 from compaction.service import CompactionService
@@ -141,6 +142,7 @@ class Node:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     markers: MarkerWriter
+    verifier: TransactionVerifier
     peers: Peers = field(default_factory=NoPeers)
     """The way to other nodes."""
     producer_ids: ProducerIds

@@ -51,7 +51,10 @@ async def _of_broker(node: Node, requested: AddPartitionsToTxnTransaction) -> Ad
             where: _verify(node, requested.transactional_id, producer, where) for where in _partitions(requested.topics)
         }
     else:
-        errors = await _add(node, requested.transactional_id, producer, requested.topics, VERSION_2)
+        # Nodes that wait for each other's markers must not keep the requests waiting which carry them.
+        errors = await _add(
+            node, requested.transactional_id, producer, requested.topics, VERSION_2, waits_for_markers=False
+        )
     return AddPartitionsToTxnResult(
         transactional_id=requested.transactional_id, topic_results=_results(requested.topics, errors)
     )
@@ -66,7 +69,13 @@ def _verify(node: Node, transactional_id: str, producer: Producer, where: TopicP
 
 
 async def _add(
-    node: Node, transactional_id: str, producer: Producer, topics: Sequence[AddPartitionsToTxnTopic], version: int
+    node: Node,
+    transactional_id: str,
+    producer: Producer,
+    topics: Sequence[AddPartitionsToTxnTopic],
+    version: int,
+    *,
+    waits_for_markers: bool = True,
 ) -> Errors:
     requested = _partitions(topics)
     if not transactional_id:
@@ -76,7 +85,7 @@ async def _add(
         missing, rest = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
         return {where: missing if where in unknown else rest for where in requested}
     try:
-        await node.transactions.add(transactional_id, producer, requested, version)
+        await node.transactions.add(transactional_id, producer, requested, version, waits_for_markers=waits_for_markers)
     except KafkaError as error:
         return dict.fromkeys(requested, error.code)
     except StorageError:

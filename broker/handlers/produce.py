@@ -29,9 +29,9 @@ from broker.node import Node
 from broker.partitions.partition import Partition
 from broker.partitions.producers import Producer
 from broker.partitions.record_checks import PreparationDeferred, PreparedBatch
+from broker.partitions.transactions import Verification
 from broker.topics.names import INTERNAL_TOPICS
 from broker.transactions.errors import code_for_writer
-from broker.transactions.state_machine import VERSION_2
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.produce import (
     LeaderIdAndEpoch,
@@ -51,10 +51,12 @@ ABORTABLE_SINCE = 11
 ADDS_TO_TRANSACTION_SINCE = 12
 """First version in which a transactional batch adds its partition to the transaction (KIP-890, part 2)."""
 _ADD_AND_RETRY = frozenset({ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.CONCURRENT_TRANSACTIONS})
+VERIFICATIONS_MAX = 5
+"""Verifications of a batch whose answers a marker may overtake, before the client is told to try again."""
 
 
 class _NotInTransaction(Exception):
-    """The batch has to wait until its partition is added to the transaction."""
+    """The batch has to wait until its partition is added to the transaction, or another node has verified that."""
 
 
 def handle(
@@ -90,6 +92,8 @@ class _ProduceCall:
         "_prepared",
         "_results",
         "_transactional_id",
+        "_verification",
+        "_verifications",
         "_verify",
         "_work",
         "durable",
@@ -102,8 +106,12 @@ class _ProduceCall:
         self._work = _last_of_each([(topic, data) for topic in request.topic_data for data in topic.partition_data])
         self._transactional_id = request.transactional_id
         self._verify = None if request.transactional_id is None else self._verify_transaction
-        self._joining: tuple[TopicPartition, Producer] | None = None
-        """Partition to add to the producer's transaction before the next batch can be appended."""
+        self._joining: tuple[Partition, Producer] | None = None
+        """Partition to add to the producer's transaction, or to verify, before the next batch can be appended."""
+        self._verification: tuple[Partition, Verification] | None = None
+        """Verification of the current batch's partition, or of an earlier one. The coordinator has agreed."""
+        self._verifications = 0
+        """Number of verifications for the current batch."""
         self._preparation: PreparationDeferred | None = None
         """Inspection to run in the thread before the next batch can be appended."""
         self._prepared: PreparedBatch | None = None
@@ -145,6 +153,7 @@ class _ProduceCall:
         """Note the outcome of the current batch, and advance to the next."""
         self._results.append(result)
         self._prepared = None
+        self._verifications = 0
         self._next += 1
 
     def _append(self, topic: TopicProduceData, data: PartitionProduceData) -> PartitionProduceResponse:
@@ -189,13 +198,35 @@ class _ProduceCall:
         """Check with the coordinator that the transaction is open and includes the partition. Raises KafkaError."""
         assert self._transactional_id is not None, "a transaction has an id"
         where, producer = TopicPartition(partition.topic, partition.index), Producer(producer_id, epoch)
+        if self._is_verified(partition, producer):
+            return
+        if self._verifications == VERIFICATIONS_MAX:
+            raise self._transaction_error(KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS))
         try:
             self._node.transactions.verify(self._transactional_id, producer, where)
         except KafkaError as error:
-            if self._api_version >= ADDS_TO_TRANSACTION_SINCE and error.code in _ADD_AND_RETRY:
-                self._joining = where, producer
+            adds = self._api_version >= ADDS_TO_TRANSACTION_SINCE and error.code in _ADD_AND_RETRY
+            if adds or self._node.verifier.leads_elsewhere(self._transactional_id):
+                self._joining = partition, producer
                 raise _NotInTransaction from None
             raise self._transaction_error(error) from None
+
+    def _is_verified(self, partition: Partition, producer: Producer) -> bool:
+        """Return whether the coordinator has agreed to the batch, and no marker has ended the transaction since."""
+        if self._verification is None:
+            return False
+        verified, verification = self._verification
+        return (
+            verified is partition
+            and verification.producer == producer
+            and partition.transactions.is_valid(verification)
+        )
+
+    def _end_verification(self) -> None:
+        if self._verification is not None:
+            partition, verification = self._verification
+            self._verification = None
+            partition.transactions.end_verification(verification)
 
     def _transaction_error(self, error: KafkaError) -> KafkaError:
         abortable = self._api_version >= ABORTABLE_SINCE
@@ -203,13 +234,27 @@ class _ProduceCall:
         not_added = code == ErrorCode.INVALID_TXN_STATE
         return KafkaError(code, "Partition was not added to the transaction" if not_added else error.message)
 
-    async def _join_transaction(self, where: TopicPartition, producer: Producer) -> None:
-        """Add the partition to the transaction, durably. A refusal becomes the answer for the batch."""
+    async def _join_transaction(self, partition: Partition, producer: Producer) -> None:
+        """Add the partition to the transaction, durably, or verify that it is in it.
+
+        A refusal becomes the answer for the batch.
+        """
         self._joining = None
         assert self._transactional_id is not None, "a transaction has an id"
+        self._end_verification()
+        self._verifications += 1
+        transactions = partition.transactions
+        self._verification = partition, transactions.begin_verification(producer)
         try:
-            await self._node.transactions.add(self._transactional_id, producer, [where], VERSION_2)
+            await self._node.verifier.ask(
+                self._transactional_id,
+                producer,
+                TopicPartition(partition.topic, partition.index),
+                add=self._api_version >= ADDS_TO_TRANSACTION_SINCE,
+                marked_by=transactions.coordinator_epoch(producer.producer_id),
+            )
         except (KafkaError, StorageError) as error:
+            self._end_verification()
             _, data = self._work[self._next]
             if isinstance(error, KafkaError):
                 error = self._transaction_error(error)
@@ -232,6 +277,24 @@ class _ProduceCall:
         When the client disconnects, batches that are not appended yet are dropped: the client sends again what was not
         answered, and requests of closed connections must not accumulate while the object store is away.
         """
+        try:
+            if not await self._append_rest(exchange):
+                return None
+        finally:
+            self._end_verification()
+        if not answer:
+            self.close_if_failed(exchange)
+            return None
+        if self.durable is None:
+            return self.response()
+        try:
+            await self.durable
+        except WalError as error:
+            return self.response(error)
+        return self.response()
+
+    async def _append_rest(self, exchange: Exchange) -> bool:
+        """Return True when all batches are appended, False if the client has disconnected before."""
         while True:
             try:
                 if self._joining is not None:
@@ -243,19 +306,9 @@ class _ProduceCall:
             except StorageError:
                 pass  # the next attempt fails for the same reason, and answers with it
             if exchange.closed:
-                return None
+                return False
             if self.append_all():
-                break
-        if not answer:
-            self.close_if_failed(exchange)
-            return None
-        if self.durable is None:
-            return self.response()
-        try:
-            await self.durable
-        except WalError as error:
-            return self.response(error)
-        return self.response()
+                return True
 
     async def _wait_for_room(self, exchange: Exchange) -> None:
         """Return when an append may succeed, or the client has disconnected. Raises StorageError."""

@@ -11,9 +11,10 @@ from broker.coordination.topic_partition import TopicPartition
 from broker.groups.offsets import CommittedOffset
 from broker.net.exchange import Exchange
 from broker.node import Node
+from broker.partitions.partition import Partition
 from broker.partitions.producers import Producer
+from broker.partitions.transactions import Verification
 from broker.transactions.errors import code_for_writer
-from broker.transactions.state_machine import VERSION_2
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -86,19 +87,57 @@ async def _commit(
     node.groups.shard(request.group_id)  # raises its error: the client then looks for the coordinator again
     where = TopicPartition(OFFSETS_TOPIC, partition_of(request.group_id, node.groups.partition_count))
     producer = Producer(request.producer_id, request.producer_epoch)
+    transactions = _partition(node, where).transactions
+    verification = transactions.begin_verification(producer)
     try:
-        if version >= ADD_VERSION:
-            await node.transactions.add(request.transactional_id, producer, [where], VERSION_2)
-        else:
-            await node.transactions.wait_until_idle(request.transactional_id)
-        node.transactions.verify(request.transactional_id, producer, where)
+        await _verify(node, request, version, where, verification)
+        return await _append(node, request, offsets, producer)
+    finally:
+        transactions.end_verification(verification)
+
+
+def _partition(node: Node, where: TopicPartition) -> Partition:
+    """Return the group's partition of `__consumer_offsets`. Raises NOT_COORDINATOR if another node leads it now."""
+    try:
+        return node.topics.partition(*where)
+    except KafkaError:
+        raise KafkaError(ErrorCode.NOT_COORDINATOR) from None
+
+
+async def _verify(
+    node: Node, request: TxnOffsetCommitRequest, version: int, where: TopicPartition, verification: Verification
+) -> None:
+    """Return if the group's partition is in the open transaction. Valid until the caller's next await.
+
+    Raises KafkaError with the code for the client, and StorageError.
+    """
+    partition, producer = _partition(node, where), verification.producer
+    transactional_id = request.transactional_id
+    is_open = producer.producer_id in partition.transactions.open
+    continues = is_open and partition.producers.epoch(producer.producer_id) == producer.epoch
+    if continues and node.verifier.leads_elsewhere(transactional_id):
+        return  # the transaction has no marker here yet
+    marked_by = partition.transactions.coordinator_epoch(producer.producer_id)
+    code = ErrorCode.NONE
+    try:
+        await node.verifier.ask(transactional_id, producer, where, add=version >= ADD_VERSION, marked_by=marked_by)
     except KafkaError as error:
-        knows_abortable = version >= ABORTABLE_VERSION
-        return code_for_writer(
-            error.code, knows_abortable=knows_abortable, retry=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        )
+        code = error.code
+    if not code and not _partition(node, where).transactions.is_valid(verification):
+        code = ErrorCode.CONCURRENT_TRANSACTIONS  # by now the transaction has ended
+    if code:
+        abortable = version >= ABORTABLE_VERSION
+        raise KafkaError(code_for_writer(code, knows_abortable=abortable, retry=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+
+
+async def _append(
+    node: Node,
+    request: TxnOffsetCommitRequest,
+    offsets: list[tuple[TopicPartition, CommittedOffset]],
+    producer: Producer,
+) -> ErrorCode:
+    """Append the offsets before the first await, so that no marker can come between check and append."""
     outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-    # Nothing is awaited between the check and the append, so that no marker can come between.
     node.groups.shard(request.group_id).offsets.commit(
         request.group_id,
         request.member_id,

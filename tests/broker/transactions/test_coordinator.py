@@ -187,6 +187,25 @@ async def test_complete_waits_for_every_marker(cluster: CoordinatorProcess) -> N
     await cluster.settled()
 
 
+@pytest.mark.parametrize("prepared", [True, False])
+async def test_a_node_that_adds_a_partition_is_not_kept_waiting_for_markers(
+    cluster: CoordinatorProcess, *, prepared: bool
+) -> None:
+    """Its requests carry the markers of others, which may be what the markers of this transaction wait for."""
+    producer = await cluster.begin()
+    cluster.markers.hold = True
+    cluster.log.hold = not prepared
+    ending = asyncio.ensure_future(cluster.coordinator.end("id", producer, commit=True, version=VERSION_1))
+    await until(lambda: bool(cluster.markers.held if prepared else cluster.log.held))
+    adding = asyncio.ensure_future(cluster.coordinator.add("id", producer, [U0], VERSION_2, waits_for_markers=False))
+    await asyncio.sleep(0)
+    assert adding.done()
+    assert await refusal_of(adding) is ErrorCode.CONCURRENT_TRANSACTIONS
+    cluster.log.hold = False
+    cluster.log.release()
+    await ending
+
+
 async def test_a_crash_before_the_decision_leaves_the_transaction_open(cluster: CoordinatorProcess) -> None:
     producer = await cluster.begin()
     cluster.log.hold = True
