@@ -219,8 +219,12 @@ class TopicManager(TopicMap):
         return topic
 
     def _others(self) -> Sequence[int]:
-        """Return the other living nodes, which share new partitions with this one."""
-        return [member.node_id for member in self._members.living() if member.node_id != self._node_id]
+        """Return the other living nodes, which share new partitions with this one.
+
+        A transaction over nodes needs connections between them: a node that takes none gets no partitions from here.
+        """
+        others = (member for member in self._members.living() if member.node_id != self._node_id)
+        return [member.node_id for member in others if member.internal_port]
 
     async def _until_served(self, topics: Collection[Topic]) -> None:
         """Wait for other living nodes to open their new partitions: whoever asked may send to them at once.
