@@ -192,8 +192,8 @@ class ClusterNode:
 
     async def start(self) -> None:
         """Begin to load and to serve."""
-        await self.node.groups.start()
-        await self.node.transactions.start()
+        self.node.groups.start()
+        self.node.transactions.start()
         for work in (self.node.groups.run(), self.node.transactions.run()):
             _ = self.spawn(work)
 

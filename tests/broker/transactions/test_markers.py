@@ -38,7 +38,7 @@ async def test_a_marker_ends_a_transaction_only_in_the_shard_that_it_was_written
     groups.start()
     commit(groups)
     durable = Durable()
-    partition = SimpleNamespace(append_marker=lambda *_, **__: durable)
+    partition = SimpleNamespace(append_marker=lambda *_, **__: durable, check_leader_epoch=lambda _: None)
     topics = SimpleNamespace(is_being_removed=lambda _: False, partition=lambda *_: partition)
     done: list[WalError | None] = []
     writer = MarkerWriter(cast("TopicManager", topics), groups)
