@@ -50,13 +50,13 @@ NOTES: Mapping[int, str] = {
     41: _SECURITY,
     43: "A partition has one replica, its leader: an election is never needed.",
     44: "Topics, brokers, groups, subscriptions, log levels.",
-    45: "Only the current assignment is accepted: a cluster has one node.",
+    45: "Only the current assignment is accepted: partitions are not moved yet.",
     46: "The list is always empty.",
     48: _QUOTAS,
     49: _QUOTAS,
     50: _SECURITY,
     51: _SECURITY,
-    55: "The node is the only voter. There is no metadata log, so offsets are 0.",
+    55: "The living nodes are the voters. Offsets are numbers of changes of the catalog: there is no metadata log.",
     57: "`group.version` and `transaction.version`; `metadata.version` has one level.",
     64: "A node that is alive or leads partitions is refused.",
     66: "Patterns are RE2's without Unicode classes.",
@@ -103,10 +103,11 @@ Not served, and therefore not advertised:
 
 Different by design:
 
-- A cluster has one node and a partition one replica. Other replication factors and reassignments are refused,
-  elections are never needed, there are no followers, and no preferred read replica.
-- The catalog, a database, replaces the metadata log. DescribeQuorum shows the node as its only voter, with offsets
-  of 0.
+- A partition has one replica. Replication factors are accepted up to the number of living nodes, and change nothing:
+  the object store keeps the data. Reassignments are refused, elections are never needed, there are no followers, and
+  no preferred read replica.
+- The catalog, a database, replaces the metadata log. DescribeQuorum shows the living nodes as voters, with the number
+  of the last change as the offset.
 - These broker configs can be changed while a node runs, for one node (its id) or for all (the default):
   {{dynamic}}. The defaults of topic configs without effect can be changed too. They override the settings of the
   node's start, and topics without their own value follow at once. In Apache Kafka, `auto.create.topics.enable`

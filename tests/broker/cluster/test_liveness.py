@@ -1,4 +1,4 @@
-"""Which nodes live, judged by their beats."""
+"""Nodes are judged by their beats."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ def beats(number: int, *, epoch: int = 1, has_lease: bool = True, own: int = 0) 
 
 
 def lives(liveness: Liveness) -> bool:
-    """Whether the other node is judged to live; this one always is."""
+    """The judgement of the other node; this one always lives."""
     living = liveness.living()
     assert OWN in living
     return OTHER in living

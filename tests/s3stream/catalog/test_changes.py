@@ -1,4 +1,4 @@
-"""What other nodes read of changes, how soon they hear of them, and where new partitions are placed."""
+"""Other nodes read what has changed, and hear of it soon; new partitions are placed over nodes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
