@@ -208,6 +208,9 @@ class TopicManager(TopicMap):
                     ErrorCode.INVALID_PARTITIONS,
                     f"The topic {name} currently has {before} partition(s); {total} would not be an increase.",
                 )
+            if leaders is not None and len(leaders) != total - before:  # others have changed the topic meanwhile
+                message = f"{total - before} partition(s) are to be added, but {len(leaders)} leader(s) were given."
+                raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
             self.new_creation().check_room(total - before)
             self._growth_pending.add(topic.topic_id)  # until they are served here
             with _unknown_if_gone():
