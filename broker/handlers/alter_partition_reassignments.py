@@ -1,8 +1,9 @@
-"""AlterPartitionReassignments (KIP-455): only the current assignment is accepted, since partitions are not moved yet.
+"""AlterPartitionReassignments (KIP-455): only the current assignment is accepted, since partitions are not moved.
 
-Everything else is refused, with Kafka's messages where it has them.
+What Kafka refuses is refused with Kafka's messages.
 """
 
+from broker.handlers.leadership import leadership_of
 from broker.handlers.topic_checks import check_replicas
 from broker.net.exchange import Exchange
 from broker.node import Node
@@ -22,7 +23,8 @@ def handle(
     """Answer each partition by itself."""
     responses = [
         ReassignableTopicResponse(
-            name=topic.name, partitions=[_answer(node, topic.name, requested) for requested in topic.partitions]
+            name=topic.name,
+            partitions=[_answer(node, request, topic.name, requested) for requested in topic.partitions],
         )
         for topic in request.topics
     ]
@@ -34,10 +36,12 @@ def handle(
     )
 
 
-def _answer(node: Node, topic: str, requested: ReassignablePartition) -> ReassignablePartitionResponse:
+def _answer(
+    node: Node, request: AlterPartitionReassignmentsRequest, topic: str, requested: ReassignablePartition
+) -> ReassignablePartitionResponse:
     code, message = ErrorCode.NONE, None
     try:
-        _check(node, topic, requested)
+        _check(node, topic, requested, may_change_factor=request.allow_replication_factor_change)
     except KafkaError as error:
         code, message = error.code, error.message or None
     return ReassignablePartitionResponse(
@@ -45,7 +49,7 @@ def _answer(node: Node, topic: str, requested: ReassignablePartition) -> Reassig
     )
 
 
-def _check(node: Node, name: str, requested: ReassignablePartition) -> None:
+def _check(node: Node, name: str, requested: ReassignablePartition, *, may_change_factor: bool) -> None:
     topic = node.topics.get(name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
@@ -55,9 +59,16 @@ def _check(node: Node, name: str, requested: ReassignablePartition) -> None:
         )
     if requested.replicas is None:
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "")
+    current = leadership_of(node, topic, requested.partition_index).replicas
+    if requested.replicas and list(requested.replicas) == list(current):
+        return
     check_replicas(node, requested.replicas)
-    leader = topic.info.partitions[requested.partition_index].leader
-    if tuple(requested.replicas) != (leader,):
+    if len(requested.replicas) != len(current) and not may_change_factor:
         raise KafkaError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Partitions are not moved yet: {name} stays on broker {leader}."
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"The replication factor is changed from {len(current)} to {len(requested.replicas)}",
         )
+    raise KafkaError(
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        f"Partitions are not moved between brokers: only the current replicas {list(current)} are accepted.",
+    )

@@ -1,4 +1,7 @@
-"""CreatePartitions: add partitions to topics."""
+"""CreatePartitions: add partitions to topics.
+
+An assignment names any number of living nodes, the same for all new partitions. The first one is to lead.
+"""
 
 from collections import Counter
 
@@ -55,7 +58,7 @@ async def _grow(node: Node, requested: CreatePartitionsTopic, *, validate_only: 
             )
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
     node.topics.new_creation().check_room(requested.count - before)
-    leaders = None
+    leaders: list[int] | None = None
     if requested.assignments is not None:
         if len(requested.assignments) != requested.count - before:
             raise KafkaError(
@@ -63,8 +66,9 @@ async def _grow(node: Node, requested: CreatePartitionsTopic, *, validate_only: 
                 f"Attempted to add {requested.count - before} additional partition(s), but only "
                 f"{len(requested.assignments)} assignment(s) were specified.",
             )
+        leaders = []
         for assignment in requested.assignments:
-            check_replicas(node, assignment.broker_ids)
-        leaders = [assignment.broker_ids[0] for assignment in requested.assignments]
+            check_replicas(node, assignment.broker_ids, len(requested.assignments[0].broker_ids))
+            leaders.append(assignment.broker_ids[0])
     if not validate_only:
         await node.topics.grow(requested.name, requested.count, leaders)

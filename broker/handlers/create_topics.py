@@ -1,4 +1,9 @@
-"""CreateTopics: create topics together. An error of one does not affect the others."""
+"""CreateTopics: create topics together. An error of one does not affect the others.
+
+Replication factors up to the number of living nodes are accepted, and so are assignments to living nodes, the first of
+which is to lead. A partition has one replica all the same, its leader: durability comes from the object store and the
+log, not from replicas.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -73,7 +78,8 @@ def _failure(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
 def _checked(node: Node, requested: CreatableTopic, creation: TopicCreation) -> TopicSpec:
     """Return the topic if it can be created together with those of `creation`. Raises KafkaError."""
     creation.check_name(requested.name)
-    partitions, leaders = _partitions(node, requested)
+    leaders = _assigned_leaders(node, requested) if requested.assignments else None
+    partitions = _partitions(node, requested) if leaders is None else len(leaders)
     configs = check_topic_configs(_configs(requested), node.settings)
     spec = TopicSpec(requested.name, partitions, configs, leaders=leaders)
     creation.check_room(spec.partitions)
@@ -84,14 +90,8 @@ def _configs(requested: CreatableTopic) -> dict[str, str | None]:
     return {config.name: config.value for config in requested.configs}
 
 
-def _partitions(node: Node, requested: CreatableTopic) -> tuple[int, Sequence[int] | None]:
-    """Return the number of partitions, and their leaders if they are assigned. Raises Kafka's errors for invalid ones.
-
-    A replication factor is accepted up to the number of nodes. It changes nothing: the object store keeps the data.
-    """
-    if requested.assignments:
-        leaders = _assigned_leaders(node, requested)
-        return len(leaders), leaders
+def _partitions(node: Node, requested: CreatableTopic) -> int:
+    """Return the number of partitions. Raises Kafka's errors for an invalid one, or an invalid replication factor."""
     if requested.num_partitions < -1 or requested.num_partitions == 0:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
     factor = requested.replication_factor
@@ -100,19 +100,18 @@ def _partitions(node: Node, requested: CreatableTopic) -> tuple[int, Sequence[in
             ErrorCode.INVALID_REPLICATION_FACTOR,
             "Replication factor must be larger than 0, or -1 to use the default value.",
         )
-    brokers = len(node.members.living())
-    if factor > brokers:
+    nodes = len(node.members.living())
+    if factor > nodes:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Unable to replicate the partition {factor} time(s): The target replication factor of {factor} cannot be "
-            f"reached because only {brokers} broker(s) are registered.",
+            f"reached because only {nodes} broker(s) are registered.",
         )
-    count = node.settings.topic.num_partitions if requested.num_partitions == -1 else requested.num_partitions
-    return count, None
+    return node.settings.topic.num_partitions if requested.num_partitions == -1 else requested.num_partitions
 
 
 def _assigned_leaders(node: Node, requested: CreatableTopic) -> Sequence[int]:
-    """Return the first replica of each partition."""
+    """Return the wanted leader of each partition. Raises Kafka's errors for invalid assignments."""
     if requested.replication_factor != -1:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
@@ -124,13 +123,15 @@ def _assigned_leaders(node: Node, requested: CreatableTopic) -> Sequence[int]:
             "A manual partition assignment was specified, but numPartitions was not set to -1.",
         )
     leaders: dict[int, int] = {}
+    factor: int | None = None
     for assignment in requested.assignments:
         if assignment.partition_index in leaders:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"Found multiple manual partition assignments for partition {assignment.partition_index}",
             )
-        check_replicas(node, assignment.broker_ids)
+        check_replicas(node, assignment.broker_ids, factor)
+        factor = len(assignment.broker_ids)
         leaders[assignment.partition_index] = assignment.broker_ids[0]
     if leaders.keys() != set(range(len(leaders))):
         raise KafkaError(

@@ -1,4 +1,10 @@
-"""DescribeCluster: the nodes and the controller."""
+"""DescribeCluster: the nodes and the controller.
+
+Living nodes are brokers. With `include_fenced_brokers` (KIP-1073) other registered nodes are named too, as fenced.
+"""
+
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from broker.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
 from broker.net.exchange import Exchange
@@ -9,12 +15,15 @@ from protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
+from s3stream.errors import StorageError
 
 BROKERS = 1
 CONTROLLERS = 2
 
 
-def handle(node: Node, request: DescribeClusterRequest, _exchange: Exchange) -> DescribeClusterResponse:
+def handle(
+    node: Node, request: DescribeClusterRequest, _exchange: Exchange
+) -> DescribeClusterResponse | Coroutine[Any, Any, DescribeClusterResponse]:
     """Describe the brokers; controllers are not reached through this listener."""
     if request.endpoint_type != BROKERS:
         known = request.endpoint_type == CONTROLLERS
@@ -25,14 +34,33 @@ def handle(node: Node, request: DescribeClusterRequest, _exchange: Exchange) -> 
             if known
             else f"Unsupported endpoint type {request.endpoint_type}",
         )
-    brokers = [
+    return _respond_with_fenced(node, request) if request.include_fenced_brokers else _respond(node, request)
+
+
+async def _respond_with_fenced(node: Node, request: DescribeClusterRequest) -> DescribeClusterResponse:
+    try:
+        registered = await node.catalog.list_nodes()
+    except StorageError as error:
+        return DescribeClusterResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, error_message=str(error))
+    fenced = [
+        DescribeClusterBroker(broker_id=each.node_id, host=each.host, port=each.port, is_fenced=True)
+        for each in registered
+        if node.members.get(each.node_id) is None
+    ]
+    return _respond(node, request, fenced)
+
+
+def _respond(
+    node: Node, request: DescribeClusterRequest, fenced: Sequence[DescribeClusterBroker] = ()
+) -> DescribeClusterResponse:
+    living = [
         DescribeClusterBroker(broker_id=member.node_id, host=member.host, port=member.port, rack=member.rack or None)
         for member in node.members.living()
     ]
     return DescribeClusterResponse(
         cluster_id=node.cluster_id,
         controller_id=node.members.controller_id,
-        brokers=brokers,
+        brokers=[*living, *fenced],
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
         ),

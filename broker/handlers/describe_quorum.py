@@ -1,7 +1,10 @@
-"""DescribeQuorum: the living nodes as voters, led by the controller.
+"""DescribeQuorum: the living nodes as voters, the controller as their leader.
 
-The catalog replaces Kafka's metadata log: its offset is the number of the last change that this node has seen.
+The catalog replaces Kafka's metadata log. All offsets are the version of this node's view of the members, so that no
+voter lags.
 """
+
+from collections.abc import Sequence
 
 from broker.cluster.members import Member
 from broker.net.exchange import Exchange
@@ -32,28 +35,31 @@ def handle(node: Node, request: DescribeQuorumRequest, exchange: Exchange) -> De
         return DescribeQuorumResponse(
             error_message="", topics=[_unknown(topic, exchange.api_version) for topic in request.topics]
         )
-    now_ms, version, members = node.now_ms(), node.follower.version, node.members
-    controller = members.get(members.controller_id)
-    assert controller is not None, "it is one of the living nodes"
-    partition = PartitionDataResponse(
-        error_message="",
-        leader_id=controller.node_id,
-        leader_epoch=controller.epoch,
-        high_watermark=version,
-        current_voters=[
-            ReplicaState(
-                replica_id=member.node_id,
-                log_end_offset=version,
-                last_fetch_timestamp=now_ms,
-                last_caught_up_timestamp=now_ms,
-            )
-            for member in members.living()
-        ],
-    )
+    living = node.members.living()
+    partition = _describe(living, node.members.controller_id, node.members.version, node.now_ms())
     return DescribeQuorumResponse(
         error_message="",
         topics=(TopicDataResponse(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,)),),
-        nodes=[_node(member) for member in members.living()] if exchange.api_version >= NODES_SINCE else (),
+        nodes=[_node(member) for member in living] if exchange.api_version >= NODES_SINCE else (),
+    )
+
+
+def _describe(living: Sequence[Member], leader_id: int, end_offset: int, now_ms: int) -> PartitionDataResponse:
+    """Describe the quorum of the living nodes, all of which have reached `end_offset`."""
+    return PartitionDataResponse(
+        error_message="",
+        leader_id=leader_id,
+        leader_epoch=next(member.epoch for member in living if member.node_id == leader_id),
+        high_watermark=end_offset,
+        current_voters=[
+            ReplicaState(
+                replica_id=member.node_id,
+                log_end_offset=end_offset,
+                last_fetch_timestamp=now_ms,
+                last_caught_up_timestamp=now_ms,
+            )
+            for member in living
+        ],
     )
 
 

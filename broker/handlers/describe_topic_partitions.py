@@ -1,7 +1,7 @@
 """DescribeTopicPartitions (KIP-966): topics page by page. A partition has one replica."""
 
 from broker.handlers.authorized_operations import TOPIC_OPERATIONS
-from broker.handlers.leaders import leader_of, replicas_of
+from broker.handlers.leadership import NO_LEADER, leadership_of
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.topics.names import check_topic_name
@@ -83,24 +83,15 @@ def _describe(node: Node, topic: Topic, indexes: range) -> DescribeTopicPartitio
 
 
 def _partition(node: Node, topic: Topic, index: int) -> DescribeTopicPartitionsResponsePartition:
-    leader, replicas = leader_of(node, topic, index), replicas_of(topic, index)
-    if leader is None:
-        return DescribeTopicPartitionsResponsePartition(
-            error_code=ErrorCode.LEADER_NOT_AVAILABLE,
-            partition_index=index,
-            leader_id=-1,
-            replica_nodes=replicas,
-            isr_nodes=replicas,
-            eligible_leader_replicas=(),
-            last_known_elr=(),
-            offline_replicas=replicas,
-        )
+    """Describe a partition. One without a leader has no error code, as in Kafka."""
+    found = leadership_of(node, topic, index)
     return DescribeTopicPartitionsResponsePartition(
         partition_index=index,
-        leader_id=leader.node_id,
-        leader_epoch=leader.epoch,
-        replica_nodes=replicas,
-        isr_nodes=replicas,
+        leader_id=NO_LEADER if found.leader is None else found.leader.node_id,
+        leader_epoch=found.leader_epoch,
+        replica_nodes=found.replicas,
+        isr_nodes=found.replicas,
         eligible_leader_replicas=(),
         last_known_elr=(),
+        offline_replicas=found.offline_replicas,
     )

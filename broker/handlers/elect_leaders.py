@@ -1,6 +1,6 @@
-"""ElectLeaders (KIP-460): never needed, since a partition's one replica leads whenever it can."""
+"""ElectLeaders (KIP-460): never needed, since a partition has one replica, which leads whenever it can."""
 
-from broker.handlers.leaders import leader_of
+from broker.handlers.leadership import leadership_of
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode
@@ -42,7 +42,7 @@ def _elect(node: Node, election_type: int, name: str, index: int) -> PartitionRe
         code, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}"
     elif not 0 <= index < len(topic.partitions):
         code, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}"
-    elif leader_of(node, topic, index) is None:
+    elif leadership_of(node, topic, index).leader is None:
         code = (
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
             if election_type == PREFERRED

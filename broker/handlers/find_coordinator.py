@@ -1,4 +1,4 @@
-"""FindCoordinator: a node coordinates the groups and transactional ids whose partition it leads.
+"""FindCoordinator: a group or transactional id is coordinated by the node that leads its partition.
 
 The very first request creates `__consumer_offsets` or `__transaction_state`. Share groups are not served: a request for
 their coordinator is refused with a code that clients do not retry.
@@ -10,7 +10,7 @@ from broker.cluster.members import Member
 from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from broker.coordination.shards import partition_of
 from broker.groups.coordinator import GroupCoordinator
-from broker.handlers.leaders import leader_of
+from broker.handlers.leadership import leadership_of
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.transactions.coordinator import TransactionCoordinator
@@ -70,19 +70,25 @@ def _answer(
 
 
 def _coordinator(node: Node, key_type: int, key: str, problem: str | None) -> Coordinator:
-    error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    error = ErrorCode.NONE
+    found = None if problem is not None else _find(node, key_type, key)
     if _coordinator_of(node, key_type) is None:
-        error, problem = ErrorCode.INVALID_REQUEST, f"no node coordinates keys of type {key_type}"
-    elif problem is None and (member := _member_for(node, key_type, key)) is not None:
-        return Coordinator(key=key, node_id=member.node_id, host=member.host, port=member.port)
-    message = problem or error.message
-    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error, error_message=message)
+        error, problem = ErrorCode.INVALID_REQUEST, f"this node coordinates no keys of type {key_type}"
+    elif found is None:
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if found is None:
+        message = problem or error.message
+        return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error, error_message=message)
+    return Coordinator(key=key, node_id=found.node_id, host=found.host, port=found.port)
 
 
-def _member_for(node: Node, key_type: int, key: str) -> Member | None:
-    """Return the node that leads the partition which the key belongs to, if it serves it."""
+def _find(node: Node, key_type: int, key: str) -> Member | None:
+    """Return the node that coordinates a key: the leader of the key's partition, if it serves it."""
+    coordinator = _coordinator_of(node, key_type)
     topic = node.topics.get(OFFSETS_TOPIC if key_type == GROUP_KEY_TYPE else TRANSACTION_TOPIC)
-    if topic is None:
+    if coordinator is None or topic is None:
         return None
-    leader = leader_of(node, topic, partition_of(key, len(topic.partitions)))
-    return None if leader is None else node.members.get(leader.node_id)
+    leader = leadership_of(node, topic, partition_of(key, len(topic.partitions))).leader
+    if leader is node.members.own and not coordinator.is_coordinator_of(key):
+        return None  # the partition is open, its shard not yet
+    return leader

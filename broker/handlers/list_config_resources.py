@@ -1,4 +1,4 @@
-"""ListConfigResources (KIP-1142): all topics and nodes, and the groups and subscriptions that have configs."""
+"""ListConfigResources (KIP-1142): all topics and living nodes, and the groups and subscriptions that have configs."""
 
 from broker.net.exchange import Exchange
 from broker.node import Node

@@ -5,7 +5,7 @@ from typing import Any
 
 from broker.configs.broker_table import AUTO_CREATE
 from broker.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
-from broker.handlers.leaders import leader_of, replicas_of
+from broker.handlers.leadership import NO_LEADER, leadership_of
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.topics.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, check_topic_name
@@ -118,34 +118,24 @@ def _topic(node: Node, request: MetadataRequest, topic: Topic) -> MetadataRespon
 
 
 def _partition(node: Node, topic: Topic, index: int) -> MetadataResponsePartition:
-    """Describe a partition. A leader is named only if it can serve."""
-    leader, replicas = leader_of(node, topic, index), replicas_of(topic, index)
-    if leader is None:
-        return MetadataResponsePartition(
-            error_code=ErrorCode.LEADER_NOT_AVAILABLE,
-            partition_index=index,
-            leader_id=-1,
-            replica_nodes=replicas,
-            isr_nodes=replicas,
-            offline_replicas=replicas,
-        )
+    found = leadership_of(node, topic, index)
     return MetadataResponsePartition(
-        error_code=ErrorCode.NONE,
+        error_code=ErrorCode.NONE if found.leader is not None else ErrorCode.LEADER_NOT_AVAILABLE,
         partition_index=index,
-        leader_id=leader.node_id,
-        leader_epoch=leader.epoch,
-        replica_nodes=replicas,
-        isr_nodes=replicas,
+        leader_id=NO_LEADER if found.leader is None else found.leader.node_id,
+        leader_epoch=found.leader_epoch,
+        replica_nodes=found.replicas,
+        isr_nodes=found.replicas,
+        offline_replicas=found.offline_replicas,
     )
 
 
 def _respond(node: Node, request: MetadataRequest, topics: Sequence[MetadataResponseTopic]) -> MetadataResponse:
-    brokers = [
-        MetadataResponseBroker(node_id=member.node_id, host=member.host, port=member.port, rack=member.rack or None)
-        for member in node.members.living()
-    ]
     return MetadataResponse(
-        brokers=brokers,
+        brokers=[
+            MetadataResponseBroker(node_id=member.node_id, host=member.host, port=member.port, rack=member.rack or None)
+            for member in node.members.living()
+        ],
         cluster_id=node.cluster_id,
         controller_id=node.members.controller_id,
         topics=topics,

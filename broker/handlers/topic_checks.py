@@ -1,4 +1,4 @@
-"""Checks that CreateTopics and CreatePartitions share. The messages are Kafka's."""
+"""Checks of topics and assignments that several APIs share. The messages are Kafka's."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,8 +13,11 @@ def check_unique(names: Counter[str], name: str) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
 
 
-def check_replicas(node: Node, broker_ids: Sequence[int]) -> None:
-    """Raise INVALID_REPLICA_ASSIGNMENT unless the replicas are on different living nodes."""
+def check_replicas(node: Node, broker_ids: Sequence[int], previous: int | None = None) -> None:
+    """Raise INVALID_REPLICA_ASSIGNMENT unless the replicas are on distinct living nodes.
+
+    `previous` is the number of replicas of the partitions before, which it must equal.
+    """
     what = "The manual partition assignment includes"
     if not broker_ids:
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{what} an empty replica list.")
@@ -26,3 +29,9 @@ def check_replicas(node: Node, broker_ids: Sequence[int]) -> None:
             )
         if count > 1:
             raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{what} the broker {broker_id} more than once.")
+    if previous is not None and len(broker_ids) != previous:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{what} a partition with {len(broker_ids)} replica(s), but this is not consistent with previous "
+            f"partitions, which have {previous} replica(s).",
+        )

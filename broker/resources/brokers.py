@@ -39,8 +39,8 @@ class BrokerResource:
         return sorted(values, key=lambda value: value.name)
 
     def names(self, node: Node) -> Sequence[str]:
-        """List this node."""
-        return [str(node.node_id)]
+        """List the living nodes."""
+        return [str(member.node_id) for member in node.members.living()]
 
     async def alter(self, node: Node, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
         """Change some configs. Effective here from the next request on, on other nodes when they read the catalog."""

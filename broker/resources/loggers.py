@@ -28,8 +28,8 @@ class LoggerResource:
         ]
 
     def names(self, node: Node) -> Sequence[str]:
-        """List this node."""
-        return [str(node.node_id)]
+        """List the living nodes."""
+        return [str(member.node_id) for member in node.members.living()]
 
     async def alter(self, node: Node, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
         """Set levels, or unset the level of a logger, so that it has that of the root."""

@@ -422,7 +422,7 @@ PLANTED: Sequence[Planted] = (
         "leader-named",
         "a leader is named before it serves",
         [
-            Edit("broker.handlers.metadata", "            leader_id=-1,\n", "            leader_id=node.node_id,\n"),
+            Edit("broker.handlers.metadata", "leader_id=NO_LEADER if", "leader_id=node.node_id if"),
             Edit(
                 "broker.topics.manager",
                 "            await self._open([(grown, each) for each in added if self._leads(each)])\n"

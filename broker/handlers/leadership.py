@@ -1,0 +1,54 @@
+"""Leaders as clients are told of them.
+
+Invariant: a leader that clients are told of lives and has the partition open, as far as this node knows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from broker.cluster.members import Member
+from broker.node import Node
+from broker.topics.topic import Topic
+
+NO_LEADER = -1
+"""Stands for the leader of a partition that no node serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """The leader and the replicas of a partition."""
+
+    leader: Member | None
+    """Node that serves the partition; None if none does."""
+    leader_epoch: int
+    """The last one known, with or without a leader."""
+    replicas: Sequence[int]
+    """Node ids: the one that is to lead, or none."""
+    offline_replicas: Sequence[int] = ()
+    """Those of the replicas that are dead, or cannot serve the partition because of an error."""
+
+
+def leadership_of(node: Node, topic: Topic, index: int) -> Leadership:
+    """Return the leadership of a partition that exists.
+
+    This node serves what it has open without an error. Another node serves what it leads and has open while it lives.
+    """
+    partition = topic.partitions[index]
+    if partition is not None and partition.stream.error is None:
+        return Leadership(node.members.own, partition.leader_epoch, (node.node_id,))
+    info = topic.info.partitions[index]
+    epoch = info.leader_epoch if partition is None else max(info.leader_epoch, partition.leader_epoch)
+    replicas = (info.leader,) if info.leader >= 0 else ()
+    leader = node.members.get(info.leader)
+    if leader is None or (leader is node.members.own and partition is not None):
+        return Leadership(None, epoch, replicas, replicas)
+    serves = info.owner == info.leader and leader is not node.members.own
+    return Leadership(leader if serves else None, epoch, replicas)
+
+
+def find_leadership(node: Node, topic: str | bytes, index: int) -> Leadership | None:
+    """Return the leadership of a partition of a topic given by name or id; None if there is no such partition."""
+    found = node.topics.get(topic) if isinstance(topic, str) else node.topics.get_by_id(topic)
+    if found is None or not 0 <= index < len(found.partitions):
+        return None
+    return leadership_of(node, found, index)
