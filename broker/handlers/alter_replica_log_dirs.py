@@ -39,5 +39,7 @@ def _code(node: Node, path: str, topic: str, index: int) -> ErrorCode:
     try:
         node.topics.partition(topic, index)
     except KafkaError as error:
-        return error.code
+        # As in Kafka, which has kept the code of its first version for replicas on other nodes.
+        is_elsewhere = error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.REPLICA_NOT_AVAILABLE if is_elsewhere else error.code
     return ErrorCode.NONE

@@ -1,6 +1,6 @@
 """DescribeQuorum: the living nodes as voters, the controller as their leader.
 
-The catalog replaces Kafka's metadata log. All offsets are the version of this node's view of the members, so that no
+The catalog replaces Kafka's metadata log. All offsets are the number of the last change that this node has seen, so that no
 voter lags.
 """
 
@@ -36,7 +36,7 @@ def handle(node: Node, request: DescribeQuorumRequest, exchange: Exchange) -> De
             error_message="", topics=[_unknown(topic, exchange.api_version) for topic in request.topics]
         )
     living = node.members.living()
-    partition = _describe(living, node.members.controller_id, node.members.version, node.now_ms())
+    partition = _describe(living, node.members.controller_id, node.follower.version, node.now_ms())
     return DescribeQuorumResponse(
         error_message="",
         topics=(TopicDataResponse(topic_name=CLUSTER_METADATA_TOPIC, partitions=(partition,)),),

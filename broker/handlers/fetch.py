@@ -17,10 +17,8 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from broker.cluster.members import Member
 from broker.fetch_sessions import FetchPlan, FetchTarget
 from broker.handlers.fetch_response import READ_COMMITTED, PartitionRead, build_response
-from broker.handlers.leaders import endpoints_of, leader_of
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.partition import Partition
@@ -29,8 +27,6 @@ from protocol.messages.fetch import EpochEndOffset, FetchRequest, FetchResponse
 from s3stream.errors import ObjectDamage, OffsetOutOfRange, StorageError, StreamFenced
 from s3stream.model import StreamBatch
 
-LEADERS_SINCE = 16
-"""First version that names the leaders of partitions led elsewhere (KIP-951)."""
 COLD_WAIT_MS_MIN = 500
 """Minimum wait for data that has to be loaded, whatever the client's max wait."""
 
@@ -289,15 +285,4 @@ class _FetchCall:
         if self._failed:
             reads = sorted(reads, key=lambda read: read.partition is None)  # unknown partitions come last, as in Kafka
         version = self._exchange.api_version
-        endpoints = self._name_leaders() if self._failed and version >= LEADERS_SINCE else ()
-        return build_response(self._plan, reads, self._request.isolation_level, version, endpoints)
-
-    def _name_leaders(self) -> Sequence[Member]:
-        """Tell the client which nodes lead the partitions that this one does not, and return them (KIP-951)."""
-        topics = self._node.topics
-        for read in self._reads:
-            if read.error == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                key, index = read.target.key
-                topic = topics.get(key) if isinstance(key, str) else topics.get_by_id(key)
-                read.leader = None if topic is None else leader_of(self._node, topic, index)
-        return endpoints_of(self._node, [read.leader for read in self._reads if read.leader is not None])
+        return build_response(self._node, self._plan, reads, self._request.isolation_level, version)

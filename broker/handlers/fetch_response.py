@@ -6,10 +6,12 @@ In an incremental session (KIP-227) the response names only the partitions that 
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from broker.cluster.members import Member
 from broker.fetch_sessions import TOPIC_IDS_SINCE, FetchPlan, FetchTarget
-from broker.handlers.leaders import Leader
+from broker.handlers.leadership import find_leadership
+from broker.node import Node
 from broker.partitions.partition import Partition
 from broker.partitions.transactions import AbortedEntry
 from protocol.batch import parse_batch
@@ -27,6 +29,12 @@ from s3stream.model import StreamBatch
 from wal.interface import Buffer
 
 READ_COMMITTED = 1
+LEADERS_SINCE = 12
+"""First version in which an error names the partition's leader (KIP-951)."""
+ENDPOINTS_SINCE = 16
+"""First version with the addresses of these leaders."""
+WITH_LEADER: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
+"""Errors that name the leader."""
 
 
 @dataclass(slots=True)
@@ -39,8 +47,6 @@ class PartitionRead:
     batches: Sequence[StreamBatch] = ()
     size_bytes: int = 0
     diverging: EpochEndOffset | None = None
-    leader: Leader | None = None
-    """The node that leads the partition, if this one does not (KIP-951)."""
 
     def refuse_deleted(self) -> None:
         """Replace data that the log's start has passed since it was read by OFFSET_OUT_OF_RANGE.
@@ -53,17 +59,11 @@ class PartitionRead:
 
 
 def build_response(
-    plan: FetchPlan,
-    reads: Iterable[PartitionRead],
-    isolation_level: int,
-    api_version: int,
-    endpoints: Sequence[Member] = (),
+    node: Node, plan: FetchPlan, reads: Iterable[PartitionRead], isolation_level: int, api_version: int
 ) -> FetchResponse:
-    """Build the response from `reads`, in their order, and note in the session what it contains.
-
-    `endpoints` are the leaders that reads name.
-    """
+    """Build the response from `reads`, in their order, and note in the session what it contains."""
     responses: list[FetchableTopicResponse] = []
+    leaders: dict[int, Member] = {}
     previous: str | bytes | None = None
     partitions: list[PartitionData] = []
     for read in reads:
@@ -79,14 +79,21 @@ def build_response(
             else:
                 assert api_version >= TOPIC_IDS_SINCE, "ids name topics from this version on"
                 responses.append(FetchableTopicResponse(topic_id=topic, partitions=partitions))
-        partitions.append(_partition_data(read, isolation_level))
+        data = _partition_data(read, isolation_level)
+        if read.error and read.error in WITH_LEADER and api_version >= LEADERS_SINCE:
+            found = find_leadership(node, *target.key)
+            if found is not None and found.leader is not None:
+                leaders[found.leader.node_id] = found.leader
+                leader = LeaderIdAndEpoch(leader_id=found.leader.node_id, leader_epoch=found.leader_epoch)
+                data = dataclasses.replace(data, current_leader=leader)
+        partitions.append(data)
         if read.batches:
             plan.served(target)
-    nodes = [
-        NodeEndpoint(node_id=member.node_id, host=member.host, port=member.port, rack=member.rack or None)
-        for member in endpoints
+    endpoints = [
+        NodeEndpoint(node_id=leader.node_id, host=leader.host, port=leader.port, rack=leader.rack or None)
+        for leader in (leaders.values() if api_version >= ENDPOINTS_SINCE else ())
     ]
-    return FetchResponse(session_id=plan.session_id, responses=responses, node_endpoints=nodes)
+    return FetchResponse(session_id=plan.session_id, responses=responses, node_endpoints=endpoints)
 
 
 def _note_news(read: PartitionRead) -> bool:
@@ -108,17 +115,13 @@ def _partition_data(read: PartitionRead, isolation_level: int) -> PartitionData:
     index = read.target.key[1]
     partition = read.partition
     if read.error != ErrorCode.NONE or partition is None:
-        failed = PartitionData(
+        return PartitionData(
             partition_index=index,
             error_code=read.error,
             high_watermark=-1,
             aborted_transactions=() if partition is None else None,
             records=b"",
         )
-        if read.leader is None:
-            return failed
-        current = LeaderIdAndEpoch(leader_id=read.leader.node_id, leader_epoch=read.leader.epoch)
-        return dataclasses.replace(failed, current_leader=current)
     records: list[Buffer] = [batch.payload for batch in read.batches]
     data = PartitionData(
         partition_index=index,

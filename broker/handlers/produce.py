@@ -7,14 +7,14 @@ Meanwhile the connection starts no other request, so that batches keep the order
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+import dataclasses
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 from broker.cluster.members import Member
 from broker.coordination.topic_partition import TopicPartition
-from broker.handlers.leaders import Leader, endpoints_of, leader_of
+from broker.handlers.leadership import find_leadership
 from broker.handlers.produce_response import (
     WITHOUT_LOG_START,
     BatchItem,
@@ -45,9 +45,9 @@ from s3stream.errors import StorageError, StorageFull
 from wal.interface import Durable, WalError
 
 TOPIC_IDS_SINCE = 13
-LEADERS_SINCE = 10
-"""First version that names the leaders of partitions led elsewhere (KIP-951)."""
 ABORTABLE_SINCE = 11
+LEADERS_SINCE = 10
+"""First version in which the answer names the leader of a partition that is led elsewhere (KIP-951)."""
 ADDS_TO_TRANSACTION_SINCE = 12
 """First version in which a transactional batch adds its partition to the transaction (KIP-890, part 2)."""
 _ADD_AND_RETRY = frozenset({ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.CONCURRENT_TRANSACTIONS})
@@ -85,6 +85,7 @@ class _ProduceCall:
     __slots__ = (
         "_api_version",
         "_joining",
+        "_leaders",
         "_needs_flush",
         "_next",
         "_node",
@@ -118,6 +119,8 @@ class _ProduceCall:
         """Result of that inspection."""
         self._next = 0
         self._results: list[PartitionProduceResponse] = []
+        self._leaders: dict[int, Member] = {}
+        """Nodes that results name as leaders."""
         self.durable: Durable | None = None
         """Completion of the last batch appended."""
         self._needs_flush = False
@@ -151,6 +154,8 @@ class _ProduceCall:
 
     def _answer(self, result: PartitionProduceResponse) -> None:
         """Note the outcome of the current batch, and advance to the next."""
+        if result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._api_version >= LEADERS_SINCE:
+            result = self._with_leader(result)
         self._results.append(result)
         self._prepared = None
         self._verifications = 0
@@ -171,6 +176,17 @@ class _ProduceCall:
             log_append_time_ms=append_time_ms,
             log_start_offset=partition.stream.start_offset,
         )
+
+    def _with_leader(self, result: PartitionProduceResponse) -> PartitionProduceResponse:
+        """Add the leader of the current batch's partition, if it has one."""
+        requested, data = self._work[self._next]
+        topic = requested.name if self._api_version < TOPIC_IDS_SINCE else requested.topic_id
+        found = find_leadership(self._node, topic, data.index)
+        if found is None or found.leader is None:
+            return result
+        self._leaders[found.leader.node_id] = found.leader
+        leader = LeaderIdAndEpoch(leader_id=found.leader.node_id, leader_epoch=found.leader_epoch)
+        return dataclasses.replace(result, current_leader=leader)
 
     def _find(self, topic: TopicProduceData, index: int) -> Partition:
         topics = self._node.topics
@@ -325,24 +341,7 @@ class _ProduceCall:
 
     def response(self, error: WalError | None = None) -> ProduceResponse:
         """Build the answer. With `error` the log has failed, and no batch counts as written."""
-        endpoints = self._name_leaders() if self.failed and self._api_version >= LEADERS_SINCE else ()
-        return build_response(self._work, self._results, error, endpoints)
-
-    def _name_leaders(self) -> Sequence[Member]:
-        """Tell the client which nodes lead the partitions that this one does not, and return them (KIP-951)."""
-        named: list[Leader] = []
-        for at, ((requested, data), result) in enumerate(zip(self._work, self._results, strict=True)):
-            if result.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                continue
-            topics = self._node.topics
-            by_id = self._api_version >= TOPIC_IDS_SINCE
-            topic = topics.get_by_id(requested.topic_id) if by_id else topics.get(requested.name)
-            leader = None if topic is None else leader_of(self._node, topic, data.index)
-            if leader is not None:
-                named.append(leader)
-                current = LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=leader.epoch)
-                self._results[at] = replace(result, current_leader=current)
-        return endpoints_of(self._node, named)
+        return build_response(self._work, self._results, self._leaders.values(), error)
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
 """The response to a Produce request, built from the outcome of each batch."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from broker.cluster.members import Member
 from broker.partitions.record_checks import RecordsRefused
@@ -37,13 +37,12 @@ WITHOUT_LOG_START = frozenset(
 def build_response(
     work: Sequence[BatchItem],
     results: Sequence[PartitionProduceResponse],
+    leaders: Iterable[Member],
     error: WalError | None,
-    endpoints: Sequence[Member] = (),
 ) -> ProduceResponse:
-    """Group the results by topic, in the order of the request.
+    """Group the results by topic, in the order of the request; `leaders` are the nodes that results name.
 
-    With `error` the log has failed: every batch that was appended is answered with KAFKA_STORAGE_ERROR. `endpoints` are
-    the leaders that results name.
+    With `error` the log has failed: every batch that was appended is answered with KAFKA_STORAGE_ERROR.
     """
     if error is not None:
         results = [
@@ -61,11 +60,11 @@ def build_response(
                 TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=partitions)
             )
         partitions.append(result)
-    nodes = [
-        NodeEndpoint(node_id=member.node_id, host=member.host, port=member.port, rack=member.rack or None)
-        for member in endpoints
+    endpoints = [
+        NodeEndpoint(node_id=leader.node_id, host=leader.host, port=leader.port, rack=leader.rack or None)
+        for leader in leaders
     ]
-    return ProduceResponse(responses=responses, node_endpoints=nodes)
+    return ProduceResponse(responses=responses, node_endpoints=endpoints)
 
 
 def failure(index: int, code: ErrorCode, message: str) -> PartitionProduceResponse:
