@@ -1,7 +1,7 @@
 """DescribeQuorum: the living nodes as voters, the controller as their leader.
 
-The catalog replaces Kafka's metadata log. All offsets are the number of the last change that this node has seen, so that no
-voter lags.
+The catalog replaces Kafka's metadata log. All offsets are the number of the last change that this node has seen, so
+that no voter lags.
 """
 
 from collections.abc import Sequence
