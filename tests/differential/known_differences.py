@@ -71,7 +71,8 @@ ONE_METADATA_VERSION = "There is no metadata log. metadata.version has one level
 OWN_LIMITS = "A node has its own connection limits (setting connections_max)."
 NAMED_STORES = "Apache Kafka has no storage.policy, which selects the object store of a topic."
 GROUP_CONFIGS_WITH_EFFECT = "Only group configs with an effect are served: those of the consumer protocol."
-NO_METADATA_LOG = "The catalog is a database, not a log, and has no offsets and no directory."
+NO_METADATA_LOG = "The catalog is a database, not a log, and has no directory."
+CHANGE_NUMBERS = "The catalog is a database: its offset is the number of the last change that other nodes must see."
 
 KNOWN: Mapping[str, Sequence[Known]] = {
     "api_versions": (
@@ -177,8 +178,8 @@ KNOWN: Mapping[str, Sequence[Known]] = {
     ),
     "group_configs": (Known("all of its configs v4", "*", GROUP_CONFIGS_WITH_EFFECT, ours=ABSENT),),
     "describe_quorum": (
-        Known("the quorum v*", "*.log_end_offset", NO_METADATA_LOG, ours=0),
-        Known("the quorum v*", "*.high_watermark", NO_METADATA_LOG, ours=0),
+        Known("the quorum v*", "*.log_end_offset", CHANGE_NUMBERS),
+        Known("the quorum v*", "*.high_watermark", CHANGE_NUMBERS),
         Known("the quorum v2", "*.replica_directory_id", NO_METADATA_LOG, ours="00" * 16),
         Known(
             "the quorum v2", "nodes.0.listeners.0.*", "A node's controller has the same address as its client listener."
