@@ -217,8 +217,8 @@ def facts_of(path: Path) -> Mapping[str, Any]:
             for stream_id, snapshot in rows("SELECT stream_id, snapshot FROM streams")
         }
         return {
-            "cluster": rows("SELECT * FROM cluster"),
-            "topics": rows("SELECT * FROM topics ORDER BY name"),
+            "cluster": rows("SELECT name, catalog_id FROM cluster"),
+            "topics": rows("SELECT name, topic_id, internal, configs FROM topics ORDER BY name"),
             "partitions": rows("SELECT * FROM partitions ORDER BY topic, idx"),
             "detached": rows("SELECT * FROM detached_topics") + rows("SELECT * FROM detached_partitions"),
             "configs": rows("SELECT * FROM configs"),

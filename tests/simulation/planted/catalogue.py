@@ -425,12 +425,12 @@ PLANTED: Sequence[Planted] = (
             Edit("broker.handlers.metadata", "leader_id=NO_LEADER if", "leader_id=node.node_id if"),
             Edit(
                 "broker.topics.manager",
-                "            await self._open([(grown, each) for each in added if self._leads(each)])\n"
+                "            await self._open([(grown, each) for each in added if self._opens(each)])\n"
                 "            topic.info, topic.partitions = "
                 "replace(info, configs=topic.info.configs), grown.partitions\n",
                 "            topic.info, topic.partitions = "
                 "replace(info, configs=topic.info.configs), grown.partitions\n"
-                "            await self._open([(grown, each) for each in added if self._leads(each)])\n",
+                "            await self._open([(grown, each) for each in added if self._opens(each)])\n",
             ),
         ],
         found_by=LEADER,
