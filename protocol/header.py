@@ -63,6 +63,16 @@ def parse_request_header(buffer: Buffer, offset: int = 0) -> RequestHeader:
     return RequestHeader(api_key, api_version, correlation_id, client_id, position)
 
 
+def request_frame(
+    api_key: int, api_version: int, correlation_id: int, client_id: bytes, request: object
+) -> list[Buffer]:
+    """Return a whole request, size prefix and header included, as buffers for one vectored send."""
+    header = _REQUEST.pack(api_key, api_version, correlation_id, len(client_id)) + client_id
+    if api_version >= _FLEXIBLE_SINCE.get(api_key, VERSION_MAX + 1):
+        header += b"\0"
+    return encode_frame(request, api_version, header)
+
+
 def response_header(api_key: int, api_version: int, correlation_id: int) -> bytes:
     """Return the header of the response to a request of this key and version."""
     if api_version >= _FLEXIBLE_SINCE.get(api_key, VERSION_MAX + 1) and api_key != api_versions.KEY:

@@ -2,7 +2,8 @@
 
 A module named `list_groups` declares `KEY`, `ListGroupsRequest` and `ListGroupsResponse`. The versions are those of the
 request, and they are Apache Kafka's. A node advertises the APIs of `APIS`, each of which has a handler; the messages in
-`protocol.messages.unserved` are loaded by `all_apis` only.
+`protocol.messages.unserved` are loaded by `all_apis` only. Nodes connect to each other with the APIs of
+`protocol.messages.internal`, which clients never see.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
 import protocol.messages
+import protocol.messages.internal
 from protocol.wire import schema_of
 
 
@@ -78,6 +80,8 @@ def _by_key(*packages: ModuleType) -> Mapping[int, Api]:
 
 APIS: Final[Mapping[int, Api]] = _by_key(protocol.messages)
 """The APIs that handlers serve, by key in ascending order."""
+INTERNAL_APIS: Final[Mapping[int, Api]] = _by_key(protocol.messages.internal)
+"""The APIs by which nodes authenticate each other, by key in ascending order."""
 
 
 @cache

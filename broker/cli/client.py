@@ -8,8 +8,9 @@ from typing import Any, Final, Self
 
 import click
 
-from protocol.codec import decode_exact, encode_frame
+from protocol.codec import decode_exact
 from protocol.errors import ErrorCode, ProtocolError
+from protocol.header import request_frame
 from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from protocol.registry import APIS
@@ -20,7 +21,6 @@ GREETING_TIMEOUT_S: Final = 5.0
 """Limit for a node to accept a connection and to answer ApiVersions."""
 RESPONSE_BYTES_MAX: Final = 100 << 20
 _API_OF: Final = {api.request: api for api in APIS.values()}
-_HEADER: Final = Struct(">hhih")
 _INT32: Final = Struct(">i")
 _TLS_RECORDS: Final = frozenset({21, 22})
 """Alert and handshake."""
@@ -93,17 +93,15 @@ class CommandConnection:
     def _exchange(self, request: object, version: int) -> Any:
         """Send a request, and wait for its answer. Raises TimeoutError, _ExchangeError."""
         api = _API_OF[type(request)]
-        flexible = api.is_flexible(version)
         self._correlation_id += 1
-        head = _HEADER.pack(api.key, version, self._correlation_id, len(CLIENT_ID)) + CLIENT_ID
         try:
-            for part in encode_frame(request, version, head + (b"\0" if flexible else b"")):
+            for part in request_frame(api.key, version, self._correlation_id, CLIENT_ID, request):
                 self._socket.sendall(part)
             answer = self._receive()
             (found,) = _INT32.unpack_from(answer, 0)
             if found != self._correlation_id:
                 raise _ExchangeError(f"expected an answer to request {self._correlation_id}, found one to {found}")
-            tagged = flexible and api.request is not ApiVersionsRequest
+            tagged = api.is_flexible(version) and api.request is not ApiVersionsRequest
             return decode_exact(api.response, answer, version, _INT32.size + tagged)
         except TimeoutError:
             raise

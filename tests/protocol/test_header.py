@@ -13,10 +13,10 @@ from kio.static.primitive import i16, i32
 
 from protocol import codec
 from protocol.errors import MalformedMessage
-from protocol.header import RequestHeader, parse_request_header, response_frame, response_header
+from protocol.header import RequestHeader, parse_request_header, request_frame, response_frame, response_header
 from protocol.messages.api_versions import ApiVersionsResponse
 from protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from protocol.registry import APIS, Api
+from protocol.registry import APIS, INTERNAL_APIS, Api
 
 EVERY = [(api, version) for api in APIS.values() for version in range(api.min_version, api.max_version + 1)]
 
@@ -45,6 +45,16 @@ def test_headers_of_another_implementation_parse(api: Api, client_id: str | None
 def test_response_headers_have_tags_where_the_version_is_flexible(api: Api, version: int) -> None:
     tags = b"\0" if api.is_flexible(version) and api.name != "ApiVersions" else b""
     assert response_header(api.key, version, 5) == struct.pack(">i", 5) + tags
+
+
+@pytest.mark.parametrize("api", [*APIS.values(), *INTERNAL_APIS.values()], ids=lambda api: api.name)
+def test_request_frames_are_size_header_and_body(api: Api) -> None:
+    for version in range(api.min_version, api.max_version + 1):
+        frame = b"".join(request_frame(api.key, version, 7, b"me", api.request()))
+        assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+        header = parse_request_header(frame, 4)
+        assert header[:4] == (api.key, version, 7, "me")
+        assert codec.decode_exact(api.request, frame, version, header.body_offset) == api.request()
 
 
 def test_tagged_fields_of_the_header_are_stepped_over() -> None:

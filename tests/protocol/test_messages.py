@@ -51,9 +51,14 @@ def test_message_survives_a_round_trip(message_type: type, version: int) -> None
     check()
 
 
-def test_only_the_records_of_coordinators_have_no_independent_implementation() -> None:
+def test_only_records_of_coordinators_and_messages_between_nodes_have_no_independent_implementation() -> None:
     modules = {message_type.__module__ for message_type, version in ALL if not peer_of(message_type, version)}
-    assert modules == {"protocol.messages.embedded.consumer_offsets", "protocol.messages.embedded.transaction_state"}
+    assert modules == {
+        "protocol.messages.embedded.consumer_offsets",
+        "protocol.messages.embedded.transaction_state",
+        "protocol.messages.internal.authenticate",
+        "protocol.messages.internal.hello",
+    }
 
 
 def test_every_registered_message_is_among_those_checked() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode as TheirCode
 
 from protocol.errors import CorruptBatch, ErrorCode, KafkaError, MalformedMessage, UnsupportedVersion
-from protocol.registry import APIS, all_apis
+from protocol.registry import APIS, INTERNAL_APIS, all_apis
 from protocol.varint import read_uvarint, read_varlong, uvarint, varlong
 from protocol.wire import Versions
 
@@ -108,3 +108,8 @@ def test_versions_read_kafkas_notation() -> None:
     assert [v for v in range(9) if v in Versions.parse("4")] == [4]
     assert 0 not in Versions.parse("none")
     assert 0 not in Versions.parse(None)
+
+
+def test_apis_between_nodes_have_keys_that_apache_kafka_will_never_use() -> None:
+    assert {key: api.name for key, api in INTERNAL_APIS.items()} == {32_000: "Hello", 32_001: "Authenticate"}
+    assert not INTERNAL_APIS.keys() & all_apis().keys()

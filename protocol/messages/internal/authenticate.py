@@ -1,0 +1,20 @@
+"""Authenticate: the second request on a connection between two nodes. Each side proves that it knows the secret."""
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 32_001
+
+
+@message(versions="0", flexible=None)
+class AuthenticateRequest:
+    """Request of the Authenticate API."""
+
+    proof: bytes = wire.bytes_("0+")
+
+
+@message(versions="0", flexible=None)
+class AuthenticateResponse:
+    """Response of the Authenticate API, from a node that has accepted the proof of the other one."""
+
+    proof: bytes = wire.bytes_("0+")
