@@ -6,6 +6,7 @@ Invariants:
   then on a record batch is a memoryview of that buffer.
 - Responses are sent in the order of requests. Produce requests are pipelined: each is appended at once and answered
   when durable. Any other request starts only when all before it are answered, and blocks those after it.
+- Requests of another node start at once, and their responses are sent in any order: it matches them by their ids.
 - Reading is paused while too much is in flight on the connection, or while the client does not read its responses.
 - The rest of a frame is read only when the node's budget (`broker.net.budget`) has reserved all of it. A large frame is
   reserved only when no request before it can wait as long as its client chooses: it would hold memory for that time.
@@ -18,7 +19,7 @@ from struct import Struct
 from typing import Protocol, cast
 
 from broker.net.budget import FrameBudget
-from broker.net.exchange import Exchange
+from broker.net.exchange import Exchange, Peer
 from broker.net.slabs import SlabPool
 from broker.net.stalls import Transfer
 from broker.settings.memory import FRAME_SIZE_BYTES
@@ -114,6 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         "_prefix",
         "_pumping",
         "_queue",
+        "_request_bytes_max",
         "_transport",
         "_unread_since",
         "_waiting_frame_bytes",
@@ -125,6 +127,7 @@ class Connection(asyncio.BufferedProtocol):
         "draining",
         "host",
         "number",
+        "peer",
         "port",
         "software_name",
         "software_version",
@@ -133,12 +136,15 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, manager: ConnectionManager, number: int) -> None:
         self._manager = manager
         self._budget = manager.budget
+        self._request_bytes_max = manager.request_bytes_max
         self.clock = manager.clock
         self.number = number
         self.host = ""
         self.port = 0
         self.software_name = self.software_version = UNKNOWN_SOFTWARE
         """Name and version of the client's software, as it sends them (KIP-511)."""
+        self.peer: Peer | None = None
+        """The node at the other end, once it is authenticated; None for a client."""
         self.closed = False
         self.draining = False
         self.active_tick = manager.tick
@@ -324,7 +330,7 @@ class Connection(asyncio.BufferedProtocol):
         while end - start >= FRAME_SIZE_BYTES:
             (size,) = _SIZE.unpack_from(scratch, start)
             start += FRAME_SIZE_BYTES
-            if not FRAME_BYTES_MIN <= size <= manager.request_bytes_max:
+            if not FRAME_BYTES_MIN <= size <= self._request_bytes_max:
                 self._refuse_size(size)
                 return
             stop = start + size
@@ -350,9 +356,9 @@ class Connection(asyncio.BufferedProtocol):
     def _refuse_size(self, size: int) -> None:
         other = _OTHER_PROTOCOLS.get(_SIZE.pack(size)) or _OTHER_PROTOCOLS.get(_SIZE.pack(size)[:2])
         if other is not None:
-            self.refuse(f"{other}, but this port is for Kafka clients without TLS")
+            self.refuse(f"{other}, but this port expects Kafka's protocol without TLS")
         else:
-            self.refuse(f"frame of {size} bytes, allowed are {FRAME_BYTES_MIN} to {self._manager.request_bytes_max}")
+            self.refuse(f"frame of {size} bytes, allowed are {FRAME_BYTES_MIN} to {self._request_bytes_max}")
 
     def _reserve_frame(self, head: Buffer) -> bool:
         """Reserve the waiting frame, which begins with `head`, and begin it; return False if it must wait.
@@ -416,8 +422,11 @@ class Connection(asyncio.BufferedProtocol):
             self._start(frame)
 
     def _may_start(self, frame: Buffer) -> bool:
-        """Return whether a frame may start: Produce next to other Produce requests, others if none is in progress."""
-        return not self._outstanding or not (frame[0] or frame[1])  # the API key; zero is Produce
+        """Return whether a frame may start: Produce next to other Produce requests, others if none is in progress.
+
+        Requests of another node always may.
+        """
+        return not self._outstanding or not (frame[0] or frame[1]) or self.peer is not None  # the API key; 0 is Produce
 
     # requests
 
@@ -443,14 +452,20 @@ class Connection(asyncio.BufferedProtocol):
         exchange = Exchange(self, header.api_key, header.api_version, header.correlation_id, header.client_id)
         exchange.header_end = header.body_offset
         exchange.frame_bytes = len(frame) + FRAME_SIZE_BYTES
-        if header.api_key != PRODUCE_KEY:
+        if header.api_key != PRODUCE_KEY and self.peer is None:
             self._exclusive = exchange
         self._outstanding.append(exchange)
         self._manager.dispatch(exchange, frame)
 
     def hold(self, exchange: Exchange) -> None:
         """Start no request until this Produce is answered: it could not append at once, and the order must be kept."""
-        self._exclusive = exchange
+        if self.peer is None:
+            self._exclusive = exchange
+
+    def trust(self, peer: Peer, *, request_bytes_max: int) -> None:
+        """Serve another node from now on: requests of up to that size, each answered as soon as it is done."""
+        self.peer = peer
+        self._request_bytes_max = request_bytes_max
 
     def release(self, exchange: Exchange) -> None:
         """Release the memory of a frame that is no longer needed, before its request is answered."""
@@ -463,10 +478,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def completed(self, exchange: Exchange) -> None:
         """Send the responses that are next in order, and start the requests that waited for them."""
-        if self.closed:
-            return
         outstanding = self._outstanding
-        if outstanding[0] is not exchange:
+        if self.closed or (outstanding[0] is not exchange and not self._bring_forward(exchange)):
             return
         freed = freed_large = 0
         while outstanding and outstanding[0].done:
@@ -495,6 +508,14 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
         elif not self._pumping and (self._queue or self._paused_reading or self._waiting_frame_bytes):
             self.pump()
+
+    def _bring_forward(self, exchange: Exchange) -> bool:
+        """Make a response the next one, and return True, if the other end accepts any order."""
+        if self.peer is None:
+            return False
+        self._outstanding.remove(exchange)
+        self._outstanding.appendleft(exchange)
+        return True
 
     def _give_large(self, size: int) -> None:
         self._bytes_held -= size

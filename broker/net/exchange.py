@@ -1,10 +1,17 @@
 """A request in progress: the context of its handler, and the place of its response in the order."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from protocol.header import response_frame
 from wal.interface import Buffer
+
+
+class Peer(NamedTuple):
+    """Another node of the cluster, in one of its lives."""
+
+    node_id: int
+    node_epoch: int
 
 
 class ClientConnection(Protocol):
@@ -18,6 +25,8 @@ class ClientConnection(Protocol):
     """True if the node is stopping."""
     software_name: str
     software_version: str
+    peer: Peer | None
+    """The node at the other end, once it is authenticated; None for a client."""
 
     @property
     def clock(self) -> Callable[[], float]:
@@ -82,6 +91,11 @@ class Exchange:
     def client_host(self) -> str:
         """Address of the client, in Kafka's notation."""
         return self.connection.host
+
+    @property
+    def peer(self) -> Peer | None:
+        """The node that sent the request; None for a client."""
+        return self.connection.peer
 
     @property
     def closed(self) -> bool:

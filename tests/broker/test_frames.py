@@ -75,10 +75,13 @@ async def test_garbage_closes_its_connection_and_no_other(node: Node, client: Ra
 @pytest.mark.parametrize(
     ("sent", "reason"),
     [
-        (b"GET / HTTP/1.1\r\n\r\n", "an HTTP request, but this port is for Kafka clients without TLS"),
-        (b"POST /topics HTTP/1.1\r\n\r\n", "an HTTP request, but this port is for Kafka clients without TLS"),
-        (bytes.fromhex("1603010200010001fc0303"), "a TLS handshake, but this port is for Kafka clients without TLS"),
-        (b"SSH-2.0-OpenSSH_9.2\r\n", "an SSH client, but this port is for Kafka clients without TLS"),
+        (b"GET / HTTP/1.1\r\n\r\n", "an HTTP request, but this port expects Kafka's protocol without TLS"),
+        (b"POST /topics HTTP/1.1\r\n\r\n", "an HTTP request, but this port expects Kafka's protocol without TLS"),
+        (
+            bytes.fromhex("1603010200010001fc0303"),
+            "a TLS handshake, but this port expects Kafka's protocol without TLS",
+        ),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "an SSH client, but this port expects Kafka's protocol without TLS"),
         (b"hello there", "frame of 1751477356 bytes, allowed are 8 to 1048576"),
     ],
 )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from broker.net.budget import FrameBudget
 from broker.net.connection import LARGE_FRAME_BYTES, SCRATCH_BYTES, Connection
-from broker.net.exchange import Exchange
+from broker.net.exchange import Exchange, Peer
 from broker.net.slabs import SlabPool
 from broker.net.stalls import Transfer
 from protocol.messages.api_versions import ApiVersionsResponse
@@ -225,6 +225,29 @@ async def test_a_produce_that_waits_holds_those_behind(harness: Harness) -> None
     assert len(harness.manager.started) == 1
     harness.answer(0)
     assert len(harness.manager.started) == 2
+
+
+async def test_requests_of_a_node_start_at_once_and_are_answered_as_they_are_done(harness: Harness) -> None:
+    harness.connection.trust(Peer(2, 1), request_bytes_max=1 << 20)
+    harness.manager.on_start = harness.connection.hold
+    harness.send(OTHER, PRODUCE, OTHER, OTHER)
+    assert len(harness.manager.started) == 4
+    for at in (2, 0, 3, 1):
+        harness.answer(at)
+    await asyncio.sleep(0)
+    assert harness.answered == [102, 100, 103, 101]
+    assert harness.connection.idle
+    assert harness.manager.held == 0
+
+
+async def test_a_node_may_send_larger_requests_than_a_stranger(harness: Harness) -> None:
+    harness.manager.connection_bytes_max = 4 << 20
+    size = harness.manager.request_bytes_max + 1
+    harness.connection.trust(Peer(2, 1), request_bytes_max=size + 100)
+    harness.send(OTHER, size=size)
+    assert len(harness.manager.started) == 1
+    harness.feed((size + 101).to_bytes(4, "big"))
+    assert harness.manager.reasons == [f"frame of {size + 101} bytes, allowed are 8 to {size + 100}"]
 
 
 async def test_requests_without_an_answer_keep_their_place(harness: Harness) -> None:
