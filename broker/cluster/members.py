@@ -1,6 +1,6 @@
 """The living nodes of the cluster as this node sees them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -28,6 +28,7 @@ class Members:
         self._members: Mapping[int, Member] = MappingProxyType({own.node_id: own})
         self.version = 0
         """Grows with every change."""
+        self._watchers: list[Callable[[], None]] = []
 
     @property
     def own(self) -> Member:
@@ -53,3 +54,9 @@ class Members:
         if found != dict(self._members):
             self._members = MappingProxyType(found)
             self.version += 1
+            for changed in self._watchers:
+                changed()
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call `changed` after each change. It must not raise."""
+        self._watchers.append(changed)

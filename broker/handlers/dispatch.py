@@ -80,12 +80,11 @@ class Dispatcher:
 
     def _refuse(self, exchange: Exchange) -> None:
         key, version = exchange.api_key, exchange.api_version
-        if key == api_versions.KEY:
-            exchange.complete(unsupported_version(self.node), version=0)
-            return
         handler = self.handlers.get(key)
         if handler is None:
             exchange.connection.refuse(f"request with API key {key}, which is not served")
+        elif key == api_versions.KEY:
+            exchange.complete(unsupported_version(self.node), version=0)
         else:
             exchange.connection.refuse(
                 f"{handler.api.name} request in version {version}, served are {handler.min_version} to "

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from functools import partial
 
 from broker.coordination.topic_partition import TopicPartition
-from broker.net.exchange import Exchange
+from broker.net.exchange import Exchange, Peer
 from broker.node import Node
 from broker.partitions.producers import Producer
 from broker.transactions.markers import NOT_CHECKED, Marker
 from broker.transactions.state_machine import VERSION_2
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.write_txn_markers import (
+    MarkerSender,
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
@@ -30,15 +31,26 @@ Outcomes = Sequence[Sequence["asyncio.Future[ErrorCode]"]]
 """Outcomes of a marker, by topic and partition in the order of the request."""
 
 
-async def handle(node: Node, request: WriteTxnMarkersRequest, _exchange: Exchange) -> WriteTxnMarkersResponse:
+async def handle(node: Node, request: WriteTxnMarkersRequest, exchange: Exchange) -> WriteTxnMarkersResponse:
     """Write the markers in the order of the request.
 
     All are appended before any is waited for: a request that was overtaken while it waited would be appended late.
     """
-    overtaken = request.sender is not None and not node.markers.admit(request.sender)
+    overtaken = _is_overtaken(node, request.sender, exchange.peer)
     outcomes = [_refuse(marker) if overtaken else _append(node, marker) for marker in request.markers]
     results = [await _result(*each) for each in zip(request.markers, outcomes, strict=True)]
     return WriteTxnMarkersResponse(markers=results)
+
+
+def _is_overtaken(node: Node, sender: MarkerSender | None, peer: Peer | None) -> bool:
+    """Return whether a later request of the same sender has been received, or the sender is not the node that sent it.
+
+    Clients have no such field in Apache Kafka's protocol, so theirs is ignored: it could name another node, whose own
+    requests would be refused from then on.
+    """
+    if sender is None or peer is None:
+        return False
+    return (sender.node_id, sender.node_epoch) != peer or not node.markers.admit(sender)
 
 
 def _refuse(requested: WritableTxnMarker) -> Outcomes:

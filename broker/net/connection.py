@@ -99,6 +99,7 @@ class Connection(asyncio.BufferedProtocol):
     """Protocol of one socket. All methods run on the loop's thread."""
 
     __slots__ = (
+        "__weakref__",
         "_awaits_grant",
         "_budget",
         "_bytes_held",

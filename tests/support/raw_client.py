@@ -10,11 +10,11 @@ from protocol.codec import decode_exact, encode
 from protocol.header import response_header
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from protocol.records import Record, build_batch
-from protocol.registry import APIS, Api
+from protocol.registry import APIS, INTERNAL_APIS, Api
 
 TIMEOUT_S = 20
-API_OF: Final[Mapping[type, Api]] = {api.request: api for api in APIS.values()}
-"""The API of each type of request."""
+API_OF: Final[Mapping[type, Api]] = {api.request: api for apis in (APIS, INTERNAL_APIS) for api in apis.values()}
+"""The API of each type of request, those between nodes included."""
 
 
 def request_frame(api_key: int, version: int, body: bytes, *, correlation_id: int = 1, client_id: str = "raw") -> bytes:

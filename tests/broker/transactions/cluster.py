@@ -20,6 +20,7 @@ from broker.coordination.shards import partition_of
 from broker.coordination.topic_partition import TopicPartition
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers import HANDLERS
+from broker.net.exchange import Peer
 from broker.partitions.partition import Partition
 from broker.partitions.producers import Producer
 from broker.partitions.record_work import RecordWork
@@ -235,11 +236,11 @@ class ClusterNode:
         if infos[where.partition].leader != self.node_id:
             topic.partitions[where.partition] = None
 
-    async def handle(self, request: Any, version: int) -> Any:
-        """Answer a request that has arrived, by its handler."""
+    async def handle(self, request: Any, version: int, peer: Peer | None = None) -> Any:
+        """Answer a request that has arrived from a client or another node, by its handler."""
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         exchange: Any = SimpleNamespace(
-            api_version=version, closed=False, on_close=None, client_id="", complete=answered.set_result
+            api_version=version, closed=False, on_close=None, client_id="", complete=answered.set_result, peer=peer
         )
         response = HANDLERS[API_OF[type(request)].key].function(self.node, request, exchange)
         if asyncio.iscoroutine(response):
@@ -275,7 +276,7 @@ class Network:
         async def arrive(delay_s: float) -> None:
             await asyncio.sleep(delay_s)
             received = codec.decode_exact(type(request), frame, version)
-            response = await target.handle(received, version)
+            response = await target.handle(received, version, Peer(source.node_id, source.epoch))
             if answer_s is not None:
                 await asyncio.sleep(answer_s)
                 data = codec.encode(response, version)

@@ -12,6 +12,7 @@ import pytest
 from broker.coordination.internal_topics import TRANSACTION_TOPIC
 from broker.coordination.shards import partition_of
 from broker.coordination.topic_partition import TopicPartition
+from broker.net.exchange import Peer
 from broker.transactions import marker_router, markers
 from broker.transactions.markers import MarkerWriter
 from broker.transactions.state_table import TransactionStatus
@@ -303,9 +304,9 @@ async def test_a_marker_is_repeated_until_its_leader_reports_it(*, code: int | N
         node = cluster.nodes[1]
         refused: list[WriteTxnMarkersRequest] = []
 
-        async def answer(request: Any, version: int) -> Any:
+        async def answer(request: Any, version: int, peer: Peer | None = None) -> Any:
             if not isinstance(request, WriteTxnMarkersRequest) or len(refused) == 3:
-                return await ClusterNode.handle(node, request, version)
+                return await ClusterNode.handle(node, request, version, peer)
             refused.append(request)
             return refusal_of(request, code)
 

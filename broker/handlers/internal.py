@@ -1,0 +1,169 @@
+"""The internal port: other nodes authenticate themselves there, and send WriteTxnMarkers and AddPartitionsToTxn.
+
+A connection begins with Hello and Authenticate (`broker.cluster.handshake`), in small frames and in limited time.
+Whatever else arrives closes it, with one line in the log that says why. Then its requests are served side by side, as
+long as no later life of the sender is known.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple, cast
+from weakref import WeakKeyDictionary
+
+from broker.cluster.handshake import NONCE_BYTES, STRANGER_BYTES_MAX, Role, is_proof, make_proof
+from broker.cluster.links import CALLS_MAX, REQUEST_BYTES_MAX
+from broker.cluster.members import Members
+from broker.handlers import HANDLERS, Handler
+from broker.handlers.add_partitions_to_txn import BATCH_VERSION
+from broker.net.connection import Connection
+from broker.net.exchange import Exchange, Peer
+from broker.net.server import Server
+from broker.settings.area import MIB
+from broker.settings.client_areas import NetworkSettings
+from broker.settings.memory import MemorySizes
+from protocol.codec import decode_exact
+from protocol.errors import ProtocolError
+from protocol.messages import add_partitions_to_txn, write_txn_markers
+from protocol.messages.internal import authenticate, hello
+from protocol.messages.internal.authenticate import AuthenticateRequest, AuthenticateResponse
+from protocol.messages.internal.hello import HelloRequest, HelloResponse
+from wal.interface import Buffer
+
+SWEEP_S: Final = 2.5
+"""A connection that is not authenticated is closed at the second sweep that finds it."""
+CONNECTIONS_MAX: Final = 1000
+"""Connections in total, one for each other node."""
+CONNECTIONS_PER_ADDRESS_MAX: Final = 100
+CONNECTION_BYTES_MAX: Final = 4 * MIB
+NODE_BYTES_MAX: Final = 16 * MIB
+INTERNAL_HANDLERS: Final[Mapping[int, Handler]] = {
+    write_txn_markers.KEY: HANDLERS[write_txn_markers.KEY],
+    add_partitions_to_txn.KEY: replace(HANDLERS[add_partitions_to_txn.KEY], min_version=BATCH_VERSION),
+}
+"""The APIs that nodes send to each other. Only their versions for brokers."""
+
+
+def internal_server(network: NetworkSettings, memory: MemorySizes) -> Server:
+    """Return the server of the internal port, with its own small limits."""
+    limits = {
+        "request_bytes_max": STRANGER_BYTES_MAX,
+        "requests_in_flight_max": CALLS_MAX,
+        "connection_bytes_max": CONNECTION_BYTES_MAX,
+        "connections_max": CONNECTIONS_MAX,
+        "connections_per_address_max": CONNECTIONS_PER_ADDRESS_MAX,
+    }
+    sizes = replace(memory, node_bytes_max=NODE_BYTES_MAX, slab_pool_bytes=CONNECTION_BYTES_MAX)
+    return Server(network.model_copy(update=limits), sizes)
+
+
+class _Refused(Exception):
+    """The connection is to be closed; the text is the reason."""
+
+
+class _Challenge(NamedTuple):
+    """A Hello that was accepted, and the nonce that it was answered with."""
+
+    hello: HelloRequest
+    nonce: bytes
+
+
+class InternalPort:
+    """Authenticates connections of a server, and passes requests of other nodes to `serve`."""
+
+    def __init__(
+        self,
+        server: Server,
+        members: Members,
+        *,
+        cluster: str,
+        secret: bytes,
+        random_bytes: Callable[[int], bytes],
+        serve: Callable[[Exchange, Buffer], None],
+    ) -> None:
+        self._server = server
+        self._members = members
+        self._cluster = cluster
+        self._secret = secret
+        self._random_bytes = random_bytes
+        self._serve = serve
+        self._challenges: WeakKeyDictionary[Connection, _Challenge] = WeakKeyDictionary()
+        server.dispatch = self.dispatch
+
+    async def run(self) -> None:
+        """Close connections that do not authenticate themselves in time, until cancelled."""
+        seen: set[Connection] = set()
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            strangers = {connection for connection in self._server.connections if connection.peer is None}
+            for connection in strangers & seen:
+                connection.refuse(f"no node has authenticated itself within {2 * SWEEP_S:g} s")
+            seen = strangers - seen
+
+    def dispatch(self, exchange: Exchange, frame: Buffer) -> None:
+        """Handle a request."""
+        try:
+            if exchange.peer is not None:
+                self._check_current(exchange.peer)
+                self._serve(exchange, frame)
+            else:
+                exchange.complete(self._answer_stranger(exchange, frame))
+        except (_Refused, ProtocolError) as error:
+            exchange.connection.refuse(str(error))
+
+    def _answer_stranger(self, exchange: Exchange, frame: Buffer) -> HelloResponse | AuthenticateResponse:
+        """Return the response to a step of the handshake. Raises _Refused, ProtocolError."""
+        connection, version = cast("Connection", exchange.connection), exchange.api_version
+        if exchange.api_key == hello.KEY and not version:
+            return self._greet(connection, decode_exact(HelloRequest, frame, version, exchange.header_end))
+        if exchange.api_key == authenticate.KEY and not version:
+            return self._admit(connection, decode_exact(AuthenticateRequest, frame, version, exchange.header_end))
+        raise _Refused(
+            f"request with API key {exchange.api_key} in version {version} before a Hello: this port is for nodes of "
+            "the cluster, not for clients"
+        )
+
+    def _greet(self, connection: Connection, request: HelloRequest) -> HelloResponse:
+        """Return a challenge. Raises _Refused."""
+        own = self._members.own
+        if request.cluster != self._cluster:
+            raise _Refused(
+                f"Hello of node {request.node_id} of cluster {request.cluster!r}: this is cluster {self._cluster!r}"
+            )
+        if (request.target_id, request.target_epoch) != (own.node_id, own.epoch) or request.node_id == own.node_id:
+            raise _Refused(
+                f"Hello of node {request.node_id} for epoch {request.target_epoch} of node {request.target_id}: "
+                f"this is epoch {own.epoch} of node {own.node_id}"
+            )
+        if len(request.nonce) != NONCE_BYTES:
+            raise _Refused(f"Hello of node {request.node_id} with a nonce of {len(request.nonce)} bytes")
+        self._check_current(Peer(request.node_id, request.node_epoch))
+        challenge = self._challenges[connection] = _Challenge(request, self._random_bytes(NONCE_BYTES))
+        return HelloResponse(nonce=challenge.nonce)
+
+    def _admit(self, connection: Connection, request: AuthenticateRequest) -> AuthenticateResponse:
+        """Serve the connection from now on, and return the proof of this node. Raises _Refused."""
+        challenge = self._challenges.pop(connection, None)
+        if challenge is None:
+            raise _Refused("Authenticate before a Hello")
+        greeting, nonce = challenge
+        if not is_proof(request.proof, self._secret, Role.SENDER, greeting, nonce):
+            raise _Refused(f"Hello of node {greeting.node_id}, which does not know the secret of the cluster")
+        peer = Peer(greeting.node_id, greeting.node_epoch)
+        self._check_current(peer)
+        connection.trust(peer, request_bytes_max=REQUEST_BYTES_MAX)
+        for other in self._connections_of(peer.node_id):
+            if other.peer != peer:
+                other.refuse(f"node {peer.node_id} has connected with epoch {peer.node_epoch}")
+        return AuthenticateResponse(proof=make_proof(self._secret, Role.RECEIVER, greeting, nonce))
+
+    def _connections_of(self, node_id: int) -> Sequence[Connection]:
+        return [each for each in self._server.connections if each.peer is not None and each.peer.node_id == node_id]
+
+    def _check_current(self, peer: Peer) -> None:
+        """Raise _Refused if a later life of the node is known."""
+        member = self._members.get(peer.node_id)
+        epochs = [each.peer.node_epoch for each in self._connections_of(peer.node_id) if each.peer is not None]
+        newest = max(epochs, default=0) if member is None else max(member.epoch, *epochs, 0)
+        if peer.node_epoch < newest:
+            raise _Refused(f"epoch {peer.node_epoch} of node {peer.node_id}, which has epoch {newest} now")
