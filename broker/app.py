@@ -6,7 +6,8 @@ Start: lock the data directory; reserve the ports; check that log, catalog and o
 node; wait until no process holds the node's id; register, which fences the previous holder; recover the log; record in
 the catalog that the log is in use; open the streams; load groups and transactions; listen.
 
-Stop: refuse new connections; answer requests under way; upload; trim; close the log; end the lease.
+Stop: refuse new connections; answer requests under way, of clients and then of other nodes; upload; trim; close the
+log; end the lease.
 """
 
 import time
@@ -15,6 +16,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from broker.admin.http import AdminServer
+from broker.cluster.handshake import SECRET_BYTES
+from broker.cluster.links import LinkContext, Links
 from broker.cluster.members import Members
 from broker.cluster.peers import NoPeers
 from broker.configs.broker import BrokerConfigs
@@ -27,10 +30,11 @@ from broker.groups.consumer.topic_image import TopicImageSource
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers import advertised_apis
 from broker.handlers.dispatch import Dispatcher
+from broker.handlers.internal import INTERNAL_HANDLERS, InternalPort, internal_server
 from broker.logging.levels import LogLevels
 from broker.membership.environment import Environment
 from broker.membership.follower import CatalogFollower, member_of
-from broker.membership.join import join, log_owner, open_catalog_and_stores
+from broker.membership.join import internal_address, join, log_owner, open_catalog_and_stores
 from broker.membership.lease import LeaseKeeper
 from broker.membership.node_log import NodeLog
 from broker.net.server import Server
@@ -102,6 +106,8 @@ class _OpenStorage:
     lease: LeaseKeeper
     wal: DeltaWal
     storage: S3Stream
+    secret: bytes
+    """Known to the nodes of the catalog only; empty if this node takes no connections from others."""
     seen_change: int
     """Number of the last change of the catalog before any of it was read."""
     nodes: Sequence[NodeInfo]
@@ -119,13 +125,14 @@ async def _start(
     settings = with_sizes(settings, memory.sizes)
     lock = environment.lock_directory(settings.node.data_dir)
     stack.callback(lock.release)
-    bound, admin_bound = environment.reserve_ports(settings, stack)
+    ports = environment.reserve_ports(settings, stack)
     advertised = Address(
         settings.listener.advertised_host or settings.listener.host,
-        settings.listener.advertised_port or int(bound.getsockname()[1]),
+        settings.listener.advertised_port or int(ports.clients.getsockname()[1]),
     )
+    internal = internal_address(settings, ports.internal)
     failure = NodeFailure()
-    opened = await _open_storage(environment, settings, memory, advertised, lock.lock_id, failure, stack)
+    opened = await _open_storage(environment, settings, memory, advertised, internal, lock.lock_id, failure, stack)
     work = RecordWork(memory.sizes.decompressed_bytes_max)
     stack.callback(work.close)
     configs = ClusterConfigs(opened.catalog)
@@ -154,10 +161,12 @@ async def _start(
     node.groups.start(existing_topics)
     node.transactions.start()
     node.start_background_work()
-    if admin_bound is not None:
-        await admin.start(admin_bound)
+    if ports.admin is not None:
+        await admin.start(ports.admin)
         node.admin_address = admin.address
-    await node.server.listen(bound)
+    if node.internal is not None and ports.internal is not None:
+        await node.internal.listen(ports.internal)
+    await node.server.listen(ports.clients)
     # No await from here on: a caller that reads "serving" in the log can stop the node cleanly at once.
     node.log_serving(time.perf_counter() - began)
     return node, admin
@@ -168,6 +177,7 @@ async def _open_storage(
     settings: Settings,
     memory: MemoryPlan,
     advertised: Address,
+    internal: tuple[str, int],
     lock_id: str,
     failure: NodeFailure,
     stack: AsyncExitStack,
@@ -185,7 +195,16 @@ async def _open_storage(
         new_catalog_id=lambda: environment.random_bytes(CATALOG_ID_BYTES),
         make_stores=lambda: environment.make_stores(settings, environment.random()),
     )
-    info = await join(catalog, node_log, settings, lock_id, host=advertised.host, port=advertised.port, now_ms=now_ms)
+    info = await join(
+        catalog,
+        node_log,
+        settings,
+        lock_id,
+        host=advertised.host,
+        port=advertised.port,
+        internal=internal,
+        now_ms=now_ms,
+    )
     catalog.act_for(info.node_id, info.epoch)
     lease = LeaseKeeper(catalog, info, now_ms=now_ms, on_lost=failure.report)
     await stack.enter_async_context(lease)
@@ -217,9 +236,12 @@ async def _open_storage(
         location=str(node_log.path),
         now_ms=now_ms(),
     )
+    secret = await catalog.secret(environment.random_bytes(SECRET_BYTES)) if info.internal_port else b""
     seen_change = await catalog.last_change()
     nodes = await catalog.list_nodes()
-    return _OpenStorage(environment, settings, memory, catalog, stores, info, lease, wal, storage, seen_change, nodes)
+    return _OpenStorage(
+        environment, settings, memory, catalog, stores, info, lease, wal, storage, secret, seen_change, nodes
+    )
 
 
 def _make_node(
@@ -250,7 +272,8 @@ def _make_node(
         expiry_now_ms=cautious.now_ms,
         read_topic_names=topics.read_names,
     )
-    peers = NoPeers()
+    links = _make_links(opened, members, tasks)
+    peers = links or NoPeers()
     markers = MarkerWriter(topics, groups)
     router = MarkerRouter(markers, topics, peers, node_id=info.node_id, node_epoch=info.epoch, spawn=tasks.spawn)
     fetch_sessions = FetchSessions(
@@ -330,7 +353,8 @@ def _make_node(
         transactions=transactions,
         markers=markers,
         verifier=TransactionVerifier(transactions, topics, peers, node_id=info.node_id),
-        peers=peers,
+        links=links,
+        internal=internal_server(settings.network, memory.sizes) if opened.secret else None,
         producer_ids=producer_ids,
         fetch_sessions=fetch_sessions,
         server=server,
@@ -347,9 +371,33 @@ def _make_node(
         advertised_apis=advertised_apis(telemetry=settings.telemetry.enabled and settings.admin.enabled),
     )
     server.dispatch = Dispatcher(node, spawn=tasks.spawn).dispatch
+    if node.internal is not None:
+        internal = InternalPort(
+            node.internal,
+            members,
+            cluster=settings.node.cluster,
+            secret=opened.secret,
+            random_bytes=environment.random_bytes,
+            serve=Dispatcher(node, spawn=tasks.spawn, handlers=INTERNAL_HANDLERS).dispatch,
+        )
+        tasks.spawn(internal.run())
     node.limit_connections()
     broker_configs.watch(node.limit_connections)
     return node
+
+
+def _make_links(opened: _OpenStorage, members: Members, tasks: NodeTasks) -> Links | None:
+    if not opened.secret:
+        return None
+    environment = opened.environment
+    context = LinkContext(
+        opened.settings.node.cluster,
+        opened.secret,
+        environment.open_connection,
+        environment.random_bytes,
+        environment.random(),
+    )
+    return Links(context, members, tasks.spawn)
 
 
 def _make_compaction(

@@ -13,8 +13,8 @@ from typing import Any, Self
 import structlog
 from structlog.typing import FilteringBoundLogger
 
+from broker.cluster.links import Links
 from broker.cluster.members import Members
-from broker.cluster.peers import NoPeers, Peers
 from broker.configs.broker import BrokerConfigs
 from broker.configs.broker_table import CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX, PRODUCER_ID_EXPIRATION
 from broker.configs.cluster import ClusterConfigs
@@ -143,8 +143,10 @@ class Node:
     transactions: TransactionCoordinator
     markers: MarkerWriter
     verifier: TransactionVerifier
-    peers: Peers = field(default_factory=NoPeers)
-    """The way to other nodes."""
+    links: Links | None
+    """Connections to other nodes. They and the internal port are None for a node that stays alone."""
+    internal: Server | None
+    """The internal port, for other nodes."""
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     server: Server
@@ -176,6 +178,12 @@ class Node:
     def bootstrap(self) -> str:
         """`host:port` for clients."""
         return f"{self.advertised.host}:{self.advertised.port}"
+
+    @property
+    def internal_address(self) -> str:
+        """`host:port` for other nodes; empty if none can connect."""
+        own = self.members.own
+        return f"{own.internal_host}:{own.internal_port}" if own.internal_port else ""
 
     @property
     def failed(self) -> asyncio.Future[str]:
@@ -225,6 +233,7 @@ class Node:
         log.info(
             "serving",
             address=self.bootstrap,
+            internal=self.internal_address or "off",
             admin=self.admin_address or "off",
             data_dir=str(self.settings.node.data_dir),
             objects=self.settings.objects.store,
@@ -285,6 +294,11 @@ class Node:
         self.groups.close()
         self.transactions.close()
         cut_off = await self.server.drain(self.settings.node.drain_timeout_ms)
+        # Requests of clients wait for other nodes, and those for this one: the links end last, but before the log.
+        if self.internal is not None:
+            cut_off += await self.internal.drain(self.settings.node.drain_timeout_ms)
+        if self.links is not None:
+            self.links.close()
         self.tasks.cancel()
         await self._close_storage()
         await self.wal.close()
@@ -322,6 +336,10 @@ class Node:
             _logger().warning("the stop cannot be recorded in the catalog; the lease ends by time", reason=str(error))
 
     async def drop_clients(self) -> None:
-        """Close every client's socket at once. After a clean stop there is none left."""
-        await self.server.stop_accepting()
-        self.server.drop_all()
+        """Close the sockets of all clients and nodes at once. After a clean stop there is none left."""
+        for server in (self.server, self.internal):
+            if server is not None:
+                await server.stop_accepting()
+                server.drop_all()
+        if self.links is not None:
+            self.links.close()

@@ -1,12 +1,12 @@
-"""Surroundings of a node: clocks, chance, a port, and the ways to its directory, log, catalog and stores.
+"""Surroundings of a node: clocks, chance, ports, and the ways to its directory, log, catalog, stores and other nodes.
 
 In a running node only this module reads the wall clock and creates random numbers. Other modules receive both as
 arguments. The simulator (`tests/simulation`) gives a node another environment, and runs the same code in it.
 """
 
+import asyncio
 import random
 import secrets
-import socket
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from broker.net.ports import reserve_ports
+from broker.cluster.links import OpenConnection
+from broker.net.ports import ReservedPorts, reserve_ports
 from broker.settings.data_dir import DataDirLock
 from broker.settings.model import Settings
 from broker.settings.stores import make_stores
@@ -87,8 +88,10 @@ class Environment:
     """That many unpredictable bytes."""
     lock_directory: Callable[[Path], DirectoryLock] = DataDirLock
     """Create and lock the data directory. Raises DataDirError."""
-    reserve_ports: Callable[[Settings, AsyncExitStack], tuple[socket.socket, socket.socket | None]] = reserve_ports
-    """Bind the port for Kafka clients and, if enabled, the admin port. Raises OSError."""
+    reserve_ports: Callable[[Settings, AsyncExitStack], ReservedPorts] = reserve_ports
+    """Bind the ports for Kafka clients and, if enabled, for other nodes and the admin port. Raises OSError."""
+    open_connection: OpenConnection = asyncio.open_connection
+    """Connect to a host and port. Raises OSError."""
     logs: LogFiles = field(default_factory=DiskLogFiles)
     make_catalog: Callable[[str], Catalog] = Catalog
     """Return the catalog of a URL, not opened yet."""

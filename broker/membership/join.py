@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from typing import Final
 
 from broker.membership.lease import Claimant, wait_until_free
 from broker.membership.log_identity import why_blank_catalog_refused
@@ -20,6 +21,10 @@ from s3stream.errors import CatalogError
 from s3stream.maintain.manifest_store import check_catalog_is_newest, newest_manifest_key
 from s3stream.store.interface import ObjectStore
 from wal.owner import Owner
+
+NO_ADDRESS: Final = ("", 0)
+"""Address of a node that takes no connections from others."""
+ALL_ADDRESSES: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound to
 
 
 async def open_catalog_and_stores(
@@ -61,6 +66,16 @@ async def open_catalog_and_stores(
     return stores
 
 
+def internal_address(settings: Settings, bound: socket.socket | None) -> tuple[str, int]:
+    """Return the host and port that other nodes connect to, for the bound internal port."""
+    if bound is None:
+        return NO_ADDRESS
+    cluster, listener = settings.cluster, settings.listener
+    announced = listener.advertised_host or listener.host
+    host = cluster.internal_advertised_host or cluster.internal_host or announced
+    return socket.gethostname() if host in ALL_ADDRESSES else host, int(bound.getsockname()[1])
+
+
 def log_owner(settings: Settings, catalog: Catalog, node_epoch: int) -> Owner:
     """Owner of the node's log in an epoch."""
     return Owner(settings.node.node_id, node_epoch, settings.node.cluster, catalog.identity())
@@ -79,9 +94,10 @@ async def join(
     *,
     host: str,
     port: int,
+    internal: tuple[str, int],
     now_ms: Callable[[], int],
 ) -> NodeInfo:
-    """Register the node with the address that clients connect to, once no other process has its id.
+    """Register the node with the addresses that clients and other nodes connect to, once no other process has its id.
 
     Raises NodeInUse when one has it, and WalError when the node must not continue with the log that was found.
     """
@@ -101,6 +117,7 @@ async def join(
         lease_ms=settings.catalog.lease_ms,
         now_ms=now_ms(),
         rack=settings.listener.rack,
+        internal=internal,
     )
 
 
@@ -115,6 +132,7 @@ async def register(
     lease_ms: int,
     now_ms: int,
     rack: str = "",
+    internal: tuple[str, int] = NO_ADDRESS,
 ) -> NodeInfo:
     """Register this process as the node, in the epoch after `seen`; that fences the process that had the id before.
 
@@ -129,4 +147,5 @@ async def register(
         holder=NodeHolder(claimant.host_name, os.getpid(), claimant.lock_id),
         after_epoch=0 if seen is None else seen.epoch,
         rack=rack,
+        internal=internal,
     )

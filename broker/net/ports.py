@@ -2,30 +2,52 @@
 
 import socket
 from contextlib import AsyncExitStack, ExitStack
+from typing import NamedTuple
 
 from broker.net.server import bind
 from broker.settings.checks import share_port
 from broker.settings.model import Settings
 
 
-def reserve_ports(settings: Settings, stack: ExitStack | AsyncExitStack) -> tuple[socket.socket, socket.socket | None]:
-    """Bind the port for Kafka clients and, if enabled, the admin port; `stack` closes them.
+class ReservedPorts(NamedTuple):
+    """Bound sockets that do not listen yet. None: not wanted."""
+
+    clients: socket.socket
+    internal: socket.socket | None
+    """For other nodes."""
+    admin: socket.socket | None
+
+
+def reserve_ports(settings: Settings, stack: ExitStack | AsyncExitStack) -> ReservedPorts:
+    """Bind the ports for Kafka clients and, if enabled, for other nodes and the admin port; `stack` closes them.
 
     Raises OSError with a message of one line.
     """
     listener, admin = settings.listener, settings.admin
-    bound = _reserve("cannot listen on", listener.host, listener.port, stack)
-    if not admin.enabled:
-        return bound, None
-    admin_bound = _reserve("admin port", admin.host, admin.port, stack)
-    # Sockets that do not listen yet may share an address, and only now are the hosts' names resolved.
-    (host, port), (admin_host, admin_port) = bound.getsockname()[:2], admin_bound.getsockname()[:2]
-    if port == admin_port and share_port(host, admin_host):
+    clients = _reserve("cannot listen on", listener.host, listener.port, stack)
+    internal = admin_bound = None
+    if settings.internal_port is not None:
+        internal = _reserve("internal port", settings.internal_host, settings.internal_port, stack)
+        _check_distinct(f"internal port {settings.internal_host}:{settings.internal_port}", internal, clients)
+    if admin.enabled:
+        name = f"admin port {admin.host}:{admin.port}"
+        admin_bound = _reserve("admin port", admin.host, admin.port, stack)
+        _check_distinct(name, admin_bound, clients)
+        if internal is not None:
+            _check_distinct(name, admin_bound, internal, "other nodes")
+    return ReservedPorts(clients, internal, admin_bound)
+
+
+def _check_distinct(name: str, bound: socket.socket, other: socket.socket, served: str = "Kafka clients") -> None:
+    """Raise OSError if two sockets share an address.
+
+    Sockets that do not listen yet may, and only now are the hosts' names resolved.
+    """
+    (host, port), (other_host, other_port) = bound.getsockname()[:2], other.getsockname()[:2]
+    if port == other_port and share_port(other_host, host):
         raise OSError(
-            f"admin port {admin.host}:{admin.port}: Kafka clients are served at this address ({listener.host}:{port}): "
-            "give one of them another port"
+            f"{name}: {served} are served at this address ({other_host}:{other_port}): give one of them another port"
         )
-    return bound, admin_bound
 
 
 def _reserve(what: str, host: str, port: int, stack: ExitStack | AsyncExitStack) -> socket.socket:

@@ -1,6 +1,7 @@
 """Rules about settings that concern more than one of them."""
 
 import re
+from itertools import combinations
 from typing import Final
 
 from broker.settings.errors import SettingsError
@@ -47,19 +48,17 @@ def check_together(settings: Settings) -> None:
 
 
 def _check_ports(settings: Settings) -> None:
-    """Refuse one address for Kafka clients and the admin port."""
+    """Refuse one address for two of: Kafka clients, other nodes, the admin port."""
     listener, admin = settings.listener, settings.admin
-    if not admin.enabled or not admin.port or admin.port != listener.port or not share_port(listener.host, admin.host):
-        return
-    if listener.host == admin.host:
-        raise SettingsError(
-            f"setting admin.port: {admin.port} is also listener.port, at the same address ({admin.host}): change "
-            "one of them"
-        )
-    raise SettingsError(
-        f"setting admin.port: {admin.port} is also listener.port, and {listener.host} includes {admin.host}: change "
-        "one of them"
-    )
+    taken = [("listener.port", listener.host, listener.port)]
+    if settings.internal_port is not None:
+        taken.append(("cluster.internal_port", settings.internal_host, settings.internal_port))
+    if admin.enabled:
+        taken.append(("admin.port", admin.host, admin.port))
+    for (other, other_host, other_port), (name, host, port) in combinations(taken, 2):
+        if port and port == other_port and share_port(other_host, host):
+            how = f"at the same address ({host})" if host == other_host else f"and {other_host} includes {host}"
+            raise SettingsError(f"setting {name}: {port} is also {other}, {how}: change one of them")
 
 
 def share_port(host: str, other: str) -> bool:

@@ -68,6 +68,28 @@ class NodeSettings(Area):
     )
 
 
+class ClusterSettings(Area):
+    """The internal port, which other nodes of the cluster connect to. Clients need not reach it."""
+
+    internal_port: Port | None = Field(
+        default=None,
+        description=(
+            "Port to listen on for other nodes; 0: any free port. Unset: any free port if the catalog is on "
+            "PostgreSQL, none on SQLite. A node without it shares no partitions with others."
+        ),
+    )
+    internal_host: str = Field(
+        default="", description="Address to listen on for other nodes. Empty: the one of the listener."
+    )
+    internal_advertised_host: str = Field(
+        default="",
+        description=(
+            "Host name that other nodes connect to. Empty: `cluster.internal_host`, or the host announced to clients; "
+            "the machine's name in place of all addresses (0.0.0.0)."
+        ),
+    )
+
+
 class AdminSettings(Area):
     """The HTTP port for metrics, status and maintenance. It has no authentication: keep it on loopback."""
 
@@ -93,6 +115,7 @@ class Settings(Area):
     node: NodeSettings = NodeSettings()
     listener: ListenerSettings = ListenerSettings()
     network: NetworkSettings = NetworkSettings()
+    cluster: ClusterSettings = ClusterSettings()
     wal: WalArea = WalArea()
     storage: StorageArea = StorageArea()
     objects: ObjectsSettings = ObjectsSettings()
@@ -122,6 +145,18 @@ class Settings(Area):
     def catalog_url(self) -> str:
         """URL of the catalog's database."""
         return self.catalog.url or f"sqlite:///{(self.node.data_dir / 'catalog.db').resolve()}"
+
+    @property
+    def internal_host(self) -> str:
+        """Address to listen on for other nodes."""
+        return self.cluster.internal_host or self.listener.host
+
+    @property
+    def internal_port(self) -> int | None:
+        """Port to listen on for other nodes, 0 for any; None: do not listen."""
+        if self.cluster.internal_port is not None:
+            return self.cluster.internal_port
+        return None if self.one_machine else 0
 
     @property
     def one_machine(self) -> bool:

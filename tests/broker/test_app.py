@@ -106,12 +106,21 @@ async def test_what_keeps_a_node_from_starting_is_one_line(tmp_path: Path) -> No
         with pytest.raises(StartError, match=f"admin port 127.0.0.1:{port}: Address already in use"):
             async with running_node(tmp_path, admin_port=port):
                 pass
+        with pytest.raises(StartError, match=f"internal port 127.0.0.1:{port}: Address already in use"):
+            async with running_node(tmp_path, cluster_internal_port=port):
+                pass
         assert not (tmp_path / "data" / "wal").exists(), "nothing is made before the ports are found free"
         assert not (tmp_path / "data" / "catalog.db").exists()
     finally:
         taken.close()
     with pytest.raises(StartError, match=r"admin port 127\.1:\d+: Kafka clients are served at this address"):
         async with running_node(tmp_path, port=port, admin_port=port, admin_host="127.1"):
+            pass
+    with pytest.raises(StartError, match=r"internal port 127\.1:\d+: Kafka clients are served at this address"):
+        async with running_node(tmp_path, port=port, cluster_internal_port=port, cluster_internal_host="127.1"):
+            pass
+    with pytest.raises(StartError, match=r"admin port 127\.1:\d+: other nodes are served at this address"):
+        async with running_node(tmp_path, cluster_internal_port=port, admin_port=port, admin_host="127.1"):
             pass
     async with running_node(tmp_path):
         pass

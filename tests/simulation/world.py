@@ -11,7 +11,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import structlog
 
@@ -22,6 +22,7 @@ import s3stream.catalog.database
 from broker.app import StartError, run_node
 from broker.membership.environment import Environment
 from broker.net.connection import Connection
+from broker.net.ports import ReservedPorts
 from broker.node import Node
 from broker.settings.data_dir import DataDirError
 from broker.settings.model import Settings
@@ -277,13 +278,21 @@ class SimNode:
             random_bytes=random.randbytes,
             lock_directory=lambda _path: _Lock(self, process),
             reserve_ports=self._reserve_ports,
+            open_connection=lambda host, port: world.network.connect(self.host, (host, port)),
             logs=self.logs,
             make_catalog=lambda url: faulty_catalog(url, world.catalog_faults, random),
             make_stores=lambda _settings, _rng: {STORE: SimStore(world.store)},
         )
 
-    def _reserve_ports(self, settings: Settings, _stack: object) -> Any:
-        return Port(self.world.network, settings.listener.host, settings.listener.port), None
+    def _reserve_ports(self, settings: Settings, _stack: object) -> ReservedPorts:
+        network = self.world.network
+        clients = Port(network, settings.listener.host, settings.listener.port)
+        port = settings.internal_port
+        return ReservedPorts(
+            cast("socket.socket", clients),
+            None if port is None else cast("socket.socket", Port(network, settings.internal_host, port)),
+            None,
+        )
 
     # what can happen to it
 

@@ -25,7 +25,6 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -75,6 +74,7 @@ async def running_nodes(folder: Path, count: int, catalog_url: str = "", **wante
     shared = {
         "catalog_url": catalog_url or f"sqlite:///{folder}/catalog.db",
         "objects_path": folder / "objects",
+        "cluster_internal_port": 0,
         **wanted,
     }
     async with AsyncExitStack() as stack:
@@ -83,9 +83,6 @@ async def running_nodes(folder: Path, count: int, catalog_url: str = "", **wante
             for node_id in range(1, count + 1)
         ]
         await until(lambda: all(len(node.members.living()) == count for node in nodes), timeout_s=60, pause_s=0.01)
-        for node in nodes:  # as if they took connections from each other
-            others = [other.node_id for other in nodes if other is not node]
-            node.topics._others = partial(list, others)  # type: ignore[method-assign]  # noqa: SLF001
         yield nodes
 
 

@@ -60,6 +60,14 @@ BAD = {
         {"ANABRANCH_ADMIN_PORT": "9092", "ANABRANCH_ADMIN_HOST": "localhost"},
         "setting admin.port: 9092 is also listener.port, and 127.0.0.1 includes localhost",
     ),
+    "one port for clients and nodes": (
+        {"ANABRANCH_CLUSTER_INTERNAL_PORT": "9092"},
+        "setting cluster.internal_port: 9092 is also listener.port, at the same address (127.0.0.1): change one",
+    ),
+    "one port for nodes and the admin": (
+        {"ANABRANCH_CLUSTER_INTERNAL_PORT": "9644", "ANABRANCH_CLUSTER_INTERNAL_HOST": "0.0.0.0"},
+        "setting admin.port: 9644 is also cluster.internal_port, and 0.0.0.0 includes 127.0.0.1",
+    ),
     "no such variable": (
         {"ANABRANCH_PROT": "9093"},
         "environment variable ANABRANCH_PROT: no setting has this name; the nearest is ANABRANCH_PORT",
@@ -122,6 +130,21 @@ def test_names_are_unique_and_slips_are_noticed() -> None:
 )
 def test_ports_that_do_not_meet_are_accepted(environment: dict[str, str]) -> None:
     assert load({}, environment).listener.port == int(environment["ANABRANCH_PORT"])
+
+
+@pytest.mark.parametrize(
+    ("environment", "port"),
+    [
+        ({}, None),
+        ({"ANABRANCH_CATALOG_URL": "postgresql://h/d"}, 0),
+        ({"ANABRANCH_CLUSTER_INTERNAL_PORT": "0"}, 0),
+        ({"ANABRANCH_CATALOG_URL": "postgresql://h/d", "ANABRANCH_CLUSTER_INTERNAL_PORT": "7000"}, 7000),
+    ],
+)
+def test_a_node_listens_for_others_where_there_may_be_some(environment: dict[str, str], port: int | None) -> None:
+    settings = load({}, {"ANABRANCH_HOST": "192.0.2.1", **environment})
+    assert settings.internal_port == port
+    assert settings.internal_host == "192.0.2.1"
 
 
 def test_the_variables_of_the_projects_own_tools_are_known() -> None:

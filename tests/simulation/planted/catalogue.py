@@ -149,8 +149,8 @@ PLANTED: Sequence[Planted] = (
         [
             Edit(
                 "broker.net.connection",
-                "        if outstanding[0] is not exchange:\n            return\n",
-                "        outstanding.remove(exchange)\n        outstanding.appendleft(exchange)\n",
+                "        if self.peer is None:\n            return False\n        self._outstanding.remove",
+                "        self._outstanding.remove",
             )
         ],
         found_by=ORDER,
