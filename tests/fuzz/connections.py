@@ -2,7 +2,8 @@
 
 A node serves many inputs in a row, so that one finds what others left behind. After each input, no request may have
 failed inside the node, nobody's exception may be lost, no memory for requests may be held, and another client must be
-served. The first byte says in what pieces the rest arrives.
+served. The first byte says in what pieces the rest arrives, and where: at the port for clients, or at the internal one,
+from a stranger or from another node.
 """
 
 import asyncio
@@ -15,12 +16,17 @@ from typing import Any, Final
 
 import structlog
 
+from broker.cluster.handshake import NONCE_BYTES, Role, make_proof
+from broker.handlers.internal import INTERNAL_HANDLERS
 from broker.node import Node
 from broker.settings.model import Settings
 from protocol.errors import ErrorCode
 from protocol.messages.api_versions import ApiVersionsRequest
 from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from protocol.messages.find_coordinator import FindCoordinatorRequest
+from protocol.messages.internal.authenticate import AuthenticateRequest
+from protocol.messages.internal.hello import HelloRequest
+from protocol.registry import APIS, INTERNAL_APIS
 from tests.fuzz.messages import NAMES, TOPIC_IDS, TOPICS, random_frame
 from tests.fuzz.target import Choices, Target
 from tests.simulation.loop import CALLBACKS_MAX
@@ -38,6 +44,9 @@ SERVED_S: Final = 0.2
 AFTER_S: Final = 0.5
 PIECES_MAX: Final = 40
 PARTITIONS_MAX: Final = 60
+INTERNAL_PORT: Final = 9093
+CLIENT, STRANGER, OTHER_NODE = range(3)
+"""Senders of an input, by the number in the upper bits of its first byte; larger ones are clients."""
 MEMORY: Final = "/dev/shm" if Path("/dev/shm").is_dir() else None
 CONFIGS: Final = {
     "compacted": {"cleanup.policy": "compact"},
@@ -58,7 +67,8 @@ class FuzzedNode(SimNode):
         settings = super().settings
         topic = settings.topic.model_copy(update={"partitions_max": PARTITIONS_MAX})
         telemetry = settings.telemetry.model_copy(update={"enabled": True})
-        return settings.model_copy(update={"topic": topic, "telemetry": telemetry})
+        cluster = settings.cluster.model_copy(update={"internal_port": INTERNAL_PORT})
+        return settings.model_copy(update={"topic": topic, "telemetry": telemetry, "cluster": cluster})
 
 
 class Rig:
@@ -145,12 +155,33 @@ class Rig:
     async def connect(self, host: str) -> RawClient:
         return RawClient(*await self.world.network.connect(host, self.world.nodes[0].address))
 
-    async def feed(self, pieces: list[bytes]) -> None:
+    async def connect_to_internal_port(self, sender: int) -> RawClient:
+        """Connect as a stranger, or as a node that knows the cluster's secret."""
+        node = self.node
+        address = (self.world.nodes[0].host, INTERNAL_PORT)
+        client = RawClient(*await self.world.network.connect("stranger", address))
+        if sender == OTHER_NODE:
+            hello = HelloRequest(
+                cluster=node.cluster_id,
+                node_id=node.node_id + 1,
+                node_epoch=1,
+                target_id=node.node_id,
+                target_epoch=node.node_epoch,
+                nonce=bytes(NONCE_BYTES),
+            )
+            challenge = await client.call(hello)
+            secret = await node.catalog.secret(b"")
+            proof = make_proof(secret, Role.SENDER, hello, challenge.nonce)
+            await client.call(AuthenticateRequest(proof=proof))
+        return client
+
+    async def feed(self, pieces: list[bytes], sender: int) -> None:
         """Send the pieces on a new connection, then leave, and check what is left behind."""
         world, node = self.world, self.node
         failures = node.request_failures
         world.trace.lines.clear()
-        client = await self.connect("stranger")
+        internal = sender in {STRANGER, OTHER_NODE}
+        client = await (self.connect_to_internal_port(sender) if internal else self.connect("stranger"))
         for piece in pieces:
             client.send_bytes(piece)
             await asyncio.sleep(0.005)
@@ -164,6 +195,9 @@ class Rig:
         assert not node.failed.done(), node.failed.result()
         assert node.server.bytes_held == 0
         assert len(node.server.connections) <= 2
+        assert node.internal is not None
+        assert node.internal.bytes_held == 0
+        assert not node.internal.connections
         answer = await self.other.call(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3)
         assert answer.error_code == ErrorCode.NONE
 
@@ -183,13 +217,14 @@ class Rigs:
         if rig.inputs == COLD_INPUTS:
             rig.run(rig.find_coordinators())
         choices = Choices(data)
-        size = (1 << 16, 1000, 50, 7)[choices.number(1) % 4]
+        first = choices.number(1)
+        size, sender = (1 << 16, 1000, 50, 7)[first % 4], first // 64
         rest = choices.rest()
         for placeholder, topic_id in zip(TOPIC_IDS, rig.ids, strict=False):
             rest = rest.replace(placeholder, topic_id)
         size = max(size, len(rest) // PIECES_MAX)
         try:
-            rig.run(rig.feed([rest[at : at + size] for at in range(0, len(rest), size)]))
+            rig.run(rig.feed([rest[at : at + size] for at in range(0, len(rest), size)], sender))
         except BaseException:
             with suppress(Exception):  # it may have failed for good
                 self.close()
@@ -202,8 +237,10 @@ class Rigs:
 
 
 def fresh(random: Random) -> bytes:
-    frames = b"".join(random_frame(random) for _ in range(random.choice((1, 1, 2, 3, 6))))
-    return bytes((random.choice((0, 0, 0, 1, 2, 3)),)) + frames
+    sender = random.choice((CLIENT, CLIENT, CLIENT, CLIENT, STRANGER, OTHER_NODE))
+    apis = {STRANGER: [*INTERNAL_APIS.values()], OTHER_NODE: [APIS[key] for key in INTERNAL_HANDLERS]}.get(sender)
+    frames = b"".join(random_frame(random, apis) for _ in range(random.choice((1, 1, 2, 3, 6))))
+    return bytes((random.choice((0, 0, 0, 1, 2, 3)) + 64 * sender,)) + frames
 
 
 def seeds() -> list[bytes]:
