@@ -64,6 +64,7 @@ def _samples(node: Node) -> Iterator[Sample]:
     for area, stats in (("network", node.server.stats), ("storage", node.storage.stats)):
         for name, value in _numbers(stats):
             yield f"{area}_{name}_total", {}, value
+    yield from _internal_samples(node)
     yield from _client_samples(node)
     for name, value in _numbers(node.compaction.stats):
         yield f"compaction_{name}_total", {}, value
@@ -91,6 +92,14 @@ def _storage_samples(node: Node) -> Iterator[Sample]:
     yield "log_cache_bytes", {}, storage.log_cache_bytes
     yield "uncommitted_bytes", {}, storage.uncommitted_bytes
     yield "block_cache_bytes", {}, storage.block_cache_bytes
+
+
+def _internal_samples(node: Node) -> Iterator[Sample]:
+    """Samples of the internal port, if there is one."""
+    if node.internal is not None:
+        yield "internal_connections", {}, len(node.internal.connections)
+        for name, value in _numbers(node.internal.stats):
+            yield f"internal_{name}_total", {}, value
 
 
 def _client_samples(node: Node) -> Iterator[Sample]:

@@ -64,6 +64,18 @@ async def test_a_new_topic_is_spread_over_the_nodes_and_served_when_it_is_answer
         await eventually(lambda node=node: leaders(node, "t") == leaders(nodes[1], "t"))
 
 
+async def test_nodes_share_new_partitions_only_if_each_takes_connections(tmp_path: Path) -> None:
+    shared = {"catalog_url": f"sqlite:///{tmp_path}/catalog.db", "objects_path": tmp_path / "objects"}
+    async with (
+        running_node(tmp_path / "1", node_id=1, **shared, cluster_internal_port=0) as linked,
+        running_node(tmp_path / "2", node_id=2, **shared) as alone,
+    ):
+        for node in (linked, alone):
+            await eventually(lambda node=node: len(node.members.living()) == 2)
+            await node.topics.create(f"of-{node.node_id}", partitions=4, configs={})
+        assert led(linked, "of-1") == led(alone, "of-2") == [0, 1, 2, 3]
+
+
 async def test_partitions_added_through_any_node_are_served_by_all(nodes: list[Node]) -> None:
     await nodes[0].topics.create("t", partitions=1, configs={})
     await nodes[2].topics.grow("t", 7)
