@@ -13,7 +13,7 @@ Times are ms since 1970 and are always passed in. Errors are those of `s3stream.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -21,6 +21,7 @@ from sqlalchemy import Connection
 
 from s3stream.catalog import changes, configs, detach, nodes, objects, rows, topics
 from s3stream.catalog import manifest_rows as state_rows
+from s3stream.catalog import takeover as takeovers
 from s3stream.catalog.database import Database
 from s3stream.catalog.manifest_state import CatalogState
 from s3stream.catalog.restore import Advance, CatalogContents, advance, restore
@@ -30,10 +31,12 @@ from s3stream.catalog.values import (
     CompactionCommit,
     DetachedTopic,
     NewTopic,
+    NodeBeat,
     NodeHolder,
     NodeInfo,
     OpenStream,
     Pulse,
+    Takeover,
     TopicInfo,
     UploadCommit,
     WalInfo,
@@ -152,9 +155,45 @@ class Catalog:
         """Show that the node lives, and extend its lease. Raises NodeFenced when the epoch is old."""
         return await self._database.beat(lambda c: nodes.beat(c, node_id, node_epoch, now_ms + lease_ms))
 
-    async def stop_node(self, node_id: int, node_epoch: int, *, drained_wal: str | None, now_ms: int) -> None:
-        """End the lease of a node that stops, and mark its log, if named, as drained. Raises NodeFenced."""
-        await self._database.write(lambda c: nodes.stop_node(c, node_id, node_epoch, drained_wal, now_ms))
+    async def stop_node(
+        self, node_id: int, node_epoch: int, *, drained_wal: str | None, successors: Sequence[int] = (), now_ms: int
+    ) -> None:
+        """End the lease of a node that stops, and mark its log, if named, as drained. Raises NodeFenced.
+
+        The partitions of a node that is drained go to the successors, if there are any.
+        """
+        await self._database.write(lambda c: nodes.stop_node(c, node_id, node_epoch, drained_wal, successors, now_ms))
+
+    async def take_over(
+        self,
+        node_id: int,
+        seen: NodeBeat,
+        *,
+        wal_id: str | None,
+        recoverer: tuple[int, int],
+        leaders: Sequence[int],
+        now_ms: int,
+    ) -> int:
+        """Fence a node that is dead: it has not beaten since `seen`. Returns the epoch in which the caller acts for it.
+
+        The caller, `recoverer` by node id and epoch, recovers its log `wal_id`, which it has open (None: there is none
+        to recover). Its partitions are placed over `leaders`. Raises NodeInUse when it is alive or another node was
+        faster, NodeFenced when the caller is fenced, CatalogError when the node's log is another one.
+        """
+        return await self._change(lambda c: takeovers.take_over(c, node_id, seen, wal_id, recoverer, leaders, now_ms))
+
+    async def release_recovered(
+        self, node_id: int, node_epoch: int, wal_id: str, *, kept: Collection[int], now_ms: int
+    ) -> None:
+        """Let others open the streams of a dead node, except `kept`: its log has nothing past their ends.
+
+        If none is kept the log is drained. Raises NodeFenced.
+        """
+        await self._change(lambda c: takeovers.release_recovered(c, node_id, node_epoch, wal_id, kept, now_ms))
+
+    async def return_streams(self, node_id: int, node_epoch: int) -> None:
+        """Let a dead node lead what it still owns, and wait for its return. Raises NodeFenced."""
+        await self._change(lambda c: takeovers.return_streams(c, node_id, node_epoch))
 
     async def remove_node(self, node_id: int, *, now_ms: int) -> None:
         """Remove the registration of a node that is dead and leads nothing. Raises NodeInUse, NotFound."""
@@ -174,13 +213,22 @@ class Catalog:
         """Return every log that the node has used, in the order of their last use."""
         return await self._database.read(lambda c: nodes.list_wals(c, node_id))
 
-    async def open_wal(self, wal_id: str, *, node_id: int, node_epoch: int, location: str, now_ms: int) -> None:
+    async def open_wal(
+        self,
+        wal_id: str,
+        *,
+        node_id: int,
+        node_epoch: int,
+        location: str,
+        takeover: Takeover = Takeover.NONE,
+        now_ms: int,
+    ) -> None:
         """Register the log that the node acknowledges into from now on.
 
         Raises NodeFenced; CatalogError when the log was given up, or another log may hold records of the node's
         streams.
         """
-        await self._change(lambda c: nodes.open_wal(c, wal_id, node_id, node_epoch, location, now_ms))
+        await self._change(lambda c: nodes.open_wal(c, wal_id, node_id, node_epoch, location, takeover, now_ms))
 
     async def reclaim_streams(self, wal_id: str, *, node_id: int, node_epoch: int, claimed_epoch: int) -> None:
         """Before a recovery: make an older copy of the catalog know that the node's log may hold records of streams.

@@ -9,14 +9,13 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, func, insert, inspect, literal, select, update
 
-from s3stream.catalog.rows import CHANGE, check_node, next_change
+from s3stream.catalog.rows import CHANGE, ENDED, check_node, next_change
 from s3stream.catalog.schema import cluster, counters, nodes, streams, wals
+from s3stream.catalog.takeover import end_recovery, give_leadership
 from s3stream.catalog.topics import NOBODY
-from s3stream.catalog.values import NodeBeat, NodeHolder, NodeInfo, Pulse, WalInfo, WalState
+from s3stream.catalog.values import NodeBeat, NodeHolder, NodeInfo, Pulse, Takeover, WalInfo, WalState
 from s3stream.errors import CatalogError, NodeFenced, NodeInUse, NotFound
 
-ENDED: Final = 0
-"""End of the lease of a node that has stopped cleanly."""
 REMOVED_MAX: Final = -1
 """Upper bound of the lease end of a removed node: minus the time of its removal, or this."""
 DEVICE: Final = "device"
@@ -45,6 +44,9 @@ _WAL_COLUMNS: Final = (
     wals.c.location,
     wals.c.state,
     wals.c.seen_ms,
+    wals.c.takeover,
+    wals.c.recoverer,
+    wals.c.recoverer_epoch,
 )
 
 
@@ -115,7 +117,8 @@ def register_node(connection: Connection, wanted: NodeInfo, after_epoch: int | N
         "internal_port": wanted.internal_port,
         "beat": 0,
     }
-    next_change(connection)
+    change = next_change(connection)
+    end_recovery(connection, wanted.node_id, change)
     if found is None:
         connection.execute(insert(nodes).values(node_id=wanted.node_id, **values))
     else:
@@ -151,14 +154,22 @@ def beat(connection: Connection, node_id: int, node_epoch: int, lease_until_ms: 
     return Pulse(beats, rows[0][-2])
 
 
-def stop_node(connection: Connection, node_id: int, node_epoch: int, drained_wal: str | None, now_ms: int) -> None:
-    """End the lease; mark the node's log as drained, and release its streams."""
+def stop_node(
+    connection: Connection,
+    node_id: int,
+    node_epoch: int,
+    drained_wal: str | None,
+    successors: Sequence[int],
+    now_ms: int,
+) -> None:
+    """End the lease; mark the node's log as drained, release its streams, and let the successors lead them."""
     check_node(connection, node_id, node_epoch)
-    next_change(connection)
+    change = next_change(connection)
     connection.execute(update(nodes).where(nodes.c.node_id == node_id).values(lease_until_ms=ENDED))
     if drained_wal is not None:
         _set_state(connection, drained_wal, WalState.DRAINED, now_ms)
-        _release_streams(connection, node_id)
+        _release_streams(connection, node_id, change)
+        give_leadership(connection, node_id, successors, change)
 
 
 def remove_node(connection: Connection, node_id: int, now_ms: int) -> None:
@@ -175,6 +186,8 @@ def remove_node(connection: Connection, node_id: int, now_ms: int) -> None:
     led = connection.execute(select(func.count()).select_from(streams).where(streams.c.leader == node_id)).scalar_one()
     if led:
         raise NodeInUse(f"node {node_id} leads {led} partitions")
+    if count_open_streams(connection, node_id):
+        raise NodeInUse(f"the log of node {node_id} is being recovered")
     next_change(connection)
     connection.execute(update(nodes).where(row).values(epoch=nodes.c.epoch + 1, lease_until_ms=removed))
 
@@ -211,11 +224,19 @@ def list_all_wals(connection: Connection) -> Sequence[WalInfo]:
 
 
 def _to_wal(row: Row[*tuple[Any, ...]]) -> WalInfo:
-    wal_id, node_id, node_epoch, location, state, seen_ms = row
-    return WalInfo(wal_id, node_id, node_epoch, location, WalState(state), seen_ms)
+    wal_id, node_id, node_epoch, location, state, seen_ms, takeover, *recoverer = row
+    return WalInfo(wal_id, node_id, node_epoch, location, WalState(state), seen_ms, Takeover(takeover), *recoverer)
 
 
-def open_wal(connection: Connection, wal_id: str, node_id: int, node_epoch: int, location: str, now_ms: int) -> None:
+def open_wal(
+    connection: Connection,
+    wal_id: str,
+    node_id: int,
+    node_epoch: int,
+    location: str,
+    takeover: Takeover,
+    now_ms: int,
+) -> None:
     """Register the log that the node acknowledges into from now on."""
     check_node(connection, node_id, node_epoch)
     known = {wal.wal_id: wal for wal in list_wals(connection, node_id)}
@@ -236,6 +257,9 @@ def open_wal(connection: Connection, wal_id: str, node_id: int, node_epoch: int,
         "location": location,
         "state": int(WalState.OPEN),
         "seen_ms": now_ms,
+        "takeover": takeover,
+        "recoverer": NOBODY,
+        "recoverer_epoch": 0,
     }
     if found is None:
         connection.execute(insert(wals).values(wal_id=wal_id, **values))
@@ -264,18 +288,18 @@ def give_up_wal(connection: Connection, wal_id: str, seen: NodeInfo, now_ms: int
     state = {wal.wal_id: wal.state for wal in list_wals(connection, seen.node_id)}.get(wal_id)
     if state is None or state is WalState.DRAINED:
         raise NotFound(f"node {seen.node_id} has no log {wal_id} that may hold records")
-    if state is WalState.OPEN:
+    change = next_change(connection)
+    if state is not WalState.GIVEN_UP:
         _set_state(connection, wal_id, WalState.GIVEN_UP, now_ms)
-        _release_streams(connection, seen.node_id)
+        _release_streams(connection, seen.node_id, change)
     # A process that was only paused or cut off must not continue to acknowledge into a log that is never read again.
     row = nodes.c.node_id == seen.node_id
-    next_change(connection)
     connection.execute(update(nodes).where(row).values(epoch=fenced.epoch, lease_until_ms=fenced.lease_until_ms))
 
 
-def _release_streams(connection: Connection, node_id: int) -> None:
+def _release_streams(connection: Connection, node_id: int, change: int) -> None:
     """Leave the node's streams without owner: nothing past their ends is left to be read. They keep their leader."""
-    free = {"node_id": NOBODY, "wal_id": "", "changed": next_change(connection)}
+    free = {"node_id": NOBODY, "wal_id": "", "changed": change}
     connection.execute(update(streams).where(streams.c.node_id == node_id).values(free))
 
 

@@ -12,8 +12,8 @@ from sqlalchemy import Connection, Table, func, insert, select, update
 
 from s3stream.catalog.manifest_rows import MANIFEST_COUNTER
 from s3stream.catalog.manifest_state import TopicState
-from s3stream.catalog.nodes import DEVICE, ENDED
-from s3stream.catalog.rows import chunks
+from s3stream.catalog.nodes import DEVICE
+from s3stream.catalog.rows import ENDED, chunks
 from s3stream.catalog.schema import (
     cluster,
     configs,
@@ -28,7 +28,7 @@ from s3stream.catalog.schema import (
     topics,
     wals,
 )
-from s3stream.catalog.topics import NO_TIMESTAMP
+from s3stream.catalog.topics import NO_TIMESTAMP, NOBODY
 from s3stream.catalog.values import DetachedTopic, WalInfo
 from s3stream.errors import CatalogError
 from s3stream.model import ObjectInfo, StreamRange
@@ -158,6 +158,9 @@ def _wal_row(wal: WalInfo) -> Mapping[str, Any]:
         "location": wal.location,
         "state": int(wal.state),
         "seen_ms": wal.seen_ms,
+        "takeover": wal.takeover,
+        "recoverer": NOBODY,
+        "recoverer_epoch": 0,
     }
 
 

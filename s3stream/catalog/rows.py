@@ -28,6 +28,8 @@ CHANGE: Final = "change"
 """Counter of the changes that other nodes must see."""
 CHANGE_CHANNEL: Final = "anabranch_change"
 """Channel of PostgreSQL on which each of them is told."""
+ENDED: Final = 0
+"""End of the lease of a node that has stopped cleanly, or is dead and was taken over."""
 CHUNK: Final = 5_000
 """Ids per statement: below SQLite's 32,766 variables and PostgreSQL's 65,535."""
 

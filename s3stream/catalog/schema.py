@@ -14,6 +14,8 @@ The same statements run on SQLite and PostgreSQL. Invariants:
 - The log that a node acknowledges into has a row in `wals`, OPEN, before the first acknowledgement.
 - `wal_id` of a stream names the one log that may hold records past the stream's end. It changes only with the stream's
   owner, and a stream without owner has none: whoever opens it next may assign the offsets from its end on.
+- A node whose log is FENCED is dead: its epoch belongs to the recoverer, who acts for it. Its streams have other
+  leaders, but no other owner before the log has nothing past their ends.
 - What other nodes must see of a change has the number of the change, from the counter `change`: a node that has seen
   all up to a number reads what has a larger one. Of rows that are gone only the number of the last such change is kept
   (`last_deletion`), as for configs (`last_config`).
@@ -65,6 +67,9 @@ wals = Table(
     Column("location", Text),  # path on the node's machine
     Column("state", Integer),
     Column("seen_ms", BigInteger),  # last change of this row
+    Column("takeover", Text),  # who else may open it
+    Column("recoverer", BigInteger),  # node that recovers it, or -1
+    Column("recoverer_epoch", BigInteger),
 )
 
 topics = Table(
@@ -285,6 +290,14 @@ MIGRATIONS: Final[Sequence[tuple[int, Sequence[str]]]] = (
             "CREATE INDEX topics_changed ON topics (changed)",
             "CREATE INDEX streams_changed ON streams (changed)",
             "INSERT INTO counters (name, next) VALUES ('change', 0), ('last_deletion', 0), ('last_config', 0)",
+        ),
+    ),
+    (
+        8,
+        (
+            "ALTER TABLE wals ADD COLUMN takeover TEXT NOT NULL DEFAULT 'none'",
+            "ALTER TABLE wals ADD COLUMN recoverer BIGINT NOT NULL DEFAULT -1",
+            "ALTER TABLE wals ADD COLUMN recoverer_epoch BIGINT NOT NULL DEFAULT 0",
         ),
     ),
 )

@@ -115,7 +115,7 @@ def _add_streams(
     """Insert partitions, given as indexes by topic, and their streams."""
     places = [(topic, idx) for topic, indexes in wanted.items() for idx in indexes]
     free = sum(topic not in wanted_leaders for topic, _ in places)
-    placed = iter(place_leaders(free, nodes, _count_led(connection) if len(nodes) > 1 else {}))
+    placed = iter(place_leaders(free, nodes, count_led(connection) if len(nodes) > 1 else {}))
     leaders = [
         wanted_leaders[topic][idx - wanted[topic].start] if topic in wanted_leaders else next(placed)
         for topic, idx in places
@@ -141,7 +141,7 @@ def _add_streams(
     )
 
 
-def _count_led(connection: Connection) -> Mapping[int, int]:
+def count_led(connection: Connection) -> Mapping[int, int]:
     """Return the number of partitions that each node leads."""
     query = select(streams.c.leader, func.count()).group_by(streams.c.leader)
     return {row[0]: row[1] for row in connection.execute(query)}

@@ -5,7 +5,7 @@ Times are ms since 1970 and are always passed in; `delete_after_ms` and `deadlin
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 from s3stream.model import NewObject, StreamInfo
 
@@ -70,10 +70,23 @@ class WalState(IntEnum):
 
     OPEN = 1
     """Acknowledged records that are in no object yet."""
+    FENCED = 2
+    """As open; its node is dead, and another one, the recoverer, uploads what is in it."""
     DRAINED = 3
     """No records outside of objects: the node has stopped cleanly."""
     GIVEN_UP = 4
     """Records whose loss was accepted. The log must not be used again: their offsets are given to other records."""
+
+
+class Takeover(StrEnum):
+    """The nodes that may recover a log when its own node is dead."""
+
+    NONE = "none"
+    """Its own node only."""
+    MACHINE = "machine"
+    """Nodes on its machine. The lock of the file or device proves that the process that wrote it has ended."""
+    SHARED = "shared"
+    """All nodes that can open the device. The claim of the header fences a process that still writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +103,16 @@ class WalInfo:
     state: WalState
     seen_ms: int
     """Time of the last change of `state`."""
+    takeover: Takeover = Takeover.NONE
+    recoverer: int = -1
+    """Node that recovers a fenced log."""
+    recoverer_epoch: int = 0
+    """Epoch in which it does."""
+
+    @property
+    def is_live(self) -> bool:
+        """True if acknowledged records may be in it that are in no object."""
+        return self.state in {WalState.OPEN, WalState.FENCED}
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,15 @@ def json_text(manifest: Manifest) -> str:
         "counters": state.counters,
         "nodes": list(state.nodes.items()),
         "wals": [
-            [wal.wal_id, wal.node_id, wal.node_epoch, wal.location, int(wal.state), wal.seen_ms] for wal in state.wals
+            [
+                wal.wal_id,
+                wal.node_id,
+                wal.node_epoch,
+                wal.location,
+                int(WalState.OPEN if wal.is_live else wal.state),
+                wal.seen_ms,
+            ]
+            for wal in state.wals
         ],
         "topics": [
             [topic.name, topic.topic_id.hex(), int(topic.internal), topic.configs, deltas(topic.stream_ids)]

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, RowMapping, text
 
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.database import Database
-from s3stream.catalog.values import NewTopic
+from s3stream.catalog.values import NewTopic, NodeBeat
 from s3stream.errors import NodeFenced
 from s3stream.model import ObjectState, StreamOwner
 from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, WAL_ID, MetadataNode, span
@@ -83,6 +83,29 @@ async def give_up_wal(scene: MetadataNode) -> Command:
     seen = await scene.catalog.get_node(NODE_ID)
     assert seen is not None
     return lambda: scene.catalog.give_up_wal("w", seen=seen, now_ms=NOW)
+
+
+async def taken_over(scene: MetadataNode) -> tuple[NodeBeat, tuple[int, int]]:
+    """Open the node's log and register its recoverer; returns the node's last beat, and the recoverer."""
+    await (await open_wal(scene))()
+    other = await scene.catalog.register_node(2, "a", 1, now_ms=NOW, lease_ms=1)
+    return NodeBeat(scene.epoch, 0, has_lease=True), (2, other.epoch)
+
+
+async def take_over(scene: MetadataNode) -> Command:
+    seen, recoverer = await taken_over(scene)
+    return lambda: scene.catalog.take_over(NODE_ID, seen, wal_id="w", recoverer=recoverer, leaders=(2,), now_ms=NOW)
+
+
+async def release_recovered(scene: MetadataNode) -> Command:
+    epoch = await (await take_over(scene))()
+    kept = scene.streams[:1]
+    return lambda: scene.catalog.release_recovered(NODE_ID, epoch, "w", kept=kept, now_ms=NOW)
+
+
+async def return_streams(scene: MetadataNode) -> Command:
+    epoch = await (await take_over(scene))()
+    return lambda: scene.catalog.return_streams(NODE_ID, epoch)
 
 
 async def reclaim_streams(scene: MetadataNode) -> Command:
@@ -205,6 +228,9 @@ COMMANDS: dict[str, Prepare] = {
         open_wal,
         give_up_wal,
         reclaim_streams,
+        take_over,
+        release_recovered,
+        return_streams,
         create_topic,
         create_topics,
         add_partitions,

@@ -1,0 +1,106 @@
+"""Statements about dead nodes: who recovers their logs, and who leads their partitions.
+
+A recoverer raises the dead node's epoch and acts under it, so that commits of the dead process, of an earlier recoverer
+and of a process that returns exclude each other. Each function is the body of one transaction, or a part of one.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from sqlalchemy import Connection, select, update
+
+from s3stream.catalog.placement import place_leaders
+from s3stream.catalog.rows import ENDED, check_node, chunks, next_change
+from s3stream.catalog.schema import nodes, streams, wals
+from s3stream.catalog.topics import NOBODY, count_led
+from s3stream.catalog.values import NodeBeat, WalState
+from s3stream.errors import CatalogError, NodeInUse
+
+LIVE: Final = (int(WalState.OPEN), int(WalState.FENCED))
+"""States of a log that may hold records that are in no object."""
+
+
+def take_over(
+    connection: Connection,
+    node_id: int,
+    seen: NodeBeat,
+    wal_id: str | None,
+    recoverer: tuple[int, int],
+    leaders: Sequence[int],
+    now_ms: int,
+) -> int:
+    """Fence a node that has not beaten since `seen`, and place its partitions over `leaders`; return its new epoch.
+
+    `recoverer`, a node id and epoch, recovers its log `wal_id`, which the caller has open; None: there is none.
+    """
+    check_node(connection, *recoverer)
+    row = connection.execute(select(nodes.c.epoch, nodes.c.beat).where(nodes.c.node_id == node_id)).one_or_none()
+    epoch: int = 0 if row is None else row.epoch
+    live = (wals.c.node_id == node_id, wals.c.state.in_(LIVE))
+    logs = connection.execute(select(wals.c.wal_id, wals.c.recoverer, wals.c.recoverer_epoch).where(*live)).all()
+    if epoch == seen.epoch + 1 and logs and all((log.recoverer, log.recoverer_epoch) == recoverer for log in logs):
+        return epoch  # a repeated command: the answer was lost
+    if row is None or (epoch, row.beat) != (seen.epoch, seen.beat):
+        raise NodeInUse(f"node {node_id} is alive, or another one has taken it over")
+    if {log.wal_id for log in logs} != ({wal_id} if wal_id is not None else set()):
+        raise CatalogError(f"node {node_id} has another log ({', '.join(log.wal_id for log in logs) or 'none'})")
+    change = next_change(connection)
+    connection.execute(
+        update(nodes).where(nodes.c.node_id == node_id).values(epoch=epoch + 1, lease_until_ms=ENDED, beat=0)
+    )
+    fenced = {"state": int(WalState.FENCED), "recoverer": recoverer[0], "recoverer_epoch": recoverer[1]}
+    connection.execute(update(wals).where(*live).values(**fenced, seen_ms=now_ms))
+    give_leadership(connection, node_id, leaders, change)
+    return epoch + 1
+
+
+def give_leadership(connection: Connection, node_id: int, leaders: Sequence[int], change: int) -> None:
+    """Place the partitions that the node leads over `leaders`, if there are any: those that lead the fewest first."""
+    led = select(streams.c.stream_id).where(streams.c.leader == node_id).order_by(streams.c.stream_id)
+    ids = connection.execute(led).scalars().all() if leaders else ()
+    if not ids:
+        return
+    given: dict[int, list[int]] = defaultdict(list)
+    for stream_id, leader in zip(ids, place_leaders(len(ids), leaders, count_led(connection)), strict=True):
+        given[leader].append(stream_id)
+    for leader, some in given.items():
+        for piece in chunks(some):
+            values = {"leader": leader, "leader_epoch": streams.c.leader_epoch + 1, "changed": change}
+            connection.execute(update(streams).where(streams.c.stream_id.in_(piece)).values(values))
+
+
+def release_recovered(
+    connection: Connection, node_id: int, node_epoch: int, wal_id: str, kept: Collection[int], now_ms: int
+) -> None:
+    """Leave the dead node's streams without owner, except `kept`: its log has nothing past their ends.
+
+    Without any that is kept the log is drained.
+    """
+    check_node(connection, node_id, node_epoch)
+    owned = connection.execute(select(streams.c.stream_id).where(streams.c.node_id == node_id)).scalars()
+    change = next_change(connection)
+    for piece in chunks(sorted(set(owned) - set(kept))):
+        free = {"node_id": NOBODY, "wal_id": "", "changed": change}
+        connection.execute(update(streams).where(streams.c.stream_id.in_(piece)).values(free))
+    # The recoverer has claimed the log in this epoch: a copy from before lacks what it has voided.
+    values = {"node_epoch": node_epoch, "seen_ms": now_ms}
+    if not kept:
+        values["state"] = int(WalState.DRAINED)
+    connection.execute(update(wals).where(wals.c.wal_id == wal_id).values(values))
+
+
+def return_streams(connection: Connection, node_id: int, node_epoch: int) -> None:
+    """Let a dead node lead what it owns again, and wait for it: a part of its log cannot be recovered."""
+    check_node(connection, node_id, node_epoch)
+    end_recovery(connection, node_id, next_change(connection))
+
+
+def end_recovery(connection: Connection, node_id: int, change: int) -> None:
+    """End the recovery of the node's log, if there is one: the node leads what it owns."""
+    fenced = (wals.c.node_id == node_id, wals.c.state == int(WalState.FENCED))
+    reopened = {"state": int(WalState.OPEN), "recoverer": NOBODY, "recoverer_epoch": 0}
+    if connection.execute(update(wals).where(*fenced).values(reopened)).rowcount:
+        lost = (streams.c.node_id == node_id, streams.c.leader != node_id)
+        values = {"leader": node_id, "leader_epoch": streams.c.leader_epoch + 1, "changed": change}
+        connection.execute(update(streams).where(*lost).values(values))
