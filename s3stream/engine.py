@@ -13,7 +13,7 @@ Every background task lives in the engine's TaskGroup. A failure that cannot hea
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -223,6 +223,19 @@ class S3Stream:
         """
         assert self._recovered, "recover() comes first"
         return await self._streams.open(stream_ids)
+
+    @property
+    def recovered_streams(self) -> Collection[int]:
+        """Streams with live records in the log that are not open yet. Discontinuous ones are in `stopped_streams`."""
+        return frozenset(self._sealer.not_replayed)
+
+    async def open_recovered(self) -> list[Stream]:
+        """Open the streams that have live records, to upload them in the place of their owner, which is dead.
+
+        They keep their epochs and leader epochs. Raises StorageError.
+        """
+        assert self._recovered, "recover() comes first"
+        return await self._streams.open_recovered()
 
     async def close_stream(self, stream: Stream, *, discard: bool = False) -> None:
         """Refuse appends, upload the stream's data and forget it; with `discard` (deleted) do not upload."""

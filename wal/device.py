@@ -107,8 +107,10 @@ class FileDevice:
             os.close(self._opened.fd)
 
 
-def open_device(path: Path, settings: WalSettings, *, create: bool = True) -> FileDevice:
-    """Open `path` for the log. Blocks. Raises WalRefused.
+def open_device(path: Path, settings: WalSettings, *, create: bool = True, exclusive: bool = True) -> FileDevice:
+    """Open `path` for the log. Blocks. Raises WalRefused, also when another process has it open.
+
+    Without `exclusive` it is opened although another process may have it open, which is to be fenced by a claim.
 
     A file that does not exist is created with the configured capacity. Its space is reserved, which takes
     milliseconds. It is written in full, which takes seconds, if the file system cannot tell which parts were written,
@@ -121,7 +123,7 @@ def open_device(path: Path, settings: WalSettings, *, create: bool = True) -> Fi
         elif create and not path.exists():
             check_place(path, allow_volatile=settings.allow_volatile)
             _create_file(path, settings)
-        opened = _open(path, settings)
+        opened = _open(path, settings, exclusive=exclusive)
         try:
             return FileDevice(opened, choose_engine(opened.fd, path, settings, direct=opened.direct))
         except WalRefused:
@@ -131,33 +133,33 @@ def open_device(path: Path, settings: WalSettings, *, create: bool = True) -> Fi
         raise WalRefused(f"{path}: cannot open the WAL device: {error.strerror or error}") from error
 
 
-def _open(path: Path, settings: WalSettings) -> OpenedDevice:
+def _open(path: Path, settings: WalSettings, *, exclusive: bool) -> OpenedDevice:
     status = path.stat()
     block_device = stat.S_ISBLK(status.st_mode)
     if not block_device and not stat.S_ISREG(status.st_mode):
         raise WalRefused(f"{path}: neither a block device nor a regular file")
     synced, why = choose_durability(settings, write_cache(status))
     # O_EXCL on a block device: refused while it is mounted or another process has it open the same way.
-    flags = os.O_RDWR | os.O_CLOEXEC | (os.O_EXCL if block_device else 0)
+    flags = os.O_RDWR | os.O_CLOEXEC | (os.O_EXCL if block_device and exclusive else 0)
     direct = True
     try:
-        fd = _open_direct(path, flags | (os.O_DSYNC if synced else 0))
+        fd = _open_direct(path, flags | (os.O_DSYNC if synced else 0), exclusive=exclusive)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
         _LOG.warning("the file system refuses O_DIRECT: using buffered writes with O_DSYNC instead", path=str(path))
         direct, synced = False, True
         why = "the file system refuses O_DIRECT, so each write goes through the page cache and is flushed"
-        fd = _open_locked(path, flags | os.O_DSYNC)
+        fd = _open_locked(path, flags | os.O_DSYNC, exclusive=exclusive)
     if block_device and sector_bytes(fd) > PAGE_BYTES:
         os.close(fd)
         raise WalRefused(f"{path}: sectors of more than {PAGE_BYTES} bytes")
     return OpenedDevice(fd, path, os.lseek(fd, 0, os.SEEK_END), block_device, direct, synced, why)
 
 
-def _open_direct(path: Path, flags: int) -> int:
+def _open_direct(path: Path, flags: int, *, exclusive: bool) -> int:
     """Open with O_DIRECT and read a page: some file systems refuse only the read."""
-    fd = _open_locked(path, flags | os.O_DIRECT)
+    fd = _open_locked(path, flags | os.O_DIRECT, exclusive=exclusive)
     try:
         if os.lseek(fd, 0, os.SEEK_END) >= PAGE_BYTES:
             read_all(fd, 0, aligned_buffer(PAGE_BYTES))
@@ -167,12 +169,14 @@ def _open_direct(path: Path, flags: int) -> int:
     return fd
 
 
-def _open_locked(path: Path, flags: int) -> int:
-    """Open and lock. Raises WalRefused if another process has it open.
+def _open_locked(path: Path, flags: int, *, exclusive: bool) -> int:
+    """Open and, if exclusive, lock. Raises WalRefused if another process has it open.
 
     A process that was killed holds its lock until the kernel has completed its writes, up to 10 ms after its end was
     reported. So a lock that is held is tried again for a second.
     """
+    if not exclusive:
+        return os.open(path, flags)
     for _ in range(_LOCK_RETRIES):
         with suppress(WalRefused):
             return _lock(path, flags)
@@ -316,7 +320,7 @@ def extend_file(path: Path, size_bytes: int) -> None:
     try:
         if not path.is_file() or path.stat().st_size >= size_bytes:
             return
-        fd = _open_locked(path, os.O_RDWR | os.O_CLOEXEC)
+        fd = _open_locked(path, os.O_RDWR | os.O_CLOEXEC, exclusive=True)
         try:
             fill_file(fd, os.fstat(fd).st_size, size_bytes)
         finally:

@@ -142,6 +142,11 @@ class DeltaWal:
         return wal_id_of(self._header.header.log_id)
 
     @property
+    def is_strict(self) -> bool:
+        """True if the header is read again before each ack, so that a claim by another host fences this node."""
+        return self._strict
+
+    @property
     def drained(self) -> bool:
         """True if the log was closed gracefully and is empty."""
         graceful = self._shutdown is Shutdown.GRACEFUL and self._error is None

@@ -49,8 +49,8 @@ class LogFiles(Protocol):
         """Return whether there is a file or device."""
         ...
 
-    def open(self, path: Path, settings: WalSettings, *, create: bool) -> Device:
-        """Open a device, or create its file. Raises WalRefused."""
+    def open(self, path: Path, settings: WalSettings, *, create: bool, exclusive: bool = True) -> Device:
+        """Open a device, or create its file. Raises WalRefused, if exclusive also when another process has it open."""
         ...
 
 
@@ -61,9 +61,9 @@ class DiskLogFiles:
         """Return whether there is a file or device."""
         return path.exists()
 
-    def open(self, path: Path, settings: WalSettings, *, create: bool) -> Device:
-        """Open a device, or create its file. Raises WalRefused."""
-        return open_device(path, settings, create=create)
+    def open(self, path: Path, settings: WalSettings, *, create: bool, exclusive: bool = True) -> Device:
+        """Open a device, or create its file. Raises WalRefused, if exclusive also when another process has it open."""
+        return open_device(path, settings, create=create, exclusive=exclusive)
 
 
 def wall_ms() -> int:

@@ -23,6 +23,9 @@ from s3stream.read.stream_reader import StreamReader
 from s3stream.stats import StorageStats
 from wal.interface import WalError
 
+UNDEFINED_EPOCH = -1
+"""Leader epoch of a stream that nobody leads here."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -108,6 +111,14 @@ class StreamRegistry:
         opened = await self._catalog.open_streams(stream_ids, self._owner)
         self._fenced -= returning
         return [self._add(item) for item in opened]
+
+    async def open_recovered(self) -> list[Stream]:
+        """Open the streams that have live records, for the recovery of a dead node's log.
+
+        They keep their epochs and leader epochs: whoever leads them opens them afterwards.
+        """
+        infos = await self._catalog.get_streams(sorted(self._sealer.not_replayed))
+        return [self._add(OpenStream(info, UNDEFINED_EPOCH)) for info in infos.values()]
 
     def _add(self, item: OpenStream) -> Stream:
         stream_id = item.info.stream_id

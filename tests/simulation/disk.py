@@ -56,8 +56,8 @@ class SimLogFiles:
     def exists(self, path: Path) -> bool:
         return path in self.disks
 
-    def open(self, path: Path, settings: WalSettings, *, create: bool) -> Device:
-        if self.open_device is not None and not self.open_device.closed:
+    def open(self, path: Path, settings: WalSettings, *, create: bool, exclusive: bool = True) -> Device:
+        if exclusive and self.open_device is not None and not self.open_device.closed:
             raise WalRefused(f"{path}: in use")
         disk = self.disks.get(path)
         if disk is None:
