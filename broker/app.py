@@ -33,9 +33,11 @@ from broker.handlers.dispatch import Dispatcher
 from broker.handlers.internal import INTERNAL_HANDLERS, InternalPort, internal_server
 from broker.logging.levels import LogLevels
 from broker.membership.environment import Environment
+from broker.membership.failover import Failover
 from broker.membership.follower import CatalogFollower, member_of
 from broker.membership.join import internal_address, join, log_owner, open_catalog_and_stores
 from broker.membership.lease import LeaseKeeper
+from broker.membership.log_recovery import LogRecovery, takeover_of
 from broker.membership.node_log import NodeLog
 from broker.net.server import Server
 from broker.node import Address, Node, NodeFailure, NodeTasks
@@ -108,6 +110,7 @@ class _OpenStorage:
     storage: S3Stream
     secret: bytes
     """Known to the nodes of the catalog only; empty if this node takes no connections from others."""
+    work: RecordWork
     seen_change: int
     """Number of the last change of the catalog before any of it was read."""
     nodes: Sequence[NodeInfo]
@@ -133,8 +136,6 @@ async def _start(
     internal = internal_address(settings, ports.internal)
     failure = NodeFailure()
     opened = await _open_storage(environment, settings, memory, advertised, internal, lock.lock_id, failure, stack)
-    work = RecordWork(memory.sizes.decompressed_bytes_max)
-    stack.callback(work.close)
     configs = ClusterConfigs(opened.catalog)
     members = Members(member_of(opened.info))
     await configs.load()
@@ -143,7 +144,7 @@ async def _start(
         catalog=opened.catalog,
         storage=opened.storage,
         settings=settings,
-        work=work,
+        work=opened.work,
         defaults=broker_configs,
         members=members,
         now_ms=now_ms,
@@ -234,13 +235,16 @@ async def _open_storage(
         node_id=info.node_id,
         node_epoch=info.epoch,
         location=str(node_log.path),
+        takeover=takeover_of(settings, wal),
         now_ms=now_ms(),
     )
+    work = RecordWork(memory.sizes.decompressed_bytes_max)
+    stack.callback(work.close)
     secret = await catalog.secret(environment.random_bytes(SECRET_BYTES)) if info.internal_port else b""
     seen_change = await catalog.last_change()
     nodes = await catalog.list_nodes()
     return _OpenStorage(
-        environment, settings, memory, catalog, stores, info, lease, wal, storage, secret, seen_change, nodes
+        environment, settings, memory, catalog, stores, info, lease, wal, storage, secret, work, seen_change, nodes
     )
 
 
@@ -327,6 +331,28 @@ def _make_node(
         on_nodes_changed=opened.lease.beat_soon,
         on_lost=failure.report,
     )
+    recovery = LogRecovery(
+        catalog=catalog,
+        stores=opened.stores,
+        settings=settings,
+        storage_settings=storage_settings(settings, memory.sizes),
+        work=opened.work,
+        defaults=broker_configs,
+        now_ms=now_ms,
+        new_writer_id=lambda: environment.new_uuid().hex,
+    )
+    failover = Failover(
+        catalog,
+        follower,
+        recovery,
+        environment.logs,
+        settings,
+        own=(info.node_id, info.epoch),
+        host_name=info.holder.host_name,
+        new_leaders=topics.new_leaders,
+        leads=lambda node_id: any(each.leader == node_id for topic in topics for each in topic.info.partitions),
+        spawn=tasks.spawn,
+    )
     node = Node(
         settings=settings,
         memory=memory,
@@ -347,6 +373,7 @@ def _make_node(
         cleaning=cleaning,
         members=members,
         follower=follower,
+        failover=failover,
         topics=topics,
         moves=moves,
         groups=groups,

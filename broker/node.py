@@ -23,6 +23,7 @@ from broker.configs.group import GroupConfigs
 from broker.fetch_sessions import FetchSessions
 from broker.groups.coordinator import GroupCoordinator
 from broker.logging.levels import LogLevels
+from broker.membership.failover import Failover
 from broker.membership.follower import CatalogFollower
 from broker.membership.lease import LeaseKeeper
 from broker.net.server import Server
@@ -137,6 +138,7 @@ class Node:
 
     members: Members
     follower: CatalogFollower
+    failover: Failover
     topics: TopicManager
     moves: TopicMoves
     groups: GroupCoordinator
@@ -207,6 +209,7 @@ class Node:
             self.manifests.run(),
             self._watch_storage(),
             self.follower.run(),
+            self.failover.run(),
             keep_expiring(
                 led_partitions, self.cautious_now_ms, lambda: self.broker_configs.number(PRODUCER_ID_EXPIRATION)
             ),
@@ -331,7 +334,13 @@ class Node:
         await self.lease.stop()
         drained = self.wal.wal_id if self.wal.drained else None
         try:
-            await self.catalog.stop_node(self.node_id, self.node_epoch, drained_wal=drained, now_ms=self.now_ms())
+            await self.catalog.stop_node(
+                self.node_id,
+                self.node_epoch,
+                drained_wal=drained,
+                successors=[each for each in self.topics.new_leaders() if each != self.node_id],
+                now_ms=self.now_ms(),
+            )
         except CatalogError as error:
             _logger().warning("the stop cannot be recorded in the catalog; the lease ends by time", reason=str(error))
 

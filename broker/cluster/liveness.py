@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from s3stream.catalog.values import NodeBeat
 
@@ -10,6 +10,8 @@ BEAT_S: Final = 0.5
 """Interval between the beats of a node that is not alone."""
 DEAD_AFTER_S: Final = 3.0
 """A node whose beat has not changed for so long is dead."""
+SUSPECT_AFTER_S: Final = 1.0
+"""A node whose beat has not changed for so long is dead if its process is known to have ended."""
 
 
 @dataclass(slots=True)
@@ -18,6 +20,13 @@ class _Observation:
     since_s: float
     """Time at which this beat was first seen, or from which on the observation is unbroken."""
     lives: bool
+
+
+class Silence(NamedTuple):
+    """An unbroken observation of a node whose beat has not changed."""
+
+    beat: NodeBeat
+    seconds: float
 
 
 class Liveness:
@@ -38,19 +47,23 @@ class Liveness:
         self._last_s = now_s
         for node_id, beat in beats.items():
             before = self._seen.get(node_id)
-            if before is None:
-                # It may have died long ago: nothing is known until its beat changes.
-                self._seen[node_id] = _Observation(beat, now_s, lives=False)
-            elif not beat.has_lease:
-                self._seen[node_id] = _Observation(beat, now_s, lives=False)
-            elif beat != before.beat:
-                self._seen[node_id] = _Observation(beat, now_s, lives=True)
+            if before is None or beat != before.beat:
+                # The first one may be of a node that died long ago: nothing is known until its beat changes.
+                self._seen[node_id] = _Observation(beat, now_s, lives=before is not None and beat.has_lease)
             elif broken:
                 before.since_s = now_s
             elif now_s - before.since_s >= DEAD_AFTER_S:
                 before.lives = False
         for node_id in self._seen.keys() - beats.keys():
             del self._seen[node_id]
+
+    def silent(self) -> Mapping[int, Silence]:
+        """Return how long each other node has been silent, at the last observation."""
+        return {
+            node_id: Silence(seen.beat, self._last_s - seen.since_s)
+            for node_id, seen in self._seen.items()
+            if node_id != self._own
+        }
 
     def living(self) -> frozenset[int]:
         """Return the ids of the nodes that live; this one is always among them."""

@@ -5,12 +5,12 @@ one seen, makes the follower read and apply what is new. A lost notification cos
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
 
-from broker.cluster.liveness import BEAT_S, Liveness
+from broker.cluster.liveness import BEAT_S, Liveness, Silence
 from broker.cluster.members import Member, Members
 from broker.configs.cluster import ClusterConfigs
 from broker.topics.manager import TopicManager
@@ -41,6 +41,8 @@ class CatalogFollower:
         on_nodes_changed: Callable[[], None],
         on_lost: Callable[[NodeFenced | CatalogDamaged], None],
     ) -> None:
+        self.on_observed: Callable[[], None] | None = None
+        """Called after each observation of the nodes' beats."""
         self._catalog = catalog
         self._members = members
         self._topics = topics
@@ -68,12 +70,23 @@ class CatalogFollower:
         """True if no other node is registered, except those that have stopped cleanly."""
         return not any(node.lease_until_ms > 0 and node.node_id != self._members.own.node_id for node in self._nodes)
 
+    @property
+    def nodes(self) -> Sequence[NodeInfo]:
+        """All registered nodes."""
+        return self._nodes
+
+    def silent(self) -> Mapping[int, Silence]:
+        """Return for how long each other node has been silent."""
+        return self._liveness.silent()
+
     def on_pulse(self, pulse: Pulse) -> None:
         """Take in the beats of all nodes."""
         self._liveness.observe(pulse.beats, asyncio.get_running_loop().time())
         self._update_members()
         if pulse.version != self._seen:
             self._woken.set()
+        if self.on_observed is not None:
+            self.on_observed()
 
     def _update_members(self) -> None:
         living = self._liveness.living()

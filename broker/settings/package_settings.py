@@ -21,7 +21,8 @@ def wal_settings(settings: Settings) -> WalSettings:
     """Settings of the log. Up to half of the write budget is reserved for its headers."""
     header_iops = min(HEADER_IOPS, settings.wal.iops_max // 2)
     # Start from 0: the header's share must not exceed the budget, and `replace` checks that.
-    return replace(_with(WalSettings(header_iops=0), settings.wal), header_iops=header_iops)
+    found = replace(_with(WalSettings(header_iops=0), settings.wal), header_iops=header_iops)
+    return replace(found, fencing="strict") if settings.wal.takeover == "shared" else found
 
 
 def storage_settings(settings: Settings, sizes: MemorySizes) -> StorageSettings:

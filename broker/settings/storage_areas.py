@@ -14,6 +14,7 @@ from compaction.settings import CompactionSettings
 from s3stream.settings import GcSettings, StorageSettings
 from wal.settings import Durability, EngineName, Fencing, WalSettings
 
+TakeoverSetting = Literal["auto", "shared", "machine", "none"]
 _WAL, _STORAGE, _GC, _COMPACTION = WalSettings(), StorageSettings(), GcSettings(), CompactionSettings()
 """Values with every default."""
 
@@ -67,6 +68,14 @@ class WalArea(Area):
             "Detection of another owner of the log: `strict` (the header is read again before each ack), `local` "
             "(the header is read again after it is written; a lock excludes other processes of this host), `auto` "
             "(`strict` for a block device that other hosts may attach, else `local`)."
+        ),
+    )
+    takeover: TakeoverSetting = Field(
+        default="auto",
+        description=(
+            "Nodes that recover the log when this node is dead: `machine` (nodes on the same machine, once its process "
+            "has ended), `shared` (all nodes that can open the device at this path; its fencing is strict then), "
+            "`none` (this node only), `auto` (`shared` for a block device that other hosts may attach, else `machine`)."
         ),
     )
     format: bool = Field(

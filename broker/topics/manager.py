@@ -221,6 +221,10 @@ class TopicManager(TopicMap):
         await self._until_served([topic])
         return topic
 
+    def new_leaders(self) -> Sequence[int]:
+        """Return the nodes that partitions may be placed on, this one first."""
+        return (self._node_id, *self._others())
+
     def _others(self) -> Sequence[int]:
         """Return the other living nodes, which share new partitions with this one.
 

@@ -1,0 +1,157 @@
+"""Recovers the log of a dead node in the node's place: what is in no object is uploaded, and its streams are released.
+
+The recoverer opens the log as the dead node, in the epoch that the takeover gave it: exactly what a restart of that
+node would do, so the same code scans the log, replays the partitions' states, and commits objects with snapshots.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import structlog
+
+from broker.configs.topic import TopicDefaults, parse_topic_config
+from broker.membership.environment import LogFiles
+from broker.partitions.partition import Partition
+from broker.partitions.record_work import RecordWork
+from broker.settings.model import Settings
+from broker.settings.package_settings import wal_settings
+from s3stream.append.stream import Stream
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import NodeInfo, PartitionInfo, Takeover, TopicInfo, WalInfo
+from s3stream.engine import S3Stream
+from s3stream.settings import StorageSettings
+from s3stream.store.interface import ObjectStore
+from wal.format import wal_id_of
+from wal.interface import WalError, WalRefused
+from wal.log import DeltaWal
+from wal.owner import read_header
+from wal.requests import Device
+from wal.settings import WalSettings
+
+_log = structlog.get_logger("node")
+
+
+def takeover_of(settings: Settings, wal: DeltaWal) -> Takeover:
+    """Return which nodes may recover this node's log, open in `wal`, when this node is dead."""
+    if settings.wal.takeover != "auto":
+        return Takeover(settings.wal.takeover)
+    return Takeover.SHARED if wal.device.shared and wal.is_strict else Takeover.MACHINE
+
+
+async def open_log(files: LogFiles, wal: WalInfo, dead: NodeInfo, settings: Settings, host_name: str) -> Device:
+    """Open the log of a dead node, without a claim. Raises WalError if it cannot be opened here, or not yet.
+
+    With `Takeover.MACHINE` it is locked, which proves that the process that wrote it has ended.
+    """
+    path = Path(wal.location)
+    if wal.takeover is Takeover.NONE:
+        raise WalRefused(f"{path}: only node {dead.node_id} may open its log (wal.takeover)")
+    if wal.takeover is Takeover.MACHINE and dead.holder.host_name != host_name:
+        raise WalRefused(f"{path}: the log is on {dead.holder.host_name or 'another machine'}, this is {host_name}")
+    exclusive = wal.takeover is Takeover.MACHINE
+    if not await asyncio.to_thread(files.exists, path):
+        raise WalRefused(f"{path}: there is no such file or device")
+    device = await asyncio.to_thread(files.open, path, _settings_of(wal, settings), create=False, exclusive=exclusive)
+    try:
+        header = await read_header(device)
+        if header is None or wal_id_of(header.log_id) != wal.wal_id or header.node_epoch < wal.node_epoch:
+            raise WalRefused(f"{path}: not the log {wal.wal_id} of node {dead.node_id}, or an older copy of it")
+    except WalError:
+        await device.close()
+        raise
+    return device
+
+
+def _settings_of(wal: WalInfo, settings: Settings) -> WalSettings:
+    fencing = "strict" if wal.takeover is Takeover.SHARED else settings.wal.fencing
+    return replace(wal_settings(settings), format=False, fencing=fencing)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRecovery:
+    """Recovers logs with the catalog, the stores and the settings of this node."""
+
+    catalog: Catalog
+    stores: Mapping[str, ObjectStore]
+    settings: Settings
+    storage_settings: StorageSettings
+    work: RecordWork
+    defaults: TopicDefaults
+    now_ms: Callable[[], int]
+    new_writer_id: Callable[[], str]
+
+    async def run(self, wal: WalInfo, node_id: int, node_epoch: int, device: Device) -> None:
+        """Claim the log as the dead node in its new epoch, upload its records, and release the node's streams.
+
+        The device is closed afterwards.
+
+        Raises StorageError or WalError; what was released then stays released, and the recovery may be repeated.
+        """
+        began = time.perf_counter()
+        log = DeltaWal(
+            device,
+            _settings_of(wal, self.settings),
+            node_id=node_id,
+            node_epoch=node_epoch,
+            now_ms=self.now_ms,
+            cluster=self.settings.node.cluster,
+            catalog_id=self.catalog.identity(),
+        )
+        storage = S3Stream(
+            wal=log,
+            catalog=self.catalog,
+            stores=self.stores,
+            default_store=self.settings.objects.store,
+            settings=self.storage_settings,
+            cluster=self.settings.node.cluster,
+            node_id=node_id,
+            node_epoch=node_epoch,
+            now_ms=self.now_ms,
+            new_writer_id=self.new_writer_id,
+        )
+        try:
+            async with storage:
+                await storage.recover()
+                left = {*storage.recovered_streams, *storage.stopped_streams}
+                if left:
+                    await self._release(wal, node_id, node_epoch, left)
+                await self._replay(storage)
+                await storage.flush()
+                await self._release(wal, node_id, node_epoch, set(storage.stopped_streams))
+                if storage.stopped_streams:
+                    await self.catalog.return_streams(node_id, node_epoch)
+        finally:
+            await log.close()
+        _log.info(
+            "the log of a dead node is recovered",
+            dead_node_id=node_id,
+            wal=wal.location,
+            records=storage.stats.recovered_records,
+            bytes=storage.stats.recovered_bytes,
+            streams=len(left),
+            seconds=round(time.perf_counter() - began, 3),
+        )
+        for stream_id, stopped in storage.stopped_streams.items():
+            _log.error(
+                "a partition waits for the return of its dead node", stream_id=stream_id, reason=str(stopped.error)
+            )
+
+    async def _release(self, wal: WalInfo, node_id: int, node_epoch: int, kept: set[int]) -> None:
+        await self.catalog.release_recovered(node_id, node_epoch, wal.wal_id, kept=kept, now_ms=self.now_ms())
+
+    async def _replay(self, storage: S3Stream) -> None:
+        """Build the state of each partition that has records in the log: a commit needs its snapshot."""
+        topics = {
+            each.stream_id: (topic, each) for topic in await self.catalog.list_topics() for each in topic.partitions
+        }
+        for stream in await storage.open_recovered():
+            if (found := topics.get(stream.stream_id)) is not None:
+                self._build(stream, *found)
+
+    def _build(self, stream: Stream, topic: TopicInfo, partition: PartitionInfo) -> None:
+        config = parse_topic_config(topic.configs, self.defaults)
+        stream.store, stream.uploads_alone = config.store, config.uploads_alone
+        Partition(topic.name, topic.topic_id, partition.index, stream, config, self.work, self.now_ms)
