@@ -350,7 +350,7 @@ def _make_node(
         own=(info.node_id, info.epoch),
         host_name=info.holder.host_name,
         new_leaders=topics.new_leaders,
-        leads=lambda node_id: any(each.leader == node_id for topic in topics for each in topic.info.partitions),
+        left_any=topics.names_node,
         spawn=tasks.spawn,
     )
     node = Node(

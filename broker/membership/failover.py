@@ -40,12 +40,12 @@ class Failover:
         own: tuple[int, int],
         host_name: str,
         new_leaders: Callable[[], Sequence[int]],
-        leads: Callable[[int], bool],
+        left_any: Callable[[int], bool],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         """Set up; `own` is this node's id and epoch.
 
-        `leads` tells whether a node leads partitions, `new_leaders` returns the nodes that they can be placed on.
+        `left_any` tells whether a dead node leaves partitions, `new_leaders` returns the nodes that may get them.
         """
         self._catalog = catalog
         self._follower = follower
@@ -55,7 +55,7 @@ class Failover:
         self._own = own
         self._host_name = host_name
         self._new_leaders = new_leaders
-        self._leads = leads
+        self._left_any = left_any
         self._spawn = spawn
         self._observed = asyncio.Event()
         self._under_way: set[int] = set()
@@ -78,7 +78,7 @@ class Failover:
                 silence = silent.get(node.node_id)
                 if silence is None or silence.seconds < SUSPECT_AFTER_S or node.node_id in self._under_way:
                     continue
-                if self._settled.get(node.node_id) == silence.beat and not self._leads(node.node_id):
+                if self._settled.get(node.node_id) == silence.beat and not self._left_any(node.node_id):
                     continue
                 self._under_way.add(node.node_id)
                 self._spawn(self._attend(node, silence))
@@ -102,7 +102,7 @@ class Failover:
         is_dead = silence.seconds >= DEAD_AFTER_S
         if not logs:
             self._settled[node.node_id] = silence.beat
-            if is_dead and self._leads(node.node_id):
+            if is_dead and self._left_any(node.node_id):
                 await self._fence(node, silence, None)
             return
         log = logs[-1]

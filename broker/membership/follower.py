@@ -67,8 +67,9 @@ class CatalogFollower:
 
     @property
     def _is_alone(self) -> bool:
-        """True if no other node is registered, except those that have stopped cleanly."""
-        return not any(node.lease_until_ms > 0 and node.node_id != self._members.own.node_id for node in self._nodes)
+        """True if no other node is registered, except those that have stopped cleanly and left nothing."""
+        others = (node for node in self._nodes if node.node_id != self._members.own.node_id)
+        return not any(node.lease_until_ms > 0 or self._topics.names_node(node.node_id) for node in others)
 
     @property
     def nodes(self) -> Sequence[NodeInfo]:

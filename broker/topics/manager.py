@@ -221,6 +221,10 @@ class TopicManager(TopicMap):
         await self._until_served([topic])
         return topic
 
+    def names_node(self, node_id: int) -> bool:
+        """Return whether a node leads partitions, or may have records of them in its log."""
+        return any(node_id in {each.leader, each.owner} for topic in self for each in topic.info.partitions)
+
     def new_leaders(self) -> Sequence[int]:
         """Return the nodes that partitions may be placed on, this one first."""
         return (self._node_id, *self._others())

@@ -1,58 +1,210 @@
 """A node dies: another one recovers its log and leads its partitions. Real processes on one machine."""
 
+import os
+import signal
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from tests.support.node import NodeProcess
 from tests.support.postgres import PostgresServer
+from tests.support.waiting import wait_until
 
 RECORDS = 500
+TIMEOUT_S = 60
 
 
-def _cluster(folder: Path, catalog_url: str, count: int, **wanted: object) -> list[NodeProcess]:
-    shared = {"catalog_url": catalog_url, "objects_path": folder / "objects", **wanted}
+def cluster(folder: Path, count: int, catalog_url: str = "", **wanted: object) -> list[NodeProcess]:
+    """Nodes 1, 2, ... of one cluster, not started."""
+    shared = {
+        "catalog_url": catalog_url or f"sqlite:///{folder}/catalog.db",
+        "objects_path": folder / "objects",
+        **wanted,
+    }
     return [NodeProcess(folder / str(node_id), node_id=node_id, **shared) for node_id in range(1, count + 1)]
 
 
-def _produce(bootstrap: str, values: range) -> list[str]:
-    """Send values, and return those that were acked."""
-    acked: list[str] = []
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5})
-    for value in values:
-        producer.produce("t", str(value), partition=0, on_delivery=lambda e, m: e or acked.append(m.value().decode()))
-    assert not producer.flush(60)
-    return acked
+def bootstrap(*nodes: NodeProcess) -> str:
+    return ",".join(node.bootstrap for node in nodes)
 
 
-def _read(bootstrap: str, count: int) -> list[str]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest"})
+def create_topic(node: NodeProcess) -> None:
+    """Create the topic `t`, whose only partition the node leads."""
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    admin.create_topics([NewTopic("t", 1)])["t"].result()
+
+
+class Sender:
+    """An idempotent producer that keeps what was acked, in the order of the acks."""
+
+    def __init__(self, *nodes: NodeProcess) -> None:
+        self.acked: list[str] = []
+        self._producer = Producer(
+            {
+                "log_level": 0,
+                "bootstrap.servers": bootstrap(*nodes),
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "acks": "all",
+            }
+        )
+
+    def send(self, values: range) -> None:
+        """Hand over values without waiting for acks."""
+        for value in values:
+            self._producer.produce("t", str(value), partition=0, on_delivery=self._note)
+
+    def _note(self, error: KafkaError | None, message: Message) -> None:
+        assert error is None, error
+        value = message.value()
+        assert value is not None
+        self.acked.append(value.decode())
+
+    def flush(self) -> None:
+        """Wait until everything is acked."""
+        assert not self._producer.flush(TIMEOUT_S)
+
+
+def read(node: NodeProcess, count: int, **wanted: Any) -> Sequence[str]:
+    """Read the topic from its beginning."""
+    consumer = Consumer({"log_level": 0, "bootstrap.servers": node.bootstrap, "group.id": "reader", **wanted})
     consumer.assign([TopicPartition("t", 0, 0)])
-    found: list[str] = []
-    while len(found) < count:
-        message = consumer.poll(60)
-        assert message is not None, "nothing came within 60 s"
-        assert message.error() is None, message.error()
-        found.append(message.value().decode())
+    found = [_value(consumer.poll(TIMEOUT_S)) for _ in range(count)]
     consumer.close()
     return found
 
 
+def _value(message: Message | None) -> str:
+    assert message is not None, f"nothing came within {TIMEOUT_S} s"
+    assert message.error() is None, message.error()
+    value = message.value()
+    assert value is not None
+    return value.decode()
+
+
+def wait_until_said(node: NodeProcess, event: str) -> None:
+    wait_until(lambda: any(event in line for line in node.lines), f"node {node.settings['node_id']} says: {event}")
+
+
+def numbers(count: int) -> list[str]:
+    return [str(value) for value in range(count)]
+
+
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_acked_records_of_a_killed_node_are_served_by_another_one(
+def test_a_producer_goes_on_when_its_node_is_killed_and_nothing_is_lost(
     tmp_path: Path, postgres: PostgresServer, kind: str
 ) -> None:
-    url = f"sqlite:///{tmp_path}/catalog.db" if kind == "sqlite" else postgres.new_database()
-    first, second = _cluster(tmp_path, url, 2)
+    first, second = cluster(tmp_path, 2, postgres.new_database() if kind == "postgresql" else "")
     with first, second:
-        admin = AdminClient({"bootstrap.servers": first.bootstrap})
-        admin.create_topics([NewTopic("t", 1)])["t"].result()
-        acked = _produce(first.bootstrap, range(RECORDS))
-        assert len(acked) == RECORDS
+        create_topic(first)
+        sender = Sender(first, second)
+        sender.send(range(RECORDS))
+        sender.flush()
+        sender.send(range(RECORDS, 2 * RECORDS))  # some of them are under way
         first.kill9()
-        acked += _produce(second.bootstrap, range(RECORDS, 2 * RECORDS))
-        assert _read(second.bootstrap, 2 * RECORDS) == acked == [str(value) for value in range(2 * RECORDS)]
+        sender.send(range(2 * RECORDS, 3 * RECORDS))
+        sender.flush()
+        assert sender.acked == numbers(3 * RECORDS)
+        assert read(second, 3 * RECORDS) == sender.acked
         first.start()
-        assert _read(first.bootstrap, 2 * RECORDS) == acked, "it came back, and leads nothing"
+        assert read(first, 3 * RECORDS) == sender.acked, "it leads nothing, and knows who does"
+
+
+def test_groups_and_transactions_go_on_at_another_node(tmp_path: Path) -> None:
+    first, second = cluster(tmp_path, 2)
+    with first, second:
+        create_topic(first)
+        transactional = {"log_level": 0, "bootstrap.servers": bootstrap(first, second), "transactional.id": "x"}
+        producer = Producer(transactional)
+        producer.init_transactions(TIMEOUT_S)
+        for number, ends in enumerate((producer.commit_transaction, producer.abort_transaction, None)):
+            producer.begin_transaction()
+            producer.produce("t", str(number), partition=0)
+            producer.flush(TIMEOUT_S)
+            if ends is not None:
+                ends(TIMEOUT_S)
+        group = {
+            "log_level": 0,
+            "bootstrap.servers": bootstrap(first, second),
+            "group.id": "g",
+            "auto.offset.reset": "earliest",
+        }
+        consumer = Consumer(group)
+        consumer.subscribe(["t"])
+        assert _value(consumer.poll(TIMEOUT_S)) == "0"
+        consumer.commit(asynchronous=False)
+        first.kill9()
+
+        successor = Producer(transactional)  # fences the one with the open transaction
+        successor.init_transactions(TIMEOUT_S)
+        successor.begin_transaction()
+        successor.produce("t", "3", partition=0)
+        successor.commit_transaction(TIMEOUT_S)
+        assert _value(consumer.poll(TIMEOUT_S)) == "3", "the others were aborted"
+        assert read(second, 2, **{"isolation.level": "read_committed"}) == ["0", "3"]
+        (committed,) = Consumer({**group, "group.id": "g"}).committed([TopicPartition("t", 0)], TIMEOUT_S)
+        assert committed.offset == 1
+        consumer.close()
+
+
+def test_after_all_nodes_were_killed_any_one_serves_everything(tmp_path: Path) -> None:
+    first, second = cluster(tmp_path, 2)
+    with first, second:
+        create_topic(first)
+        sender = Sender(first)
+        sender.send(range(RECORDS))
+        sender.flush()
+        second.kill9()
+        first.kill9()
+        second.start()
+        assert read(second, RECORDS) == sender.acked
+
+
+def test_a_node_that_stops_cleanly_leaves_its_partitions_to_the_others(tmp_path: Path) -> None:
+    first, second = cluster(tmp_path, 2)
+    with first, second:
+        create_topic(first)
+        sender = Sender(first, second)
+        sender.send(range(RECORDS))
+        sender.flush()
+        assert first.terminate() == 0
+        sender.send(range(RECORDS, 2 * RECORDS))
+        sender.flush()
+        assert read(second, 2 * RECORDS) == sender.acked == numbers(2 * RECORDS)
+        assert not [line for line in second.lines if "is dead" in line]
+
+
+def test_a_paused_node_keeps_its_log_while_its_process_is_there(tmp_path: Path) -> None:
+    first, second = cluster(tmp_path, 2)
+    with first, second:
+        create_topic(first)
+        sender = Sender(first, second)
+        sender.send(range(RECORDS))
+        sender.flush()
+        os.kill(first.pid, signal.SIGSTOP)
+        wait_until_said(second, "a silent node is not taken over")
+        os.kill(first.pid, signal.SIGCONT)
+        sender.send(range(RECORDS, 2 * RECORDS))
+        sender.flush()
+        assert read(second, 2 * RECORDS) == sender.acked == numbers(2 * RECORDS)
+
+
+def test_a_paused_node_is_fenced_when_others_can_open_its_device(tmp_path: Path) -> None:
+    first, second = cluster(tmp_path, 2, wal_takeover="shared")
+    with first, second:
+        create_topic(first)
+        sender = Sender(first, second)
+        sender.send(range(RECORDS))
+        sender.flush()
+        os.kill(first.pid, signal.SIGSTOP)
+        sender.send(range(RECORDS, 2 * RECORDS))  # some of them lie in the paused node's sockets
+        wait_until_said(second, "the log of a dead node is recovered")
+        os.kill(first.pid, signal.SIGCONT)
+        sender.flush()
+        assert read(second, 2 * RECORDS) == sender.acked == numbers(2 * RECORDS)
+        assert first.wait() != 0, "it refuses all writes, and ends"

@@ -51,8 +51,8 @@ class Cluster:
 
     async def beat(self, node_id: int) -> NodeBeat:
         """Let a node beat; returns the beat as another one sees it."""
-        for each in (node_id, TWO):
-            pulse = await self.catalog.beat(each, self.nodes[each].epoch, now_ms=NOW, lease_ms=10_000)
+        await self.catalog.beat(node_id, self.nodes[node_id].epoch, now_ms=NOW, lease_ms=10_000)
+        pulse = await self.catalog.beat(TWO, self.nodes[TWO].epoch, now_ms=NOW, lease_ms=10_000)
         return pulse.beats[node_id]
 
     async def leaders(self) -> list[int]:
