@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from broker.cluster.liveness import DEAD_AFTER_S, Liveness
+from broker.cluster.liveness import DEAD_AFTER_S, Liveness, Silence
 from broker.cluster.members import Member, Members
 from s3stream.catalog.values import NodeBeat
 
@@ -72,6 +72,15 @@ def test_a_node_that_starts_again_or_stops_is_known_at_once(seen_beating: Livene
     assert not lives(seen_beating)
     seen_beating.observe(beats(0, epoch=2), 1.5)
     assert lives(seen_beating)
+
+
+def test_silence_counts_from_the_last_change_while_the_observation_is_unbroken(seen_beating: Liveness) -> None:
+    watch(seen_beating, 1.0, 2.0, 2)
+    assert seen_beating.silent() == {OTHER: Silence(NodeBeat(1, 2, has_lease=True), 1.5)}
+    seen_beating.observe(beats(2), 100.0)
+    assert seen_beating.silent()[OTHER].seconds == 0.0, "it was this node that was away"
+    seen_beating.observe(beats(3), 100.5)
+    assert seen_beating.silent()[OTHER].seconds == 0.0
 
 
 def test_a_node_that_is_removed_is_forgotten(seen_beating: Liveness) -> None:
