@@ -58,7 +58,7 @@ class Failover:
         self._left_any = left_any
         self._spawn = spawn
         self._observed = asyncio.Event()
-        self.under_way: set[int] = set()
+        self._under_way: set[int] = set()
         """Dead nodes that a task attends to."""
         self._reasons: dict[int, str] = {}
         """The last reason, by node, for which a takeover was not possible: each is logged once."""
@@ -76,11 +76,11 @@ class Failover:
             silent = self._follower.silent()
             for node in self._follower.nodes:
                 silence = silent.get(node.node_id)
-                if silence is None or silence.seconds < SUSPECT_AFTER_S or node.node_id in self.under_way:
+                if silence is None or silence.seconds < SUSPECT_AFTER_S or node.node_id in self._under_way:
                     continue
                 if self._settled.get(node.node_id) == silence.beat and not self._left_any(node.node_id):
                     continue
-                self.under_way.add(node.node_id)
+                self._under_way.add(node.node_id)
                 self._spawn(self._attend(node, silence))
 
     async def _attend(self, node: NodeInfo, silence: Silence) -> None:
@@ -94,7 +94,7 @@ class Failover:
                 _log.warning("a silent node is not taken over", dead_node_id=node.node_id, reason=str(error))
             await asyncio.sleep(RETRY_S)
         finally:
-            self.under_way.discard(node.node_id)
+            self._under_way.discard(node.node_id)
 
     async def _take_over(self, node: NodeInfo, silence: Silence) -> None:
         """Take over the node if it is dead and leaves anything behind. Raises StorageError or WalError."""

@@ -63,9 +63,11 @@ async def log_of(node: Node, node_id: int) -> WalInfo:
     return (await node.catalog.list_wals(node_id))[-1]
 
 
-async def is_led_by(node: Node, leader: int) -> None:
+async def is_led_by(node: Node, leader: int, name: str = "t") -> None:
+    """Wait until the topic's first partition is."""
+
     def found() -> bool:
-        topic = node.topics.get("t")
+        topic = node.topics.get(name)
         return topic is not None and topic.info.partitions[0].owner == leader
 
     await until(found, timeout_s=60, pause_s=0.01)
@@ -140,7 +142,7 @@ async def test_a_stream_with_a_gap_waits_for_its_node(tmp_path: Path) -> None:
                 timeout_s=60,
                 pause_s=0.01,
             )
-            await until(lambda: not other.failover.under_way, timeout_s=60, pause_s=0.01)
+            await is_led_by(other, 2, "u")
             infos = {topic.name: topic.partitions[0] for topic in await other.catalog.list_topics()}
             assert [(infos[name].leader, infos[name].owner) for name in "tu"] == [(1, 1), (2, 2)]
             assert (await log_of(other, 1)).state is WalState.OPEN
