@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import Final
 
 from broker.admin.http import AdminServer
 from broker.cluster.handshake import SECRET_BYTES
@@ -70,6 +71,9 @@ from s3stream.store.interface import ObjectStore
 from wal.format import CATALOG_ID_BYTES, wal_id_of
 from wal.interface import WalError
 from wal.log import DeltaWal
+
+LOG_WAIT_S: Final = 10.0
+"""Time for which a start waits for a log that another node may be recovering."""
 
 
 class StartError(Exception):
@@ -187,7 +191,7 @@ async def _open_storage(
     now_ms = environment.now_ms
     catalog = environment.make_catalog(settings.catalog_url)
     stack.push_async_callback(catalog.close)
-    node_log = await stack.enter_async_context(NodeLog.opened(settings, files=environment.logs))
+    node_log = await stack.enter_async_context(NodeLog.opened(settings, files=environment.logs, wait_s=LOG_WAIT_S))
     stores = await open_catalog_and_stores(
         catalog,
         node_log,

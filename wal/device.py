@@ -23,7 +23,7 @@ from wal.device_engine import ChosenEngine, choose_engine
 from wal.device_place import check_place, warn_of_place
 from wal.device_raw import read_all, write_all
 from wal.format import PAGE_BYTES
-from wal.interface import WalRefused
+from wal.interface import WalInUse, WalRefused
 from wal.requests import IoRequest
 from wal.settings import WalSettings
 
@@ -170,7 +170,7 @@ def _open_direct(path: Path, flags: int, *, exclusive: bool) -> int:
 
 
 def _open_locked(path: Path, flags: int, *, exclusive: bool) -> int:
-    """Open and, if exclusive, lock. Raises WalRefused if another process has it open.
+    """Open and, if exclusive, lock. Raises WalInUse if another process has it open.
 
     A process that was killed holds its lock until the kernel has completed its writes, up to 10 ms after its end was
     reported. So a lock that is held is tried again for a second.
@@ -178,25 +178,25 @@ def _open_locked(path: Path, flags: int, *, exclusive: bool) -> int:
     if not exclusive:
         return os.open(path, flags)
     for _ in range(_LOCK_RETRIES):
-        with suppress(WalRefused):
+        with suppress(WalInUse):
             return _lock(path, flags)
         sleep(_LOCK_RETRY_S)
     return _lock(path, flags)
 
 
 def _lock(path: Path, flags: int) -> int:
-    """Open and lock. Raises WalRefused if another process has it open."""
+    """Open and lock. Raises WalInUse if another process has it open."""
     try:
         fd = os.open(path, flags)
     except OSError as error:
         if error.errno == errno.EBUSY:
-            raise WalRefused(f"{path}: in use: mounted, or open in another process") from error
+            raise WalInUse(f"{path}: in use: mounted, or open in another process") from error
         raise
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(fd)
-        raise WalRefused(f"{path}: in use by another process (locked)") from error
+        raise WalInUse(f"{path}: in use by another process (locked)") from error
     return fd
 
 

@@ -59,6 +59,10 @@ class WalRefused(WalError):
     """The device cannot be used as it is: too small, foreign content, another node's log. Names what was found."""
 
 
+class WalInUse(WalRefused):
+    """Another process has the device open."""
+
+
 class Durable:
     """Completion of the block that a record was written in, shared by all records of the block.
 

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 import structlog
 
@@ -21,18 +21,23 @@ from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import NodeInfo
 from s3stream.errors import UnknownStreams
 from wal.format import CATALOG_UNKNOWN, Header
-from wal.interface import WalCorrupt, WalRefused
+from wal.interface import WalCorrupt, WalInUse, WalRefused
 from wal.log import DeltaWal
 from wal.owner import Owner, check_owner, read_header
 from wal.reader import read_ring
 from wal.recovery import Scan
 from wal.requests import Device
 
+IN_USE_POLL_S: Final = 0.5
+_log = structlog.get_logger("node")
+
 
 class NodeLog:
     """The file or device at the log's path. It stays locked until the context ends, or the log is closed."""
 
-    def __init__(self, settings: Settings, *, any_content: bool = False, files: LogFiles | None = None) -> None:
+    def __init__(
+        self, settings: Settings, *, any_content: bool = False, files: LogFiles | None = None, wait_s: float = 0.0
+    ) -> None:
         self.path: Path = settings.wal_path.resolve()
         self.header: Header | None = None
         """Header of the log that was found."""
@@ -44,18 +49,20 @@ class NodeLog:
         self._wal_settings = wal_settings(settings)
         self._any_content = any_content or self._wal_settings.format
         self._files = files or DiskLogFiles()
+        self._wait_s = wait_s
         self._device: Device | None = None
 
     @classmethod
     @asynccontextmanager
     async def opened(
-        cls, settings: Settings, *, any_content: bool = False, files: LogFiles | None = None
+        cls, settings: Settings, *, any_content: bool = False, files: LogFiles | None = None, wait_s: float = 0.0
     ) -> AsyncIterator[Self]:
         """Open the file or device, if it exists, and read the header. Raises WalError.
 
-        Content that is not a valid log is an error, unless `any_content` is set or the settings allow to format it.
+        Content that is not a valid log is an error, unless `any_content` is set or the settings allow to format it. A
+        log that another process has open is waited for, up to `wait_s`.
         """
-        log = cls(settings, any_content=any_content, files=files)
+        log = cls(settings, any_content=any_content, files=files, wait_s=wait_s)
         try:
             await log._probe()
             yield log
@@ -65,7 +72,7 @@ class NodeLog:
     async def _probe(self) -> None:
         if not await asyncio.to_thread(self._files.exists, self.path):
             return
-        self._device = await asyncio.to_thread(self._files.open, self.path, self._wal_settings, create=False)
+        self._device = await self._open_device()
         try:
             self.header = await read_header(self._device)
             self.problem = "is blank"
@@ -74,6 +81,19 @@ class NodeLog:
                 raise
             self.problem = f"has no readable log ({error})"
             self._damaged = isinstance(error, WalCorrupt)
+
+    async def _open_device(self) -> Device:
+        """Open the file or device. Raises WalError."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._wait_s
+        while True:
+            try:
+                return await asyncio.to_thread(self._files.open, self.path, self._wal_settings, create=False)
+            except WalInUse as error:
+                if loop.time() >= end:
+                    raise
+                _log.info("waiting for the log: another node may be recovering it", reason=str(error))
+            await asyncio.sleep(IN_USE_POLL_S)
 
     async def _close(self) -> None:
         device, self._device = self._device, None
@@ -163,9 +183,7 @@ class NodeLog:
         if self._device is None:
             if await asyncio.to_thread(self._files.exists, self.path):
                 raise WalRefused(f"{self.path}: this file appeared while the node was starting: start again")
-            structlog.get_logger("node").info(
-                "creating the log file", path=str(self.path), capacity_bytes=self._wal_settings.capacity_bytes
-            )
+            _log.info("creating the log file", path=str(self.path), capacity_bytes=self._wal_settings.capacity_bytes)
             self._device = await asyncio.to_thread(self._files.open, self.path, self._wal_settings, create=True)
         device, self._device = self._device, None
         return DeltaWal(

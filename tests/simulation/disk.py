@@ -7,7 +7,7 @@ from random import Random
 
 from tests.simulation.loop import PROCESS, SimLoop
 from tests.support.sim_device import DeviceFaults, SimDevice, SimDisk
-from wal.interface import WalRefused
+from wal.interface import WalInUse
 from wal.requests import Device, IoRequest
 from wal.settings import WalSettings
 
@@ -58,7 +58,7 @@ class SimLogFiles:
 
     def open(self, path: Path, settings: WalSettings, *, create: bool, exclusive: bool = True) -> Device:
         if exclusive and self.open_device is not None and not self.open_device.closed:
-            raise WalRefused(f"{path}: in use")
+            raise WalInUse(f"{path}: in use")
         disk = self.disks.get(path)
         if disk is None:
             assert create

@@ -1,12 +1,18 @@
 """Changes to the node's log between its inspection and its claim."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker.membership.node_log import NodeLog
+from broker.settings.model import Settings
+from broker.settings.package_settings import wal_settings
 from tests.support.node import settings_for
-from wal.interface import WalCorrupt, WalRefused
+from tests.support.waiting import until
+from wal.device import open_device
+from wal.interface import WalCorrupt, WalInUse, WalRefused
 from wal.owner import Owner
 
 OWNER = Owner(1, 1, "anabranch", bytes(16))
@@ -47,3 +53,23 @@ async def test_what_was_a_log_speaks_against_an_empty_catalog(tmp_path: Path) ->
     log.path.write_bytes(b"something else" + bytes(8 << 20))
     async with NodeLog.opened(settings_for(tmp_path, wal_format=True)) as log:
         assert not log.why_not_blank_catalog()
+
+
+async def test_a_log_that_another_node_recovers_is_waited_for(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path)
+    settings.node.data_dir.mkdir()
+    device = open_device(settings.wal_path, wal_settings(settings))
+    with pytest.raises(WalInUse):
+        async with NodeLog.opened(settings):
+            pass
+    with capture_logs() as said:
+        waiting = asyncio.create_task(_open_and_close(settings))
+        await until(lambda: bool(said), timeout_s=60, pause_s=0.01)
+        await device.close()
+        await waiting
+    assert said[0]["event"] == "waiting for the log: another node may be recovering it"
+
+
+async def _open_and_close(settings: Settings) -> None:
+    async with NodeLog.opened(settings, wait_s=60.0):
+        pass
