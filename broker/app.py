@@ -19,6 +19,7 @@ from typing import Final
 from broker.admin.http import AdminServer
 from broker.cluster.handshake import SECRET_BYTES
 from broker.cluster.links import LinkContext, Links
+from broker.cluster.liveness import BEAT_S
 from broker.cluster.members import Members
 from broker.cluster.peers import NoPeers
 from broker.configs.broker import BrokerConfigs
@@ -212,6 +213,7 @@ async def _open_storage(
     )
     catalog.act_for(info.node_id, info.epoch)
     lease = LeaseKeeper(catalog, info, now_ms=now_ms, on_lost=failure.report)
+    lease.beat_s = lambda: BEAT_S  # others must not take a long start for a death
     await stack.enter_async_context(lease)
     wal = await node_log.open_wal(log_owner(settings, catalog, info.epoch), now_ms)
     stack.push_async_callback(wal.close)

@@ -199,7 +199,7 @@ class _NullLogFiles:
     def exists(self, _path: Path) -> bool:
         return False
 
-    def open(self, _path: Path, settings: WalSettings, *, create: bool) -> NullDevice:  # noqa: ARG002
+    def open(self, _path: Path, settings: WalSettings, *, create: bool, exclusive: bool = True) -> NullDevice:  # noqa: ARG002
         return NullDevice(settings.capacity_bytes)
 
 

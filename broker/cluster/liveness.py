@@ -20,6 +20,8 @@ class _Observation:
     since_s: float
     """Time at which this beat was first seen, or from which on the observation is unbroken."""
     lives: bool
+    was_alive: bool
+    """True if another beat was seen before."""
 
 
 class Silence(NamedTuple):
@@ -27,6 +29,8 @@ class Silence(NamedTuple):
 
     beat: NodeBeat
     seconds: float
+    was_alive: bool
+    """True if its beat was seen to change before. A node that believes to be alone beats a few times a lease only."""
 
 
 class Liveness:
@@ -49,7 +53,8 @@ class Liveness:
             before = self._seen.get(node_id)
             if before is None or beat != before.beat:
                 # The first one may be of a node that died long ago: nothing is known until its beat changes.
-                self._seen[node_id] = _Observation(beat, now_s, lives=before is not None and beat.has_lease)
+                is_known = before is not None
+                self._seen[node_id] = _Observation(beat, now_s, lives=is_known and beat.has_lease, was_alive=is_known)
             elif broken:
                 before.since_s = now_s
             elif now_s - before.since_s >= DEAD_AFTER_S:
@@ -60,7 +65,7 @@ class Liveness:
     def silent(self) -> Mapping[int, Silence]:
         """Return how long each other node has been silent, at the last observation."""
         return {
-            node_id: Silence(seen.beat, self._last_s - seen.since_s)
+            node_id: Silence(seen.beat, self._last_s - seen.since_s, seen.was_alive)
             for node_id, seen in self._seen.items()
             if node_id != self._own
         }

@@ -18,7 +18,7 @@ from broker.settings.model import Settings
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import NodeBeat, NodeInfo, Takeover, WalInfo, WalState
 from s3stream.errors import NodeFenced, NodeInUse, StorageError
-from wal.interface import WalError
+from wal.interface import WalError, WalInUse
 
 RETRY_S: Final = 1.0
 """Pause after a takeover that was not possible."""
@@ -99,7 +99,7 @@ class Failover:
     async def _take_over(self, node: NodeInfo, silence: Silence) -> None:
         """Take over the node if it is dead and leaves anything behind. Raises StorageError or WalError."""
         logs = [wal for wal in await self._catalog.list_wals(node.node_id) if wal.is_live]
-        is_dead = silence.seconds >= DEAD_AFTER_S
+        is_dead = silence.seconds >= _patience_s(node, silence)
         if not logs:
             self._settled[node.node_id] = silence.beat
             if is_dead and self._left_any(node.node_id):
@@ -110,7 +110,12 @@ class Failover:
             return
         if not is_dead and (log.takeover is not Takeover.MACHINE or not silence.beat.has_lease):
             return
-        device = await open_log(self._files, log, node, self._settings, self._host_name)
+        try:
+            device = await open_log(self._files, log, node, self._settings, self._host_name)
+        except WalInUse:
+            if is_dead:
+                raise
+            return  # it was only slow
         try:
             epoch = await self._fence(node, silence, log.wal_id)
         except BaseException:
@@ -149,3 +154,10 @@ class Failover:
             and recoverer.beat.has_lease
             and recoverer.seconds < DEAD_AFTER_S
         )
+
+
+def _patience_s(node: NodeInfo, silence: Silence) -> float:
+    """Return after how long a silence proves that a node is dead."""
+    if silence.was_alive or not silence.beat.has_lease:
+        return DEAD_AFTER_S
+    return max(DEAD_AFTER_S, node.lease_ms / 1000)

@@ -76,11 +76,17 @@ def test_a_node_that_starts_again_or_stops_is_known_at_once(seen_beating: Livene
 
 def test_silence_counts_from_the_last_change_while_the_observation_is_unbroken(seen_beating: Liveness) -> None:
     watch(seen_beating, 1.0, 2.0, 2)
-    assert seen_beating.silent() == {OTHER: Silence(NodeBeat(1, 2, has_lease=True), 1.5)}
+    assert seen_beating.silent() == {OTHER: Silence(NodeBeat(1, 2, has_lease=True), 1.5, was_alive=True)}
     seen_beating.observe(beats(2), 100.0)
     assert seen_beating.silent()[OTHER].seconds == 0.0, "it was this node that was away"
     seen_beating.observe(beats(3), 100.5)
     assert seen_beating.silent()[OTHER].seconds == 0.0
+
+
+def test_a_node_that_was_never_seen_alive_may_be_one_that_beats_slowly() -> None:
+    liveness = Liveness(OWN)
+    watch(liveness, 0.0, 5.0, 1)
+    assert liveness.silent() == {OTHER: Silence(NodeBeat(1, 1, has_lease=True), 5.0, was_alive=False)}
 
 
 def test_a_node_that_is_removed_is_forgotten(seen_beating: Liveness) -> None:
