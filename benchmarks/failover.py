@@ -50,6 +50,7 @@ class Node:
             "--admin-port": 0,
             "--catalog-url": catalog_url,
             "--objects-path": home / "objects",
+            "--cluster-internal-port": 0,
             "--wal-capacity-bytes": "64MiB",
             "--log-format": "json",
         }

@@ -24,6 +24,7 @@ def cluster(folder: Path, count: int, catalog_url: str = "", **wanted: object) -
     shared = {
         "catalog_url": catalog_url or f"sqlite:///{folder}/catalog.db",
         "objects_path": folder / "objects",
+        "cluster_internal_port": 0,
         **wanted,
     }
     return [NodeProcess(folder / str(node_id), node_id=node_id, **shared) for node_id in range(1, count + 1)]
