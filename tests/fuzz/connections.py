@@ -30,7 +30,9 @@ from protocol.registry import APIS, INTERNAL_APIS
 from tests.fuzz.messages import NAMES, TOPIC_IDS, TOPICS, random_frame
 from tests.fuzz.target import Choices, Target
 from tests.simulation.loop import CALLBACKS_MAX
-from tests.simulation.world import SimNode, World, _patched
+from tests.simulation.node import SimNode
+from tests.simulation.trace import patched
+from tests.simulation.world import World
 from tests.support.raw_client import RawClient
 
 INPUTS_MAX: Final = 400
@@ -78,7 +80,7 @@ class Rig:
         self._stack = ExitStack()
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="fuzz-node-", dir=MEMORY)))
         self.world = World(1, folder)
-        self._stack.enter_context(_patched(self.world))
+        self._stack.enter_context(patched(self.world))
         self.world.loop.set_exception_handler(self.world._unexpected)  # noqa: SLF001 - as `World.run` does
         structlog.configure(processors=[self._note_error, self.world.trace.log])
         self.world.nodes = [FuzzedNode(self.world, 1)]

@@ -12,8 +12,10 @@ from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicStat
 from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from s3stream.errors import StorageError
-from tests.simulation.clients import Client, Lost, Producer, Reader
+from tests.simulation.consumers import Reader
 from tests.simulation.history import History, Violation
+from tests.simulation.producers import Producer
+from tests.simulation.routing import Client, Lost
 from tests.simulation.world import World
 
 MOVE_TIMEOUT_S = 60.0

@@ -9,8 +9,11 @@ from protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from tests.simulation.clients import Batch, Reader, Refused, TransactionalProducer, committed_offset
+from tests.simulation.consumers import Reader, committed_offset
 from tests.simulation.history import History, Outcome, TopicPartition, Transaction, Violation
+from tests.simulation.producers import Batch
+from tests.simulation.routing import Refused
+from tests.simulation.transactions import TransactionalProducer
 from tests.simulation.world import World
 
 READ_MAX = 10

@@ -6,7 +6,8 @@ from random import Random
 
 from tests.simulation.catalog import CatalogFaults
 from tests.simulation.history import Violation
-from tests.simulation.world import SimNode, World
+from tests.simulation.node import SimNode
+from tests.simulation.world import World
 from wal.format import RING_POSITION, newest_header
 
 WRITES_UNDER_WAY = 3

@@ -22,8 +22,9 @@ from protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from tests.simulation.clients import Client, Lost, Refused, check, committed_offset
+from tests.simulation.consumers import committed_offset
 from tests.simulation.history import TopicPartition, Violation
+from tests.simulation.routing import Client, Lost, Refused, check
 from tests.simulation.world import World
 
 SESSION_MS = 3_000

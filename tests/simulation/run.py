@@ -20,9 +20,10 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from tests.simulation.plan import Plan, plan_of, smaller
 from tests.simulation.planted.catalogue import PLANTED
 from tests.simulation.planted.patch import Planted
-from tests.simulation.scenario import Plan, Report, plan_of, run, smaller
+from tests.simulation.scenario import Report, run
 
 SHRINK_TRIES_MAX = 80
 TRACE_LINES = 400

@@ -1,38 +1,31 @@
-"""One run: what the seed chooses, the run itself, and the checks at its end."""
+"""One run of a plan: its actors, its faults, and the checks at its end."""
 
 import asyncio
 import sqlite3
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 from typing import Any
 
-from broker.node import Node
 from protocol.errors import ErrorCode
 from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from protocol.messages.find_coordinator import FindCoordinatorRequest
-from s3stream.catalog.catalog import WAIT_COUNTED_S, Catalog
-from s3stream.maintain.verify import Finding, FindingKind, verify
+from s3stream.catalog.catalog import WAIT_COUNTED_S
 from tests.simulation.churn import Churn
-from tests.simulation.clients import (
-    LATEST,
-    Client,
-    Committer,
-    Deleter,
-    Lost,
-    Producer,
-    Reader,
-    TransactionalProducer,
-    list_offset,
-)
+from tests.simulation.consumers import Committer, Deleter, Reader
 from tests.simulation.copies import Copier
-from tests.simulation.faults import FAULTS, keep
-from tests.simulation.groups import ClassicMember, ConsumerMember, GroupHistory, check_group
+from tests.simulation.faults import keep
+from tests.simulation.final_checks import check_all
+from tests.simulation.groups import ClassicMember, ConsumerMember, GroupHistory
 from tests.simulation.history import History, TopicPartition, Violation
-from tests.simulation.world import STORE, SimNode, World
+from tests.simulation.node_checks import check_storage
+from tests.simulation.plan import Plan
+from tests.simulation.producers import Producer
+from tests.simulation.routing import Client, Lost
+from tests.simulation.transactions import TransactionalProducer
+from tests.simulation.world import World
 
 RETENTION_MS = 8_000
 CONFIGS: Mapping[str, Mapping[str, str]] = {
@@ -47,103 +40,10 @@ CONFIGS: Mapping[str, Mapping[str, str]] = {
 """Configs of topics that are cleaned by key, or whose records expire."""
 PROGRESS_S = 400.0
 """Virtual time within which everything succeeds once all faults are over."""
-SETTLED_S = 560.0
-"""Virtual time after which every object that is not committed is deleted."""
-COUNTS = (
-    "plain",
-    "transactional",
-    "committers",
-    "deleters",
-    "readers",
-    "copiers",
-    "churns",
-    "classic_members",
-    "consumer_members",
-    "keyed",
-    "expiring",
-    "idempotent",
-)
-"""Fields of a plan that count actors."""
 GROUP, TRANSACTION = 0, 1
 """Types of coordinators."""
 SHARED_MEMORY = Path("/dev/shm")
 LIVE_PERIOD_S = 1.0
-REST_CHECKS = 60
-TASKS_MAX = 40
-"""More than a node without clients has: about 17."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Actors and faults of a run, and its length in virtual seconds."""
-
-    seed: int
-    seconds: float
-    faults: Sequence[str]
-    partitions: int
-    plain: int
-    idempotent: int
-    transactional: int
-    committers: int
-    deleters: int
-    readers: int
-    copiers: int
-    churns: int
-    classic_members: int
-    consumer_members: int
-    keyed: int
-    expiring: int
-    delete_delay_ms: int
-    first_offset: int
-    """Offset at which new partitions begin: most runs cross a boundary of 31 or 32 bits."""
-    window_bytes: int
-    """First bound of the log's window: a small one has to grow."""
-    settles: bool
-    """Wait at the end until everything that is not needed is deleted, and check that it is."""
-
-    def lines(self) -> list[str]:
-        return [f"{name} = {value}" for name, value in vars(self).items()]
-
-
-def plan_of(seed: int) -> Plan:
-    """Choose a plan by the seed."""
-    random = Random(f"plan/{seed}")
-    return Plan(
-        seed=seed,
-        seconds=random.choice((10.0, 15.0, 30.0, 60.0)),
-        faults=[kind for kind in FAULTS if random.random() < 0.35],
-        partitions=random.choice((1, 2, 4)),
-        plain=random.randint(0, 1),
-        idempotent=random.randint(1, 2),
-        transactional=random.randint(0, 2),
-        committers=random.randint(0, 2),
-        deleters=random.choice((0, 0, 1)),
-        readers=random.randint(0, 2),
-        copiers=random.choice((0, 0, 1)),
-        churns=random.choice((0, 0, 1)),
-        classic_members=random.choice((0, 0, 2, 3)),
-        consumer_members=random.choice((0, 0, 2, 3)),
-        keyed=random.choice((0, 0, 1)),
-        expiring=random.choice((0, 0, 1)),
-        delete_delay_ms=random.choice((20_000, 20_000, 200_000)),
-        first_offset=random.choice((0, 2**31 - 30, 2**32 - 30, 2**40)),
-        window_bytes=random.choice((4 << 10, 32 << 10, 4 << 20)),
-        settles=random.random() < 0.2,
-    )
-
-
-def smaller(plan: Plan) -> list[Plan]:
-    """Plans that have less: to find the smallest one that still fails."""
-    found = [replace(plan, faults=[each for each in plan.faults if each != kind]) for kind in plan.faults]
-    for name in COUNTS:
-        if getattr(plan, name) > 0:
-            without: dict[str, Any] = {name: 0}
-            found.append(replace(plan, **without))
-    if plan.partitions > 1:
-        found.append(replace(plan, partitions=1))
-    if plan.seconds > 10:
-        found.append(replace(plan, seconds=plan.seconds / 2))
-    return found
 
 
 @dataclass
@@ -235,13 +135,13 @@ class Scenario:
             try:
                 async with asyncio.timeout(PROGRESS_S):
                     await _ended(running)
-                    await self._check(actors)
+                    await check_all(world, self.history, self.partitions, self.groups, actors)
             except TimeoutError as error:
                 left = [task.get_name() for task in running if not task.done()] or ["the final checks"]
                 raise Violation(
                     f"no progress for {PROGRESS_S} s after the faults: {', '.join(left)}; {self._state()}"
                 ) from error
-            await self._check_storage()
+            await check_storage(world, plan)
             await _cancelled(node_tasks)
 
     def _begin_offsets(self) -> None:
@@ -346,106 +246,6 @@ class Scenario:
                     break
                 await client.pause()
         await client.drop()
-
-    async def _check(self, actors: Sequence[Any]) -> None:
-        """Read everything, and compare it with what is known."""
-        world, history = self.world, self.history
-        world.note("final checks")
-        for actor in actors:
-            if isinstance(actor, Committer):
-                await actor.check()
-            elif isinstance(actor, TransactionalProducer):
-                await actor.check_offsets()
-        client = Client(world, "final")
-        starts: dict[TopicPartition, int] = {}
-        committed: dict[TopicPartition, dict[int, str]] = {}
-        for where in self.partitions:
-            await self._until_stable(client, where)
-            readers = [
-                Reader(world, history, f"final-{where}-{level}", where, committed=level) for level in (False, True)
-            ]
-            for reader in readers:
-                await reader.read_all()
-            all_, stable = readers
-            starts[where] = max(all_.start, stable.start)
-            committed[where] = stable.found
-            history.check_final(where, starts[where], all_.high_watermark, all_.found, stable.found)
-            if where[0] in history.compacted:
-                history.check_cleaned(where, all_.found, stable.found)
-        history.check_transactions(starts, committed)
-        for actor in actors:
-            if isinstance(actor, Copier):
-                await actor.check_copies(committed[actor.target], committed[actor.source])
-        for group in self.groups:
-            await check_group(world, group)
-        history.check_order(producer_and_number)
-
-    async def _until_stable(self, client: Client, where: TopicPartition) -> None:
-        """Wait until no transaction is open: each ends by itself, or by its time-out."""
-        reader = Reader(self.world, self.history, f"stable-{where}", where, committed=True)
-        while True:
-            reader.offset = await list_offset(client, where, LATEST)
-            if await reader.step() and reader.stable == reader.high_watermark:
-                break
-            await asyncio.sleep(0.5)
-        await reader.client.drop()
-
-    async def _check_left(self, node: Node) -> None:
-        """Check that a node without clients comes to rest: nothing is held for requests, and few tasks run."""
-        world = self.world
-        world.network.reset(world.nodes[0].host, 1.0)
-        process = world.nodes[0].process
-        assert process is not None
-        tasks: list[str] = []
-        found = 0, 0, 0
-        for _ in range(REST_CHECKS):
-            await asyncio.sleep(1)
-            tasks = [getattr(task.get_coro(), "__qualname__", "") for task in process.tasks if not task.done()]
-            found = len(node.server.connections), node.server.bytes_held, max(0, len(tasks) - TASKS_MAX)
-            if not any(found):
-                return
-        raise Violation(
-            f"without clients the node has {found[0]} connections, {found[1]} bytes of requests, {len(tasks)} tasks: "
-            + ", ".join(sorted(tasks))
-        )
-
-    async def _check_storage(self) -> None:
-        """Stop the node, and compare catalog and store."""
-        world = self.world
-        node: SimNode = world.nodes[0]
-        await node.serving()
-        while world.store.late:
-            await asyncio.sleep(10)
-        if self.plan.settles:
-            await asyncio.sleep(SETTLED_S)
-        await self._check_left(await node.serving())
-        await node.stopped()
-        if world.errors or world.store.early:
-            raise Violation([*world.errors, *world.store.early][0])
-        catalog = Catalog(f"sqlite:///{world.folder}/catalog.db")
-        await catalog.open(cluster="anabranch")
-        try:
-            report = await verify(catalog=catalog, stores={STORE: world.store.objects}, cluster="anabranch", deep=True)
-        finally:
-            await catalog.close()
-        findings = [each for each in report.findings if not self._is_excused(each)]
-        if findings:
-            raise Violation(f"storage: {findings[0]}")
-
-    def _is_excused(self, finding: Finding) -> bool:
-        """Return whether an object landed after the catalog had forgotten it: by a wrong clock that may be at once."""
-        store = self.world.store
-        return (
-            "clock" in self.plan.faults
-            and finding.kind is FindingKind.UNACCOUNTED
-            and finding.where.removeprefix(f"{store.objects.name}:") in store.landed_late
-        )
-
-
-def producer_and_number(value: str) -> tuple[str, int]:
-    """Split a value into its producer and its number."""
-    name, _, number = value.rpartition(":")
-    return name, int(number)
 
 
 async def _cancelled(tasks: Sequence[asyncio.Task[Any]]) -> None:

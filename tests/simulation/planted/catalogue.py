@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from tests.simulation.plan import COUNTS, Plan
 from tests.simulation.planted.patch import Edit, Planted
-from tests.simulation.scenario import COUNTS, Plan
 
 
 def having(*faults: str, **values: float) -> Callable[[Plan], Plan]:

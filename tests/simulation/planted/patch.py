@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
 
-from tests.simulation.scenario import Plan
+from tests.simulation.plan import Plan
 
 
 @dataclass(frozen=True)

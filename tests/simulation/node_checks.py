@@ -1,0 +1,69 @@
+"""Checks of what nodes hold in memory and keep in catalog and store, when all faults are over."""
+
+import asyncio
+
+from broker.node import Node
+from s3stream.catalog.catalog import Catalog
+from s3stream.maintain.verify import Finding, FindingKind, verify
+from tests.simulation.history import Violation
+from tests.simulation.node import STORE, SimNode
+from tests.simulation.plan import Plan
+from tests.simulation.world import World
+
+SETTLED_S = 560.0
+"""Virtual time after which every object that is not committed is deleted."""
+REST_CHECKS = 60
+TASKS_MAX = 40
+"""More than a node without clients has: about 17."""
+
+
+async def _check_left(world: World, node: Node) -> None:
+    """Check that a node without clients comes to rest: nothing is held for requests, and few tasks run."""
+    world.network.reset(world.nodes[0].host, 1.0)
+    process = world.nodes[0].process
+    assert process is not None
+    tasks: list[str] = []
+    found = 0, 0, 0
+    for _ in range(REST_CHECKS):
+        await asyncio.sleep(1)
+        tasks = [getattr(task.get_coro(), "__qualname__", "") for task in process.tasks if not task.done()]
+        found = len(node.server.connections), node.server.bytes_held, max(0, len(tasks) - TASKS_MAX)
+        if not any(found):
+            return
+    raise Violation(
+        f"without clients the node has {found[0]} connections, {found[1]} bytes of requests, {len(tasks)} tasks: "
+        + ", ".join(sorted(tasks))
+    )
+
+
+async def check_storage(world: World, plan: Plan) -> None:
+    """Stop the node, and compare catalog and store."""
+    node: SimNode = world.nodes[0]
+    await node.serving()
+    while world.store.late:
+        await asyncio.sleep(10)
+    if plan.settles:
+        await asyncio.sleep(SETTLED_S)
+    await _check_left(world, await node.serving())
+    await node.stopped()
+    if world.errors or world.store.early:
+        raise Violation([*world.errors, *world.store.early][0])
+    catalog = Catalog(f"sqlite:///{world.folder}/catalog.db")
+    await catalog.open(cluster="anabranch")
+    try:
+        report = await verify(catalog=catalog, stores={STORE: world.store.objects}, cluster="anabranch", deep=True)
+    finally:
+        await catalog.close()
+    findings = [each for each in report.findings if not _is_excused(world, plan, each)]
+    if findings:
+        raise Violation(f"storage: {findings[0]}")
+
+
+def _is_excused(world: World, plan: Plan, finding: Finding) -> bool:
+    """Return whether an object landed after the catalog had forgotten it: by a wrong clock that may be at once."""
+    store = world.store
+    return (
+        "clock" in plan.faults
+        and finding.kind is FindingKind.UNACCOUNTED
+        and finding.where.removeprefix(f"{store.objects.name}:") in store.landed_late
+    )

@@ -1,0 +1,97 @@
+"""The plan of a run: what the seed chooses."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+from tests.simulation.faults import FAULTS
+
+COUNTS = (
+    "plain",
+    "transactional",
+    "committers",
+    "deleters",
+    "readers",
+    "copiers",
+    "churns",
+    "classic_members",
+    "consumer_members",
+    "keyed",
+    "expiring",
+    "idempotent",
+)
+"""Fields of a plan that count actors."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Actors and faults of a run, and its length in virtual seconds."""
+
+    seed: int
+    seconds: float
+    faults: Sequence[str]
+    partitions: int
+    plain: int
+    idempotent: int
+    transactional: int
+    committers: int
+    deleters: int
+    readers: int
+    copiers: int
+    churns: int
+    classic_members: int
+    consumer_members: int
+    keyed: int
+    expiring: int
+    delete_delay_ms: int
+    first_offset: int
+    """Offset at which new partitions begin: most runs cross a boundary of 31 or 32 bits."""
+    window_bytes: int
+    """First bound of the log's window: a small one has to grow."""
+    settles: bool
+    """Wait at the end until everything that is not needed is deleted, and check that it is."""
+
+    def lines(self) -> list[str]:
+        return [f"{name} = {value}" for name, value in vars(self).items()]
+
+
+def plan_of(seed: int) -> Plan:
+    """Choose a plan by the seed."""
+    random = Random(f"plan/{seed}")
+    return Plan(
+        seed=seed,
+        seconds=random.choice((10.0, 15.0, 30.0, 60.0)),
+        faults=[kind for kind in FAULTS if random.random() < 0.35],
+        partitions=random.choice((1, 2, 4)),
+        plain=random.randint(0, 1),
+        idempotent=random.randint(1, 2),
+        transactional=random.randint(0, 2),
+        committers=random.randint(0, 2),
+        deleters=random.choice((0, 0, 1)),
+        readers=random.randint(0, 2),
+        copiers=random.choice((0, 0, 1)),
+        churns=random.choice((0, 0, 1)),
+        classic_members=random.choice((0, 0, 2, 3)),
+        consumer_members=random.choice((0, 0, 2, 3)),
+        keyed=random.choice((0, 0, 1)),
+        expiring=random.choice((0, 0, 1)),
+        delete_delay_ms=random.choice((20_000, 20_000, 200_000)),
+        first_offset=random.choice((0, 2**31 - 30, 2**32 - 30, 2**40)),
+        window_bytes=random.choice((4 << 10, 32 << 10, 4 << 20)),
+        settles=random.random() < 0.2,
+    )
+
+
+def smaller(plan: Plan) -> list[Plan]:
+    """Plans that have less: to find the smallest one that still fails."""
+    found = [replace(plan, faults=[each for each in plan.faults if each != kind]) for kind in plan.faults]
+    for name in COUNTS:
+        if getattr(plan, name) > 0:
+            without: dict[str, Any] = {name: 0}
+            found.append(replace(plan, **without))
+    if plan.partitions > 1:
+        found.append(replace(plan, partitions=1))
+    if plan.seconds > 10:
+        found.append(replace(plan, seconds=plan.seconds / 2))
+    return found

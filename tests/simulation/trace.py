@@ -1,0 +1,90 @@
+"""The trace of a run, and what is patched in the modules of a node while the run lasts."""
+
+import hashlib
+import logging
+import os
+import socket
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+import broker.membership.node_log as node_log_module
+import broker.net.server as server_module
+import broker.partitions.record_work
+import s3stream.catalog.database
+from broker.net.connection import Connection
+from broker.settings.package_settings import wal_settings
+from tests.simulation.loop import PROCESS, InlineExecutor, SimLoop
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+UNTRACED = {"seconds", "event", "level", "timestamp", "recovered_bytes_per_s"}
+
+
+class Trace:
+    """Record of a run, in lines that a person can read."""
+
+    def __init__(self, loop: SimLoop, folder: Path) -> None:
+        self._loop = loop
+        self._folder = str(folder)
+        self._process = f"process {os.getpid()} on {socket.gethostname()}"
+        self.lines: list[str] = []
+        self._digest = hashlib.sha256()
+
+    def add(self, who: str, event: str, fields: Mapping[str, object]) -> None:
+        rest = " ".join(f"{name}={value}" for name, value in fields.items())
+        line = f"{self._loop.time():10.4f}  {who:<10} {event}{'  ' if rest else ''}{rest}"
+        line = line.replace(self._folder, "DATA").replace(self._process, "a process")
+        self.lines.append(line)
+        self._digest.update(line.encode())
+
+    def digest(self) -> str:
+        """Hash of all lines: two runs of a seed have the same."""
+        return self._digest.hexdigest()[:16]
+
+    def log(self, _logger: object, level: str, event: MutableMapping[str, Any]) -> Any:
+        """A processor of structlog: the nodes' own log is part of the trace."""
+        process = PROCESS.get()
+        fields = {name: value for name, value in event.items() if name not in UNTRACED and name != "exc_info"}
+        if level != "debug":
+            self.add("" if process is None else process.name, f"{level}: {event['event']}", fields)
+        raise structlog.DropEvent
+
+
+def _number(connection: Connection) -> int:
+    return connection.number
+
+
+@contextmanager
+def patched(world: "World") -> Iterator[None]:
+    """Send the nodes' logs to the trace, and answer questions about sockets that do not exist."""
+    vars(node_log_module)["wal_settings"] = lambda settings: replace(
+        wal_settings(settings), window_bytes=world.window_bytes
+    )
+    found = vars(server_module)["find_closed_peers"]
+    vars(server_module)["find_closed_peers"] = world.network.closed_peers
+    Connection.__hash__ = _number  # type: ignore[assignment,method-assign]  # as of tasks
+    threads = {
+        module: module.ThreadPoolExecutor for module in (s3stream.catalog.database, broker.partitions.record_work)
+    }
+    for module in threads:
+        module.ThreadPoolExecutor = InlineExecutor  # type: ignore[attr-defined]
+    structlog.configure(
+        processors=[world.trace.log],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        cache_logger_on_first_use=False,
+    )
+    try:
+        yield
+    finally:
+        structlog.reset_defaults()
+        vars(node_log_module)["wal_settings"] = wal_settings
+        vars(server_module)["find_closed_peers"] = found
+        Connection.__hash__ = object.__hash__  # type: ignore[method-assign]
+        for module, executor in threads.items():
+            module.ThreadPoolExecutor = executor  # type: ignore[attr-defined]
