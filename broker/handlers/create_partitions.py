@@ -21,6 +21,10 @@ from s3stream.errors import StorageError
 async def handle(node: Node, request: CreatePartitionsRequest, _exchange: Exchange) -> CreatePartitionsResponse:
     """Add partitions to each topic. An error concerns its topic only."""
     names = Counter(topic.name for topic in request.topics)
+    try:
+        await node.follower.follow()  # another node may have created or grown the topics
+    except StorageError as error:
+        return CreatePartitionsResponse(results=[_failure(name, error) for name in names])
     results = []
     for name, topic in {topic.name: topic for topic in request.topics}.items():
         try:
@@ -32,12 +36,12 @@ async def handle(node: Node, request: CreatePartitionsRequest, _exchange: Exchan
             message = None if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else error.message
             results.append(CreatePartitionsTopicResult(name=name, error_code=error.code, error_message=message))
         except StorageError as error:
-            results.append(
-                CreatePartitionsTopicResult(
-                    name=name, error_code=ErrorCode.UNKNOWN_SERVER_ERROR, error_message=str(error)
-                )
-            )
+            results.append(_failure(name, error))
     return CreatePartitionsResponse(results=results)
+
+
+def _failure(name: str, error: StorageError) -> CreatePartitionsTopicResult:
+    return CreatePartitionsTopicResult(name=name, error_code=ErrorCode.UNKNOWN_SERVER_ERROR, error_message=str(error))
 
 
 async def _grow(node: Node, requested: CreatePartitionsTopic, *, validate_only: bool) -> None:

@@ -30,6 +30,12 @@ from s3stream.errors import StorageError
 async def handle(node: Node, request: CreateTopicsRequest, _exchange: Exchange) -> CreateTopicsResponse:
     """Check the topics in the order of the request, then create the valid ones together."""
     names = Counter(topic.name for topic in request.topics)
+    try:
+        await node.follower.follow()  # a topic that another node has deleted must not seem to exist
+    except StorageError as error:
+        return CreateTopicsResponse(
+            topics=[_failure(name, ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) for name in names]
+        )
     results: dict[str, CreatableTopicResult] = {}
     creation = node.topics.new_creation()
     for topic in request.topics:

@@ -22,12 +22,11 @@ async def handle(node: Node, request: DeleteTopicsRequest, exchange: Exchange) -
     else:
         requested = [(name, ZERO_UUID) for name in request.topic_names]
     request_counts = Counter(requested)
-    if any(node.topics.is_being_removed(name, topic_id) for name, topic_id in request_counts):
-        try:
-            await node.topics.resolve_outcomes()  # a topic is unknown only when it is gone for good
-        except StorageError as error:
-            failure = partial(_failure, code=ErrorCode.UNKNOWN_SERVER_ERROR, message=str(error))
-            return DeleteTopicsResponse(responses=[failure(name, topic_id) for name, topic_id in request_counts])
+    try:
+        await node.follower.follow()  # a topic is unknown only when it is gone for good, and no node has created it
+    except StorageError as error:
+        failure = partial(_failure, code=ErrorCode.UNKNOWN_SERVER_ERROR, message=str(error))
+        return DeleteTopicsResponse(responses=[failure(name, topic_id) for name, topic_id in request_counts])
     named = {topic.topic_id for name, _ in requested if name is not None and (topic := node.topics.get(name))}
     named_twice = named & {topic_id for name, topic_id in requested if name is None}
     responses: list[DeletableTopicResult] = []

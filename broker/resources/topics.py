@@ -37,6 +37,7 @@ class TopicResource:
 
     async def alter(self, node: Node, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
         """Change some configs."""
+        await node.follower.follow()  # another node may have created or altered it
         topic = _find(node, name)
         check_unique_names([change.name for change in changes])
         changed = {change.name: _changed(node, change, topic.info.configs) for change in changes}
@@ -50,6 +51,7 @@ class TopicResource:
         self, node: Node, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
     ) -> None:
         """Set these configs, and unset all others."""
+        await node.follower.follow()
         topic = _find(node, name)
         checked = check_topic_configs(replacement_values(configs), node.settings)
         if not validate_only:

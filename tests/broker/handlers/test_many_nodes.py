@@ -1,6 +1,6 @@
 """Any node of a cluster answers for all of it: nodes, topics, leaders, coordinators."""
 
-from asyncio import to_thread
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -15,13 +15,20 @@ from protocol.messages.create_partitions import (
     CreatePartitionsTopic,
 )
 from protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from protocol.messages.describe_cluster import DescribeClusterRequest
 from protocol.messages.describe_quorum import DescribeQuorumRequest, PartitionData, TopicData
 from protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.messages.find_coordinator import FindCoordinatorRequest
+from protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponsePartition
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from s3stream.errors import CatalogUnavailable
 from tests.support.node import running_nodes
 from tests.support.raw_client import batch_of, raw_client
 from tests.support.waiting import until
@@ -38,6 +45,13 @@ async def create(node: Node, *topics: CreatableTopic) -> Sequence[tuple[ErrorCod
     async with raw_client(node.bootstrap) as client:
         answer = await client.call(CreateTopicsRequest(topics=topics, timeout_ms=10_000), 7)
     return [(ErrorCode(topic.error_code), topic.error_message) for topic in answer.topics]
+
+
+async def delete(node: Node, name: str) -> ErrorCode:
+    """The error code of the answer to a DeleteTopics request."""
+    async with raw_client(node.bootstrap) as client:
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=10_000)
+        return ErrorCode((await client.call(request, 6)).responses[0].error_code)
 
 
 async def describe(node: Node, name: str) -> Sequence[MetadataResponsePartition]:
@@ -224,5 +238,48 @@ async def test_clients_reach_partitions_on_all_nodes_through_any(nodes: list[Nod
         consumer.close()
         return found
 
-    found = await to_thread(produce_and_consume)
+    found = await asyncio.to_thread(produce_and_consume)
     assert sorted(found) == sorted((number % 6, str(number).encode()) for number in range(60))
+
+
+async def test_a_change_is_checked_against_what_other_nodes_have_changed_before(nodes: list[Node]) -> None:
+    first, second, _ = nodes
+    second.follower._woken = asyncio.Event()  # noqa: SLF001 - it hears of no change by itself
+    led_by_first = CreatableReplicaAssignment(partition_index=0, broker_ids=[1])
+    topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=[led_by_first])
+    grown = CreatePartitionsTopic(name="t", count=2, assignments=[CreatePartitionsAssignment(broker_ids=[1])])
+    config = AlterableConfig(name="retention.ms", config_operation=0, value="5")
+    resource = AlterConfigsResource(resource_type=2, resource_name="t", configs=[config])
+    assert await create(first, topic) == [(0, None)]
+    async with raw_client(second.bootstrap) as client:
+        altered = await client.call(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+        assert altered.responses[0].error_code == ErrorCode.NONE
+        assert (await delete(first, "t"), await create(first, topic)) == (ErrorCode.NONE, [(0, None)])
+        answer = await client.call(CreatePartitionsRequest(topics=[grown], timeout_ms=10_000), 3)
+        assert answer.results[0].error_code == ErrorCode.NONE
+    assert (await delete(first, "t"), await create(second, topic)) == (ErrorCode.NONE, [(0, None)])
+    assert (await delete(first, "t"), await create(first, topic)) == (ErrorCode.NONE, [(0, None)])
+    assert await delete(second, "t") == ErrorCode.NONE
+    assert await create(first, topic) == [(0, None)]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        CreateTopicsRequest(topics=[CreatableTopic(name="new", num_partitions=1, replication_factor=1)]),
+        DeleteTopicsRequest(topics=[DeleteTopicState(name="new")], timeout_ms=1000),
+        CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="new", count=2, assignments=None)], timeout_ms=1000),
+    ],
+    ids=["create", "delete", "grow"],
+)
+async def test_a_change_is_not_judged_while_the_catalog_is_away(
+    nodes: list[Node], request_: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(seen: int) -> None:
+        raise CatalogUnavailable("away")
+
+    monkeypatch.setattr(nodes[0].catalog, "read_changes", away)
+    async with raw_client(nodes[0].bootstrap) as client:
+        answer = await client.call(request_)
+    (result,) = getattr(answer, "topics", None) or getattr(answer, "responses", None) or answer.results
+    assert (result.error_code, result.name) == (ErrorCode.UNKNOWN_SERVER_ERROR, "new")
