@@ -28,6 +28,7 @@ class CatalogFaults:
     repeated: float = 0.0
     """A writing transaction takes effect, its answer is lost on the way, and it is repeated."""
     away: bool = False
+    """No node reaches it."""
     hung: asyncio.Task[None] | None = None
     """The transaction that is late. The server goes on with it when its node is gone."""
 
@@ -35,10 +36,12 @@ class CatalogFaults:
 class FaultyDatabase:
     """Stands for `s3stream.catalog.database.Database`, as its transactions look to the catalog."""
 
-    def __init__(self, database: Any, faults: CatalogFaults, random: Random) -> None:
+    def __init__(self, database: Any, faults: CatalogFaults, random: Random, is_cut: Callable[[], bool]) -> None:
+        """`is_cut` returns True while the node cannot reach the catalog."""
         self._database = database
         self._faults = faults
         self._random = random
+        self._is_cut = is_cut
         self.opened = False
 
     def __getattr__(self, name: str) -> Any:
@@ -57,7 +60,7 @@ class FaultyDatabase:
                 result = await self._database.write(command)
             except CatalogError as error:
                 raise OutcomeUnknown(f"catalog: simulated: a repeated commit was refused: {error}") from error
-        if self._random.random() < self._faults.lost:
+        if self._is_cut() or self._random.random() < self._faults.lost:
             raise OutcomeUnknown("catalog: simulated: a commit was not answered")
         return result
 
@@ -83,7 +86,7 @@ class FaultyDatabase:
 
     async def _lock(self) -> None:
         """Wait for the writers' lock."""
-        if self._faults.hung is not None:
+        while self._faults.hung is not None:
             await asyncio.wait([self._faults.hung])
 
     async def _commit_late(self, command: Callable[[Any], Any]) -> None:
@@ -94,14 +97,14 @@ class FaultyDatabase:
 
     async def _reach(self) -> None:
         await asyncio.sleep(self._random.uniform(*DELAY_S))
-        if self._faults.away:
+        if self._faults.away or self._is_cut():
             await asyncio.sleep(self._random.uniform(0.5, 8.0))
-        if self._faults.away or self._random.random() < self._faults.refused:
+        if self._faults.away or self._is_cut() or self._random.random() < self._faults.refused:
             raise CatalogUnavailable("catalog: simulated: no connection")
 
 
-def faulty_catalog(url: str, faults: CatalogFaults, random: Random) -> Catalog:
-    """Return a catalog whose transactions meet faults."""
+def faulty_catalog(url: str, faults: CatalogFaults, random: Random, is_cut: Callable[[], bool]) -> Catalog:
+    """Return the catalog of a node, whose transactions meet faults."""
     catalog = Catalog(url)
-    catalog._database = FaultyDatabase(catalog._database, faults, random)  # type: ignore[assignment]
+    catalog._database = FaultyDatabase(catalog._database, faults, random, is_cut)  # type: ignore[assignment]
     return catalog

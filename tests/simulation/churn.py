@@ -2,18 +2,24 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from protocol.messages.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from s3stream.errors import StorageError
 from tests.simulation.consumers import Reader
 from tests.simulation.history import History, Violation
+from tests.simulation.node import SimNode
 from tests.simulation.producers import Producer
 from tests.simulation.routing import Client, Lost
 from tests.simulation.world import World
@@ -34,6 +40,11 @@ class Churn:
         self.world = world
         self.name = name
         self.rounds = 0
+        self.home = self.client.any_node()
+        """Node that leads all partitions of a topic that is moved."""
+        self.topic_ids = self.client.topic_ids
+        self.gone: set[bytes] = set()
+        """Ids of topics that were deleted."""
 
     async def run(self) -> None:
         while not self.world.faults_over.is_set():
@@ -44,20 +55,27 @@ class Churn:
     async def _round(self) -> None:
         random = self.client.random
         count = random.randint(1, 3)
-        await self._create(count)
+        several = len(self.world.nodes) > 1
+        self.home = self.client.any_node()
+        at_home = several and random.random() < 0.5
+        await self._create(count, at_home=at_home)
+        await self._learn_id(self.name)
         history = History(self.world.note, self.world.now_ms, first_offset=self.world.first_offset)
         producer = Producer(self.world, history, f"{self.name}.{self.rounds}", {self.name: count}, idempotent=True)
+        producer.client.topic_ids = self.topic_ids
         for _ in range(random.randint(1, 4)):
             await producer.flight()
         if random.random() < 0.3:
-            count = await self._grow(count)
+            count = await self._grow(count, at_home=at_home)
         await self._check_leaders(count)
-        if random.random() < 0.3:
+        moves = at_home or not several
+        if moves and random.random() < 0.3:
             await self._detach_and_attach()
         clone = f"{self.name}-clone"
-        cloned = random.random() < 0.3
+        cloned = moves and random.random() < 0.3
         if cloned:
             await self._until_moved(lambda node: node.moves.clone(self.name, clone))
+            await self._learn_id(clone)
             self.world.count("cloned")
         await self._check_contents(self.name, count, history)
         await producer.client.drop()
@@ -71,14 +89,32 @@ class Churn:
         for index in range(count):
             where = (topic, index)
             reader = Reader(self.world, history, f"{topic}.{self.rounds}-{index}", where, committed=False)
+            reader.client.topic_ids = self.topic_ids
             await reader.read_all()
             history.check_final(where, reader.start, reader.high_watermark, reader.found, reader.found)
             if reader.start != self.world.first_offset:
                 raise Violation(f"{where}: a new topic begins at offset {reader.start}")
             await reader.client.drop()
 
-    async def _create(self, count: int) -> None:
+    async def _learn_id(self, topic: str) -> None:
+        """Learn the id of a new topic, to know it from the one before it that some node may still show."""
+        while len(self.world.nodes) > 1:
+            with suppress(Lost):
+                request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+                found = (await self.client.call(request, 12)).topics[0]
+                if not found.error_code and found.topic_id not in self.gone:
+                    self.topic_ids[topic] = found.topic_id
+                    return
+            await self.client.pause()
+
+    async def _create(self, count: int, *, at_home: bool) -> None:
         wanted = CreatableTopic(name=self.name, num_partitions=count, replication_factor=1)
+        if at_home:
+            leaders = [
+                CreatableReplicaAssignment(partition_index=index, broker_ids=[self.home.node_id])
+                for index in range(count)
+            ]
+            wanted = CreatableTopic(name=self.name, num_partitions=-1, replication_factor=-1, assignments=leaders)
         tried = False
         while True:
             try:
@@ -95,8 +131,9 @@ class Churn:
             tried = True  # an error may hide a success
             await self.client.pause()
 
-    async def _grow(self, count: int) -> int:
-        wanted = CreatePartitionsTopic(name=self.name, count=count + 1, assignments=None)
+    async def _grow(self, count: int, *, at_home: bool) -> int:
+        leaders = [CreatePartitionsAssignment(broker_ids=[self.home.node_id])] if at_home else None
+        wanted = CreatePartitionsTopic(name=self.name, count=count + 1, assignments=leaders)
         tried = False
         while True:
             try:
@@ -116,27 +153,36 @@ class Churn:
         led = 0
         while led < count:
             led = 0
+            node = self.client.any_node()
             try:
-                found = await self.client.call(MetadataRequest(topics=[MetadataRequestTopic(name=self.name)]), 12)
-                topic = found.topics[0]
-                known = len(topic.partitions) == count or bool(topic.error_code)
-                if not known and not self.world.strict:  # a fenced process shows what it has seen until it knows
-                    raise Violation(f"{self.name} has {len(topic.partitions)} partitions, expected {count}")
+                request = MetadataRequest(topics=[MetadataRequestTopic(name=self.name)])
+                topic = (await self.client.call_node(node, request, 12)).topics[0]
+                found = len(topic.partitions)
+                known = found == count or bool(topic.error_code)
+                if not known and not self._may_be_behind(topic.topic_id, is_smaller=found < count):
+                    raise Violation(f"{self.name} has {found} partitions, expected {count}")
                 for partition in topic.partitions if known else ():
                     if partition.leader_id >= 0:
                         led += 1
-                        await self._check_leader(partition.partition_index)
+                    if partition.leader_id == node.node_id and not self._may_be_behind(topic.topic_id):
+                        await self._check_leader(node, partition.partition_index)
             except Lost:
                 led = 0
             await self.client.pause()
 
-    async def _check_leader(self, index: int) -> None:
-        """Ask the leader that Metadata has just named for an offset. Raises Lost."""
+    def _may_be_behind(self, topic_id: bytes, *, is_smaller: bool = False) -> bool:
+        """Return whether a node may show a topic as it was, with an id, and at times with fewer partitions."""
+        if self.world.strict:
+            return True  # a fenced process shows what it has seen until it knows
+        return len(self.world.nodes) > 1 and (is_smaller or topic_id != self.topic_ids[self.name])
+
+    async def _check_leader(self, node: SimNode, index: int) -> None:
+        """Ask a node that has just named itself as the leader for an offset. Raises Lost."""
         wanted = ListOffsetsPartition(partition_index=index, timestamp=-1)
         request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=self.name, partitions=[wanted])])
-        answer = await self.client.call(request, 5)
+        answer = await self.client.call_node(node, request, 5)
         code = answer.topics[0].partitions[0].error_code
-        if code in NOT_SERVED and not self.world.strict:  # a fenced process names itself until it knows
+        if code in NOT_SERVED:
             raise Violation(f"{self.name}-{index}: the leader that was named answers {ErrorCode(code).name}")
 
     async def _detach_and_attach(self) -> None:
@@ -150,7 +196,7 @@ class Churn:
         tried = False
         while True:
             try:
-                await self.world.nodes[0].ask(move, MOVE_TIMEOUT_S)
+                await self.home.ask(move, MOVE_TIMEOUT_S)
             except (OSError, StorageError):
                 tried = True
             except KafkaError as error:
@@ -175,6 +221,7 @@ class Churn:
                 continue
             code = answer.responses[0].error_code
             if not code or (tried and code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                self.gone.add(self.topic_ids.pop(topic, b""))
                 return
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise Violation(f"{topic} is unknown, and was never deleted")

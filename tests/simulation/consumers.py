@@ -156,6 +156,7 @@ class Reader:
                     partitions=[
                         FetchPartition(
                             partition=where[1],
+                            current_leader_epoch=self.client.leader_epoch(where),
                             fetch_offset=self.offset,
                             partition_max_bytes=random.choice((1, 10_000, 1 << 20)),
                         )

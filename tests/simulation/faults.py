@@ -6,7 +6,7 @@ from random import Random
 
 from tests.simulation.catalog import CatalogFaults
 from tests.simulation.history import Violation
-from tests.simulation.node import SimNode
+from tests.simulation.node import CATALOG, STORE, SimNode
 from tests.simulation.world import World
 from wal.format import RING_POSITION, newest_header
 
@@ -107,11 +107,11 @@ async def resets(world: World, random: Random) -> None:
 async def partition(world: World, random: Random) -> None:
     """Cut a node off its clients."""
     node = _node(world, random)
-    world.network.cut.add(node.host)
+    world.network.cut(node.host)
     world.note("cut off", node=node.host)
     await asyncio.sleep(random.choice((1.0, 10.0, 40.0)) * random.random())
     world.note("connected again", node=node.host)
-    world.network.heal()
+    world.network.join(node.host)
 
 
 async def clock(world: World, random: Random) -> None:
@@ -217,10 +217,28 @@ async def twin(world: World, random: Random) -> None:
         await asyncio.sleep(1)
         if old.dead:
             break
-        both_s = both_s + 1 if node.node is not None and world.catalog_faults == CatalogFaults() else 0.0
+        reachable = world.catalog_faults == CatalogFaults() and not world.network.is_cut(node.host, CATALOG)
+        both_s = both_s + 1 if node.node is not None and reachable else 0.0
         if both_s > FENCED_S_MAX:
             raise Violation(f"{old} goes on for {both_s} s after {node.process} has taken its id")
     node.end_others()
+
+
+async def cut(world: World, random: Random) -> None:
+    """Cut a node off one or all of the catalog, the store and the other nodes, not off its clients."""
+    node = _node(world, random)
+    ends = [CATALOG, STORE, *(other.host for other in world.nodes if other is not node)]
+    if random.random() < 0.7:
+        ends = [random.choice(ends)]
+    for end in ends:
+        world.network.cut(node.host, end)
+    world.note("cut off", node=node.host, ends=",".join(ends))
+    try:
+        await asyncio.sleep(random.choice((1.0, 10.0, 40.0)) * random.random())
+    finally:
+        world.note("connected again", node=node.host)
+        for end in ends:
+            world.network.join(node.host, end)
 
 
 FAULTS: Mapping[str, tuple[Fault, float]] = {
@@ -242,6 +260,8 @@ FAULTS: Mapping[str, tuple[Fault, float]] = {
     "twin": (twin, 40.0),
 }
 """All kinds, with the mean time between two of a kind in seconds, in a run of `FAULTS_PER_S` or longer."""
+CLUSTER_FAULTS: Mapping[str, tuple[Fault, float]] = {"cut": (cut, 20.0)}
+"""Kinds that need several nodes."""
 FAULTS_PER_S = 60.0
 
 
@@ -261,7 +281,7 @@ async def _writing(node: SimNode) -> None:
 async def keep(world: World, kind: str, seconds: float) -> None:
     """Let faults of a kind happen until the task is cancelled, in a short run as many as in one of a minute."""
     random = world.random(f"fault/{kind}")
-    fault, mean_s = FAULTS[kind]
+    fault, mean_s = {**FAULTS, **CLUSTER_FAULTS}[kind]
     mean_s *= min(1.0, seconds / FAULTS_PER_S)
     while True:
         await asyncio.sleep(random.expovariate(1 / mean_s))

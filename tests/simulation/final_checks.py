@@ -2,15 +2,25 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
+from protocol.errors import ErrorCode
+from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.simulation.consumers import LATEST, Committer, Reader, list_offset
 from tests.simulation.copies import Copier
 from tests.simulation.groups import GroupHistory, check_group
-from tests.simulation.history import History, TopicPartition
-from tests.simulation.routing import Client
+from tests.simulation.history import History, TopicPartition, Violation
+from tests.simulation.producers import Producer
+from tests.simulation.routing import Client, Lost
 from tests.simulation.transactions import TransactionalProducer
+from tests.simulation.views import check_views
 from tests.simulation.world import World
+
+SEEN_S = 2.0
+"""Time within which all nodes show a new topic, without faults."""
+NEW_FLIGHTS = 4
 
 
 async def check_all(
@@ -22,6 +32,7 @@ async def check_all(
 ) -> None:
     """Read everything, and compare it with what is known."""
     world.note("final checks")
+    await check_views(world)
     for actor in actors:
         if isinstance(actor, Committer):
             await actor.check()
@@ -48,6 +59,38 @@ async def check_all(
     for group in groups:
         await check_group(world, group)
     history.check_order(producer_and_number)
+    if len(world.nodes) > 1:
+        await _check_new_topic(world)
+
+
+async def _check_new_topic(world: World) -> None:
+    """Create a topic through one node, and use it through all."""
+    client = Client(world, "new")
+    creator, count = client.any_node(), 2 * len(world.nodes)
+    request = CreateTopicsRequest(topics=[CreatableTopic(name="new", num_partitions=count, replication_factor=1)])
+    code = -1
+    while code not in {0, ErrorCode.TOPIC_ALREADY_EXISTS}:
+        with suppress(Lost):
+            code = (await client.call_node(creator, request, 5)).topics[0].error_code
+        await client.pause()
+    await asyncio.sleep(SEEN_S)
+    for node in world.nodes:
+        asked = MetadataRequest(topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=False)
+        topic = (await client.call_node(node, asked, 12)).topics[0]
+        leaders = [each.leader_id for each in topic.partitions]
+        if len(leaders) != count or -1 in leaders:
+            raise Violation(f"{node.host} shows leaders {leaders} of a topic that {creator.host} has created")
+    await client.drop()
+    history = History(world.note, world.now_ms, first_offset=world.first_offset)
+    producer = Producer(world, history, "new-producer", {"new": count}, idempotent=True)
+    for _ in range(NEW_FLIGHTS):
+        await producer.flight()
+    await producer.client.drop()
+    for index in range(count):
+        reader = Reader(world, history, f"new-{index}", ("new", index), committed=False)
+        await reader.read_all()
+        history.check_final(reader.where, reader.start, reader.high_watermark, reader.found, reader.found)
+        await reader.client.drop()
 
 
 async def _until_stable(world: World, history: History, client: Client, where: TopicPartition) -> None:

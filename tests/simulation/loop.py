@@ -42,8 +42,9 @@ class InlineExecutor:
 class Process:
     """One life of a simulated process: what it scheduled runs only while it is alive and not paused."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, host: str) -> None:
         self.name = name
+        self.host = host
         self.dead = False
         self.paused = False
         self.held: list[asyncio.Handle] = []

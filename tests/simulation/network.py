@@ -18,6 +18,8 @@ SPLIT_SHARE = 0.2
 RECEIVE_BYTES = 64 << 10
 """Bytes that the receiving side buffers while its process does not read."""
 FIRST_DESCRIPTOR = 1_000_000
+NODE_PORT = 9092
+"""Port that every node listens on."""
 
 
 class Port:
@@ -63,14 +65,14 @@ class Network:
         self.ports: dict[tuple[str, int], Port] = {}
         self.ends: dict[int, End] = {}
         """Open ends by their descriptors, in the order in which they were opened."""
-        self.cut: set[str] = set()
-        """Hosts whose packets are lost at the moment."""
+        self.cuts: set[frozenset[str]] = set()
+        """One host: its packets are lost at the moment. Two: those between them."""
         self._descriptors = FIRST_DESCRIPTOR
 
     async def connect(self, host: str, address: tuple[str, int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect from a host. Raises ConnectionRefusedError, and OSError when packets are lost."""
         await asyncio.sleep(self.delay_s())
-        if host in self.cut or address[0] in self.cut:
+        if self.separated(host, address[0]):
             await asyncio.sleep(self.random.uniform(1, 5))
             raise TimeoutError("no route")
         port = self.ports.get(address)
@@ -104,9 +106,29 @@ class Network:
             end.reset()
         return len(chosen)
 
+    def cut(self, *hosts: str) -> None:
+        """Lose the packets of a host, or those between two."""
+        self.cuts.add(frozenset(hosts))
+
+    def is_cut(self, *hosts: str) -> bool:
+        """Return whether there is such a cut."""
+        return frozenset(hosts) in self.cuts
+
+    def separated(self, host: str, other: str) -> bool:
+        """Return whether the packets between two hosts are lost."""
+        return bool(self.cuts) and (self.is_cut(host) or self.is_cut(other) or self.is_cut(host, other))
+
+    def join(self, *hosts: str) -> None:
+        """End a cut, and deliver what was held back."""
+        self.cuts.discard(frozenset(hosts))
+        self._deliver_all()
+
     def heal(self) -> None:
-        """Deliver what was held back by partitions."""
-        self.cut.clear()
+        """End all cuts."""
+        self.cuts.clear()
+        self._deliver_all()
+
+    def _deliver_all(self) -> None:
         for end in list(self.ends.values()):
             end.deliver_soon()
 
@@ -249,7 +271,7 @@ class End(asyncio.Transport):
         other = self.other
         if self._lost or not self._reading or not self._arriving:
             return
-        if self.host in self.network.cut or (other is not None and other.host in self.network.cut):
+        if self.network.separated(self.host, self.host if other is None else other.host):
             return
         data = self._arriving.popleft()
         if data is None:

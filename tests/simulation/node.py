@@ -14,17 +14,17 @@ from broker.settings.sources import load
 from tests.simulation.catalog import faulty_catalog
 from tests.simulation.disk import SimLogFiles
 from tests.simulation.loop import PROCESS, Process
-from tests.simulation.network import Port
-from tests.simulation.store import SimStore
+from tests.simulation.network import NODE_PORT, Port
+from tests.simulation.store import SimStore, Way
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-NODE_PORT = 9092
 RESTART_S = (0.1, 3.0)
 FAILURES = ("Input/output error", "claimed by node", "former owner", "is not the registered")
 """Parts of the reasons for which a node may stop by itself: its log's disk failed, or another process has its id."""
-STORE = "local"
+CATALOG, STORE = "catalog", "local"
+"""Catalog and store, as hosts that a node may be cut off from; the store's name, too."""
 
 PREPARE_TTL_MS = 300_000
 SETTINGS: Mapping[str, object] = {
@@ -109,7 +109,7 @@ class SimNode:
                 continue
             self._changed.clear()
             self.lives += 1
-            process = self.process = Process(f"{self.host}#{self.lives}")
+            process = self.process = Process(f"{self.host}#{self.lives}", self.host)
             self._stop = asyncio.Event()
             context = copy_context()
             context.run(PROCESS.set, process)
@@ -170,9 +170,12 @@ class SimNode:
             lock_directory=lambda _path: _Lock(self, process),
             reserve_ports=self._reserve_ports,
             logs=self.logs,
-            make_catalog=lambda url: faulty_catalog(url, world.catalog_faults, random),
-            make_stores=lambda _settings, _rng: {STORE: SimStore(world.store)},
+            make_catalog=lambda url: faulty_catalog(url, world.catalog_faults, random, self._is_cut_from(CATALOG)),
+            make_stores=lambda _settings, _rng: {STORE: SimStore(Way(world.store, self._is_cut_from(STORE)))},
         )
+
+    def _is_cut_from(self, host: str) -> Callable[[], bool]:
+        return lambda: self.world.network.is_cut(self.host, host)
 
     def _reserve_ports(self, settings: Settings, _stack: object) -> Any:
         return Port(self.world.network, settings.listener.host, settings.listener.port), None
@@ -253,6 +256,11 @@ class SimNode:
             if not process.dead:
                 self.world.note("killed", process=process)
                 self._ended(process)
+
+    @property
+    def serves(self) -> bool:
+        """True if the node serves, and was not asked to stop."""
+        return self.node is not None and self._stop is not None and not self._stop.is_set()
 
     async def serving(self) -> Node:
         """Wait until the node serves."""

@@ -2,7 +2,6 @@
 
 import asyncio
 
-from broker.node import Node
 from s3stream.catalog.catalog import Catalog
 from s3stream.maintain.verify import Finding, FindingKind, verify
 from tests.simulation.history import Violation
@@ -17,10 +16,10 @@ TASKS_MAX = 40
 """More than a node without clients has: about 17."""
 
 
-async def _check_left(world: World, node: Node) -> None:
+async def _check_left(world: World, sim_node: SimNode) -> None:
     """Check that a node without clients comes to rest: nothing is held for requests, and few tasks run."""
-    world.network.reset(world.nodes[0].host, 1.0)
-    process = world.nodes[0].process
+    node, process = await sim_node.serving(), sim_node.process
+    world.network.reset(sim_node.host, 1.0)
     assert process is not None
     tasks: list[str] = []
     found = 0, 0, 0
@@ -31,21 +30,23 @@ async def _check_left(world: World, node: Node) -> None:
         if not any(found):
             return
     raise Violation(
-        f"without clients the node has {found[0]} connections, {found[1]} bytes of requests, {len(tasks)} tasks: "
-        + ", ".join(sorted(tasks))
+        f"without clients {sim_node.host} has {found[0]} connections, {found[1]} bytes of requests, "
+        f"{len(tasks)} tasks: " + ", ".join(sorted(tasks))
     )
 
 
 async def check_storage(world: World, plan: Plan) -> None:
-    """Stop the node, and compare catalog and store."""
-    node: SimNode = world.nodes[0]
-    await node.serving()
+    """Stop the nodes, and compare catalog and store."""
+    for node in world.nodes:
+        await node.serving()
     while world.store.late:
         await asyncio.sleep(10)
     if plan.settles:
         await asyncio.sleep(SETTLED_S)
-    await _check_left(world, await node.serving())
-    await node.stopped()
+    for node in world.nodes:
+        await _check_left(world, node)
+    for node in world.nodes:
+        await node.stopped()
     if world.errors or world.store.early:
         raise Violation([*world.errors, *world.store.early][0])
     catalog = Catalog(f"sqlite:///{world.folder}/catalog.db")

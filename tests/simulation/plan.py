@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from tests.simulation.faults import FAULTS
+from tests.simulation.faults import CLUSTER_FAULTS, FAULTS
 
 COUNTS = (
     "plain",
@@ -51,15 +51,17 @@ class Plan:
     """First bound of the log's window: a small one has to grow."""
     settles: bool
     """Wait at the end until everything that is not needed is deleted, and check that it is."""
+    nodes: int
+    """Nodes of the cluster."""
 
     def lines(self) -> list[str]:
         return [f"{name} = {value}" for name, value in vars(self).items()]
 
 
-def plan_of(seed: int) -> Plan:
-    """Choose a plan by the seed."""
+def plan_of(seed: int, nodes: int | None = None) -> Plan:
+    """Choose a plan by the seed; with `nodes`, for so many nodes."""
     random = Random(f"plan/{seed}")
-    return Plan(
+    plan = Plan(
         seed=seed,
         seconds=random.choice((10.0, 15.0, 30.0, 60.0)),
         faults=[kind for kind in FAULTS if random.random() < 0.35],
@@ -80,7 +82,18 @@ def plan_of(seed: int) -> Plan:
         first_offset=random.choice((0, 2**31 - 30, 2**32 - 30, 2**40)),
         window_bytes=random.choice((4 << 10, 32 << 10, 4 << 20)),
         settles=random.random() < 0.2,
+        nodes=random.choice((1, 1, 2, 3)),
     )
+    faults = [kind for kind in CLUSTER_FAULTS if random.random() < 0.5]
+    if nodes is not None:
+        plan = replace(plan, nodes=nodes)
+    return plan if plan.nodes == 1 else replace(plan, faults=[*plan.faults, *faults])
+
+
+def with_nodes(plan: Plan, nodes: int) -> Plan:
+    """Return the plan for so many nodes."""
+    faults = [kind for kind in plan.faults if nodes > 1 or kind not in CLUSTER_FAULTS]
+    return replace(plan, nodes=nodes, faults=faults)
 
 
 def smaller(plan: Plan) -> list[Plan]:
@@ -90,6 +103,8 @@ def smaller(plan: Plan) -> list[Plan]:
         if getattr(plan, name) > 0:
             without: dict[str, Any] = {name: 0}
             found.append(replace(plan, **without))
+    if plan.nodes > 1:
+        found += [with_nodes(plan, 1), with_nodes(plan, plan.nodes - 1)]
     if plan.partitions > 1:
         found.append(replace(plan, partitions=1))
     if plan.seconds > 10:

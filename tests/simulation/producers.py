@@ -12,9 +12,9 @@ from protocol.messages.init_producer_id import InitProducerIdRequest
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.records import Record, build_batch
 from tests.simulation.history import History, TopicPartition, Transaction, Violation
-from tests.simulation.routing import TIMEOUT_S, Client, Lost, Refused, check
+from tests.simulation.node import SimNode
+from tests.simulation.routing import TIMEOUT_S, Client, Lost, NoRoute, Refused, check
 from tests.simulation.world import World
-from tests.support.raw_client import RawClient
 
 IN_FLIGHT_MAX = 5
 MISSING_SHARE = 0.05
@@ -123,8 +123,7 @@ class Producer:
         values = self.make_values(where)
         batch = Batch(where, values, -1, self.make_batch(values, -1))
         try:
-            raw = await self.client.raw()
-            await self._send(raw, [batch])
+            await self._send([batch])
         except Lost:
             await self.client.pause()
 
@@ -145,19 +144,34 @@ class Producer:
     async def deliver(self, flight: list[Batch], transactional_id: str | None = None) -> None:
         """Repeat batches until all are acked. Raises Refused for an error that ends a transaction."""
         while flight:
-            try:
-                raw = await self.client.raw()
-                flight = await self._send(raw, flight, transactional_id)
-            except Lost:
-                pass
+            flight = await self._send(flight, transactional_id)
             if flight:
                 await self.client.pause()
 
-    async def _send(self, raw: RawClient, flight: list[Batch], transactional_id: str | None = None) -> list[Batch]:
+    async def _send(self, flight: list[Batch], transactional_id: str | None = None) -> list[Batch]:
         """Send batches, one request each, and return those that must be sent again. Raises Lost."""
+        by_node: dict[int, list[Batch]] = {}
+        unsent: list[Batch] = []
+        for batch in flight:
+            try:
+                node = await self.client.node_for(batch.where)
+            except Lost:
+                unsent.append(batch)
+                continue
+            waits = any(batch.where == each.where for each in unsent)
+            (unsent if waits else by_node.setdefault(node.node_id, [])).append(batch)
+        if not by_node and not self.idempotent:
+            raise NoRoute("the leader is not known")
+        sending = [self._send_to(self.world.node(key), each, transactional_id) for key, each in by_node.items()]
+        redone = await asyncio.gather(*sending)
+        return [*(batch for batches in redone for batch in batches), *unsent]
+
+    async def _send_to(self, node: SimNode, flight: list[Batch], transactional_id: str | None) -> list[Batch]:
+        """Send batches on one connection. Raises Lost if they are not to be sent again."""
         answers: list[Any] = []
         lost: Lost | None = None
         try:
+            raw = await self.client.raw(node)
             async with asyncio.timeout(TIMEOUT_S):
                 sent = [raw.send(request_of(batch, transactional_id), 9) for batch in flight]
                 if self.random.random() < MISSING_SHARE:
@@ -169,8 +183,10 @@ class Producer:
                     if found_id != correlation_id:
                         raise Violation(f"{self.name}: the answer to {found_id} came before that to {correlation_id}")
                     answers.append(answer)
+        except Lost as error:
+            lost = error
         except (OSError, EOFError, TimeoutError) as error:
-            await self.client.drop()
+            await self.client.lose(node)
             lost = Lost(repr(error))
         again = flight[len(answers) :]
         failed: set[TopicPartition] = set()
@@ -181,6 +197,7 @@ class Producer:
                 self.history.ack(batch.where, found.base_offset, batch.values)
                 self.acked += len(batch.values)
                 continue
+            self.client.hear(batch.where, found.error_code)
             refused = Refused(found.error_code, f"{self.name} Produce {batch.where} sequence {batch.sequence}")
             self._judge(refused, first=batch.where not in failed, transactional=transactional_id is not None)
             failed.add(batch.where)

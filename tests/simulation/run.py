@@ -124,30 +124,30 @@ def shrink(failed: Report, jobs: int, plant: Callable[[], None] | None = None) -
     return best
 
 
-def seeds_from(first: int, count: int, seconds: float = math.inf) -> Iterator[Plan]:
+def seeds_from(first: int, count: int, seconds: float = math.inf, *, nodes: int | None = None) -> Iterator[Plan]:
     """Yield the plans of consecutive seeds, until their number or the time is reached."""
     end = time.monotonic() + seconds
     for seed in range(first, first + count):
         if time.monotonic() > end:
             return
-        yield plan_of(seed)
+        yield plan_of(seed, nodes)
 
 
-def run_seeds(first: int, count: int, jobs: int, seconds: float = math.inf, *, keep_going: bool = False) -> int:
-    """Run seeds, and stop at the first failure, or list all. Returns an exit code."""
+def run_seeds(plans: Iterable[Plan], jobs: int, *, keep_going: bool = False) -> int:
+    """Run plans, and stop at the first failure, or list all. Returns an exit code."""
     began = time.monotonic()
     done = acked = failed = 0
     virtual_s = 0.0
     counts: dict[str, int] = {}
     shown = began
-    for report in run_all(seeds_from(first, count, seconds), jobs):
+    for report in run_all(plans, jobs):
         if report.error and keep_going:
             print(f"seed {report.plan.seed}: {report.error[:300]}", flush=True)
             failed += 1
         elif report.error:
             print(f"\nseed {report.plan.seed}: {report.error}\nshrinking ...", flush=True)
             show(run_one(shrink(report, jobs).plan), lines=80)
-            print(f"replay: make sim SEED={report.plan.seed}")
+            print(f"replay: make sim SEED={report.plan.seed} SIM_ARGS='--nodes {report.plan.nodes}'")
             return 1
         done += 1
         acked += report.acked
@@ -217,6 +217,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, help="first of them  [default: a random one]")
     parser.add_argument("--keep-going", action="store_true", help="list seeds that fail instead of stopping at one")
     parser.add_argument("--seed", type=int, metavar="X", help="replay one seed and print its trace")
+    parser.add_argument("--nodes", type=int, metavar="N", help="nodes of the cluster  [default: 1 to 3, by the seed]")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write the trace to a file")
     parser.add_argument("--planted", nargs="+", metavar="NAME", help="look for planted bugs (all: each of them)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once")
@@ -224,8 +225,8 @@ def main() -> None:
     if options.planted:
         sys.exit(find_planted(options.planted, options.jobs, options.seeds or sys.maxsize))
     if options.seed is not None:
-        report = run_one(plan_of(options.seed))
-        again = run_one(plan_of(options.seed))
+        plan = plan_of(options.seed, options.nodes)
+        report, again = run_one(plan), run_one(plan)
         if options.trace is not None:
             options.trace.write_text("\n".join(report.trace) + "\n")
         show(report)
@@ -234,7 +235,8 @@ def main() -> None:
         sys.exit(1 if report.error else 0)
     first = random.SystemRandom().randrange(1 << 32) if options.first is None else options.first
     count = options.seeds or (100 if options.seconds == math.inf else sys.maxsize)
-    sys.exit(run_seeds(first, count, options.jobs, options.seconds, keep_going=options.keep_going))
+    plans = seeds_from(first, count, options.seconds, nodes=options.nodes)
+    sys.exit(run_seeds(plans, options.jobs, keep_going=options.keep_going))
 
 
 if __name__ == "__main__":

@@ -23,8 +23,9 @@ from tests.simulation.history import History, TopicPartition, Violation
 from tests.simulation.node_checks import check_storage
 from tests.simulation.plan import Plan
 from tests.simulation.producers import Producer
-from tests.simulation.routing import Client, Lost
+from tests.simulation.routing import GROUP, TRANSACTION, Client, Lost
 from tests.simulation.transactions import TransactionalProducer
+from tests.simulation.views import all_see_all, watch_liveness
 from tests.simulation.world import World
 
 RETENTION_MS = 8_000
@@ -40,8 +41,6 @@ CONFIGS: Mapping[str, Mapping[str, str]] = {
 """Configs of topics that are cleaned by key, or whose records expire."""
 PROGRESS_S = 400.0
 """Virtual time within which everything succeeds once all faults are over."""
-GROUP, TRANSACTION = 0, 1
-"""Types of coordinators."""
 SHARED_MEMORY = Path("/dev/shm")
 LIVE_PERIOD_S = 1.0
 
@@ -71,6 +70,7 @@ def run(plan: Plan, *, plant: Callable[[], Any] | None = None) -> Report:
             first_offset=plan.first_offset,
             window_bytes=plan.window_bytes,
             strict="twin" in plan.faults,
+            nodes=plan.nodes,
         )
         scenario = Scenario(world, plan)
         if plant is not None:
@@ -120,7 +120,7 @@ class Scenario:
         world, plan = self.world, self.plan
         async with asyncio.TaskGroup() as group:
             node_tasks = [group.create_task(node.supervise()) for node in world.nodes]
-            await world.nodes[0].serving()
+            await all_see_all(world)
             self._begin_offsets()
             await self._create_topics()
             actors = self._actors()
@@ -129,6 +129,8 @@ class Scenario:
             if "clock" not in plan.faults:  # by a wrong clock the delay may be over at once
                 world.store.delete_delay_s = plan.delete_delay_ms / 1000 - 2 * LIVE_PERIOD_S - WAIT_COUNTED_S
                 faults.append(group.create_task(self._note_live()))
+            if plan.nodes > 1:
+                faults.append(group.create_task(watch_liveness(world)))
             await asyncio.sleep(plan.seconds)
             await _cancelled(faults)
             world.heal()
@@ -163,8 +165,10 @@ class Scenario:
                 await asyncio.sleep(LIVE_PERIOD_S)
 
     def _state(self) -> str:
-        node = self.world.nodes[0]
-        return f"node {'serves' if node.node else 'does not serve'}, refusals {node.refusals[-1:]}"
+        return ", ".join(
+            f"{node.host} {'serves' if node.node else 'does not serve'}, refusals {node.refusals[-1:]}"
+            for node in self.world.nodes
+        )
 
     def _actors(self) -> list[Any]:
         world, history, plan = self.world, self.history, self.plan

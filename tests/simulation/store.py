@@ -5,7 +5,7 @@ given up, and leaves open whether the call took effect, or will.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from random import Random
@@ -65,22 +65,6 @@ class StoreDisk:
         """Longest time after which a PUT lands whose client has given up. An object that lands after its deletion stays
         for good: so less than the delay of deletions, and less than half of the time that a prepared object has."""
 
-    async def reach(self, call: str, key: str) -> None:
-        """Spend the time of a call on its way there. Raises StoreError if it is refused."""
-        faults, random = self.faults, self.random
-        tail = random.random() < TAIL_SHARE
-        await asyncio.sleep(random.uniform(*(TAIL_S if tail else CALL_S)) * faults.slow)
-        if self.faults.away:
-            await asyncio.sleep(random.uniform(0.5, 10.0))
-        if self.faults.away or random.random() < faults.refused:
-            raise StoreError(f"{self.objects.name}:{key}: simulated: {call} was refused")
-
-    async def answer(self, call: str, key: str) -> None:
-        """Spend the time of the answer. Raises StoreError if it is lost."""
-        await asyncio.sleep(self.random.uniform(*CALL_S) * self.faults.slow)
-        if self.random.random() < self.faults.lost:
-            raise StoreError(f"{self.objects.name}:{key}: simulated: no answer to {call}")
-
     def rotten(self, data: memoryview) -> memoryview:
         """Return what a GET found, at times with one bit of it wrong."""
         random = self.random
@@ -116,12 +100,39 @@ class StoreDisk:
         self.loop.call_soon(lambda: self.loop.create_task(land(), context=context), context=context)
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The way from a node to the store."""
+
+    disk: StoreDisk
+    is_cut: Callable[[], bool]
+    """Returns True while no call gets through."""
+
+    async def reach(self, call: str, key: str) -> None:
+        """Spend the time of a call on its way there. Raises StoreError if it is refused."""
+        faults, random = self.disk.faults, self.disk.random
+        tail = random.random() < TAIL_SHARE
+        await asyncio.sleep(random.uniform(*(TAIL_S if tail else CALL_S)) * faults.slow)
+        if self.disk.faults.away or self.is_cut():
+            await asyncio.sleep(random.uniform(0.5, 10.0))
+        if self.disk.faults.away or self.is_cut() or random.random() < faults.refused:
+            raise StoreError(f"{self.disk.objects.name}:{key}: simulated: {call} was refused")
+
+    async def answer(self, call: str, key: str) -> None:
+        """Spend the time of the answer. Raises StoreError if it is lost."""
+        random = self.disk.random
+        await asyncio.sleep(random.uniform(*CALL_S) * self.disk.faults.slow)
+        if self.is_cut() or random.random() < self.disk.faults.lost:
+            raise StoreError(f"{self.disk.objects.name}:{key}: simulated: no answer to {call}")
+
+
 class SimStore:
     """The client of one process."""
 
-    def __init__(self, disk: StoreDisk) -> None:
-        self._disk = disk
-        self._objects = disk.objects
+    def __init__(self, way: Way) -> None:
+        self._way = way
+        self._disk = way.disk
+        self._objects = way.disk.objects
 
     @property
     def name(self) -> str:
@@ -132,7 +143,7 @@ class SimStore:
         return self._objects.calls
 
     async def open(self) -> None:
-        await self._disk.reach("open", "")
+        await self._way.reach("open", "")
 
     async def close(self) -> None:
         pass
@@ -143,64 +154,65 @@ class SimStore:
             async with pace.piece(len(data[0])):
                 pass
         disk = self._disk
-        await disk.reach("put", key)
+        await self._way.reach("put", key)
         if disk.random.random() < disk.faults.late:
             disk.later(key, lambda: self._objects.put(key, data, writer_id=writer_id))
             raise StoreError(f"{self.name}:{key}: simulated: put timed out")
         await self._objects.put(key, data, writer_id=writer_id)
-        await disk.answer("put", key)
+        await self._way.answer("put", key)
 
     async def start_multipart(self, key: str, *, writer_id: str) -> MultipartUpload:
-        await self._disk.reach("multipart", key)
+        await self._way.reach("multipart", key)
         upload = await self._objects.start_multipart(key, writer_id=writer_id)
-        await self._disk.answer("multipart", key)
-        return cast("MultipartUpload", _SimUpload(self._disk, upload, key))
+        await self._way.answer("multipart", key)
+        return cast("MultipartUpload", _SimUpload(self._way, upload, key))
 
     async def abort_multipart(self, key: str, upload_id: str) -> None:
-        await self._disk.reach("abort", key)
+        await self._way.reach("abort", key)
         await self._objects.abort_multipart(key, upload_id)
-        await self._disk.answer("abort", key)
+        await self._way.answer("abort", key)
 
     async def get(self, key: str, start: int, end: int) -> memoryview:
-        await self._disk.reach("get", key)
+        await self._way.reach("get", key)
         found = await self._objects.get(key, start, end)
-        await self._disk.answer("get", key)
+        await self._way.answer("get", key)
         return self._disk.rotten(found)
 
     async def get_tail(self, key: str, size_bytes: int) -> TailRead:
-        await self._disk.reach("get", key)
+        await self._way.reach("get", key)
         found = await self._objects.get_tail(key, size_bytes)
-        await self._disk.answer("get", key)
+        await self._way.answer("get", key)
         return found._replace(data=self._disk.rotten(found.data))
 
     async def writer_id(self, key: str) -> str | None:
-        await self._disk.reach("head", key)
+        await self._way.reach("head", key)
         found = await self._objects.writer_id(key)
-        await self._disk.answer("head", key)
+        await self._way.answer("head", key)
         return found
 
     async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
         failed: dict[str, StoreError] = {}
         for key in keys:
             try:
-                await self._disk.reach("delete", key)
+                await self._way.reach("delete", key)
                 self._disk.note_deletion(key)
                 failed |= await self._objects.delete([key])
-                await self._disk.answer("delete", key)
+                await self._way.answer("delete", key)
             except StoreError as error:
                 failed[key] = error
         return failed
 
     async def list(self, prefix: str = "") -> AsyncIterator[StoredObject]:
-        await self._disk.reach("list", prefix)
+        await self._way.reach("list", prefix)
         found = [each async for each in self._objects.list(prefix)]
         for each in found:
             yield each
 
 
 class _SimUpload:
-    def __init__(self, disk: StoreDisk, upload: MultipartUpload, key: str) -> None:
-        self._disk = disk
+    def __init__(self, way: Way, upload: MultipartUpload, key: str) -> None:
+        self._way = way
+        self._disk = way.disk
         self._upload = upload
         self._key = key
 
@@ -209,27 +221,27 @@ class _SimUpload:
         return self._upload.upload_id
 
     async def put_part(self, number: int, parts: Sequence[Buffer], *, pace: Pace | None = None) -> PartReceipt:
-        await self._disk.reach("part", self._key)
+        await self._way.reach("part", self._key)
         receipt = await self._upload.put_part(number, parts, pace=pace)
-        await self._disk.answer("part", self._key)
+        await self._way.answer("part", self._key)
         return receipt
 
     async def copy_part(self, number: int, source_key: str, start: int, end: int) -> PartReceipt:
-        await self._disk.reach("part_copy", self._key)
+        await self._way.reach("part_copy", self._key)
         receipt = await self._upload.copy_part(number, source_key, start, end)
-        await self._disk.answer("part_copy", self._key)
+        await self._way.answer("part_copy", self._key)
         return receipt
 
     async def complete(self, receipts: Sequence[PartReceipt]) -> None:
         disk = self._disk
-        await disk.reach("complete", self._key)
+        await self._way.reach("complete", self._key)
         if disk.random.random() < disk.faults.late:
             disk.later(self._key, lambda: self._upload.complete(receipts))
             raise StoreError(f"{disk.objects.name}:{self._key}: simulated: complete timed out")
         await self._upload.complete(receipts)
-        await disk.answer("complete", self._key)
+        await self._way.answer("complete", self._key)
 
     async def abort(self) -> None:
-        await self._disk.reach("abort", self._key)
+        await self._way.reach("abort", self._key)
         await self._upload.abort()
-        await self._disk.answer("abort", self._key)
+        await self._way.answer("abort", self._key)

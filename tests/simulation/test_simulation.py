@@ -31,5 +31,6 @@ def test_fresh_seeds_are_clean() -> None:
     assert "records acked" in simulate("--seconds", FRESH_S)
 
 
-def test_a_seed_gives_the_same_trace_twice() -> None:
-    simulate("--seed", 1)
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_seed_gives_the_same_trace_twice(nodes: int) -> None:
+    simulate("--seed", 1, "--nodes", nodes)

@@ -30,10 +30,11 @@ class World:
         first_offset: int = 0,
         window_bytes: int = 4 << 20,
         strict: bool = False,
+        nodes: int = 1,
     ) -> None:
         """Create it; `delete_delay_ms` also bounds how late a PUT lands, new partitions begin at `first_offset`.
 
-        `window_bytes` is the first bound of each log's window, `strict` its fencing.
+        `window_bytes` is the first bound of each log's window, `strict` its fencing. The nodes have the ids 1, 2, ...
         """
         self.seed = seed
         self.delete_delay_ms = delete_delay_ms
@@ -46,7 +47,7 @@ class World:
         self.store = StoreDisk(self.loop, self.random("store"), STORE)
         self.store.late_s_max = 0.7 * min(delete_delay_ms, PREPARE_TTL_MS / 2) / 1000
         self.catalog_faults = CatalogFaults()
-        self.nodes = [SimNode(self, 1)]
+        self.nodes = [SimNode(self, node_id) for node_id in range(1, nodes + 1)]
         self.trace = Trace(self.loop, folder)
         self.faults_over = asyncio.Event()
         """Set when nothing is broken any more: from now on everything must succeed within a time."""
@@ -70,6 +71,10 @@ class World:
     def now_ms(self) -> int:
         """The true wall clock."""
         return START_MS + int(self.loop.time() * 1000)
+
+    def node(self, node_id: int) -> SimNode:
+        """Return a node by its id."""
+        return self.nodes[node_id - 1]
 
     def note(self, event: str, **fields: object) -> None:
         """Add a line to the trace."""

@@ -1,53 +1,26 @@
 """The planted bugs, and within how many seeds each is found."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
-from tests.simulation.plan import COUNTS, Plan
+from tests.simulation.planted.cluster import CLUSTER
 from tests.simulation.planted.patch import Edit, Planted
-
-
-def having(*faults: str, **values: float) -> Callable[[Plan], Plan]:
-    """Return a change of plans that adds kinds of faults and actors, and sets other values."""
-
-    def adapt(plan: Plan) -> Plan:
-        wanted = {name: max(value, getattr(plan, name)) for name, value in values.items() if name in COUNTS}
-        return replace(plan, faults=sorted({*plan.faults, *faults}), **{**values, **wanted})
-
-    return adapt
-
-
-def without(*faults: str) -> Callable[[Plan], Plan]:
-    """Return a change of plans that takes kinds of faults away."""
-    return lambda plan: replace(plan, faults=[kind for kind in plan.faults if kind not in faults])
-
-
-SEQUENCE = "OUT_OF_ORDER_SEQUENCE_NUMBER|acked .* known (as|at)"
-"""A batch that is sent again is refused, or appended again."""
-LOST = f"is lost|a gap from|went back|committed offset|cannot be read|was acked before|{SEQUENCE}"
-"""A record that was acked is gone, or another is in its place."""
-UNDECIDED = "read as committed|records are committed"
-"""Records of open or aborted transactions are read as committed."""
-ORDER = "came before that to|known (as|at)|sent to"
-"""The answer to another request is taken for that to a Produce request or Fetch."""
-UNREADABLE = f"no progress|storage:|{LOST}"
-"""The node cannot start, or objects cannot be read, even when all faults are over."""
-CORRUPT = f"CorruptBatch|was sent to|no progress|{LOST}"
-"""Wrong bytes are answered."""
-FENCED = "fenced in epoch|goes on for|must begin at the stream's end"
-"""A process or producer goes on though another has taken its place."""
-CLEANED = "the newest of key"
-"""The newest value of a key is gone."""
-EXPIRED = "expired before its time|starts at .* and ends at"
-"""Records are deleted too early."""
-STOPPED = "failed by itself"
-"""The node stops for a reason that is no fault."""
-GROWN = "partitions, expected"
-"""A topic has another number of partitions than it was given."""
-DELETED = "was deleted .* s after"
-"""An object is deleted while readers may still use it."""
-LEADER = "the leader that was named"
-"""A leader does not serve."""
+from tests.simulation.planted.symptoms import (
+    CLEANED,
+    CORRUPT,
+    DELETED,
+    EXPIRED,
+    FENCED,
+    GROWN,
+    LEADER,
+    LOST,
+    ORDER,
+    SEQUENCE,
+    STOPPED,
+    UNDECIDED,
+    UNREADABLE,
+    having,
+    without,
+)
 
 PLANTED: Sequence[Planted] = (
     Planted(
@@ -437,4 +410,5 @@ PLANTED: Sequence[Planted] = (
         seeds=100,
         adapt=having("catalog_errors", churns=3, seconds=60.0),
     ),
+    *CLUSTER,
 )
