@@ -15,6 +15,8 @@ QUICK = (
     "producers-not-replayed",
     "index-before-data",
     "fence-collected",
+    "change-dropped",
+    "stream-taken",
 )
 """Bugs that nearly every seed finds."""
 QUICK_SEEDS = 3
