@@ -57,7 +57,7 @@ class SimLogFiles:
         return path in self.disks
 
     def open(self, path: Path, settings: WalSettings, *, create: bool, exclusive: bool = True) -> Device:
-        if exclusive and self.open_device is not None and not self.open_device.closed:
+        if exclusive and self.is_open:
             raise WalInUse(f"{path}: in use")
         disk = self.disks.get(path)
         if disk is None:
@@ -66,6 +66,11 @@ class SimLogFiles:
             self.disks[path] = disk
         self.open_device = SimLogDevice(disk, self.faults, self._loop, self._random)
         return self.open_device
+
+    @property
+    def is_open(self) -> bool:
+        """True if a process has the newest opening."""
+        return self.open_device is not None and not self.open_device.closed
 
     def share(self) -> None:
         """Let another machine open the disks while a process of this one has them open."""

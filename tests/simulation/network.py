@@ -19,6 +19,7 @@ RECEIVE_BYTES = 64 << 10
 """Bytes that the receiving side buffers while its process does not read."""
 FIRST_DESCRIPTOR = 1_000_000
 NODE_PORT = 9092
+INTERNAL_PORT = 9093
 """Port that every node listens on."""
 
 

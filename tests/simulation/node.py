@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from broker.app import StartError, run_node
 from broker.membership.environment import Environment
+from broker.net.ports import ReservedPorts
 from broker.node import Node
 from broker.settings.data_dir import DataDirError
 from broker.settings.model import Settings
@@ -14,10 +16,14 @@ from broker.settings.sources import load
 from tests.simulation.catalog import faulty_catalog
 from tests.simulation.disk import SimLogFiles
 from tests.simulation.loop import PROCESS, Process
-from tests.simulation.network import NODE_PORT, Port
+from tests.simulation.network import INTERNAL_PORT, NODE_PORT, Port
 from tests.simulation.store import SimStore, Way
+from wal.requests import Device
+from wal.settings import WalSettings
 
 if TYPE_CHECKING:
+    import socket
+
     from tests.simulation.world import World
 
 RESTART_S = (0.1, 3.0)
@@ -97,7 +103,10 @@ class SimNode:
             "listener.host": self.host,
             "listener.port": NODE_PORT,
             "wal.fencing": "strict" if self.world.strict else "auto",
+            "wal.takeover": "shared" if self.world.strict else "machine",
         }
+        if len(self.world.nodes) > 1:
+            values["cluster.internal_port"] = INTERNAL_PORT
         return load(values, {})
 
     async def supervise(self) -> None:
@@ -169,7 +178,8 @@ class SimNode:
             random_bytes=random.randbytes,
             lock_directory=lambda _path: _Lock(self, process),
             reserve_ports=self._reserve_ports,
-            logs=self.logs,
+            open_connection=lambda host, port: world.network.connect(self.host, (host, port)),
+            logs=_LogFiles(world),
             make_catalog=lambda url: faulty_catalog(url, world.catalog_faults, random, self._is_cut_from(CATALOG)),
             make_stores=lambda _settings, _rng: {STORE: SimStore(Way(world.store, self._is_cut_from(STORE)))},
         )
@@ -177,8 +187,15 @@ class SimNode:
     def _is_cut_from(self, host: str) -> Callable[[], bool]:
         return lambda: self.world.network.is_cut(self.host, host)
 
-    def _reserve_ports(self, settings: Settings, _stack: object) -> Any:
-        return Port(self.world.network, settings.listener.host, settings.listener.port), None
+    def _reserve_ports(self, settings: Settings, _stack: object) -> ReservedPorts:
+        network = self.world.network
+        clients = Port(network, settings.listener.host, settings.listener.port)
+        port = settings.internal_port
+        return ReservedPorts(
+            cast("socket.socket", clients),
+            None if port is None else cast("socket.socket", Port(network, settings.internal_host, port)),
+            None,
+        )
 
     # what can happen to it
 
@@ -194,7 +211,8 @@ class SimNode:
         """End the process, and lose what its disk had not flushed."""
         self.kill()
         self.end_others()
-        self.logs.power_cut()
+        if not self.logs.is_open:  # else another node recovers it, and loses nothing
+            self.logs.power_cut()
 
     def start(self) -> None:
         """Switch the machine on again."""
@@ -274,6 +292,22 @@ class SimNode:
         self.stop()
         while self.process is not None and not self.process.dead:
             await asyncio.sleep(0.05)
+
+
+class _LogFiles:
+    """The disks of all nodes: each node can open those of the others."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+
+    def _of(self, path: Path) -> SimLogFiles:
+        return next(node.logs for node in self._world.nodes if node.host in path.parts)
+
+    def exists(self, path: Path) -> bool:
+        return self._of(path).exists(path)
+
+    def open(self, path: Path, settings: WalSettings, *, create: bool, exclusive: bool = True) -> Device:
+        return self._of(path).open(path, settings, create=create, exclusive=exclusive)
 
 
 class _Lock:

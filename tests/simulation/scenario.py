@@ -69,7 +69,7 @@ def run(plan: Plan, *, plant: Callable[[], Any] | None = None) -> Report:
             delete_delay_ms=plan.delete_delay_ms,
             first_offset=plan.first_offset,
             window_bytes=plan.window_bytes,
-            strict="twin" in plan.faults,
+            strict="twin" in plan.faults or (plan.nodes > 1 and plan.seed % 2 == 0),
             nodes=plan.nodes,
         )
         scenario = Scenario(world, plan)

@@ -4,7 +4,7 @@ import hashlib
 import logging
 import os
 import socket
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,18 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-import broker.app as app
 import broker.membership.node_log as node_log_module
 import broker.net.server as server_module
 import broker.partitions.record_work
 import s3stream.catalog.database
-from broker.cluster.peers import NoPeers
 from broker.net.connection import Connection
 from broker.settings.package_settings import wal_settings
-from broker.topics.manager import TopicManager
 from tests.simulation.loop import PROCESS, InlineExecutor, SimLoop
-from tests.simulation.network import NODE_PORT
-from tests.simulation.peers import SimPeers
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -65,10 +60,6 @@ def _number(connection: Connection) -> int:
     return connection.number
 
 
-def _others(topics: TopicManager) -> Sequence[int]:
-    return [member.node_id for member in topics._members.living() if member is not topics._members.own]
-
-
 @contextmanager
 def patched(world: "World") -> Iterator[None]:
     """Send the nodes' logs to the trace, and answer questions about sockets that do not exist."""
@@ -77,9 +68,6 @@ def patched(world: "World") -> Iterator[None]:
     )
     found = vars(server_module)["find_closed_peers"]
     vars(server_module)["find_closed_peers"] = world.network.closed_peers
-    others = TopicManager._others
-    vars(app)["NoPeers"] = lambda: SimPeers(world.network, NODE_PORT)
-    TopicManager._others = _others  # type: ignore[method-assign,assignment]  # the nodes are connected
     Connection.__hash__ = _number  # type: ignore[assignment,method-assign]  # as of tasks
     threads = {
         module: module.ThreadPoolExecutor for module in (s3stream.catalog.database, broker.partitions.record_work)
@@ -97,8 +85,6 @@ def patched(world: "World") -> Iterator[None]:
         structlog.reset_defaults()
         vars(node_log_module)["wal_settings"] = wal_settings
         vars(server_module)["find_closed_peers"] = found
-        vars(app)["NoPeers"] = NoPeers
-        TopicManager._others = others  # type: ignore[method-assign]
         Connection.__hash__ = object.__hash__  # type: ignore[method-assign]
         for module, executor in threads.items():
             module.ThreadPoolExecutor = executor  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ VIEW_S = 60.0
 LOOK_S = 0.1
 SILENT_S = 2.5
 """A node is dead for others when they have heard nothing of it for three seconds."""
-BEATS = "SELECT node_id, epoch, beat FROM nodes"
+BEATS = "SELECT node_id, epoch, beat, lease_until_ms > 0 FROM nodes"
 
 
 async def all_see_all(world: World) -> None:
@@ -85,8 +85,8 @@ async def watch_liveness(world: World) -> None:
     """Check, while faults happen, that no node takes another one for dead that may have beaten just before."""
     silent_s: dict[tuple[int, int], float] = {}
     """Time for which one node could have heard a beat of another, since its last one."""
-    beats: dict[int, tuple[int, int]] = {}
-    """Epoch and beat of each node in the catalog."""
+    beats: dict[int, tuple[int, int, int]] = {}
+    """Epoch, beat and whether it has a lease of each node in the catalog; one that was taken over has none."""
     known: dict[int, tuple[Node, frozenset[int]]] = {}
     """Members that each node had when it was looked at last."""
     with closing(sqlite3.connect(world.folder / "catalog.db")) as connection:
@@ -106,5 +106,6 @@ async def watch_liveness(world: World) -> None:
                     pair = own, other.node_id
                     is_new = beats[other.node_id] != before.get(other.node_id)
                     silent_s[pair] = 0.0 if is_new else silent_s[pair] + LOOK_S * hears
-                    if other.node_id in lost and other.serves and silent_s[pair] < SILENT_S:
+                    is_known_dead = not beats[other.node_id][2]
+                    if other.node_id in lost and other.serves and not is_known_dead and silent_s[pair] < SILENT_S:
                         raise Violation(f"{sim_node.host} takes {other.host} for dead after {silent_s[pair]:.1f} s")

@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 from tests.simulation.catalog import CatalogFaults
 from tests.simulation.loop import SimLoop, Stuck
