@@ -19,6 +19,8 @@ class WalStats:
     writes: int = 0
     """Writes of blocks as the IOPS budget counts them."""
     header_writes: int = 0
+    repeated_writes: int = 0
+    """Batches sent to an object store again, because it did not answer or was slow."""
     over_capacity: int = 0
     """Appends refused because the ring or the queue was full, or a new file not written so far."""
     budget_waits: int = 0
