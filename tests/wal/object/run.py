@@ -1,0 +1,67 @@
+"""Runs histories of the object log, in a process of their own: `python -m tests.wal.object.run --first 0 --count 25`.
+
+What killed processes leave behind must never be finalized: it would run in the wrong process, at times that no seed
+decides. So there is no garbage collection, and the program ends without clean-up.
+"""
+
+import argparse
+import gc
+import logging
+import os
+import re
+import sys
+
+import structlog
+
+from tests.wal.object.planted import PLANTED
+from tests.wal.object.world import Violation, World
+
+
+def main() -> int:
+    """Run them; return 1 if one is violated, or with `--planted` if none is in time."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--count", type=int, default=25)
+    parser.add_argument("--planted", choices=[bug.name for bug in PLANTED])
+    options = parser.parse_args()
+    gc.disable()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    return _find(options.planted) if options.planted else _run(options.first, options.count)
+
+
+def _run(first: int, count: int) -> int:
+    acked = recoveries = 0
+    for seed in range(first, first + count):
+        world = World(seed)
+        try:
+            world.run()
+        except Violation as error:
+            print(f"violated: {error}")
+            return 1
+        acked += len(world.acked)
+        recoveries += len(world.recoveries)
+    print(f"clean: {acked} records acked, {recoveries} recoveries")
+    return 0
+
+
+def _find(name: str) -> int:
+    bug = next(bug for bug in PLANTED if bug.name == name)
+    if bug.edits:
+        bug.plant()
+    for seed in range(bug.seeds):
+        world = World(seed, check_deletions=bug.check_deletions, list_first=bug.list_first)
+        try:
+            world.run()
+        except Violation as error:
+            if re.search(bug.found_by, str(error)):
+                print(f"{name}: found after {seed + 1} seeds: {error}")
+                return 0
+            print(f"{name}: another violation: {error}")
+    print(f"{name}: not found in {bug.seeds} seeds")
+    return 1
+
+
+if __name__ == "__main__":
+    result = main()
+    sys.stdout.flush()
+    os._exit(result)
