@@ -51,7 +51,7 @@ from s3stream.maintain.manifest_keeper import ManifestKeeper
 from s3stream.outages import CATALOG
 from s3stream.store.interface import ObjectStore
 from s3stream.tasks import end_tasks
-from wal.log import DeltaWal
+from wal.interface import NodeWal
 
 
 def _logger() -> FilteringBoundLogger:
@@ -126,7 +126,7 @@ class Node:
 
     catalog: Catalog
     lease: LeaseKeeper
-    wal: DeltaWal
+    wal: NodeWal
     stores: Mapping[str, ObjectStore]
     """Object stores by name. The first is the default store."""
     storage: S3Stream

@@ -1,7 +1,7 @@
 """Interface of a write-ahead log to the storage engine, and the errors that a log raises.
 
 The engine (`s3stream`) imports this module and nothing else of `wal`. The implementation is a Delta WAL on a raw device
-or file (`wal.log`), or the log in memory that unit tests use (`wal.memory`).
+or file (`wal.log`), a log of objects (`wal.object.log`), or the log in memory that unit tests use (`wal.memory`).
 
 Two kinds of position are used throughout. A *logical offset* is a byte count since the log was formatted; it only
 grows. A *position* is the place of that byte on the device. It is derived from the offset (`FORMAT.md`) and not used
@@ -11,6 +11,8 @@ outside `wal`.
 from asyncio import get_running_loop
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
+
+from wal.stats import WalStats
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -181,4 +183,27 @@ class WriteAheadLog(Protocol):
 
     async def close(self) -> None:
         """Write what was appended, mark the shutdown graceful, release the device."""
+        ...
+
+
+class NodeWal(WriteAheadLog, Protocol):
+    """A log as the node that owns it shows and stops it."""
+
+    @property
+    def description(self) -> str:
+        """Place and guarantee of the log, for the log text at start."""
+        ...
+
+    @property
+    def drained(self) -> bool:
+        """True if the log was closed gracefully and is empty."""
+        ...
+
+    @property
+    def stats(self) -> WalStats:
+        """Counters since the log was opened."""
+        ...
+
+    def snapshot(self) -> WalStats:
+        """Update the gauges of `stats` and return it."""
         ...

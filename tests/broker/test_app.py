@@ -20,6 +20,7 @@ from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.support.node import running_node
 from tests.support.raw_client import batch_of, raw_client
 from wal.interface import WalFailed
+from wal.log import DeltaWal
 from wal.settings import WalSettings
 
 FETCH = FetchRequest(
@@ -31,6 +32,7 @@ async def test_a_broken_log_stops_writes_and_says_why(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
         await client.produce("t", [batch_of(b"before")])
+        assert isinstance(node.wal, DeltaWal)
         node.wal.failed(WalFailed("the disk is gone"))
         answer = (await client.produce("t", [batch_of(b"after")])).responses[0].partition_responses[0]
         assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR

@@ -9,6 +9,7 @@ from tests.simulation.history import Violation
 from tests.simulation.node import CATALOG, STORE, SimNode
 from tests.simulation.world import World
 from wal.format import RING_POSITION, newest_header
+from wal.log import DeltaWal
 
 WRITES_UNDER_WAY = 3
 WRITING_TRIES, WRITING_S = 10_000, 0.000_5
@@ -181,6 +182,7 @@ def _safe_blocks(node: SimNode) -> list[range]:
     disk = next(iter(node.logs.disks.values()))
     header = newest_header(memoryview(disk.data)[:RING_POSITION])
     assert header is not None
+    assert isinstance(node.node.wal, DeltaWal)
     live = [(block.start, block.end) for block in node.node.wal._live]
     return [
         range(header.position_of(start), header.position_of(start) + end - start)

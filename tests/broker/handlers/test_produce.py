@@ -32,6 +32,7 @@ from protocol.records import Record, build_batch, decode_records
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, produce_request, raw_client
 from tests.support.waiting import until
+from wal.log import DeltaWal
 from wal.requests import IoRequest
 
 NOW_MS = 1_700_000_000_000
@@ -224,6 +225,7 @@ async def test_a_retry_beside_a_new_batch_is_not_answered_before_both_are_durabl
             for name, batch in (("t", new), ("u", bytes(first)))
         ],
     )
+    assert isinstance(node.wal, DeltaWal)
     device = node.wal.device
     submit = device.submit
     held: list[IoRequest] = []
@@ -433,6 +435,7 @@ async def test_nothing_waits_for_a_client_that_is_gone_already() -> None:
 @contextlib.asynccontextmanager
 async def held_writes(node: Node) -> AsyncIterator[list[IoRequest]]:
     """Hold all requests to the log's device, in the order of the list, until the end of the block."""
+    assert isinstance(node.wal, DeltaWal)
     device = node.wal.device
     await until(lambda: not node.wal.snapshot().unwritten_bytes)  # else zeros would be among them
     held: list[IoRequest] = []
