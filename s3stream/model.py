@@ -150,6 +150,10 @@ def object_key(cluster: str, object_id: int) -> str:
     return f"{f'{object_id:016x}'[::-1]}/{cluster}/{object_id}"
 
 
+LOG_KEYS = "wal/"
+"""Beginning of the keys of nodes' logs (`wal/OBJECT_FORMAT.md`), which the catalog has no objects for."""
+
+
 def parse_object_key(key: str) -> tuple[str, int] | None:
     """Return cluster and object id of a key made by `object_key`; None for any other key."""
     spread, _, rest = key.partition("/")

@@ -14,7 +14,15 @@ from typing import Final, NamedTuple
 from s3stream.catalog.catalog import Catalog
 from s3stream.errors import CorruptObject, ObjectNotFound, StoreError
 from s3stream.maintain.manifest import parse_manifest_key
-from s3stream.model import ObjectInfo, ObjectState, RangeLocation, StreamInfo, object_key, parse_object_key
+from s3stream.model import (
+    LOG_KEYS,
+    ObjectInfo,
+    ObjectState,
+    RangeLocation,
+    StreamInfo,
+    object_key,
+    parse_object_key,
+)
 from s3stream.object.format import IndexEntry, decode_block
 from s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
 from s3stream.store.interface import ObjectStore
@@ -134,6 +142,8 @@ class _Verification:
             manifest = parse_manifest_key(item.key)
             if manifest is not None:
                 self._note_manifest(manifest.cluster)
+                continue
+            if item.key.startswith(LOG_KEYS):
                 continue
             parsed = parse_object_key(item.key)
             if parsed is None:

@@ -13,6 +13,7 @@ from s3stream.object.format import FOOTER_BYTES
 from s3stream.object.writer import ObjectWriter
 from s3stream.store.memory import MemoryStore
 from tests.support.catalog_node import LATER, NOW, MetadataNode, opened_catalog
+from wal.object.format import LogName, Position
 
 CLUSTER = "test"
 Runs = Sequence[tuple[int, int, int]]
@@ -165,6 +166,12 @@ async def test_what_the_catalog_does_not_know_is_found(storage: Storage) -> None
     found = await storage.verify()
     assert {finding.kind for finding in found.findings} == {FindingKind.UNACCOUNTED}
     assert found.findings[1] == (FindingKind.UNACCOUNTED, f"main:{storage.key(item.object_id)}", "written by 'writer'")
+
+
+async def test_the_objects_of_logs_are_not_the_catalogs(storage: Storage) -> None:
+    key = LogName("c", 1, bytes(16)).key(Position(1, 2))
+    await storage.store.put(key, [b"x"], writer_id="w")
+    assert (await storage.verify()).ok
 
 
 @pytest.mark.parametrize(("kept", "gap"), [(0, "[50, 100)"), (50, "[0, 50)")])
