@@ -187,12 +187,14 @@ class _Recovery:
         )
 
     async def _newest(self, listing: Mapping[Position, int]) -> ObjectHeader | None:
-        """Return the header of the newest object that is neither a fence nor damaged; None if there is none."""
+        """Return the header of the newest object that is no fence; None if there is none."""
         for position in sorted(listing, reverse=True):
             header = await self._header(position)
             if header is None:
                 raise _ListedObjectGone
-            if isinstance(header, ObjectHeader) and not header.flags & Flags.FENCE:
+            if isinstance(header, str):
+                raise _corrupt(self, position, header)
+            if not header.flags & Flags.FENCE:
                 return header
         return None
 
