@@ -41,6 +41,8 @@ from broker.membership.join import internal_address, join, log_owner, open_catal
 from broker.membership.lease import LeaseKeeper
 from broker.membership.log_recovery import LogRecovery, takeover_of
 from broker.membership.node_log import NodeLog
+from broker.membership.object_log import ObjectStartLog
+from broker.membership.start_log import StartLog
 from broker.net.server import Server
 from broker.node import Address, Node, NodeFailure, NodeTasks
 from broker.partitions.cleaning import tail_of
@@ -69,9 +71,8 @@ from s3stream.errors import StorageError
 from s3stream.maintain.gc import GarbageCollector
 from s3stream.maintain.manifest_keeper import ManifestKeeper
 from s3stream.store.interface import ObjectStore
-from wal.format import CATALOG_ID_BYTES, wal_id_of
-from wal.interface import WalError
-from wal.log import DeltaWal
+from wal.format import CATALOG_ID_BYTES
+from wal.interface import NodeWal, WalError
 
 LOG_WAIT_S: Final = 10.0
 """Time for which a start waits for a log that another node may be recovering."""
@@ -111,7 +112,7 @@ class _OpenStorage:
     stores: Mapping[str, ObjectStore]
     info: NodeInfo
     lease: LeaseKeeper
-    wal: DeltaWal
+    wal: NodeWal
     storage: S3Stream
     secret: bytes
     """Known to the nodes of the catalog only; empty if this node takes no connections from others."""
@@ -192,7 +193,7 @@ async def _open_storage(
     now_ms = environment.now_ms
     catalog = environment.make_catalog(settings.catalog_url)
     stack.push_async_callback(catalog.close)
-    node_log = await stack.enter_async_context(NodeLog.opened(settings, files=environment.logs, wait_s=LOG_WAIT_S))
+    node_log = await _start_log(environment, settings, stack)
     stores = await open_catalog_and_stores(
         catalog,
         node_log,
@@ -230,9 +231,9 @@ async def _open_storage(
         new_writer_id=lambda: environment.new_uuid().hex,
     )
     await stack.enter_async_context(storage)
-    if (found := node_log.header) is not None:
+    if (found := node_log.found) is not None:
         await catalog.reclaim_streams(
-            wal_id_of(found.log_id), node_id=info.node_id, node_epoch=info.epoch, claimed_epoch=found.node_epoch
+            found.wal_id, node_id=info.node_id, node_epoch=info.epoch, claimed_epoch=found.node_epoch
         )
     with node_log.errors_with_path():
         await storage.recover()
@@ -240,7 +241,8 @@ async def _open_storage(
         wal.wal_id,
         node_id=info.node_id,
         node_epoch=info.epoch,
-        location=str(node_log.path),
+        kind=node_log.kind,
+        location=node_log.location,
         takeover=takeover_of(settings, wal),
         now_ms=now_ms(),
     )
@@ -252,6 +254,13 @@ async def _open_storage(
     return _OpenStorage(
         environment, settings, memory, catalog, stores, info, lease, wal, storage, secret, work, seen_change, nodes
     )
+
+
+async def _start_log(environment: Environment, settings: Settings, stack: AsyncExitStack) -> StartLog:
+    """Return the log of the kind that the settings ask for, not claimed yet."""
+    if settings.wal.kind == "object":
+        return ObjectStartLog(settings, lambda: environment.new_uuid().hex)
+    return await stack.enter_async_context(NodeLog.opened(settings, files=environment.logs, wait_s=LOG_WAIT_S))
 
 
 def _make_node(

@@ -12,7 +12,7 @@ from typing import Final
 
 from broker.membership.lease import Claimant, wait_until_free
 from broker.membership.log_identity import why_blank_catalog_refused
-from broker.membership.node_log import NodeLog
+from broker.membership.start_log import StartLog
 from broker.membership.store_checks import check_stores_hold_objects, check_stores_known, find_object
 from broker.settings.model import Settings
 from s3stream.catalog.catalog import Catalog
@@ -29,7 +29,7 @@ ALL_ADDRESSES: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared wit
 
 async def open_catalog_and_stores(
     catalog: Catalog,
-    node_log: NodeLog,
+    node_log: StartLog,
     settings: Settings,
     stack: AsyncExitStack,
     *,
@@ -53,8 +53,11 @@ async def open_catalog_and_stores(
     for store in stores.values():
         stack.push_async_callback(store.close)
         await store.open()
+    await node_log.attach(stores)
     default = stores[settings.objects.store]
     if blank:
+        if found := node_log.why_not_blank_catalog():
+            raise CatalogError(why_blank_catalog_refused(catalog.where, found))
         if key := await find_object(stores, cluster) or await newest_manifest_key(default, cluster):
             raise CatalogError(
                 why_blank_catalog_refused(catalog.where, f"there are objects of cluster {cluster!r} ({key})")
@@ -88,7 +91,7 @@ def claimant_of(settings: Settings, lock_id: str) -> Claimant:
 
 async def join(
     catalog: Catalog,
-    node_log: NodeLog,
+    node_log: StartLog,
     settings: Settings,
     lock_id: str,
     *,

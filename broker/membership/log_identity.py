@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from broker.membership.start_log import FoundLog
 from s3stream.catalog.values import WalInfo, WalState
 from wal.format import Header, Shutdown, wal_id_of
 from wal.owner import Owner
@@ -21,6 +22,11 @@ GIVE_UP_COMMAND: Final = "anabranch wal give-up"
 def may_hold_records(header: Header) -> bool:
     """Return whether a log may hold records, judging by its header. Only a clean stop after a full trim proves not."""
     return header.shutdown is not Shutdown.GRACEFUL or header.durable_offset > header.head_offset
+
+
+def found_log(header: Header) -> FoundLog:
+    """Return what a log's header says of it."""
+    return FoundLog(wal_id_of(header.log_id), header.node_epoch, may_hold_records(header))
 
 
 def utc(ms: int) -> str:
@@ -34,8 +40,8 @@ class LogFacts:
 
     path: str
     """Path of the log in the settings."""
-    found: Header | None
-    """Header of a log whose cluster, catalog, node and epoch allow the node to claim it."""
+    found: FoundLog | None
+    """A log whose cluster, catalog, node and epoch allow the node to claim it."""
     problem: str
     """State of the path without such a log: "is missing", "is blank", or content that must be formatted first."""
     wals: Sequence[WalInfo]
@@ -49,7 +55,7 @@ class LogFacts:
 def why_refused(facts: LogFacts) -> str | None:
     """Return why the node must not use this log, in one line with remedies; None if it may."""
     found = facts.found
-    wal_id = "" if found is None else wal_id_of(found.log_id)
+    wal_id = "" if found is None else found.wal_id
     known = {wal.wal_id: wal for wal in facts.wals}
     own = known.pop(wal_id, None)
     if own is not None and own.state is WalState.GIVEN_UP:
@@ -68,7 +74,7 @@ def why_refused(facts: LogFacts) -> str | None:
     if left and facts.open_streams:
         return _why_not_without(left[-1], facts)
     later = [wal for wal in known.values() if found is not None and wal.node_epoch > found.node_epoch]
-    if found is not None and may_hold_records(found) and later:
+    if found is not None and found.may_hold_records and later:
         return (
             f"{facts.path}: this log ({wal_id}) may hold records from before the node used another log "
             f"({later[-1].wal_id}, at {later[-1].location}): they would be appended after newer records. Keep it, and "
@@ -81,7 +87,7 @@ def _why_not_without(wal: WalInfo, facts: LogFacts) -> str:
     """Describe the log that may hold acknowledged records but is not the log that was found."""
     host = f" on {facts.host_name}" if facts.host_name else ""
     found = facts.found
-    instead = facts.problem if found is None else f"holds another log ({wal_id_of(found.log_id)})"
+    instead = facts.problem if found is None else f"holds another log ({found.wal_id})"
     return (
         f"{facts.path} {instead}, but node {wal.node_id} has a log ({wal.wal_id}, at {wal.location}{host}, last "
         f"opened on {utc(wal.seen_ms)}) that may hold acknowledged records which are in no object: the newest of "

@@ -4,7 +4,7 @@ Nothing is created, formatted or written before the catalog has confirmed the no
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final, Self
@@ -12,14 +12,24 @@ from typing import Final, Self
 import structlog
 
 from broker.membership.environment import DiskLogFiles, LogFiles
-from broker.membership.log_identity import LogFacts, may_hold_records, utc, why_not_formatted, why_refused
+from broker.membership.log_identity import (
+    LogFacts,
+    found_log,
+    may_hold_records,
+    utc,
+    why_not_formatted,
+    why_refused,
+)
+from broker.membership.start_log import FoundLog
 from broker.settings.model import Settings
 from broker.settings.package_settings import wal_settings
 from s3stream.append.recovery import check_streams_known
 from s3stream.append.wal_record import RECORD_HEADER_BYTES, WalRecord, decode_record
 from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.nodes import DEVICE
 from s3stream.catalog.values import NodeInfo
 from s3stream.errors import UnknownStreams
+from s3stream.store.interface import ObjectStore
 from wal.format import CATALOG_UNKNOWN, Header
 from wal.interface import WalCorrupt, WalInUse, WalRefused
 from wal.log import DeltaWal
@@ -34,6 +44,8 @@ _log = structlog.get_logger("node")
 
 class NodeLog:
     """The file or device at the log's path. It stays locked until the context ends, or the log is closed."""
+
+    kind: Final = DEVICE
 
     def __init__(
         self, settings: Settings, *, any_content: bool = False, files: LogFiles | None = None, wait_s: float = 0.0
@@ -99,6 +111,19 @@ class NodeLog:
         device, self._device = self._device, None
         if device is not None:
             await device.close()
+
+    @property
+    def location(self) -> str:
+        """The log's path."""
+        return str(self.path)
+
+    @property
+    def found(self) -> FoundLog | None:
+        """The log that was found; None if there is none yet."""
+        return None if self.header is None else found_log(self.header)
+
+    async def attach(self, stores: Mapping[str, ObjectStore]) -> None:
+        """Do nothing: the log is on a device."""
 
     def why_not_blank_catalog(self) -> str:
         """Return the log that contradicts a blank catalog, in words; empty if there is none.
@@ -168,7 +193,7 @@ class NodeLog:
         reason = why_refused(
             LogFacts(
                 path=str(self.path),
-                found=self.header,
+                found=self.found,
                 problem=self.problem,
                 wals=await catalog.list_wals(node_id),
                 open_streams=await catalog.count_open_streams(node_id),

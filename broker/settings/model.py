@@ -137,6 +137,11 @@ class Settings(Area):
         return self.wal.path or self.node.data_dir / "wal"
 
     @property
+    def wal_store(self) -> str:
+        """Name of the object store of the log, if its kind is `object`."""
+        return self.wal.store or self.objects.store
+
+    @property
     def objects_path(self) -> Path:
         """Directory of a local object store."""
         return self.objects.path or self.node.data_dir / "objects"

@@ -12,9 +12,10 @@ from broker.settings.memory import MemorySizes
 from broker.settings.model import Settings
 from compaction.settings import CompactionSettings
 from s3stream.settings import GcSettings, StorageSettings
+from wal.object.settings import ObjectWalSettings
 from wal.settings import HEADER_IOPS, WalSettings
 
-T = TypeVar("T", WalSettings, StorageSettings, CompactionSettings)
+T = TypeVar("T", WalSettings, ObjectWalSettings, StorageSettings, CompactionSettings)
 
 
 def wal_settings(settings: Settings) -> WalSettings:
@@ -23,6 +24,11 @@ def wal_settings(settings: Settings) -> WalSettings:
     # Start from 0: the header's share must not exceed the budget, and `replace` checks that.
     found = replace(_with(WalSettings(header_iops=0), settings.wal), header_iops=header_iops)
     return replace(found, fencing="strict") if settings.wal.takeover == "shared" else found
+
+
+def object_wal_settings(settings: Settings) -> ObjectWalSettings:
+    """Settings of the log if its kind is `object`."""
+    return _with(ObjectWalSettings(), settings.wal)
 
 
 def storage_settings(settings: Settings, sizes: MemorySizes) -> StorageSettings:

@@ -12,25 +12,56 @@ from pydantic import Field
 from broker.settings.area import CENTURY_MS, KIB, MIB, Area, Bytes
 from compaction.settings import CompactionSettings
 from s3stream.settings import GcSettings, StorageSettings
+from wal.object.settings import ObjectWalSettings
 from wal.settings import Durability, EngineName, Fencing, WalSettings
 
 TakeoverSetting = Literal["auto", "shared", "machine", "none"]
 _WAL, _STORAGE, _GC, _COMPACTION = WalSettings(), StorageSettings(), GcSettings(), CompactionSettings()
+_OBJECT_WAL = ObjectWalSettings()
 """Values with every default."""
 
 
 class WalArea(Area):
     """The write-ahead log (WAL), which holds acknowledged records until they are in objects."""
 
+    kind: Literal["device", "object"] = Field(
+        default="device",
+        description=(
+            "Kind of log: `device` (a file or block device: an ack takes one write), `object` (batches are objects: an "
+            "ack takes one PUT, and nothing is lost with the machine)."
+        ),
+    )
     path: Path | None = Field(
         default=None, description="File or block device of the log. Unset: the file `wal` in the data directory."
+    )
+    store: str = Field(
+        default="", description="Object store of a log of kind `object`. Empty: the default store, `objects.store`."
+    )
+    batch_ms: int = Field(
+        default=_OBJECT_WAL.batch_ms,
+        ge=0,
+        le=60_000,
+        description="Log of kind `object`: longest wait for more records while other batches are on their way.",
+    )
+    batch_bytes_max: Bytes = Field(
+        default=_OBJECT_WAL.batch_bytes_max,
+        ge=64 * KIB,
+        le=256 * MIB,
+        description="Log of kind `object`: size at which a batch is put.",
+    )
+    puts_in_flight: int = Field(
+        default=_OBJECT_WAL.puts_in_flight,
+        ge=1,
+        le=64,
+        description="Log of kind `object`: batches on their way to the store at one time.",
     )
     capacity_bytes: Bytes = Field(
         default=_WAL.capacity_bytes,
         ge=8 * MIB,
         description=(
             "Size of the log, fixed when it is created. A file is allocated in full at the first start; of a device, "
-            "this many bytes are used. `anabranch wal resize` changes the size."
+            "this many bytes are used. `anabranch wal resize` changes the size. Of kind `object`: limit of the bytes "
+            "that are in no other object yet, which may change at any start."
         ),
     )
     durability: Durability = Field(

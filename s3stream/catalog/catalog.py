@@ -219,6 +219,7 @@ class Catalog:
         *,
         node_id: int,
         node_epoch: int,
+        kind: str = nodes.DEVICE,
         location: str,
         takeover: Takeover = Takeover.NONE,
         now_ms: int,
@@ -228,7 +229,7 @@ class Catalog:
         Raises NodeFenced; CatalogError when the log was given up, or another log may hold records of the node's
         streams.
         """
-        await self._change(lambda c: nodes.open_wal(c, wal_id, node_id, node_epoch, location, takeover, now_ms))
+        await self._change(lambda c: nodes.open_wal(c, wal_id, node_id, node_epoch, kind, location, takeover, now_ms))
 
     async def reclaim_streams(self, wal_id: str, *, node_id: int, node_epoch: int, claimed_epoch: int) -> None:
         """Before a recovery: make an older copy of the catalog know that the node's log may hold records of streams.

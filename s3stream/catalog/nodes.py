@@ -233,6 +233,7 @@ def open_wal(
     wal_id: str,
     node_id: int,
     node_epoch: int,
+    kind: str,
     location: str,
     takeover: Takeover,
     now_ms: int,
@@ -253,7 +254,7 @@ def open_wal(
     values = {
         "node_id": node_id,
         "node_epoch": node_epoch,
-        "kind": DEVICE,
+        "kind": kind,
         "location": location,
         "state": int(WalState.OPEN),
         "seen_ms": now_ms,

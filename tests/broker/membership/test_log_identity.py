@@ -5,6 +5,7 @@ import pytest
 from broker.membership.log_identity import (
     GIVE_UP_COMMAND,
     LogFacts,
+    found_log,
     may_hold_records,
     why_not_formatted,
     why_refused,
@@ -45,7 +46,7 @@ def known(log_id: int, state: WalState, *, epoch: int = 1) -> WalInfo:
 
 
 def refusal(found: Header | None, *wals: WalInfo, streams: int = 3, problem: str = "is blank") -> str | None:
-    return why_refused(LogFacts("/wal", found, problem, wals, streams, "host"))
+    return why_refused(LogFacts("/wal", None if found is None else found_log(found), problem, wals, streams, "host"))
 
 
 @pytest.mark.parametrize("left", [DIRTY, RECORDS, EMPTY])

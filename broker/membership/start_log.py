@@ -1,0 +1,63 @@
+"""A node's log at a start, whatever its kind: examined first, and claimed only when that is known to be safe."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
+
+from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import NodeInfo
+from s3stream.store.interface import ObjectStore
+from wal.interface import NodeWal
+from wal.owner import Owner
+
+
+class FoundLog(NamedTuple):
+    """A log that was found where the settings say."""
+
+    wal_id: str
+    node_epoch: int
+    """Epoch in which it was last claimed."""
+    may_hold_records: bool
+
+
+class StartLog(Protocol):
+    """The log that the settings name. Nothing is created or written before `open_wal`."""
+
+    @property
+    def kind(self) -> str:
+        """Kind of the log in the catalog."""
+        ...
+
+    @property
+    def location(self) -> str:
+        """Place of the log in the catalog: a path, or store and prefix."""
+        ...
+
+    @property
+    def found(self) -> FoundLog | None:
+        """The log that was found, after `check_identity`; None if there is none yet."""
+        ...
+
+    async def attach(self, stores: Mapping[str, ObjectStore]) -> None:
+        """Look for the log in the open stores, if it is kept there. Raises WalError."""
+        ...
+
+    def why_not_blank_catalog(self) -> str:
+        """Return the log that contradicts a blank catalog, in words; empty if none was found so far."""
+        ...
+
+    async def check_claim(self, owner: Owner, catalog: Catalog) -> None:
+        """Raise WalError or UnknownStreams unless `owner`, in the next epoch of its node, may claim the log."""
+        ...
+
+    async def check_identity(self, catalog: Catalog, node_id: int, seen: NodeInfo | None) -> None:
+        """Raise WalRefused when the node must not use this log. `seen` is its row in the catalog."""
+        ...
+
+    async def open_wal(self, owner: Owner, now_ms: Callable[[], int]) -> NodeWal:
+        """Return the log, which is not recovered. Raises WalError."""
+        ...
+
+    def errors_with_path(self) -> AbstractContextManager[None]:
+        """Add the log's place to the error of a recovery."""
+        ...
