@@ -95,7 +95,7 @@ def test_a_bad_setting_is_named_in_one_line(what: str) -> None:
         ("[wal", "not valid TOML"),
         ("[wall]\n", "unknown table [wall]; known are node, listener"),
         ("[wall]\n", ", admin, log, stores"),
-        ("[wal]\nsize = 1\n", "unknown setting wal.size; [wal] has path, capacity_bytes, durability"),
+        ("[wal]\nsize = 1\n", "unknown setting wal.size; [wal] has kind, path, store"),
         ("wal = 1\n", "wal is a table of settings: expected a line [wal]"),
         ('["a\\u001bb"]\n', r"unknown table ['a\x1bb']"),
         ('[wal]\n"a\\nb" = 1\n', r"unknown setting wal.'a\nb'"),
