@@ -23,7 +23,7 @@ from broker.membership.node_log import NodeLog
 from broker.settings.data_dir import DataDirLock
 from broker.settings.model import Settings
 from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeInfo, WalInfo, WalState
+from s3stream.catalog.values import NodeInfo, WalInfo
 from wal.format import wal_id_of
 
 PAGE = 1_000
@@ -77,7 +77,7 @@ async def _give_up(settings: Settings, *, ask: bool) -> None:
 
 
 async def _lost_logs(catalog: Catalog, node_log: NodeLog, node_id: int) -> Sequence[WalInfo]:
-    lost = [wal for wal in await catalog.list_wals(node_id) if wal.state is WalState.OPEN]
+    lost = [wal for wal in await catalog.list_wals(node_id) if wal.is_live]
     if not lost:
         raise click.ClickException(f"node {node_id} has no log that may hold records outside of objects")
     found = node_log.header

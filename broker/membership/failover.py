@@ -11,10 +11,8 @@ from typing import Any, Final
 import structlog
 
 from broker.cluster.liveness import DEAD_AFTER_S, SUSPECT_AFTER_S, Silence
-from broker.membership.environment import LogFiles
 from broker.membership.follower import CatalogFollower
-from broker.membership.log_recovery import LogRecovery, open_log
-from broker.settings.model import Settings
+from broker.membership.log_recovery import LogRecovery
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import NodeBeat, NodeInfo, Takeover, WalInfo, WalState
 from s3stream.errors import NodeFenced, NodeInUse, StorageError
@@ -34,11 +32,8 @@ class Failover:
         catalog: Catalog,
         follower: CatalogFollower,
         recovery: LogRecovery,
-        files: LogFiles,
-        settings: Settings,
         *,
         own: tuple[int, int],
-        host_name: str,
         new_leaders: Callable[[], Sequence[int]],
         left_any: Callable[[int], bool],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
@@ -50,10 +45,7 @@ class Failover:
         self._catalog = catalog
         self._follower = follower
         self._recovery = recovery
-        self._files = files
-        self._settings = settings
         self._own = own
-        self._host_name = host_name
         self._new_leaders = new_leaders
         self._left_any = left_any
         self._spawn = spawn
@@ -111,7 +103,7 @@ class Failover:
         if not is_dead and (log.takeover is not Takeover.MACHINE or not silence.beat.has_lease):
             return
         try:
-            device = await open_log(self._files, log, node, self._settings, self._host_name)
+            dead_log = await self._recovery.open(log, node)
         except WalInUse:
             if is_dead:
                 raise
@@ -119,9 +111,9 @@ class Failover:
         try:
             epoch = await self._fence(node, silence, log.wal_id)
         except BaseException:
-            await device.close()
+            await dead_log.close()
             raise
-        await self._recovery.run(log, node.node_id, epoch, device)
+        await self._recovery.run(log, node.node_id, epoch, dead_log)
         self._reasons.pop(node.node_id, None)
         if any(wal.wal_id == log.wal_id and wal.is_live for wal in await self._catalog.list_wals(node.node_id)):
             self._left.add(log.wal_id)

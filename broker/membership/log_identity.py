@@ -70,7 +70,7 @@ def why_refused(facts: LogFacts) -> str | None:
             f"{found.node_epoch}, and the log itself in epoch {own.node_epoch}, so acknowledged records may be missing "
             "from the copy. Bring the log itself back"
         )
-    left = [wal for wal in known.values() if wal.state is WalState.OPEN]
+    left = [wal for wal in known.values() if wal.is_live]
     if left and facts.open_streams:
         return _why_not_without(left[-1], facts)
     later = [wal for wal in known.values() if found is not None and wal.node_epoch > found.node_epoch]

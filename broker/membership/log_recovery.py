@@ -6,7 +6,7 @@ node would do, so the same code scans the log, replays the partitions' states, a
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,10 +14,12 @@ import structlog
 
 from broker.configs.topic import TopicDefaults, parse_topic_config
 from broker.membership.environment import LogFiles
+from broker.membership.log_store import ObjectLogStore
+from broker.membership.object_log import ObjectStartLog
 from broker.partitions.partition import Partition
 from broker.partitions.record_work import RecordWork
 from broker.settings.model import Settings
-from broker.settings.package_settings import wal_settings
+from broker.settings.package_settings import object_wal_settings, wal_settings
 from s3stream.append.stream import Stream
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import NodeInfo, PartitionInfo, Takeover, TopicInfo, WalInfo
@@ -25,8 +27,10 @@ from s3stream.engine import S3Stream
 from s3stream.settings import StorageSettings
 from s3stream.store.interface import ObjectStore
 from wal.format import wal_id_of
-from wal.interface import WalError, WalRefused
+from wal.interface import NodeWal, WalError, WalRefused
 from wal.log import DeltaWal
+from wal.object.format import LogName
+from wal.object.log import ObjectWal
 from wal.owner import read_header
 from wal.requests import Device
 from wal.settings import WalSettings
@@ -34,21 +38,32 @@ from wal.settings import WalSettings
 _log = structlog.get_logger("node")
 
 
-def takeover_of(settings: Settings, wal: DeltaWal) -> Takeover:
+def takeover_of(settings: Settings, wal: NodeWal) -> Takeover:
     """Return which nodes may recover this node's log, open in `wal`, when this node is dead."""
-    if settings.wal.takeover != "auto":
-        return Takeover(settings.wal.takeover)
+    wanted = settings.wal.takeover
+    if not isinstance(wal, DeltaWal):  # objects have no machine
+        return Takeover.NONE if wanted == "none" else Takeover.SHARED
+    if wanted != "auto":
+        return Takeover(wanted)
     return Takeover.SHARED if wal.device.shared and wal.is_strict else Takeover.MACHINE
 
 
-async def open_log(files: LogFiles, wal: WalInfo, dead: NodeInfo, settings: Settings, host_name: str) -> Device:
-    """Open the log of a dead node, without a claim. Raises WalError if it cannot be opened here, or not yet.
+@dataclass(frozen=True, slots=True)
+class DeadLog:
+    """The log of a dead node: found, and not claimed yet."""
+
+    open_wal: Callable[[int], NodeWal]
+    """Return the log for the dead node in a new epoch. It is not recovered. Its `close` does what `close` does."""
+    close: Callable[[], Awaitable[None]]
+    """Leave it as it was found."""
+
+
+async def open_device_of(files: LogFiles, wal: WalInfo, dead: NodeInfo, settings: Settings, host_name: str) -> Device:
+    """Open the device of a dead node's log. Raises WalError if it cannot be opened here, or not yet.
 
     With `Takeover.MACHINE` it is locked, which proves that the process that wrote it has ended.
     """
     path = Path(wal.location)
-    if wal.takeover is Takeover.NONE:
-        raise WalRefused(f"{path}: only node {dead.node_id} may open its log (wal.takeover)")
     if wal.takeover is Takeover.MACHINE and dead.holder.host_name != host_name:
         raise WalRefused(f"{path}: the log is on {dead.holder.host_name or 'another machine'}, this is {host_name}")
     exclusive = wal.takeover is Takeover.MACHINE
@@ -78,28 +93,60 @@ class LogRecovery:
     stores: Mapping[str, ObjectStore]
     settings: Settings
     storage_settings: StorageSettings
+    files: LogFiles
+    host_name: str
     work: RecordWork
     defaults: TopicDefaults
     now_ms: Callable[[], int]
     new_writer_id: Callable[[], str]
 
-    async def run(self, wal: WalInfo, node_id: int, node_epoch: int, device: Device) -> None:
+    async def open(self, wal: WalInfo, dead: NodeInfo) -> DeadLog:
+        """Find the log of a dead node. Raises WalError if it cannot be opened here, or not yet."""
+        if wal.takeover is Takeover.NONE:
+            raise WalRefused(f"{wal.location}: only node {dead.node_id} may open its log (wal.takeover)")
+        if wal.kind == ObjectStartLog.kind:
+            return self._open_objects(wal, dead)
+        device = await open_device_of(self.files, wal, dead, self.settings, self.host_name)
+
+        def open_wal(node_epoch: int) -> NodeWal:
+            return DeltaWal(
+                device,
+                _settings_of(wal, self.settings),
+                node_id=dead.node_id,
+                node_epoch=node_epoch,
+                now_ms=self.now_ms,
+                cluster=self.settings.node.cluster,
+                catalog_id=self.catalog.identity(),
+            )
+
+        return DeadLog(open_wal, device.close)
+
+    def _open_objects(self, wal: WalInfo, dead: NodeInfo) -> DeadLog:
+        store_name, _, prefix = wal.location.partition(":")
+        name = LogName(self.settings.node.cluster, dead.node_id, self.catalog.identity())
+        if store_name not in self.stores:
+            raise WalRefused(f"{wal.location}: no object store {store_name!r} is configured here")
+        if (prefix, wal.wal_id) != (name.prefix, name.wal_id(store_name)):
+            raise WalRefused(f"{wal.location}: not the log {wal.wal_id} of node {dead.node_id}")
+        store = ObjectLogStore(self.stores[store_name], self.new_writer_id())
+
+        def open_wal(node_epoch: int) -> NodeWal:
+            return ObjectWal(store, name, object_wal_settings(self.settings), node_epoch=node_epoch)
+
+        async def close() -> None:
+            """Nothing was opened."""
+
+        return DeadLog(open_wal, close)
+
+    async def run(self, wal: WalInfo, node_id: int, node_epoch: int, dead_log: DeadLog) -> None:
         """Claim the log as the dead node in its new epoch, upload its records, and release the node's streams.
 
-        The device is closed afterwards.
+        The log is closed afterwards.
 
         Raises StorageError or WalError; what was released then stays released, and the recovery may be repeated.
         """
         began = time.perf_counter()
-        log = DeltaWal(
-            device,
-            _settings_of(wal, self.settings),
-            node_id=node_id,
-            node_epoch=node_epoch,
-            now_ms=self.now_ms,
-            cluster=self.settings.node.cluster,
-            catalog_id=self.catalog.identity(),
-        )
+        log = dead_log.open_wal(node_epoch)
         storage = S3Stream(
             wal=log,
             catalog=self.catalog,

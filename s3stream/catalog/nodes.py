@@ -47,6 +47,7 @@ _WAL_COLUMNS: Final = (
     wals.c.takeover,
     wals.c.recoverer,
     wals.c.recoverer_epoch,
+    wals.c.kind,
 )
 
 

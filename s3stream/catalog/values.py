@@ -108,6 +108,7 @@ class WalInfo:
     """Node that recovers a fenced log."""
     recoverer_epoch: int = 0
     """Epoch in which it does."""
+    kind: str = "device"
 
     @property
     def is_live(self) -> bool:

@@ -1,6 +1,7 @@
 """A node dies: another one recovers its log and leads its partitions. Real processes on one machine."""
 
 import os
+import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -204,6 +205,38 @@ def test_a_paused_node_is_fenced_when_others_can_open_its_device(tmp_path: Path)
         sender.flush()
         os.kill(first.pid, signal.SIGSTOP)
         sender.send(range(RECORDS, 2 * RECORDS))  # some of them lie in the paused node's sockets
+        wait_until_said(second, "the log of a dead node is recovered")
+        os.kill(first.pid, signal.SIGCONT)
+        sender.flush()
+        assert read(second, 2 * RECORDS) == sender.acked == numbers(2 * RECORDS)
+        assert first.wait() != 0, "it refuses all writes, and ends"
+
+
+def test_nothing_is_lost_with_a_machine_when_the_log_is_in_the_object_store(tmp_path: Path) -> None:
+    first, second = cluster(tmp_path, 2, wal_kind="object")
+    with first, second:
+        create_topic(first)
+        sender = Sender(first, second)
+        sender.send(range(RECORDS))
+        sender.flush()
+        sender.send(range(RECORDS, 2 * RECORDS))
+        first.kill9()
+        shutil.rmtree(first.data_dir)
+        sender.flush()
+        assert read(second, 2 * RECORDS) == sender.acked == numbers(2 * RECORDS)
+        first.start()
+        assert read(first, 2 * RECORDS) == sender.acked
+
+
+def test_a_paused_node_whose_log_is_in_the_object_store_is_fenced(tmp_path: Path) -> None:
+    first, second = cluster(tmp_path, 2, wal_kind="object")
+    with first, second:
+        create_topic(first)
+        sender = Sender(first, second)
+        sender.send(range(RECORDS))
+        sender.flush()
+        os.kill(first.pid, signal.SIGSTOP)
+        sender.send(range(RECORDS, 2 * RECORDS))
         wait_until_said(second, "the log of a dead node is recovered")
         os.kill(first.pid, signal.SIGCONT)
         sender.flush()

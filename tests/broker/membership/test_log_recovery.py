@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from broker.cluster.liveness import DEAD_AFTER_S
 from broker.membership.environment import DiskLogFiles
-from broker.membership.log_recovery import LogRecovery, open_log
+from broker.membership.log_recovery import DeadLog, LogRecovery, open_device_of
 from broker.node import Node
 from s3stream.catalog.values import NodeInfo, Takeover, WalInfo, WalState
 from s3stream.errors import StorageError
@@ -77,11 +77,11 @@ async def test_a_recovery_that_fails_is_repeated(tmp_path: Path, monkeypatch: py
     failures = [StorageError("the store is away"), StorageError("the store is away")]
     run = LogRecovery.run
 
-    async def flaky(self: LogRecovery, wal: WalInfo, node_id: int, node_epoch: int, device: Any) -> None:
+    async def flaky(self: LogRecovery, wal: WalInfo, node_id: int, node_epoch: int, dead_log: DeadLog) -> None:
         if failures:
-            await device.close()
+            await dead_log.close()
             raise failures.pop()
-        await run(self, wal, node_id, node_epoch, device)
+        await run(self, wal, node_id, node_epoch, dead_log)
 
     monkeypatch.setattr(LogRecovery, "run", flaky)
     async with running_node(tmp_path / "2", node_id=2, **shared(tmp_path)) as other:
@@ -99,12 +99,12 @@ async def test_a_recovery_that_fails_is_repeated(tmp_path: Path, monkeypatch: py
 async def test_a_recoverer_that_dies_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, run = asyncio.Event(), LogRecovery.run
 
-    async def stuck(self: LogRecovery, wal: WalInfo, node_id: int, node_epoch: int, device: Any) -> None:
+    async def stuck(self: LogRecovery, wal: WalInfo, node_id: int, node_epoch: int, dead_log: DeadLog) -> None:
         begun.set()
         try:
             await asyncio.Event().wait()
         finally:
-            await device.close()
+            await dead_log.close()
 
     async with killed_after(tmp_path, 1) as node:
         await node.topics.create("t", partitions=1, configs={})
@@ -170,7 +170,6 @@ async def dead(tmp_path: Path) -> tuple[WalInfo, NodeInfo]:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"takeover": Takeover.NONE}, "only node 1 may open its log"),
         ({"location": "/nowhere/wal"}, "there is no such file or device"),
         ({"wal_id": "0" * 16}, "not the log 0000000000000000 of node 1"),
         ({"node_epoch": 99}, "or an older copy of it"),
@@ -181,7 +180,9 @@ async def test_a_log_that_is_not_to_be_opened_here_is_refused(
 ) -> None:
     log, info = dead
     with pytest.raises(WalRefused, match=reason):
-        await open_log(DiskLogFiles(), replace(log, **change), info, settings_for(tmp_path), info.holder.host_name)
+        await open_device_of(
+            DiskLogFiles(), replace(log, **change), info, settings_for(tmp_path), info.holder.host_name
+        )
 
 
 async def test_a_log_on_another_machine_is_refused_unless_its_device_is_shared(
@@ -190,8 +191,8 @@ async def test_a_log_on_another_machine_is_refused_unless_its_device_is_shared(
     log, info = dead
     assert log.takeover is Takeover.MACHINE
     with pytest.raises(WalRefused, match="this is elsewhere"):
-        await open_log(DiskLogFiles(), log, info, settings_for(tmp_path), "elsewhere")
-    device = await open_log(
+        await open_device_of(DiskLogFiles(), log, info, settings_for(tmp_path), "elsewhere")
+    device = await open_device_of(
         DiskLogFiles(), replace(log, takeover=Takeover.SHARED), info, settings_for(tmp_path), "elsewhere"
     )
     await device.close()
@@ -202,7 +203,7 @@ async def test_the_log_of_a_process_that_lives_is_locked(tmp_path: Path) -> None
         log, info = await log_of(node, 1), await node.catalog.get_node(1)
         assert info is not None
         with pytest.raises(WalRefused, match="in use"):
-            await open_log(DiskLogFiles(), log, info, settings_for(tmp_path), info.holder.host_name)
+            await open_device_of(DiskLogFiles(), log, info, settings_for(tmp_path), info.holder.host_name)
 
 
 async def test_a_shared_device_is_fenced_by_the_claim_before_each_ack(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from broker.membership.log_store import ObjectLogStore
 from tests.simulation.loop import PROCESS, Process, SimLoop
-from tests.simulation.store import SimStore, StoreDisk, StoreFaults
+from tests.simulation.store import SimStore, StoreDisk, StoreFaults, Way
 from wal.interface import OverCapacity, QueueFull, RecoveredRecord, WalCorrupt, WalError, WalFailed, WalFenced
 from wal.object.format import END_BYTES, EndedBy, LogName, Position
 from wal.object.log import ObjectWal
@@ -163,7 +163,7 @@ class World:
         self.disk.faults = faults
 
     def _start(self, main: Callable[[Process], Coroutine[Any, Any, None]]) -> None:
-        process = Process(f"process-{len(self.processes)}")
+        process = Process(f"process-{len(self.processes)}", "host")
         self.processes.append(process)
         context = copy_context()
         context.run(PROCESS.set, process)
@@ -210,7 +210,7 @@ class World:
     # --- processes
 
     def _store(self, writer: str) -> ObjectLogStore:
-        return ObjectLogStore(SimStore(self.disk), writer)
+        return ObjectLogStore(SimStore(Way(self.disk, lambda: False)), writer)
 
     async def _own(self, process: Process) -> None:
         """Live as the node: recover, append, commit and trim."""
