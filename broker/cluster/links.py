@@ -43,6 +43,7 @@ REQUEST_BYTES_MAX: Final = 1 << 20
 RESPONSE_BYTES_MAX: Final = 1 << 20
 PAUSE_S: Final = (0.05, 1.0)
 """Shortest and longest pause after a failure. It doubles with each, and a random half of it is left out."""
+DOUBLINGS_MAX: Final = 10
 CLIENT_ID: Final = b"node"
 STOPPING: Final = "this node is stopping"
 _API_OF: Final = {api.request: api for apis in (APIS, INTERNAL_APIS) for api in apis.values()}
@@ -169,7 +170,8 @@ class _Link:
             while True:
                 self._take(await _receive(reader, RESPONSE_BYTES_MAX))
         except (OSError, EOFError, ProtocolError, _HandshakeFailed) as error:
-            self._end(self._describe(error))
+            unused = self._opened.is_set() and not self._calls  # the other node closes what is idle, and stops
+            self._end(self._describe(error), expected=unused)
         finally:
             self._end(STOPPING, expected=True)
 
@@ -236,12 +238,8 @@ class _Link:
         if self.failure:
             return
         self.failure = f"{self._where}: {reason}"
-        if self.failures == 0 and not expected:
-            _log.warning("no connection to a node", node_id=self.member.node_id, reason=self.failure)
-        shortest_s, longest_s = PAUSE_S
-        pause_s = min(shortest_s * 2**self.failures, longest_s) * self._context.random.uniform(0.5, 1)
-        self.retry_s = self._loop.time() + pause_s
-        self.failures += 1
+        if not expected:
+            self._note_failure()
         if self._check is not None:
             self._check.cancel()
         if self._writer is not None:
@@ -252,6 +250,15 @@ class _Link:
             self._forget(call)
             if not call.answered.done():
                 call.answered.set_exception(PeerUnavailable(self.failure))
+
+    def _note_failure(self) -> None:
+        """Log the first failure in a row, and let the next attempt wait."""
+        if self.failures == 0:
+            _log.warning("no connection to a node", node_id=self.member.node_id, reason=self.failure)
+        shortest_s, longest_s = PAUSE_S
+        pause_s = min(shortest_s * 2 ** min(self.failures, DOUBLINGS_MAX), longest_s)
+        self.retry_s = self._loop.time() + pause_s * self._context.random.uniform(0.5, 1)
+        self.failures += 1
 
 
 class Links:

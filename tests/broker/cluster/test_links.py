@@ -13,6 +13,7 @@ from broker.cluster.handshake import NONCE_BYTES
 from broker.cluster.links import CALL_S, LOST_S, PAUSE_S
 from broker.cluster.members import Member
 from broker.cluster.peers import PeerUnavailable
+from broker.settings.client_areas import NetworkSettings
 from protocol.header import response_frame
 from protocol.messages.add_partitions_to_txn import KEY as ADD
 from protocol.messages.internal import authenticate, hello
@@ -209,6 +210,39 @@ async def test_a_node_that_cannot_be_reached_is_not_tried_all_the_time(nodes: Li
             await asyncio.sleep(0.01)
     assert 10 < first.attempts < 40
     assert [line["event"] for line in said] == ["no connection to a node"], "once, until it answers again"
+
+
+@linked
+async def test_a_node_may_be_away_for_an_hour(nodes: LinkedNodes) -> None:
+    first, second = await nodes.start(1), await nodes.start(2)
+    ports = dict(nodes.network.ports)
+    nodes.network.ports.clear()
+    while first.attempts < 3600:
+        assert "nothing listens on" in await failure(first.ask(2))
+        await asyncio.sleep(PAUSE_S[1])
+    nodes.network.ports.update(ports)
+    call = first.ask(2)
+    (await second.received()).complete(answer())
+    await call
+
+
+@linked
+async def test_the_end_of_an_unused_connection_is_nothing_to_warn_of(nodes: LinkedNodes) -> None:
+    first, second = await nodes.start(1), await nodes.start(2)
+    for expected in ([], ["no connection to a node"]):
+        call = first.ask(2)
+        received = await second.received()
+        with capture_logs() as said:
+            if expected:
+                second.server.drop_all()
+                await failure(call)
+            else:
+                received.complete(answer())
+                await call
+                await asyncio.sleep(NetworkSettings().idle_timeout_ms * 1.2 / 1000)
+                assert not second.server.connections
+            await asyncio.sleep(1)
+        assert [line["event"] for line in said if line["log_level"] != "debug"] == expected
 
 
 @linked
