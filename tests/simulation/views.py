@@ -105,7 +105,8 @@ async def watch_liveness(world: World) -> None:
                 for other in world.nodes:
                     pair = own, other.node_id
                     is_new = beats[other.node_id] != before.get(other.node_id)
-                    silent_s[pair] = 0.0 if is_new else silent_s[pair] + LOOK_S * hears
-                    is_known_dead = not beats[other.node_id][2]
-                    if other.node_id in lost and other.serves and not is_known_dead and silent_s[pair] < SILENT_S:
-                        raise Violation(f"{sim_node.host} takes {other.host} for dead after {silent_s[pair]:.1f} s")
+                    heard_s = silent_s.get(pair, 0.0)  # a beat of this moment may be one too late
+                    silent_s[pair] = 0.0 if is_new else heard_s + LOOK_S * hears
+                    is_early = max(heard_s, silent_s[pair]) < SILENT_S and bool(beats[other.node_id][2])
+                    if other.node_id in lost and other.serves and is_early:
+                        raise Violation(f"{sim_node.host} takes {other.host} for dead after {heard_s:.1f} s")

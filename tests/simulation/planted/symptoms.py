@@ -1,4 +1,4 @@
-"""How planted bugs show: what the checks say that find them, and the plans in which they matter."""
+"""Symptoms of planted bugs, as the checks word them, and changes of plans that make the bugs matter."""
 
 from collections.abc import Callable
 from dataclasses import replace
