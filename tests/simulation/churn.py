@@ -25,6 +25,8 @@ from tests.simulation.routing import Client, Lost
 from tests.simulation.world import World
 
 MOVE_TIMEOUT_S = 60.0
+REFUSED_MAX = 60
+"""Refusals of a move after which it is given up."""
 NOT_SERVED = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.LEADER_NOT_AVAILABLE,
@@ -73,8 +75,8 @@ class Churn:
             await self._detach_and_attach()
         clone = f"{self.name}-clone"
         cloned = moves and random.random() < 0.3
+        cloned = cloned and await self._until_moved(lambda node: node.moves.clone(self.name, clone))
         if cloned:
-            await self._until_moved(lambda node: node.moves.clone(self.name, clone))
             await self._learn_id(clone)
             self.world.count("cloned")
         await self._check_contents(self.name, count, history)
@@ -187,13 +189,17 @@ class Churn:
 
     async def _detach_and_attach(self) -> None:
         """Detach the topic from the cluster and attach it again, as an operator does."""
-        self.world.count("detached and attached")
-        await self._until_moved(lambda node: node.moves.detach(self.name))
-        await self._until_moved(lambda node: node.moves.attach(self.name))
+        if await self._until_moved(lambda node: node.moves.detach(self.name)):
+            self.world.count("detached and attached")
+            await self._until_moved(lambda node: node.moves.attach(self.name))
 
-    async def _until_moved(self, move: Callable[[Node], Coroutine[Any, Any, object]]) -> None:
-        """Repeat a command of an operator until it has succeeded."""
+    async def _until_moved(self, move: Callable[[Node], Coroutine[Any, Any, object]]) -> bool:
+        """Repeat a command of an operator until it has succeeded.
+
+        Returns False when no node takes it: after a takeover the partitions may have several leaders.
+        """
         tried = False
+        refused = 0
         while True:
             try:
                 await self.home.ask(move, MOVE_TIMEOUT_S)
@@ -201,11 +207,16 @@ class Churn:
                 tried = True
             except KafkaError as error:
                 if tried and error.code in {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_ALREADY_EXISTS}:
-                    return  # an attempt that seemed to fail has done it
+                    return True  # an attempt that seemed to fail has done it
                 if not error.code.retriable:
                     raise Violation(f"{self.name} is not moved: {error}") from error
+                if len(self.world.nodes) > 1:
+                    refused += 1
+                    self.home = self.client.any_node()
+                    if refused == REFUSED_MAX:
+                        return False
             else:
-                return
+                return True
             await self.client.pause()
 
     async def _delete(self, topic: str) -> None:
