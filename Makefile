@@ -67,10 +67,10 @@ fuzz: setup ## fuzz each input of strangers and disks for a minute (FUZZ_ARGS="-
 
 soak: tools ## run the tests for longer, with more random cases and ten minutes of fuzzing for each kind of input
 	@$(BIN)/python -m scripts.tools faketime
-	HYPOTHESIS_PROFILE=soak ANABRANCH_SOAK=1 ANABRANCH_PROPERTY_EXAMPLES=1000 $(BIN)/pytest -q --timeout 7200 $(PYTEST_ARGS)
+	HYPOTHESIS_PROFILE=soak ANABRANCH_SOAK=1 ANABRANCH_PROPERTY_EXAMPLES=1000 $(BIN)/pytest -q --timeout 7200 -o faulthandler_timeout=7500 $(PYTEST_ARGS)
 
 soak-wal: setup ## run 20,000 histories of the write-ahead log on a simulated disk
-	ANABRANCH_SOAK=1 $(BIN)/pytest -q --timeout 1800 tests/wal/test_histories.py $(PYTEST_ARGS)
+	ANABRANCH_SOAK=1 $(BIN)/pytest -q --timeout 1800 -o faulthandler_timeout=2000 tests/wal/test_histories.py $(PYTEST_ARGS)
 
 clean: ## remove .venv, the caches of linters and tests, and the demo's data
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* demo-data
