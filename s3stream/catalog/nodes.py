@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, func, insert, inspect, literal, select, update
 
+from s3stream.catalog.orders import cancel_drain, fail_orders_to, leave_node
 from s3stream.catalog.rows import CHANGE, ENDED, check_node, next_change
 from s3stream.catalog.schema import cluster, counters, nodes, streams, wals
 from s3stream.catalog.takeover import end_recovery, give_leadership
@@ -36,6 +37,7 @@ _NODE_COLUMNS: Final = (
     nodes.c.rack,
     nodes.c.internal_host,
     nodes.c.internal_port,
+    nodes.c.draining,
 )
 _WAL_COLUMNS: Final = (
     wals.c.wal_id,
@@ -117,6 +119,7 @@ def register_node(connection: Connection, wanted: NodeInfo, after_epoch: int | N
         "internal_host": wanted.internal_host,
         "internal_port": wanted.internal_port,
         "beat": 0,
+        "draining": 0,
     }
     change = next_change(connection)
     end_recovery(connection, wanted.node_id, change)
@@ -167,10 +170,23 @@ def stop_node(
     check_node(connection, node_id, node_epoch)
     change = next_change(connection)
     connection.execute(update(nodes).where(nodes.c.node_id == node_id).values(lease_until_ms=ENDED))
+    leave_node(connection, node_id, f"node {node_id} was stopped")
     if drained_wal is not None:
         _set_state(connection, drained_wal, WalState.DRAINED, now_ms)
         _release_streams(connection, node_id, change)
         give_leadership(connection, node_id, successors, change)
+
+
+def drain_node(connection: Connection, node_id: int, *, draining: bool) -> None:
+    """Let the node get no partitions, or let it get them again."""
+    row = (nodes.c.node_id == node_id, nodes.c.lease_until_ms > REMOVED_MAX)
+    if not connection.execute(update(nodes).where(*row).values(draining=int(draining))).rowcount:
+        raise NotFound(f"node {node_id} is not registered")
+    change = next_change(connection)
+    if draining:
+        fail_orders_to(connection, node_id, f"node {node_id} is being drained")
+    else:
+        cancel_drain(connection, node_id, change)
 
 
 def remove_node(connection: Connection, node_id: int, now_ms: int) -> None:
@@ -206,8 +222,13 @@ def get_node(connection: Connection, node_id: int) -> NodeInfo | None:
 
 
 def _to_node(row: Row[*tuple[Any, ...]]) -> NodeInfo:
-    node_id, epoch, host, port, lease_until_ms, lease_ms, host_name, pid, lock_id, *rest = row
-    return NodeInfo(node_id, epoch, host, port, lease_until_ms, lease_ms, NodeHolder(host_name, pid, lock_id), *rest)
+    node_id, epoch, host, port, lease_until_ms, lease_ms, host_name, pid, lock_id, *place = row
+    rack, internal_host, internal_port, draining = place
+    holder = NodeHolder(host_name, pid, lock_id)
+    internal = (internal_host, internal_port)
+    return NodeInfo(
+        node_id, epoch, host, port, lease_until_ms, lease_ms, holder, rack, *internal, draining=bool(draining)
+    )
 
 
 # their logs
