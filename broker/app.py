@@ -56,6 +56,7 @@ from broker.telemetry.clients import ClientMetrics
 from broker.topics.compaction import make_cleaning
 from broker.topics.manager import TopicManager
 from broker.topics.moves import TopicMoves
+from broker.topics.orders import MoveOrders
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.marker_router import MarkerRouter
 from broker.transactions.markers import MarkerWriter
@@ -308,6 +309,7 @@ def _make_node(
         now_ms=now_ms,
         next_producer_id=producer_ids.next,
     )
+    orders = MoveOrders(catalog=catalog, topics=topics, now_ms=now_ms)
     moves = TopicMoves(
         catalog=catalog,
         storage=storage,
@@ -390,6 +392,7 @@ def _make_node(
         failover=failover,
         topics=topics,
         moves=moves,
+        orders=orders,
         groups=groups,
         transactions=transactions,
         markers=markers,

@@ -34,6 +34,7 @@ from broker.settings.model import Settings
 from broker.telemetry.clients import ClientMetrics
 from broker.topics.manager import TopicManager
 from broker.topics.moves import TopicMoves
+from broker.topics.orders import MoveOrders
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerWriter
 from broker.transactions.producer_ids import ProducerIds
@@ -141,6 +142,7 @@ class Node:
     failover: Failover
     topics: TopicManager
     moves: TopicMoves
+    orders: MoveOrders
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     markers: MarkerWriter

@@ -48,10 +48,10 @@ NOTES: Mapping[int, str] = {
     39: _SECURITY,
     40: _SECURITY,
     41: _SECURITY,
-    43: "A partition has one replica, its leader: an election is never needed.",
+    43: "Preferred: the partition moves to its preferred leader. Unclean: never needed, a partition has one replica.",
     44: "Topics, brokers, groups, subscriptions, log levels.",
-    45: "Only the current assignment is accepted: partitions are not moved yet.",
-    46: "The list is always empty.",
+    45: "A partition has one replica, its leader: a reassignment names one broker.",
+    46: "Moves of all kinds that are not carried out yet, drains of nodes included.",
     48: _QUOTAS,
     49: _QUOTAS,
     50: _SECURITY,
@@ -104,8 +104,10 @@ Not served, and therefore not advertised:
 Different by design:
 
 - A partition has one replica. Replication factors are accepted up to the number of living nodes, and change nothing:
-  the object store keeps the data. Reassignments are refused, elections are never needed, there are no followers, and
-  no preferred read replica.
+  the object store keeps the data. There are no followers, and no preferred read replica.
+- A reassignment names one broker, and hands the partition over to it. Throttles are accepted without effect. The
+  preferred leader is the one at the creation of the partition, or of its last reassignment; a preferred election moves
+  the partition back to it, and is answered when it leads.
 - The catalog, a database, replaces the metadata log. DescribeQuorum shows the living nodes as voters, with the number
   of the last change as the offset.
 - These broker configs can be changed while a node runs, for one node (its id) or for all (the default):

@@ -26,6 +26,7 @@ class Members:
     def __init__(self, own: Member) -> None:
         self._own = own
         self._members: Mapping[int, Member] = MappingProxyType({own.node_id: own})
+        self._draining: frozenset[int] = frozenset()
         self.version = 0
         """Grows with every change."""
         self._watchers: list[Callable[[], None]] = []
@@ -48,11 +49,18 @@ class Members:
         """Return a living node."""
         return self._members.get(node_id)
 
-    def update(self, members: Iterable[Member]) -> None:
+    @property
+    def draining(self) -> frozenset[int]:
+        """Ids of nodes that are being drained: they live, and get no partitions."""
+        return self._draining
+
+    def update(self, members: Iterable[Member], draining: Iterable[int] = ()) -> None:
         """Replace all nodes but this one."""
         found = {member.node_id: member for member in members} | {self._own.node_id: self._own}
-        if found != dict(self._members):
+        drained = frozenset(draining)
+        if found != dict(self._members) or drained != self._draining:
             self._members = MappingProxyType(found)
+            self._draining = drained
             self.version += 1
             for changed in self._watchers:
                 changed()

@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from broker.configs.definitions import INT_MAX, ConfigDef, ConfigType
+from broker.configs.definitions import INT_MAX, LONG_MAX, ConfigDef, ConfigType
 from broker.configs.topic_table import TOPIC_CONFIGS
 from broker.settings.names import area_models
 
@@ -60,6 +60,16 @@ _DYNAMIC_ROWS = (
     (CONNECTIONS_PER_ADDRESS_MAX, _I, str(INT_MAX), ("network", "connections_per_address_max"), 1),
     (PRODUCER_ID_EXPIRATION, _I, "86400000", ("topic", "producer_id_expiration_ms"), 1),
 )
+THROTTLES: Final = (
+    "follower.replication.throttled.rate",
+    "leader.replication.throttled.rate",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+)
+"""Rates that Kafka's tool for reassignments sets. As in Kafka, they are described only where they are set."""
+_THROTTLE_TEXT: Final = (
+    "Bytes per second of a reassignment. Accepted for compatibility; it has no effect here: a move hands over only "
+    "what is not in the object store yet."
+)
 
 
 def _documentation(setting: tuple[str, str]) -> str:
@@ -75,6 +85,8 @@ def _static_definitions() -> Iterator[ConfigDef]:
 def _dynamic_definitions() -> Iterator[ConfigDef]:
     for name, kind, default, setting, least in _DYNAMIC_ROWS:
         yield ConfigDef(name, kind, default, _documentation(setting), setting=setting, minimum=least)
+    for name in THROTTLES:
+        yield ConfigDef(name, _L, str(LONG_MAX), _THROTTLE_TEXT, minimum=0, has_effect=False)
     for row in TOPIC_CONFIGS.values():
         if row.broker_name and row.broker_name != STORAGE_POLICY:
             yield replace(row, name=row.broker_name, broker_name="")

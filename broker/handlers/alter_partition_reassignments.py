@@ -1,12 +1,13 @@
-"""AlterPartitionReassignments (KIP-455): only the current assignment is accepted, since partitions are not moved.
+"""AlterPartitionReassignments (KIP-455): orders partitions to other nodes, and cancels such orders.
 
-What Kafka refuses is refused with Kafka's messages.
+A partition has one replica, its leader, so a reassignment names one node. What Kafka refuses is refused with Kafka's
+messages. Partitions are refused one by one; those that are not are ordered together.
 """
 
-from broker.handlers.leadership import leadership_of
 from broker.handlers.topic_checks import check_replicas
 from broker.net.exchange import Exchange
 from broker.node import Node
+from broker.topics.orders import Place
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -15,60 +16,85 @@ from protocol.messages.alter_partition_reassignments import (
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
+from s3stream.catalog.values import MoveReason
+from s3stream.errors import NodeUnavailable, StorageError
 
 
-def handle(
+async def handle(
     node: Node, request: AlterPartitionReassignmentsRequest, _exchange: Exchange
 ) -> AlterPartitionReassignmentsResponse:
-    """Answer each partition by itself."""
-    responses = [
-        ReassignableTopicResponse(
-            name=topic.name,
-            partitions=[_answer(node, request, topic.name, requested) for requested in topic.partitions],
-        )
-        for topic in request.topics
-    ]
+    """Answer each partition by itself, when the orders are given. They are carried out afterwards."""
+    wanted: dict[Place, int] = {}
+    cancelled: list[Place] = []
+    responses = []
+    for topic in request.topics:
+        partitions = []
+        for requested in topic.partitions:
+            place = Place(topic.name, requested.partition_index)
+            code, message = ErrorCode.NONE, None
+            try:
+                _check(node, place, requested, may_change_factor=request.allow_replication_factor_change)
+            except KafkaError as error:
+                code, message = error.code, error.message or None
+            else:
+                if requested.replicas is None:
+                    cancelled.append(place)
+                else:
+                    wanted[place] = requested.replicas[0]
+            partitions.append(
+                ReassignablePartitionResponse(partition_index=place.partition, error_code=code, error_message=message)
+            )
+        responses.append(ReassignableTopicResponse(name=topic.name, partitions=partitions))
+    code, message = await _order(node, wanted, cancelled)
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
+        error_code=code,
         # As in Kafka: the message is empty only for an empty request.
-        error_message=None if request.topics else "",
+        error_message=message if request.topics else "",
         responses=responses,
     )
 
 
-def _answer(
-    node: Node, request: AlterPartitionReassignmentsRequest, topic: str, requested: ReassignablePartition
-) -> ReassignablePartitionResponse:
-    code, message = ErrorCode.NONE, None
+async def _order(node: Node, wanted: dict[Place, int], cancelled: list[Place]) -> tuple[ErrorCode, str | None]:
+    """Give and cancel orders. Returns the error of the whole request."""
     try:
-        _check(node, topic, requested, may_change_factor=request.allow_replication_factor_change)
-    except KafkaError as error:
-        code, message = error.code, error.message or None
-    return ReassignablePartitionResponse(
-        partition_index=requested.partition_index, error_code=code, error_message=message
-    )
+        if wanted:
+            await node.orders.request(wanted, MoveReason.REASSIGNMENT)
+        if cancelled:
+            await node.orders.cancel(cancelled)
+    except KafkaError as error:  # a topic was deleted meanwhile
+        return error.code, error.message
+    except NodeUnavailable as error:
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(error)
+    except StorageError as error:
+        return ErrorCode.UNKNOWN_SERVER_ERROR, str(error)
+    return ErrorCode.NONE, None
 
 
-def _check(node: Node, name: str, requested: ReassignablePartition, *, may_change_factor: bool) -> None:
-    topic = node.topics.get(name)
+def _check(node: Node, place: Place, requested: ReassignablePartition, *, may_change_factor: bool) -> None:
+    topic = node.topics.get(place.topic)
     if topic is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
-    if not 0 <= requested.partition_index < len(topic.partitions):
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {place.topic}.")
+    if not 0 <= place.partition < len(topic.info.partitions):
         raise KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{requested.partition_index}."
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {place.topic}:{place.partition}."
         )
+    info = topic.info.partitions[place.partition]
     if requested.replicas is None:
-        raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "")
-    current = leadership_of(node, topic, requested.partition_index).replicas
-    if requested.replicas and list(requested.replicas) == list(current):
+        if info.order is None or info.order.failure:
+            raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "")
+        return
+    stays = list(requested.replicas) == [info.leader]
+    if stays and info.leader not in node.members.draining:  # where it is, dead or alive
         return
     check_replicas(node, requested.replicas)
-    if len(requested.replicas) != len(current) and not may_change_factor:
+    if len(requested.replicas) > 1:
+        if not may_change_factor:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"The replication factor is changed from 1 to {len(requested.replicas)}",
+            )
         raise KafkaError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"The replication factor is changed from {len(current)} to {len(requested.replicas)}",
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "A partition has one replica, its leader, since the object store keeps the data: name one broker.",
         )
-    raise KafkaError(
-        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-        f"Partitions are not moved between brokers: only the current replicas {list(current)} are accepted.",
-    )

@@ -27,6 +27,11 @@ def check_replicas(node: Node, broker_ids: Sequence[int], previous: int | None =
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"{what} broker {broker_id}, but no such broker is registered.",
             )
+        if broker_id in node.members.draining:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{what} broker {broker_id}, which is being drained and takes no partitions.",
+            )
         if count > 1:
             raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{what} the broker {broker_id} more than once.")
     if previous is not None and len(broker_ids) != previous:

@@ -91,7 +91,10 @@ class CatalogFollower:
 
     def _update_members(self) -> None:
         living = self._liveness.living()
-        self._members.update(member_of(node) for node in self._nodes if node.node_id in living)
+        self._members.update(
+            (member_of(node) for node in self._nodes if node.node_id in living),
+            draining=(node.node_id for node in self._nodes if node.draining),
+        )
 
     async def run(self) -> None:
         """Follow until cancelled, or until this node is fenced."""

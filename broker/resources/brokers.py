@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from broker.configs.broker import ALL_NODES, fixed_configs
-from broker.configs.broker_table import BROKER_CONFIGS, DYNAMIC
+from broker.configs.broker_table import BROKER_CONFIGS, DYNAMIC, THROTTLES
 from broker.configs.cluster import BROKER
 from broker.configs.definitions import ConfigDef, ConfigSource, ConfigType, Synonym, default_value
 from broker.node import Node
@@ -31,7 +31,10 @@ class BrokerResource:
                 for key, value in node.broker_configs.values_of_all_nodes().items()
             ]
         check_node_id(node, name, or_empty=True)
-        values = [_described(row, node.broker_configs.synonyms(row.name)) for row in BROKER_CONFIGS.values()]
+        found = [(row, node.broker_configs.synonyms(row.name)) for row in BROKER_CONFIGS.values()]
+        values = [
+            _described(row, synonyms) for row, synonyms in found if len(synonyms) > 1 or row.name not in THROTTLES
+        ]
         for row, value in fixed_configs(node.settings, node.advertised.host, node.advertised.port):
             default = (row.name, row.default, ConfigSource.DEFAULT_CONFIG)
             own = [] if value == row.default else [(row.name, value, ConfigSource.STATIC_BROKER_CONFIG)]

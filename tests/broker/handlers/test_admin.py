@@ -114,7 +114,7 @@ async def test_only_a_replica_that_cannot_lead_is_named_in_an_election(node: Nod
     assert topic.partition_result[0].error_code == ErrorCode.ELECTION_NOT_NEEDED
 
 
-async def test_a_partition_can_only_be_moved_to_where_it_is(client: RawClient) -> None:
+async def test_a_node_alone_moves_partitions_only_to_where_they_are(client: RawClient) -> None:
     async def move(index: int, replicas: list[int] | None) -> int:
         partition = ReassignablePartition(partition_index=index, replicas=replicas)
         topic = ReassignableTopic(name="t", partitions=[partition])

@@ -296,3 +296,13 @@ async def test_what_clients_read_of_the_cleaner_is_there(client: RawClient) -> N
     backoff = found["log.cleaner.backoff.ms"]
     assert (backoff.value, backoff.read_only) == ("15000", True)
     assert found["log.retention.ms"].read_only is False
+
+
+async def test_throttles_of_reassignments_are_accepted_and_described_where_they_are_set(client: RawClient) -> None:
+    rate = "leader.replication.throttled.rate"
+    assert rate not in await describe(client, ONE)
+    assert (await alter(client, ONE, (rate, SET, "1000"))).error_code == 0
+    assert (await describe(client, ONE, rate))[rate].value == "1000"
+    assert (await alter(client, ONE, (rate, SET, "-1"))).error_code == ErrorCode.INVALID_REQUEST
+    assert (await alter(client, ONE, (rate, DELETE, None))).error_code == 0
+    assert rate not in await describe(client, ONE)
