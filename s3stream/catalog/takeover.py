@@ -29,10 +29,13 @@ def take_over(
     recoverer: tuple[int, int],
     leaders: Sequence[int],
     now_ms: int,
+    *,
+    even_if_alive: bool,
 ) -> int:
     """Fence a node that has not beaten since `seen`, and place its partitions over `leaders`; return its new epoch.
 
     `recoverer`, a node id and epoch, recovers its log `wal_id`, which the caller has open; None: there is none.
+    `even_if_alive`: the node may have beaten since, in the same epoch.
     """
     check_node(connection, *recoverer)
     row = connection.execute(select(nodes.c.epoch, nodes.c.beat).where(nodes.c.node_id == node_id)).one_or_none()
@@ -41,7 +44,7 @@ def take_over(
     logs = connection.execute(select(wals.c.wal_id, wals.c.recoverer, wals.c.recoverer_epoch).where(*live)).all()
     if epoch == seen.epoch + 1 and logs and all((log.recoverer, log.recoverer_epoch) == recoverer for log in logs):
         return epoch  # a repeated command: the answer was lost
-    if row is None or (epoch, row.beat) != (seen.epoch, seen.beat):
+    if row is None or epoch != seen.epoch or (row.beat != seen.beat and not even_if_alive):
         raise NodeInUse(f"node {node_id} is alive, or another one has taken it over")
     if {log.wal_id for log in logs} != ({wal_id} if wal_id is not None else set()):
         raise CatalogError(f"node {node_id} has another log ({', '.join(log.wal_id for log in logs) or 'none'})")
@@ -55,10 +58,22 @@ def take_over(
     return epoch + 1
 
 
-def give_leadership(connection: Connection, node_id: int, leaders: Sequence[int], change: int) -> None:
-    """Place the partitions that the node leads over `leaders`, if there are any: those that lead the fewest first."""
+def give_leadership(
+    connection: Connection,
+    node_id: int,
+    leaders: Sequence[int],
+    change: int,
+    *,
+    only: Collection[int] | None = None,
+) -> None:
+    """Place the partitions that the node leads over `leaders`, if there are any: those that lead the fewest first.
+
+    `only`: none but those of these streams.
+    """
     led = select(streams.c.stream_id).where(streams.c.leader == node_id).order_by(streams.c.stream_id)
     ids = connection.execute(led).scalars().all() if leaders else ()
+    if only is not None:
+        ids = [stream_id for stream_id in ids if stream_id in only]
     if not ids:
         return
     given: dict[int, list[int]] = defaultdict(list)
