@@ -97,6 +97,10 @@ class NodeInUse(CatalogError):
     """The node cannot be removed, because it is running or leads partitions."""
 
 
+class NodeUnavailable(CatalogError):
+    """The node cannot lead partitions: it is not registered, or is being drained."""
+
+
 class EndMoved(CatalogError):
     """A stream's committed end is not where the command expects it: look it up again, and repeat."""
 

@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
-from s3stream.catalog import changes, configs, departure, detach, nodes, objects, rows, topics
+from s3stream.catalog import changes, configs, departure, detach, nodes, objects, orders, rows, topics
 from s3stream.catalog import manifest_rows as state_rows
 from s3stream.catalog import takeover as takeovers
 from s3stream.catalog.database import Database
@@ -30,6 +30,8 @@ from s3stream.catalog.values import (
     CatalogChanges,
     CompactionCommit,
     DetachedTopic,
+    MoveOrder,
+    MoveReason,
     NewTopic,
     NodeBeat,
     NodeHolder,
@@ -209,6 +211,13 @@ class Catalog:
         """
         return await self._database.write(lambda c: departure.remove_node(c, seen, heir, now_ms))
 
+    async def drain_node(self, node_id: int, *, draining: bool) -> None:
+        """Let a node get no partitions until its next start, or end that. Raises NotFound.
+
+        Orders to a node that is drained fail; the end of a drain cancels its orders.
+        """
+        await self._change(lambda c: nodes.drain_node(c, node_id, draining=draining))
+
     async def list_nodes(self) -> Sequence[NodeInfo]:
         """Return all nodes that were registered and not removed, by id."""
         return await self._database.read(nodes.list_nodes)
@@ -325,6 +334,28 @@ class Catalog:
     async def alter_topic(self, topic_id: bytes, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> TopicInfo:
         """Change the topic's configs. Raises NotFound."""
         return await self._change_as_node(lambda c: topics.alter_topic(c, topic_id, set_configs, unset))
+
+    # orders of moves: the leader of a stream carries them out
+
+    async def request_moves(self, wanted: Mapping[int, int], *, reason: MoveReason, now_ms: int) -> None:
+        """Order that streams are led by other nodes, given by stream; replaces earlier orders of these streams.
+
+        If a node leads its stream already, the earlier order is only removed. Nothing is ordered unless all can be.
+        Raises StreamNotFound; NodeUnavailable when a node is not registered or is being drained.
+        """
+        await self._change_as_node(lambda c: orders.request_moves(c, wanted, reason, now_ms))
+
+    async def cancel_moves(self, stream_ids: Collection[int]) -> None:
+        """Remove the orders of streams, if there are any. One that is being carried out may still succeed."""
+        await self._change_as_node(lambda c: orders.cancel_moves(c, stream_ids))
+
+    async def fail_move(self, stream_id: int, to_node: int, failure: str) -> None:
+        """Keep an order with the reason why it is not carried out. One that was replaced or removed is ignored."""
+        await self._change_as_node(lambda c: orders.fail_move(c, stream_id, to_node, failure))
+
+    async def list_moves(self) -> Sequence[MoveOrder]:
+        """Return all orders by stream, those that have failed included."""
+        return await self._database.read(orders.list_moves)
 
     # changes by other nodes
 

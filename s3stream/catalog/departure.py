@@ -17,6 +17,7 @@ from s3stream.catalog.nodes import (
     release_streams,
     set_wal_state,
 )
+from s3stream.catalog.orders import fail_orders_to, leave_node
 from s3stream.catalog.rows import ENDED, chunks, next_change
 from s3stream.catalog.schema import nodes, objects, streams
 from s3stream.catalog.takeover import give_leadership
@@ -36,6 +37,7 @@ def give_up_wal(connection: Connection, wal_id: str, seen: NodeInfo, leaders: Se
         change = next_change(connection)
         set_wal_state(connection, wal_id, WalState.GIVEN_UP, now_ms)
         release_streams(connection, seen.node_id, change)
+        leave_node(connection, seen.node_id, f"node {seen.node_id} has died")
         give_leadership(connection, seen.node_id, leaders, change)
         _fence(connection, seen)
 
@@ -57,6 +59,7 @@ def give_up_streams(
     for piece in chunks(given_up):
         free = {"node_id": NOBODY, "wal_id": "", "changed": change}
         connection.execute(update(streams).where(streams.c.stream_id.in_(piece)).values(free))
+    leave_node(connection, seen.node_id, f"node {seen.node_id} has died")
     give_leadership(connection, seen.node_id, leaders, change, only=wanted)
     _fence(connection, seen)
 
@@ -84,6 +87,7 @@ def remove_node(connection: Connection, seen: NodeInfo, heir: int, now_ms: int) 
     if heir == node_id or other is None or other.lease_until_ms <= REMOVED_MAX:
         raise NotFound(f"node {heir}, which is to compact the objects of node {node_id}, is not registered")
     next_change(connection)
+    fail_orders_to(connection, node_id, f"node {node_id} was removed")
     row = nodes.c.node_id == node_id
     connection.execute(update(nodes).where(row).values(epoch=nodes.c.epoch + 1, lease_until_ms=removed))
     return _inherit(connection, node_id, heir)

@@ -17,6 +17,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Table, case, delete, insert, literal, select, update
 
+from s3stream.catalog.orders import delete_orders
 from s3stream.catalog.rows import ChangeKind, check_node, chunks, find_streams, next_change, take_ids
 from s3stream.catalog.schema import detached_partitions, detached_topics, partitions, ranges, streams, topics
 from s3stream.catalog.topics import NOBODY, find_topic_by_id, get_topic, parse_configs
@@ -59,6 +60,7 @@ def detach_topic(
     fenced = {"epoch": streams.c.epoch + 1, "node_id": NOBODY, "wal_id": "", "leader": NOBODY, "changed": change}
     for piece in chunks(stream_ids):
         connection.execute(update(streams).where(streams.c.stream_id.in_(piece)).values(fenced))
+    delete_orders(connection, stream_ids)
 
 
 def attach_topic(connection: Connection, topic_id: bytes, name: str, node_id: int, node_epoch: int) -> TopicInfo:
@@ -83,7 +85,8 @@ def attach_topic(connection: Connection, topic_id: bytes, name: str, node_id: in
     connection.execute(delete(detached_partitions).where(mine))
     connection.execute(delete(detached_topics).where(detached_topics.c.topic_id == topic_id))
     for piece in chunks(found.stream_ids):
-        led = update(streams).where(streams.c.stream_id.in_(piece)).values(leader=node_id, changed=change)
+        values = {"leader": node_id, "preferred": node_id, "changed": change}
+        led = update(streams).where(streams.c.stream_id.in_(piece)).values(values)
         connection.execute(led)
     return get_topic(connection, name)
 
@@ -129,6 +132,7 @@ def _clone_stream(connection: Connection, stream_id: int, new_id: int, leader: i
         "node_id": literal(NOBODY),
         "wal_id": literal(""),
         "leader": literal(leader),
+        "preferred": literal(leader),
         "changed": literal(change),
     }
     _copy_rows(connection, streams, stream_id, own)

@@ -8,12 +8,13 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, func, insert, inspect, literal, select, update
 
+from s3stream.catalog.orders import cancel_drain, fail_orders_to, leave_node
 from s3stream.catalog.rows import CHANGE, ENDED, check_node, next_change
 from s3stream.catalog.schema import cluster, counters, nodes, streams, wals
 from s3stream.catalog.takeover import end_recovery, give_leadership
 from s3stream.catalog.topics import NOBODY
 from s3stream.catalog.values import NodeBeat, NodeHolder, NodeInfo, Pulse, Takeover, WalInfo, WalState
-from s3stream.errors import CatalogError, NodeFenced
+from s3stream.errors import CatalogError, NodeFenced, NotFound
 
 REMOVED_MAX: Final = -1
 """Upper bound of the lease end of a removed node: minus the time of its removal, or this."""
@@ -35,6 +36,7 @@ _NODE_COLUMNS: Final = (
     nodes.c.rack,
     nodes.c.internal_host,
     nodes.c.internal_port,
+    nodes.c.draining,
 )
 _WAL_COLUMNS: Final = (
     wals.c.wal_id,
@@ -116,6 +118,7 @@ def register_node(connection: Connection, wanted: NodeInfo, after_epoch: int | N
         "internal_host": wanted.internal_host,
         "internal_port": wanted.internal_port,
         "beat": 0,
+        "draining": 0,
     }
     change = next_change(connection)
     end_recovery(connection, wanted.node_id, change)
@@ -166,10 +169,23 @@ def stop_node(
     check_node(connection, node_id, node_epoch)
     change = next_change(connection)
     connection.execute(update(nodes).where(nodes.c.node_id == node_id).values(lease_until_ms=ENDED))
+    leave_node(connection, node_id, f"node {node_id} was stopped")
     if drained_wal is not None:
         set_wal_state(connection, drained_wal, WalState.DRAINED, now_ms)
         release_streams(connection, node_id, change)
         give_leadership(connection, node_id, successors, change)
+
+
+def drain_node(connection: Connection, node_id: int, *, draining: bool) -> None:
+    """Let the node get no partitions, or let it get them again."""
+    row = (nodes.c.node_id == node_id, nodes.c.lease_until_ms > REMOVED_MAX)
+    if not connection.execute(update(nodes).where(*row).values(draining=int(draining))).rowcount:
+        raise NotFound(f"node {node_id} is not registered")
+    change = next_change(connection)
+    if draining:
+        fail_orders_to(connection, node_id, f"node {node_id} is being drained")
+    else:
+        cancel_drain(connection, node_id, change)
 
 
 def list_nodes(connection: Connection) -> Sequence[NodeInfo]:
@@ -194,8 +210,13 @@ def observe_node(connection: Connection, node_id: int) -> tuple[NodeInfo, NodeBe
 
 
 def _to_node(row: Row[*tuple[Any, ...]]) -> NodeInfo:
-    node_id, epoch, host, port, lease_until_ms, lease_ms, host_name, pid, lock_id, *rest = row
-    return NodeInfo(node_id, epoch, host, port, lease_until_ms, lease_ms, NodeHolder(host_name, pid, lock_id), *rest)
+    node_id, epoch, host, port, lease_until_ms, lease_ms, host_name, pid, lock_id, *place = row
+    rack, internal_host, internal_port, draining = place
+    holder = NodeHolder(host_name, pid, lock_id)
+    internal = (internal_host, internal_port)
+    return NodeInfo(
+        node_id, epoch, host, port, lease_until_ms, lease_ms, holder, rack, *internal, draining=bool(draining)
+    )
 
 
 # their logs

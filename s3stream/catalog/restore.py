@@ -172,7 +172,7 @@ def _object_row(info: ObjectInfo) -> Mapping[str, Any]:
 def _stream_row(each: RestoredStream) -> Mapping[str, Any]:
     row = {name: getattr(each, name) for name in RestoredStream._fields if name != "ranges"}
     peak = max((item.range.max_timestamp_ms for item in each.ranges), default=NO_TIMESTAMP)
-    return {**row, "peak_timestamp_ms": peak}
+    return {**row, "peak_timestamp_ms": peak, "preferred": each.leader}
 
 
 def _range_rows(each: RestoredStream, kinds: Mapping[int, int]) -> Iterator[Mapping[str, Any]]:

@@ -116,6 +116,17 @@ def check_node(connection: Connection, node_id: int, node_epoch: int) -> None:
         raise NodeFenced(f"node {node_id}: epoch {node_epoch} is not the registered {found}")
 
 
+def not_draining(connection: Connection, wanted: Sequence[int]) -> Sequence[int]:
+    """Return those of the nodes that may get partitions: all but the ones that are being drained, if there are others.
+
+    Whoever names the nodes may not have seen yet that one of them is being drained.
+    """
+    if len(wanted) < 2:
+        return wanted
+    draining = set(connection.execute(select(nodes.c.node_id).where(nodes.c.draining != 0)).scalars())
+    return [node_id for node_id in wanted if node_id not in draining] or wanted
+
+
 def destroy_if_dead(connection: Connection, ids: Collection[int], deadline_ms: int) -> None:
     """Mark the committed objects among `ids` without live ranges as destroyed."""
     alive = exists().where(ranges.c.object_id == objects.c.object_id)

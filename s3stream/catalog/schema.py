@@ -19,6 +19,9 @@ The same statements run on SQLite and PostgreSQL. Invariants:
 - What other nodes must see of a change has the number of the change, from the counter `change`: a node that has seen
   all up to a number reads what has a larger one. Of rows that are gone only the number of the last such change is kept
   (`last_deletion`), as for configs (`last_config`).
+- A row in `moves` is an order: the stream's leader hands the stream to the node. With a `failure` it is no longer
+  carried out, and only kept to be seen. A change of an order is a change of its stream.
+- `preferred` of a stream is where it belongs: set at creation and by orders of people, not when a node dies or drains.
 - Ids come from `counters` and are never reused, even after the row that they named was deleted.
 """
 
@@ -55,6 +58,7 @@ nodes = Table(
     Column("rack", Text),
     Column("internal_host", Text),  # address for other nodes; empty: none
     Column("internal_port", Integer),
+    Column("draining", Integer),  # 1: it gets no partitions; until its next start
 )
 
 wals = Table(
@@ -103,7 +107,18 @@ streams = Table(
     Column("peak_timestamp_ms", BigInteger),
     Column("snapshot", LargeBinary),
     Column("wal_id", Text),  # log that may hold records past `end_offset`; empty: none, or the owner's of before
-    Column("changed", BigInteger),  # number of the last change of owner or leader
+    Column("changed", BigInteger),  # number of the last change of owner, leader or order
+    Column("preferred", BigInteger),  # node that shall lead it when nothing speaks against it, or -1
+)
+
+moves = Table(
+    "moves",
+    METADATA,
+    Column("stream_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("to_node", BigInteger),  # node that shall lead the stream
+    Column("reason", Integer),
+    Column("asked_ms", BigInteger),
+    Column("failure", Text),  # why it is not carried out; empty: it is, or will be
 )
 
 objects = Table(
@@ -298,6 +313,17 @@ MIGRATIONS: Final[Sequence[tuple[int, Sequence[str]]]] = (
             "ALTER TABLE wals ADD COLUMN takeover TEXT NOT NULL DEFAULT 'none'",
             "ALTER TABLE wals ADD COLUMN recoverer BIGINT NOT NULL DEFAULT -1",
             "ALTER TABLE wals ADD COLUMN recoverer_epoch BIGINT NOT NULL DEFAULT 0",
+        ),
+    ),
+    (
+        9,
+        (
+            """CREATE TABLE moves (
+                stream_id {id} PRIMARY KEY REFERENCES streams (stream_id), to_node BIGINT NOT NULL,
+                reason INTEGER NOT NULL, asked_ms BIGINT NOT NULL, failure TEXT NOT NULL)""",
+            "ALTER TABLE nodes ADD COLUMN draining INTEGER NOT NULL DEFAULT 0",
+            "ALTER TABLE streams ADD COLUMN preferred BIGINT NOT NULL DEFAULT -1",
+            "UPDATE streams SET preferred = leader",
         ),
     ),
 )

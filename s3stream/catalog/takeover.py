@@ -4,14 +4,15 @@ A recoverer raises the dead node's epoch and acts under it, so that commits of t
 and of a process that returns exclude each other. Each function is the body of one transaction, or a part of one.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from typing import Final
 
 from sqlalchemy import Connection, select, update
 
+from s3stream.catalog.orders import leave_node, ordered_leaders, settle_orders
 from s3stream.catalog.placement import place_leaders
-from s3stream.catalog.rows import ENDED, check_node, chunks, next_change
+from s3stream.catalog.rows import ENDED, check_node, chunks, next_change, not_draining
 from s3stream.catalog.schema import nodes, streams, wals
 from s3stream.catalog.topics import NOBODY, count_led
 from s3stream.catalog.values import NodeBeat, WalState
@@ -54,6 +55,7 @@ def take_over(
     )
     fenced = {"state": int(WalState.FENCED), "recoverer": recoverer[0], "recoverer_epoch": recoverer[1]}
     connection.execute(update(wals).where(*live).values(**fenced, seen_ms=now_ms))
+    leave_node(connection, node_id, f"node {node_id} has died")
     give_leadership(connection, node_id, leaders, change)
     return epoch + 1
 
@@ -68,21 +70,30 @@ def give_leadership(
 ) -> None:
     """Place the partitions that the node leads over `leaders`, if there are any: those that lead the fewest first.
 
-    `only`: none but those of these streams.
+    One that was ordered to a leader goes there. `only`: none but those of these streams.
     """
-    led = select(streams.c.stream_id).where(streams.c.leader == node_id).order_by(streams.c.stream_id)
-    ids = connection.execute(led).scalars().all() if leaders else ()
+    mine = select(streams.c.stream_id).where(streams.c.leader == node_id).order_by(streams.c.stream_id)
+    ids = connection.execute(mine).scalars().all() if leaders else ()
     if only is not None:
         ids = [stream_id for stream_id in ids if stream_id in only]
     if not ids:
         return
+    leaders = not_draining(connection, leaders)
+    orders = ordered_leaders(connection, node_id, leaders)
+    ordered = {stream_id: orders[stream_id] for stream_id in ids if stream_id in orders}
     given: dict[int, list[int]] = defaultdict(list)
-    for stream_id, leader in zip(ids, place_leaders(len(ids), leaders, count_led(connection)), strict=True):
+    for stream_id, leader in ordered.items():
+        given[leader].append(stream_id)
+    free = [stream_id for stream_id in ids if stream_id not in ordered]
+    led = Counter(count_led(connection))
+    led.update(ordered.values())
+    for stream_id, leader in zip(free, place_leaders(len(free), leaders, led), strict=True):
         given[leader].append(stream_id)
     for leader, some in given.items():
         for piece in chunks(some):
             values = {"leader": leader, "leader_epoch": streams.c.leader_epoch + 1, "changed": change}
             connection.execute(update(streams).where(streams.c.stream_id.in_(piece)).values(values))
+    settle_orders(connection, ids)
 
 
 def release_recovered(

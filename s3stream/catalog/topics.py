@@ -16,11 +16,12 @@ from s3stream.catalog.rows import (
     destroy_if_dead,
     find_streams,
     next_change,
+    not_draining,
     select_in,
     take_ids,
 )
-from s3stream.catalog.schema import partitions, ranges, streams, topics
-from s3stream.catalog.values import NewTopic, OpenStream, PartitionInfo, TopicInfo
+from s3stream.catalog.schema import moves, partitions, ranges, streams, topics
+from s3stream.catalog.values import MoveOrder, MoveReason, NewTopic, OpenStream, PartitionInfo, TopicInfo
 from s3stream.errors import (
     AlreadyExists,
     CatalogError,
@@ -115,6 +116,7 @@ def _add_streams(
     """Insert partitions, given as indexes by topic, and their streams."""
     places = [(topic, idx) for topic, indexes in wanted.items() for idx in indexes]
     free = sum(topic not in wanted_leaders for topic, _ in places)
+    nodes = not_draining(connection, nodes)
     placed = iter(place_leaders(free, nodes, count_led(connection) if len(nodes) > 1 else {}))
     leaders = [
         wanted_leaders[topic][idx - wanted[topic].start] if topic in wanted_leaders else next(placed)
@@ -133,7 +135,10 @@ def _add_streams(
         "changed": change,
     }
     ids = range(first, first + len(places))
-    rows = [{"stream_id": key, "leader": leader, **fresh} for key, leader in zip(ids, leaders, strict=True)]
+    rows = [
+        {"stream_id": key, "leader": leader, "preferred": leader, **fresh}
+        for key, leader in zip(ids, leaders, strict=True)
+    ]
     connection.execute(insert(streams), rows)
     connection.execute(
         insert(partitions),
@@ -158,6 +163,7 @@ def delete_topics(connection: Connection, topic_ids: Sequence[bytes], delete_aft
         connection.execute(delete(partitions).where(partitions.c.topic.in_(some_names)))
         connection.execute(delete(topics).where(topics.c.name.in_(some_names)))
     for piece in chunks(ids):
+        connection.execute(delete(moves).where(moves.c.stream_id.in_(piece)))
         connection.execute(delete(ranges).where(ranges.c.stream_id.in_(piece)))
         connection.execute(delete(streams).where(streams.c.stream_id.in_(piece)))
     destroy_if_dead(connection, touched, delete_after_ms)
@@ -219,17 +225,39 @@ def list_topics(connection: Connection, names: Collection[str] | None = None) ->
             streams.c.leader,
             streams.c.leader_epoch,
             streams.c.node_id,
+            streams.c.preferred,
+            moves.c.to_node,
+            moves.c.reason,
+            moves.c.asked_ms,
+            moves.c.failure,
         )
         .join(streams, streams.c.stream_id == partitions.c.stream_id)
+        .outerjoin(moves, moves.c.stream_id == partitions.c.stream_id)
         .order_by(partitions.c.topic, partitions.c.idx)
     )
     members: dict[str, list[PartitionInfo]] = {}
     for topic, *fields in _rows(connection, parts, partitions.c.topic, names):
-        members.setdefault(topic, []).append(PartitionInfo(*fields))
+        members.setdefault(topic, []).append(_to_partition(*fields))
     return [
         TopicInfo(topic, topic_id, parse_configs(configs), members[topic], internal=bool(internal))
         for topic, topic_id, internal, configs in _rows(connection, heads, topics.c.name, names)
     ]
+
+
+def _to_partition(
+    index: int,
+    stream_id: int,
+    leader: int,
+    leader_epoch: int,
+    owner: int,
+    preferred: int,
+    to_node: int | None,
+    reason: int,
+    asked_ms: int,
+    failure: str,
+) -> PartitionInfo:
+    order = None if to_node is None else MoveOrder(stream_id, to_node, MoveReason(reason), asked_ms, failure)
+    return PartitionInfo(index, stream_id, leader, leader_epoch, owner, preferred, order)
 
 
 def list_topic_configs(connection: Connection) -> Mapping[bytes, Mapping[str, str]]:

@@ -42,6 +42,8 @@ class NodeInfo:
     internal_host: str = ""
     """Address that other nodes connect to; empty: none."""
     internal_port: int = 0
+    draining: bool = False
+    """True: it gets no partitions, until its next start or until the drain is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,37 @@ class WalInfo:
         return self.state in {WalState.OPEN, WalState.FENCED}
 
 
+class MoveReason(IntEnum):
+    """The reason for which a stream shall be led by another node."""
+
+    REASSIGNMENT = 1
+    """Kafka's AlterPartitionReassignments."""
+    OPERATOR = 2
+    """An operator moved the partition."""
+    PLACEMENT = 3
+    """It is a better place."""
+    ELECTION = 4
+    """The target is the preferred leader."""
+    DRAIN = 5
+    """The leader is being drained."""
+    STOP = 6
+    """The leader is stopping."""
+    GATHERING = 7
+    """All partitions of a topic must be on one node, to be detached or cloned."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveOrder:
+    """An order to the leader of a stream: hand it over to another node."""
+
+    stream_id: int
+    to_node: int
+    reason: MoveReason
+    asked_ms: int
+    failure: str = ""
+    """Why it is no longer carried out; empty: it is, or will be."""
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
     """A partition with its stream, its leader and its leader epoch."""
@@ -127,6 +160,10 @@ class PartitionInfo:
     leader_epoch: int
     owner: int = -1
     """Node that has the stream open; -1: none."""
+    preferred: int = -1
+    """Node that shall lead it when nothing speaks against it; -1: none."""
+    order: MoveOrder | None = None
+    """Order to move it, which may have failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import pytest
 
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.placement import place_leaders
-from s3stream.catalog.values import CatalogChanges, NewTopic, TopicInfo
+from s3stream.catalog.values import CatalogChanges, MoveReason, NewTopic, TopicInfo
 from s3stream.errors import NodeFenced
 from s3stream.model import StreamOwner
 from tests.support.catalog_node import LATER, NODE_ID, NOW, WAL_ID, MetadataNode, opened_catalog, span, topic_id_of
@@ -67,6 +67,11 @@ async def clone(scene: MetadataNode) -> None:
     )
 
 
+async def order(scene: MetadataNode) -> None:
+    await register(scene)
+    await scene.catalog.request_moves({scene.streams[0]: 2}, reason=MoveReason.OPERATOR, now_ms=NOW)
+
+
 async def set_config(scene: MetadataNode) -> None:
     await scene.catalog.alter_config("group", "g", set_configs={"a": "1"}, unset=())
 
@@ -82,7 +87,7 @@ async def read_changes(scene: MetadataNode, seen: int) -> CatalogChanges:
     return found
 
 
-@pytest.mark.parametrize("change", [create, grow, alter, open_again, stop, attach, clone])
+@pytest.mark.parametrize("change", [create, grow, alter, open_again, stop, attach, clone, order])
 async def test_a_changed_topic_is_read_by_other_nodes(catalog: Catalog, change: Change) -> None:
     scene = await MetadataNode.started(catalog)
     await scene.create_topic("other", 1)

@@ -527,3 +527,21 @@ async def test_schema_6_names_the_log_of_each_stream(url: str, monkeypatch: pyte
     found = await database.read(lambda c: find_streams(c, range(len(OLD_STREAMS))))
     assert [(info.node_id, info.wal_id) for _, info in sorted(found.items())] == list(OLD_STREAMS.values())
     await database.close()
+
+
+async def test_schema_9_prefers_the_leaders_of_before(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(migration_module, "MIGRATIONS", MIGRATIONS[:8])
+        database = Database(url)
+        await database.open()
+        stream = "INSERT INTO streams VALUES (:key, 1, -1, :key, 1, 0, 5, -1, :snapshot, '', 0)"
+        await database.write(lambda c: c.execute(text(stream), [{"key": key, "snapshot": b""} for key in (1, 2)]))
+        node = "INSERT INTO nodes VALUES (1, 1, 'h', 1, 0, 0, '', 0, '', 0, '', '', 0)"
+        await database.write(lambda c: c.execute(text(node)))
+        await database.close()
+    database = Database(url)
+    await database.open()
+    query = text("SELECT leader, preferred FROM streams ORDER BY leader")
+    assert (await database.read(lambda c: c.execute(query).all())) == [(1, 1), (2, 2)]
+    assert (await database.read(lambda c: c.execute(text("SELECT draining FROM nodes")).scalars().all())) == [0]
+    await database.close()

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, RowMapping, text
 
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.database import Database
-from s3stream.catalog.values import NewTopic, NodeBeat
+from s3stream.catalog.values import MoveReason, NewTopic, NodeBeat
 from s3stream.errors import NodeFenced
 from s3stream.model import ObjectState, StreamOwner
 from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, WAL_ID, MetadataNode, span
@@ -27,6 +27,7 @@ READS = frozenset(
         "get_objects",
         "get_streams",
         "list_compactable_streams",
+        "list_moves",
         "list_configs",
         "list_detached",
         "list_node_ssos",
@@ -125,6 +126,28 @@ async def give_up_streams(scene: MetadataNode) -> Command:
 async def remove_node(scene: MetadataNode) -> Command:
     seen = await scene.catalog.register_node(2, "a", 1, now_ms=0, lease_ms=1)
     return lambda: scene.catalog.remove_node(seen, heir=NODE_ID, now_ms=NOW)
+
+
+async def drain_node(scene: MetadataNode) -> Command:
+    await scene.catalog.register_node(2, "a", 1, now_ms=NOW, lease_ms=1)
+    await scene.catalog.request_moves({scene.streams[0]: 2}, reason=MoveReason.OPERATOR, now_ms=NOW)
+    return lambda: scene.catalog.drain_node(2, draining=True)
+
+
+async def request_moves(scene: MetadataNode) -> Command:
+    await scene.catalog.register_node(2, "a", 1, now_ms=NOW, lease_ms=1)
+    wanted = {scene.streams[0]: 2, scene.streams[1]: NODE_ID}
+    return lambda: scene.catalog.request_moves(wanted, reason=MoveReason.OPERATOR, now_ms=NOW)
+
+
+async def cancel_moves(scene: MetadataNode) -> Command:
+    await (await request_moves(scene))()
+    return lambda: scene.catalog.cancel_moves(scene.streams)
+
+
+async def fail_move(scene: MetadataNode) -> Command:
+    await (await request_moves(scene))()
+    return lambda: scene.catalog.fail_move(scene.streams[0], 2, "busy")
 
 
 async def create_topic(scene: MetadataNode) -> Command:
@@ -234,6 +257,10 @@ COMMANDS: dict[str, Prepare] = {
         beat,
         secret,
         stop_node,
+        drain_node,
+        request_moves,
+        cancel_moves,
+        fail_move,
         remove_node,
         open_wal,
         give_up_wal,
@@ -288,6 +315,7 @@ async def state_of(url: str) -> dict[str, list[Any]]:
         "detached_topics",
         "counters",
         "wals",
+        "moves",
     )
 
     def rows(connection: Connection) -> dict[str, list[Any]]:

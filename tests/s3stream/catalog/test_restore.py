@@ -109,6 +109,8 @@ async def test_ids_and_epochs_go_on_from_there(catalog: Catalog) -> None:
     assert node.epoch == 1_008
     opened = await catalog.open_streams([1, 2, 8], StreamOwner(1, node.epoch, WAL_ID))
     assert [(each.info.epoch, each.leader_epoch) for each in opened] == [(1_004, 1_005)] * 3
+    (topic,) = [each for each in await catalog.list_topics() if each.name == CONTENTS.topics[0].name]
+    assert {each.preferred for each in topic.partitions} == {1}, "the leaders that the manifest has"
     created = await catalog.create_topic("new", b"n" * 16, partitions=1, configs={}, leader=1, internal=False)
     assert created.partitions[0].stream_id == 9
     ids = await catalog.prepare_objects(

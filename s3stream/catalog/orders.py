@@ -1,0 +1,134 @@
+"""Statements about orders of moves: which node shall lead a stream instead of its present leader.
+
+An order is a row of `moves`; the stream's leader carries it out, whoever that is by then. Each function is the body of
+one transaction, or a part of one. Every change of an order is a change of its stream, so that other nodes read it.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from sqlalchemy import ColumnElement, Connection, and_, delete, exists, insert, or_, select, update
+
+from s3stream.catalog.rows import chunks, find_streams, next_change, select_in
+from s3stream.catalog.schema import moves, nodes, streams
+from s3stream.catalog.values import MoveOrder, MoveReason
+from s3stream.errors import NodeUnavailable, StreamNotFound
+
+LASTING: Final = (int(MoveReason.REASSIGNMENT), int(MoveReason.OPERATOR), int(MoveReason.PLACEMENT))
+"""Reasons of orders whose target becomes the stream's preferred leader when it leads."""
+EVACUATIONS: Final = (int(MoveReason.DRAIN), int(MoveReason.STOP))
+"""Reasons of orders that are about the node to leave: any other one will do."""
+
+
+def request_moves(connection: Connection, wanted: Mapping[int, int], reason: MoveReason, now_ms: int) -> None:
+    """Order that each stream is led by its node; an earlier order of the stream is replaced.
+
+    If the node leads it already, the earlier order is only removed, and a lasting one takes effect at once.
+    """
+    _check_targets(connection, frozenset(wanted.values()))
+    missing = sorted(wanted.keys() - find_streams(connection, wanted).keys())
+    if missing:
+        raise StreamNotFound(f"stream {missing[0]} does not exist ({len(missing)} of {len(wanted)} missing)")
+    change = next_change(connection)
+    delete_orders(connection, wanted)
+    _note_change(connection, wanted, change)
+    rows = [
+        {"stream_id": key, "to_node": to_node, "reason": int(reason), "asked_ms": now_ms, "failure": ""}
+        for key, to_node in wanted.items()
+    ]
+    for piece in chunks(rows):
+        connection.execute(insert(moves), list(piece))
+    settle_orders(connection, wanted)
+
+
+def _check_targets(connection: Connection, targets: Collection[int]) -> None:
+    query = select(nodes.c.node_id, nodes.c.draining).where(nodes.c.lease_until_ms >= 0)
+    known = {row.node_id: row.draining for row in select_in(connection, query, nodes.c.node_id, targets)}
+    for node_id in sorted(targets):
+        if node_id not in known:
+            raise NodeUnavailable(f"node {node_id} is not registered")
+        if known[node_id]:
+            raise NodeUnavailable(f"node {node_id} is being drained: it takes no partitions")
+
+
+def settle_orders(connection: Connection, stream_ids: Collection[int]) -> None:
+    """Remove the orders of streams that are led by their targets now. A lasting one makes it the preferred leader.
+
+    Part of each command that changes leaders, after it has.
+    """
+    for piece in chunks(stream_ids):
+        own = and_(moves.c.stream_id == streams.c.stream_id, moves.c.to_node == streams.c.leader)
+        lasting = exists().where(own, moves.c.reason.in_(LASTING))
+        connection.execute(
+            update(streams).where(streams.c.stream_id.in_(piece), lasting).values(preferred=streams.c.leader)
+        )
+        connection.execute(delete(moves).where(moves.c.stream_id.in_(piece), exists().where(own)))
+
+
+def cancel_moves(connection: Connection, stream_ids: Collection[int]) -> None:
+    """Remove the orders of streams; one without an order is ignored."""
+    _note_change(connection, stream_ids, next_change(connection))
+    delete_orders(connection, stream_ids)
+
+
+def list_moves(connection: Connection) -> Sequence[MoveOrder]:
+    """Return all orders, by stream, those that have failed included."""
+    rows = connection.execute(select(moves).order_by(moves.c.stream_id))
+    return [MoveOrder(row.stream_id, row.to_node, MoveReason(row.reason), row.asked_ms, row.failure) for row in rows]
+
+
+def fail_move(connection: Connection, stream_id: int, to_node: int, failure: str) -> None:
+    """Keep an order, with the reason why it is not carried out; one that was replaced or removed is ignored."""
+    _fail(connection, and_(moves.c.stream_id == stream_id, moves.c.to_node == to_node), failure)
+
+
+def _fail(connection: Connection, which: ColumnElement[bool], failure: str) -> None:
+    failed = update(moves).where(which).values(failure=failure).returning(moves.c.stream_id)
+    ids = connection.execute(failed).scalars().all()
+    if ids:
+        _note_change(connection, ids, next_change(connection))
+
+
+def leave_node(connection: Connection, node_id: int, reason: str) -> None:
+    """Let orders follow a node's end: those to it fail, and those that were about leaving it are done.
+
+    Part of each command that ends a node, before its streams get other leaders.
+    """
+    fail_orders_to(connection, node_id, reason)
+    led = select(streams.c.stream_id).where(streams.c.leader == node_id)
+    leaving = or_(moves.c.reason.in_(EVACUATIONS), moves.c.failure != "")
+    _remove(connection, and_(moves.c.stream_id.in_(led), leaving), next_change(connection))
+
+
+def fail_orders_to(connection: Connection, node_id: int, reason: str) -> None:
+    """Fail all orders to a node that can take nothing."""
+    _fail(connection, and_(moves.c.to_node == node_id, moves.c.failure == ""), reason)
+
+
+def cancel_drain(connection: Connection, node_id: int, change: int) -> None:
+    """Remove the orders by which the node was being drained."""
+    led = select(streams.c.stream_id).where(streams.c.leader == node_id)
+    _remove(connection, and_(moves.c.stream_id.in_(led), moves.c.reason == int(MoveReason.DRAIN)), change)
+
+
+def _remove(connection: Connection, which: ColumnElement[bool], change: int) -> None:
+    ids = connection.execute(delete(moves).where(which).returning(moves.c.stream_id)).scalars().all()
+    _note_change(connection, ids, change)
+
+
+def ordered_leaders(connection: Connection, node_id: int, leaders: Collection[int]) -> Mapping[int, int]:
+    """Return the targets, among `leaders`, of the orders that the node has not carried out, by stream."""
+    mine = (streams.c.leader == node_id, moves.c.to_node.in_(leaders), moves.c.failure == "")
+    query = select(moves.c.stream_id, moves.c.to_node).join(streams, streams.c.stream_id == moves.c.stream_id)
+    return {row.stream_id: row.to_node for row in connection.execute(query.where(*mine))}
+
+
+def delete_orders(connection: Connection, stream_ids: Collection[int]) -> None:
+    """Remove the orders of streams that go away."""
+    for piece in chunks(stream_ids):
+        connection.execute(delete(moves).where(moves.c.stream_id.in_(piece)))
+
+
+def _note_change(connection: Connection, stream_ids: Collection[int], change: int) -> None:
+    for piece in chunks(stream_ids):
+        connection.execute(update(streams).where(streams.c.stream_id.in_(piece)).values(changed=change))
