@@ -42,6 +42,7 @@ from broker.membership.lease import LeaseKeeper
 from broker.membership.log_recovery import LogRecovery, takeover_of
 from broker.membership.node_log import NodeLog
 from broker.membership.object_log import ObjectStartLog
+from broker.membership.operations import NodeOperations
 from broker.membership.start_log import StartLog
 from broker.net.server import Server
 from broker.node import Address, Node, NodeFailure, NodeTasks
@@ -390,6 +391,9 @@ def _make_node(
         members=members,
         follower=follower,
         failover=failover,
+        operations=NodeOperations(
+            catalog, follower, failover, node_id=info.node_id, new_leaders=topics.new_leaders, now_ms=now_ms
+        ),
         topics=topics,
         moves=moves,
         orders=orders,

@@ -26,6 +26,7 @@ from broker.logging.levels import LogLevels
 from broker.membership.failover import Failover
 from broker.membership.follower import CatalogFollower
 from broker.membership.lease import LeaseKeeper
+from broker.membership.operations import NodeOperations
 from broker.net.server import Server
 from broker.partitions.producer_expiry import keep_expiring
 from broker.partitions.retention import keep_enforcing
@@ -140,6 +141,7 @@ class Node:
     members: Members
     follower: CatalogFollower
     failover: Failover
+    operations: NodeOperations
     topics: TopicManager
     moves: TopicMoves
     orders: MoveOrders

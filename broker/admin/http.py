@@ -6,6 +6,7 @@
     GET  /compact/plan   the plan of such a run, as JSON
     /topics/...          whole topics: see `broker.admin.topics`
     /storage/...         stopped streams: see `broker.admin.storage`
+    /cluster, /nodes...  the cluster and its nodes: see `broker.admin.cluster`
 
 One request per connection, no authentication. By default it listens on loopback.
 """
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from urllib.parse import parse_qsl, urlsplit
 
+from broker.admin.cluster import ClusterRoutes
 from broker.admin.metrics import prometheus_text, status
 from broker.admin.responses import Query, Response, Route, json_response, text_response
 from broker.admin.storage import StorageRoutes
@@ -46,6 +48,7 @@ class AdminServer:
             "/compact/plan": ("GET", self._compaction_plan),
             **TopicRoutes(node.moves).routes,
             **StorageRoutes(node).routes,
+            **ClusterRoutes(node).routes,
         }
 
     async def start(self, bound: socket.socket) -> None:

@@ -6,11 +6,9 @@ If that log is gone for good, this command shows which records may be lost, and 
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
-import structlog
 from rich.console import Console
 from rich.table import Table
 
@@ -19,23 +17,13 @@ from broker.cli.options import config_option, data_dir_option, read_settings
 from broker.membership.join import claimant_of
 from broker.membership.lease import wait_until_free
 from broker.membership.log_identity import utc
+from broker.membership.loss import PartitionAtRisk, give_up_logs, partitions_at_risk
 from broker.membership.node_log import NodeLog
 from broker.settings.data_dir import DataDirLock
 from broker.settings.model import Settings
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import NodeInfo, WalInfo
 from wal.format import wal_id_of
-
-PAGE = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionAtRisk:
-    """A partition whose newest records may be lost."""
-
-    partition: str
-    end_offset: int
-    """End of the records in objects: later records were only in the log."""
 
 
 @click.command(name="give-up", short_help="Accept the loss of a stopped node's log.")
@@ -67,13 +55,13 @@ async def _give_up(settings: Settings, *, ask: bool) -> None:
         lost = await _lost_logs(catalog, node_log, settings.node.node_id)
         seen = await wait_until_free(catalog, settings.node.node_id, claimant_of(settings, lock.lock_id))
         assert seen is not None, "a node with a log was registered"
-        at_risk = await _partitions_at_risk(catalog, settings.node.node_id)
+        at_risk = await partitions_at_risk(catalog, settings.node.node_id)
         _show(lost, seen, at_risk)
         if ask:
             click.confirm("Accept the loss?", abort=True)
+        await give_up_logs(catalog, lost, at_risk, seen=seen, now_ms=wall_ms())
         for wal in lost:
-            await catalog.give_up_wal(wal.wal_id, seen=seen, now_ms=wall_ms())
-            _log_loss(wal, at_risk)
+            click.echo(f"given up: the log {wal.wal_id}. The node may start on a new one")
 
 
 async def _lost_logs(catalog: Catalog, node_log: NodeLog, node_id: int) -> Sequence[WalInfo]:
@@ -88,21 +76,6 @@ async def _lost_logs(catalog: Catalog, node_log: NodeLog, node_id: int) -> Seque
     return lost
 
 
-async def _partitions_at_risk(catalog: Catalog, node_id: int) -> Sequence[PartitionAtRisk]:
-    names = {
-        partition.stream_id: f"{topic.name}-{partition.index}"
-        for topic in await catalog.list_topics()
-        for partition in topic.partitions
-    }
-    found: list[PartitionAtRisk] = []
-    after = 0
-    while page := await catalog.list_streams(after=after, limit=PAGE):
-        after = page[-1].stream_id
-        led = [stream for stream in page if stream.node_id == node_id and stream.stream_id in names]
-        found += [PartitionAtRisk(names[stream.stream_id], stream.end_offset) for stream in led]
-    return sorted(found, key=lambda each: each.partition)
-
-
 def _show(lost: Sequence[WalInfo], seen: NodeInfo, at_risk: Sequence[PartitionAtRisk]) -> None:
     for wal in lost:
         host = f" on {seen.holder.host_name}" if seen.holder.host_name else ""
@@ -114,16 +87,3 @@ def _show(lost: Sequence[WalInfo], seen: NodeInfo, at_risk: Sequence[PartitionAt
     for each in at_risk:
         table.add_row(each.partition, str(each.end_offset))
     Console().print(table)
-
-
-def _log_loss(wal: WalInfo, at_risk: Sequence[PartitionAtRisk]) -> None:
-    log = structlog.get_logger("node")
-    for each in at_risk:
-        log.warning(
-            "records given up with the log",
-            wal_id=wal.wal_id,
-            node_id=wal.node_id,
-            partition=each.partition,
-            from_offset=each.end_offset,
-        )
-    click.echo(f"given up: the log {wal.wal_id}. The node may start on a new one")

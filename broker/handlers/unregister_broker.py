@@ -1,4 +1,7 @@
-"""UnregisterBroker: remove a node from the catalog. One that is alive or leads partitions is refused."""
+"""UnregisterBroker: remove a node from the catalog, as `anabranch node remove` does.
+
+One that is alive, leads partitions, or whose log is not drained is refused.
+"""
 
 from broker.net.exchange import Exchange
 from broker.node import Node
@@ -11,7 +14,7 @@ async def handle(node: Node, request: UnregisterBrokerRequest, _exchange: Exchan
     """Answer when it is removed."""
     code, message = ErrorCode.NONE, None
     try:
-        await node.catalog.remove_node(request.broker_id, now_ms=node.now_ms())
+        await node.operations.remove(request.broker_id)
     except NotFound:
         code = ErrorCode.BROKER_ID_NOT_REGISTERED
         message = f"Broker ID {request.broker_id} is not currently registered"

@@ -5,23 +5,39 @@ slow is fenced in the catalog and in its log before anything of it is read.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
 from broker.cluster.liveness import DEAD_AFTER_S, SUSPECT_AFTER_S, Silence
 from broker.membership.follower import CatalogFollower
-from broker.membership.log_recovery import LogRecovery
+from broker.membership.log_recovery import DeadLog, LogRecovery
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import NodeBeat, NodeInfo, Takeover, WalInfo, WalState
 from s3stream.errors import NodeFenced, NodeInUse, StorageError
-from wal.interface import WalError, WalInUse
+from wal.interface import WalCorrupt, WalError, WalInUse
 
 RETRY_S: Final = 1.0
 """Pause after a takeover that was not possible."""
 
 _log = structlog.get_logger("node")
+
+
+class TakeoverRefused(Exception):
+    """A node is not declared dead, or its log is not given up, for the reason in the text."""
+
+
+class Judgement(NamedTuple):
+    """This node's opinion of another one that is silent."""
+
+    node_id: int
+    seconds: float
+    """Duration of the silence."""
+    is_dead: bool
+    reason: str
+    """Why it is not taken over; empty if it is, or if there is nothing to be taken over."""
 
 
 class Failover:
@@ -52,8 +68,10 @@ class Failover:
         self._observed = asyncio.Event()
         self._under_way: set[int] = set()
         """Dead nodes that a task attends to."""
-        self._reasons: dict[int, str] = {}
+        self._failures: dict[int, StorageError | WalError] = {}
         """The last reason, by node, for which a takeover was not possible: each is logged once."""
+        self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """Held by who opens, fences or recovers a node's log."""
         self._settled: dict[int, NodeBeat] = {}
         """Last beats of silent nodes that have no log to be recovered."""
         self._left: set[str] = set()
@@ -69,6 +87,8 @@ class Failover:
             for node in self._follower.nodes:
                 silence = silent.get(node.node_id)
                 if silence is None or silence.seconds < SUSPECT_AFTER_S or node.node_id in self._under_way:
+                    if silence is not None and silence.was_alive and silence.beat.has_lease:
+                        self._failures.pop(node.node_id, None)  # of an earlier life
                     continue
                 if self._settled.get(node.node_id) == silence.beat and not self._left_any(node.node_id):
                     continue
@@ -77,12 +97,14 @@ class Failover:
 
     async def _attend(self, node: NodeInfo, silence: Silence) -> None:
         try:
-            await self._take_over(node, silence)
+            async with self._turns[node.node_id]:
+                await self._take_over(node, silence)
         except (NodeInUse, NodeFenced):
             pass  # it lives, or another node was faster
         except (StorageError, WalError) as error:
-            if self._reasons.get(node.node_id) != str(error):
-                self._reasons[node.node_id] = str(error)
+            before = self._failures.get(node.node_id)
+            self._failures[node.node_id] = error
+            if before is None or str(before) != str(error):
                 _log.warning("a silent node is not taken over", dead_node_id=node.node_id, reason=str(error))
             await asyncio.sleep(RETRY_S)
         finally:
@@ -91,7 +113,7 @@ class Failover:
     async def _take_over(self, node: NodeInfo, silence: Silence) -> None:
         """Take over the node if it is dead and leaves anything behind. Raises StorageError or WalError."""
         logs = [wal for wal in await self._catalog.list_wals(node.node_id) if wal.is_live]
-        is_dead = silence.seconds >= _patience_s(node, silence)
+        is_dead = _is_dead(node, silence)
         if not logs:
             self._settled[node.node_id] = silence.beat
             if is_dead and self._left_any(node.node_id):
@@ -108,17 +130,23 @@ class Failover:
             if is_dead:
                 raise
             return  # it was only slow
+        await self._recover(log, node, silence, dead_log)
+
+    async def _recover(
+        self, log: WalInfo, node: NodeInfo, silence: Silence, dead_log: DeadLog, *, even_if_alive: bool = False
+    ) -> None:
+        """Fence the node, whose log is open, and recover the log. Raises StorageError or WalError."""
         try:
-            epoch = await self._fence(node, silence, log.wal_id)
+            epoch = await self._fence(node, silence, log.wal_id, even_if_alive=even_if_alive)
         except BaseException:
             await dead_log.close()
             raise
         await self._recovery.run(log, node.node_id, epoch, dead_log)
-        self._reasons.pop(node.node_id, None)
+        self._failures.pop(node.node_id, None)
         if any(wal.wal_id == log.wal_id and wal.is_live for wal in await self._catalog.list_wals(node.node_id)):
             self._left.add(log.wal_id)
 
-    async def _fence(self, node: NodeInfo, silence: Silence, wal_id: str | None) -> int:
+    async def _fence(self, node: NodeInfo, silence: Silence, wal_id: str | None, *, even_if_alive: bool = False) -> int:
         epoch = await self._catalog.take_over(
             node.node_id,
             silence.beat,
@@ -126,6 +154,7 @@ class Failover:
             recoverer=self._own,
             leaders=[each for each in self._new_leaders() if each != node.node_id],
             now_ms=self._recovery.now_ms(),
+            even_if_alive=even_if_alive,
         )
         _log.warning(
             "a node is dead: it is taken over",
@@ -146,6 +175,130 @@ class Failover:
             and recoverer.beat.has_lease
             and recoverer.seconds < DEAD_AFTER_S
         )
+
+    # by order of a person
+
+    def judge(self, node: NodeInfo) -> Judgement | None:
+        """Return what this node thinks of another one that is silent; None if it beats, or has stopped cleanly."""
+        silence = self._follower.silent().get(node.node_id)
+        if silence is None or silence.seconds < SUSPECT_AFTER_S:
+            return None
+        failure = self._failures.get(node.node_id)
+        if not silence.beat.has_lease and failure is None:
+            return None
+        return Judgement(
+            node.node_id, silence.seconds, _is_dead(node, silence), "" if failure is None else str(failure)
+        )
+
+    async def declare_dead(self, node_id: int) -> WalInfo | None:
+        """Take a node over at once, whether it lives or not; return its log if there was one to be recovered.
+
+        Raises TakeoverRefused when its log cannot be opened; StorageError or WalError when the recovery of the log
+        fails, which is tried again then as after any other death.
+        """
+        async with self._turns[node_id]:
+            node, silence = self._known(node_id)
+            log = await self._live_log(node_id)
+            if log is None:
+                if not silence.beat.has_lease and not self._left_any(node_id):
+                    raise TakeoverRefused(f"node {node_id} has stopped, or was taken over: it has left nothing")
+                await self._fence_now(node, silence)
+                return None
+            if log.wal_id in self._left:
+                raise TakeoverRefused(
+                    f"node {node_id} was taken over, but a part of its log, {log.location}, cannot be recovered"
+                )
+            try:
+                dead_log = await self._recovery.open(log, node)
+            except WalInUse as error:
+                raise TakeoverRefused(f"the process of node {node_id} has its log: stop it first ({error})") from None
+            except WalError as error:
+                raise TakeoverRefused(f"the log of node {node_id} cannot be opened here: {error}") from None
+            try:
+                await self._recover(log, node, silence, dead_log, even_if_alive=True)
+            except NodeInUse as error:
+                raise TakeoverRefused(str(error)) from None
+            return log
+
+    async def _fence_now(self, node: NodeInfo, silence: Silence) -> None:
+        try:
+            await self._fence(node, silence, None, even_if_alive=True)
+        except NodeInUse as error:
+            raise TakeoverRefused(str(error)) from None
+
+    async def find_lost_log(self, node_id: int) -> tuple[NodeInfo, WalInfo]:
+        """Return a dead node's registration, and its log if nobody can recover it.
+
+        Raises TakeoverRefused, StorageError.
+        """
+        async with self._turns[node_id]:
+            node = await self.find_dead(node_id)
+            log = await self._live_log(node_id)
+            if log is None:
+                raise TakeoverRefused(f"node {node_id} has no log that may hold records outside of objects")
+            if log.wal_id not in self._left and not isinstance(self._failures.get(node_id), WalCorrupt):
+                await self._check_lost(node, log)
+            return node, log
+
+    async def find_dead(self, node_id: int) -> NodeInfo:
+        """Return the registration of a node that is dead, or has stopped. Raises TakeoverRefused, StorageError.
+
+        As long as it stays the same the node has not beaten: the catalog is asked whether it has since the observation.
+        A node without a lease has stopped, or is fenced already.
+        """
+        known, silence = self._known(node_id)
+        found = await self._catalog.observe_node(node_id)
+        if found is None:
+            raise TakeoverRefused(f"node {node_id} is not registered")
+        seen, beat = found
+        if beat.has_lease and (beat != silence.beat or not _is_dead(known, silence)):
+            raise TakeoverRefused(
+                f"node {node_id} is not known to be dead: its last sign of life was seen {silence.seconds:.1f} s ago"
+            )
+        return seen
+
+    async def _check_lost(self, node: NodeInfo, log: WalInfo) -> None:
+        """Raise TakeoverRefused if this node, or another one that lives, can open the log."""
+        for other in self._follower.nodes:
+            lives = (seen := self._follower.silent().get(other.node_id)) is not None and seen.seconds < DEAD_AFTER_S
+            if (
+                lives
+                and log.takeover is Takeover.MACHINE
+                and other.node_id != node.node_id
+                and other.holder.host_name == node.holder.host_name != self._recovery.host_name
+            ):
+                raise TakeoverRefused(
+                    f"node {other.node_id} is on the same machine, {other.holder.host_name}: ask it instead"
+                )
+        try:
+            dead_log = await self._recovery.open(log, node)
+        except WalInUse as error:
+            raise TakeoverRefused(f"the process of node {node.node_id} still has its log ({error})") from None
+        except WalError:
+            return
+        await dead_log.close()
+        raise TakeoverRefused(f"the log of node {node.node_id}, {log.location}, can be opened: it is being recovered")
+
+    def _known(self, node_id: int) -> tuple[NodeInfo, Silence]:
+        """Return another node and how long it is silent. Raises TakeoverRefused."""
+        if node_id == self._own[0]:
+            raise TakeoverRefused(f"this is node {node_id} itself: ask another node, or stop it")
+        silence = self._follower.silent().get(node_id)
+        found = [node for node in self._follower.nodes if node.node_id == node_id]
+        if silence is None or not found:
+            raise TakeoverRefused(f"there is no node {node_id}, or it was not observed yet")
+        return found[0], silence
+
+    async def _live_log(self, node_id: int) -> WalInfo | None:
+        """Return the log that may hold records outside of objects. Raises TakeoverRefused if another recovers it."""
+        logs = [wal for wal in await self._catalog.list_wals(node_id) if wal.is_live]
+        if logs and self._is_being_recovered(logs[-1]):
+            raise TakeoverRefused(f"node {logs[-1].recoverer} recovers the log of node {node_id} already")
+        return logs[-1] if logs else None
+
+
+def _is_dead(node: NodeInfo, silence: Silence) -> bool:
+    return silence.seconds >= _patience_s(node, silence)
 
 
 def _patience_s(node: NodeInfo, silence: Silence) -> float:

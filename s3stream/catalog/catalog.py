@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
-from s3stream.catalog import changes, configs, detach, nodes, objects, orders, rows, topics
+from s3stream.catalog import changes, configs, departure, detach, nodes, objects, orders, rows, topics
 from s3stream.catalog import manifest_rows as state_rows
 from s3stream.catalog import takeover as takeovers
 from s3stream.catalog.database import Database
@@ -175,14 +175,20 @@ class Catalog:
         recoverer: tuple[int, int],
         leaders: Sequence[int],
         now_ms: int,
+        even_if_alive: bool = False,
     ) -> int:
         """Fence a node that is dead: it has not beaten since `seen`. Returns the epoch in which the caller acts for it.
 
         The caller, `recoverer` by node id and epoch, recovers its log `wal_id`, which it has open (None: there is none
-        to recover). Its partitions are placed over `leaders`. Raises NodeInUse when it is alive or another node was
-        faster, NodeFenced when the caller is fenced, CatalogError when the node's log is another one.
+        to recover). Its partitions are placed over `leaders`. `even_if_alive` fences a node that beats in the epoch of
+        `seen`, too. Raises NodeInUse when it is alive or another node was faster, NodeFenced when the caller is fenced,
+        CatalogError when the node's log is another one.
         """
-        return await self._change(lambda c: takeovers.take_over(c, node_id, seen, wal_id, recoverer, leaders, now_ms))
+        return await self._change(
+            lambda c: takeovers.take_over(
+                c, node_id, seen, wal_id, recoverer, leaders, now_ms, even_if_alive=even_if_alive
+            )
+        )
 
     async def release_recovered(
         self, node_id: int, node_epoch: int, wal_id: str, *, kept: Collection[int], now_ms: int
@@ -197,9 +203,13 @@ class Catalog:
         """Let a dead node lead what it still owns, and wait for its return. Raises NodeFenced."""
         await self._change(lambda c: takeovers.return_streams(c, node_id, node_epoch))
 
-    async def remove_node(self, node_id: int, *, now_ms: int) -> None:
-        """Remove the registration of a node that is dead and leads nothing. Raises NodeInUse, NotFound."""
-        await self._database.write(lambda c: nodes.remove_node(c, node_id, now_ms))
+    async def remove_node(self, seen: NodeInfo, *, heir: int, now_ms: int) -> int:
+        """Remove the registration of a dead node that leads nothing and whose log nobody needs.
+
+        `seen` is its registration when it was found to be dead. The node `heir` compacts its stream set objects (SSO)
+        from now on; returns how many there are. Raises NodeInUse, NotFound.
+        """
+        return await self._database.write(lambda c: departure.remove_node(c, seen, heir, now_ms))
 
     async def drain_node(self, node_id: int, *, draining: bool) -> None:
         """Let a node get no partitions until its next start, or end that. Raises NotFound.
@@ -215,6 +225,10 @@ class Catalog:
     async def get_node(self, node_id: int) -> NodeInfo | None:
         """Return a node that was ever registered, removed or not."""
         return await self._database.read(lambda c: nodes.get_node(c, node_id))
+
+    async def observe_node(self, node_id: int) -> tuple[NodeInfo, NodeBeat] | None:
+        """Return a registered node with its last sign of life, as of one moment."""
+        return await self._database.read(lambda c: nodes.observe_node(c, node_id))
 
     # write-ahead logs of nodes
 
@@ -248,13 +262,22 @@ class Catalog:
         """
         await self._change(lambda c: nodes.reclaim_streams(c, node_id, node_epoch, wal_id, claimed_epoch))
 
-    async def give_up_wal(self, wal_id: str, *, seen: NodeInfo, now_ms: int) -> None:
+    async def give_up_wal(self, wal_id: str, *, seen: NodeInfo, leaders: Sequence[int] = (), now_ms: int) -> None:
         """Accept the loss of the records of a log that are in no object.
 
-        `seen` is the registration of the log's node at the time its process was found to be dead. Raises NodeInUse when
-        the registration has changed since, NotFound when the log is unknown or drained.
+        `seen` is the registration of the log's node at the time its process was found to be dead. Its partitions are
+        placed over `leaders`, if there are any. Raises NodeInUse when the registration has changed since, NotFound when
+        the log is unknown or drained.
         """
-        await self._change(lambda c: nodes.give_up_wal(c, wal_id, seen, now_ms))
+        await self._change(lambda c: departure.give_up_wal(c, wal_id, seen, leaders, now_ms))
+
+    async def give_up_streams(self, stream_ids: Collection[int], *, seen: NodeInfo, leaders: Sequence[int]) -> None:
+        """As `give_up_wal`, for some of the node's streams: the log stays that of the others."""
+        await self._change(lambda c: departure.give_up_streams(c, stream_ids, seen, leaders))
+
+    async def list_all_wals(self) -> Sequence[WalInfo]:
+        """Return every log that any node has used, in the order of their ids."""
+        return await self._database.read(nodes.list_all_wals)
 
     async def count_open_streams(self, node_id: int) -> int:
         """Count the streams that the node opened last: records past their ends may be in its log."""
@@ -513,6 +536,10 @@ class Catalog:
     async def list_objects(self, *, after: int, limit: int) -> Sequence[ObjectInfo]:
         """Return the first `limit` objects, in any state, with ids above `after`, by id."""
         return await self._database.read(lambda c: objects.list_objects(c, after, limit))
+
+    async def last_commits(self) -> Mapping[int, int]:
+        """Return the time of the newest committed object of each node, by node id."""
+        return await self._database.read(objects.last_commits)
 
     async def list_node_ssos(self, node_id: int, *, limit: int) -> Sequence[ObjectInfo]:
         """Return the node's newest committed stream set objects (SSO), oldest first."""

@@ -4,7 +4,6 @@ Each function is the body of one transaction.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, func, insert, inspect, literal, select, update
@@ -15,7 +14,7 @@ from s3stream.catalog.schema import cluster, counters, nodes, streams, wals
 from s3stream.catalog.takeover import end_recovery, give_leadership
 from s3stream.catalog.topics import NOBODY
 from s3stream.catalog.values import NodeBeat, NodeHolder, NodeInfo, Pulse, Takeover, WalInfo, WalState
-from s3stream.errors import CatalogError, NodeFenced, NodeInUse, NotFound
+from s3stream.errors import CatalogError, NodeFenced, NotFound
 
 REMOVED_MAX: Final = -1
 """Upper bound of the lease end of a removed node: minus the time of its removal, or this."""
@@ -172,8 +171,8 @@ def stop_node(
     connection.execute(update(nodes).where(nodes.c.node_id == node_id).values(lease_until_ms=ENDED))
     leave_node(connection, node_id, f"node {node_id} was stopped")
     if drained_wal is not None:
-        _set_state(connection, drained_wal, WalState.DRAINED, now_ms)
-        _release_streams(connection, node_id, change)
+        set_wal_state(connection, drained_wal, WalState.DRAINED, now_ms)
+        release_streams(connection, node_id, change)
         give_leadership(connection, node_id, successors, change)
 
 
@@ -189,26 +188,6 @@ def drain_node(connection: Connection, node_id: int, *, draining: bool) -> None:
         cancel_drain(connection, node_id, change)
 
 
-def remove_node(connection: Connection, node_id: int, now_ms: int) -> None:
-    """Remove a dead node's registration. The row keeps the epoch, which never falls, and which fences the node."""
-    row = nodes.c.node_id == node_id
-    removed = min(REMOVED_MAX, -now_ms)
-    lease_until_ms = connection.execute(select(nodes.c.lease_until_ms).where(row)).scalar_one_or_none()
-    if lease_until_ms == removed:
-        return  # a repeated command
-    if lease_until_ms is None or lease_until_ms <= REMOVED_MAX:
-        raise NotFound(f"node {node_id} is not registered")
-    if lease_until_ms > now_ms:
-        raise NodeInUse(f"node {node_id} is alive: its lease ends in {lease_until_ms - now_ms} ms")
-    led = connection.execute(select(func.count()).select_from(streams).where(streams.c.leader == node_id)).scalar_one()
-    if led:
-        raise NodeInUse(f"node {node_id} leads {led} partitions")
-    if count_open_streams(connection, node_id):
-        raise NodeInUse(f"the log of node {node_id} is being recovered")
-    next_change(connection)
-    connection.execute(update(nodes).where(row).values(epoch=nodes.c.epoch + 1, lease_until_ms=removed))
-
-
 def list_nodes(connection: Connection) -> Sequence[NodeInfo]:
     """Return the nodes that are not removed, by id."""
     query = select(*_NODE_COLUMNS).where(nodes.c.lease_until_ms > REMOVED_MAX).order_by(nodes.c.node_id)
@@ -219,6 +198,15 @@ def get_node(connection: Connection, node_id: int) -> NodeInfo | None:
     """Return a node that was ever registered, removed or not."""
     row = connection.execute(select(*_NODE_COLUMNS).where(nodes.c.node_id == node_id)).one_or_none()
     return None if row is None else _to_node(row)
+
+
+def observe_node(connection: Connection, node_id: int) -> tuple[NodeInfo, NodeBeat] | None:
+    """Return a registered node with its last sign of life."""
+    found = get_node(connection, node_id)
+    if found is None or found.lease_until_ms <= REMOVED_MAX:
+        return None
+    number: int = connection.execute(select(nodes.c.beat).where(nodes.c.node_id == node_id)).scalar_one()
+    return found, NodeBeat(found.epoch, number, found.lease_until_ms > ENDED)
 
 
 def _to_node(row: Row[*tuple[Any, ...]]) -> NodeInfo:
@@ -270,7 +258,7 @@ def open_wal(
     if left and count_open_streams(connection, node_id):
         raise CatalogError(f"the log {left[0].wal_id} of node {node_id} may hold records that are in no object")
     for wal in left:  # the node has no streams, so that the records in it are not needed
-        _set_state(connection, wal.wal_id, WalState.DRAINED, now_ms)
+        set_wal_state(connection, wal.wal_id, WalState.DRAINED, now_ms)
     adopted = (streams.c.node_id == node_id, streams.c.wal_id == "")
     connection.execute(update(streams).where(*adopted).values(wal_id=wal_id))
     values = {
@@ -302,30 +290,6 @@ def reclaim_streams(connection: Connection, node_id: int, node_epoch: int, wal_i
         connection.execute(update(streams).where(*free).values(node_id=node_id, changed=next_change(connection)))
 
 
-def give_up_wal(connection: Connection, wal_id: str, seen: NodeInfo, now_ms: int) -> None:
-    """Accept the loss of an open log of a node whose registration is still as `seen`."""
-    found = get_node(connection, seen.node_id)
-    fenced = replace(seen, epoch=seen.epoch + 1, lease_until_ms=ENDED)
-    if found not in (seen, fenced):
-        raise NodeInUse(f"node {seen.node_id} is alive: it was registered, or its lease renewed, meanwhile")
-    state = {wal.wal_id: wal.state for wal in list_wals(connection, seen.node_id)}.get(wal_id)
-    if state is None or state is WalState.DRAINED:
-        raise NotFound(f"node {seen.node_id} has no log {wal_id} that may hold records")
-    change = next_change(connection)
-    if state is not WalState.GIVEN_UP:
-        _set_state(connection, wal_id, WalState.GIVEN_UP, now_ms)
-        _release_streams(connection, seen.node_id, change)
-    # A process that was only paused or cut off must not continue to acknowledge into a log that is never read again.
-    row = nodes.c.node_id == seen.node_id
-    connection.execute(update(nodes).where(row).values(epoch=fenced.epoch, lease_until_ms=fenced.lease_until_ms))
-
-
-def _release_streams(connection: Connection, node_id: int, change: int) -> None:
-    """Leave the node's streams without owner: nothing past their ends is left to be read. They keep their leader."""
-    free = {"node_id": NOBODY, "wal_id": "", "changed": change}
-    connection.execute(update(streams).where(streams.c.node_id == node_id).values(free))
-
-
 def count_open_streams(connection: Connection, node_id: int) -> int:
     """Count the streams that the node opened last: records past their ends may be in its log."""
     query = select(func.count()).select_from(streams).where(streams.c.node_id == node_id)
@@ -339,5 +303,12 @@ def next_stream_id(connection: Connection) -> int:
     return found
 
 
-def _set_state(connection: Connection, wal_id: str, state: WalState, now_ms: int) -> None:
+def release_streams(connection: Connection, node_id: int, change: int) -> None:
+    """Leave the node's streams without owner: nothing past their ends is left to be read. They keep their leader."""
+    free = {"node_id": NOBODY, "wal_id": "", "changed": change}
+    connection.execute(update(streams).where(streams.c.node_id == node_id).values(free))
+
+
+def set_wal_state(connection: Connection, wal_id: str, state: WalState, now_ms: int) -> None:
+    """Change the state of a log."""
     connection.execute(update(wals).where(wals.c.wal_id == wal_id).values(state=int(state), seen_ms=now_ms))

@@ -281,6 +281,12 @@ def _insert_ranges(connection: Connection, rows: Sequence[NewRange]) -> None:
         )
 
 
+def last_commits(connection: Connection) -> Mapping[int, int]:
+    """Return the time of the newest committed object of each node, in ms since 1970, by node id."""
+    query = select(objects.c.node_id, func.max(objects.c.committed_ms)).where(objects.c.state == ObjectState.COMMITTED)
+    return {row[0]: row[1] for row in connection.execute(query.group_by(objects.c.node_id))}
+
+
 def list_node_ssos(connection: Connection, node_id: int, limit: int) -> Sequence[ObjectInfo]:
     """Return the node's newest committed stream set objects, oldest first."""
     query = (

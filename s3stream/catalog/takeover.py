@@ -30,10 +30,13 @@ def take_over(
     recoverer: tuple[int, int],
     leaders: Sequence[int],
     now_ms: int,
+    *,
+    even_if_alive: bool,
 ) -> int:
     """Fence a node that has not beaten since `seen`, and place its partitions over `leaders`; return its new epoch.
 
     `recoverer`, a node id and epoch, recovers its log `wal_id`, which the caller has open; None: there is none.
+    `even_if_alive`: the node may have beaten since, in the same epoch.
     """
     check_node(connection, *recoverer)
     row = connection.execute(select(nodes.c.epoch, nodes.c.beat).where(nodes.c.node_id == node_id)).one_or_none()
@@ -42,7 +45,7 @@ def take_over(
     logs = connection.execute(select(wals.c.wal_id, wals.c.recoverer, wals.c.recoverer_epoch).where(*live)).all()
     if epoch == seen.epoch + 1 and logs and all((log.recoverer, log.recoverer_epoch) == recoverer for log in logs):
         return epoch  # a repeated command: the answer was lost
-    if row is None or (epoch, row.beat) != (seen.epoch, seen.beat):
+    if row is None or epoch != seen.epoch or (row.beat != seen.beat and not even_if_alive):
         raise NodeInUse(f"node {node_id} is alive, or another one has taken it over")
     if {log.wal_id for log in logs} != ({wal_id} if wal_id is not None else set()):
         raise CatalogError(f"node {node_id} has another log ({', '.join(log.wal_id for log in logs) or 'none'})")
@@ -57,17 +60,27 @@ def take_over(
     return epoch + 1
 
 
-def give_leadership(connection: Connection, node_id: int, leaders: Sequence[int], change: int) -> None:
+def give_leadership(
+    connection: Connection,
+    node_id: int,
+    leaders: Sequence[int],
+    change: int,
+    *,
+    only: Collection[int] | None = None,
+) -> None:
     """Place the partitions that the node leads over `leaders`, if there are any: those that lead the fewest first.
 
-    One that was ordered to a leader goes there.
+    One that was ordered to a leader goes there. `only`: none but those of these streams.
     """
     mine = select(streams.c.stream_id).where(streams.c.leader == node_id).order_by(streams.c.stream_id)
     ids = connection.execute(mine).scalars().all() if leaders else ()
+    if only is not None:
+        ids = [stream_id for stream_id in ids if stream_id in only]
     if not ids:
         return
     leaders = not_draining(connection, leaders)
-    ordered = ordered_leaders(connection, node_id, leaders)
+    orders = ordered_leaders(connection, node_id, leaders)
+    ordered = {stream_id: orders[stream_id] for stream_id in ids if stream_id in orders}
     given: dict[int, list[int]] = defaultdict(list)
     for stream_id, leader in ordered.items():
         given[leader].append(stream_id)

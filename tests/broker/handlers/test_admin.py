@@ -184,7 +184,10 @@ async def test_a_node_that_lives_is_not_unregistered_and_one_that_is_gone_is(nod
         answer = await client.call(UnregisterBrokerRequest(broker_id=node_id), 0)
         return answer.error_code, answer.error_message or ""
 
-    await node.catalog.register_node(7, "gone", 9092, now_ms=1, lease_ms=1)
+    gone = await node.catalog.register_node(7, "gone", 9092, now_ms=1, lease_ms=1)
+    code, message = await unregister(7)
+    assert (code, "Broker ID 7 cannot be unregistered: " in message) == (ErrorCode.INVALID_REQUEST, True), "not yet"
+    await node.catalog.stop_node(7, gone.epoch, drained_wal=None, now_ms=1)
     assert await unregister(7) == (ErrorCode.NONE, "")
     assert (await unregister(7))[0] == ErrorCode.BROKER_ID_NOT_REGISTERED
     code, message = await unregister(1)

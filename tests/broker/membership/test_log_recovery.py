@@ -43,11 +43,11 @@ async def killed_after(folder: Path, node_id: int, **wanted: Any) -> AsyncIterat
             raise Killed
 
 
-async def send(node: Node, *values: bytes) -> None:
-    """Append to the partition `t-0`, acked."""
+async def send(node: Node, *values: bytes, partition: int = 0) -> None:
+    """Append to a partition of `t`, acked."""
     async with AIOKafkaProducer(bootstrap_servers=node.bootstrap) as producer:
         for value in values:
-            await producer.send_and_wait("t", value, partition=0)
+            await producer.send_and_wait("t", value, partition=partition)
 
 
 async def read(node: Node, count: int) -> list[bytes]:

@@ -40,11 +40,14 @@ READS = frozenset(
         "list_topics",
         "list_topics_and_detached",
         "last_change",
+        "last_commits",
         "last_manifest",
         "read_changes",
+        "list_all_wals",
         "list_wals",
         "next_stream_id",
         "object_ranges",
+        "observe_node",
         "read_state",
         "shared_objects",
         "stream_bytes",
@@ -113,9 +116,16 @@ async def reclaim_streams(scene: MetadataNode) -> Command:
     return lambda: scene.catalog.reclaim_streams("w", node_id=NODE_ID, node_epoch=scene.epoch, claimed_epoch=2)
 
 
+async def give_up_streams(scene: MetadataNode) -> Command:
+    await (await open_wal(scene))()
+    seen = await scene.catalog.get_node(NODE_ID)
+    assert seen is not None
+    return lambda: scene.catalog.give_up_streams(scene.streams[:1], seen=seen, leaders=(2,))
+
+
 async def remove_node(scene: MetadataNode) -> Command:
-    await scene.catalog.register_node(2, "a", 1, now_ms=0, lease_ms=1)
-    return lambda: scene.catalog.remove_node(2, now_ms=NOW)
+    seen = await scene.catalog.register_node(2, "a", 1, now_ms=0, lease_ms=1)
+    return lambda: scene.catalog.remove_node(seen, heir=NODE_ID, now_ms=NOW)
 
 
 async def drain_node(scene: MetadataNode) -> Command:
@@ -254,6 +264,7 @@ COMMANDS: dict[str, Prepare] = {
         remove_node,
         open_wal,
         give_up_wal,
+        give_up_streams,
         reclaim_streams,
         take_over,
         release_recovered,

@@ -11,7 +11,6 @@ from s3stream.errors import (
     AlreadyExists,
     CatalogError,
     NodeFenced,
-    NodeInUse,
     NotFound,
     OffsetOutOfRange,
     StreamFenced,
@@ -342,23 +341,3 @@ async def test_producer_ids_are_given_once(catalog: Catalog) -> None:
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(catalog.next_producer_ids(5)) for _ in range(6)]
     assert sorted(task.result() for task in tasks) == [10, 15, 20, 25, 30, 35]
-
-
-async def test_only_a_dead_node_that_leads_nothing_is_removed(catalog: Catalog) -> None:
-    first = await catalog.register_node(7, "a", 1, now_ms=100, lease_ms=50)
-    with pytest.raises(NodeInUse, match="node 7 is alive"):
-        await catalog.remove_node(7, now_ms=149)
-    await catalog.create_topic("led", b"t" * 16, partitions=2, configs={}, leader=7, internal=False)
-    with pytest.raises(NodeInUse, match="node 7 leads 2 partitions"):
-        await catalog.remove_node(7, now_ms=150)
-    await delete_topic(catalog, "led", now_ms=150, delete_after_ms=150)
-    await catalog.remove_node(7, now_ms=150)
-    assert list(await catalog.list_nodes()) == []
-    with pytest.raises(NotFound):
-        await catalog.remove_node(7, now_ms=151)
-    with pytest.raises(NotFound):
-        await catalog.remove_node(8, now_ms=150)
-    with pytest.raises(NodeFenced):
-        await catalog.beat(7, first.epoch, now_ms=151, lease_ms=50)
-    assert (await catalog.register_node(7, "a", 1, now_ms=200, lease_ms=50)).epoch > first.epoch
-    assert [node.node_id for node in await catalog.list_nodes()] == [7]

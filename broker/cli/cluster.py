@@ -1,0 +1,104 @@
+"""`anabranch cluster ...`: the state of the whole cluster."""
+
+import json
+import sys
+from collections import Counter
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from broker.cli.cluster_source import Source, on_cluster, output_option
+from broker.cli.node import age_text, log_state_text, show_nodes
+
+UNAVAILABLE: Final = 3
+"""Exit code when partitions have no leader."""
+SHOWN: Final = 20
+"""Rows of partitions in a table."""
+
+
+@click.group()
+def cluster() -> None:
+    """Show the state of the whole cluster."""
+
+
+@cluster.command(short_help="Show nodes, leaders, and what is missing.")
+@output_option
+@on_cluster
+def status(source: Source, output: str) -> None:
+    """Show nodes, partitions without a leader and why, moves, logs that are not drained, and silent nodes.
+
+    Exit code 0: every partition has a leader. 3: some have none. 1: the cluster could not be asked.
+    """
+    found = source.ask("GET", "/cluster")
+    if output == "json":
+        click.echo(json.dumps(found, indent=2))
+    else:
+        _show(found, Console())
+    if found["unavailable"]:
+        sys.exit(UNAVAILABLE)
+
+
+def _show(found: dict[str, Any], console: Console) -> None:
+    observer, controller = found["observer"], found["controller"]
+    seen = (
+        "from the catalog" if observer is None else f"as seen by node {observer}; the controller is node {controller}"
+    )
+    states = Counter(row["state"] for row in found["nodes"])
+    count = f"{len(found['nodes'])} nodes ({', '.join(f'{states[name]} {name}' for name in sorted(states))})"
+    console.print(f"[bold]{count}, {found['partitions']:,} partitions[/], {seen}", highlight=False)
+    console.print()
+    show_nodes(found["nodes"], console)
+    console.print()
+    _show_unavailable(found["unavailable"], console)
+    _show_logs(found["logs_not_drained"], console)
+    _show_silent(found["silent"], console)
+
+
+def _show_unavailable(rows: list[dict[str, Any]], console: Console) -> None:
+    if not rows:
+        console.print("[green]every partition has a leader[/]")
+        return
+    console.print(f"[red bold]{len(rows):,} partitions have no leader[/]", highlight=False)
+    table = _table("partition", "reason")
+    for row in rows[:SHOWN]:
+        table.add_row(f"{row['topic']}-{row['partition']}", row["reason"])
+    if len(rows) > SHOWN:
+        table.add_row("...", f"{len(rows) - SHOWN:,} more: --output json has them all")
+    console.print(table)
+
+
+def _show_logs(rows: list[dict[str, Any]], console: Console) -> None:
+    if not rows:
+        return
+    console.print()
+    console.print("[bold]logs of dead nodes that may hold records outside of objects[/]", highlight=False)
+    table = _table("node", "log", "may be opened by", "state")
+    for row in rows:
+        table.add_row(str(row["node"]), f"{row['kind']} {row['location']}", _openers(row), log_state_text(row))
+    console.print(table)
+
+
+def _openers(log: dict[str, Any]) -> str:
+    openers = {"none": f"node {log['node']} only", "machine": "nodes on its machine", "shared": "any node"}
+    return openers[log["takeover"]]
+
+
+def _show_silent(rows: list[dict[str, Any]], console: Console) -> None:
+    if not rows:
+        return
+    console.print()
+    console.print("[bold]silent nodes[/]", highlight=False)
+    table = _table("node", "silent for", "judgement", "not taken over because")
+    for row in rows:
+        judgement = "[red]dead[/]" if row["dead"] else "[yellow]not known yet[/]"
+        table.add_row(str(row["node"]), age_text(row["silent_ms"]), judgement, row["reason"] or "-")
+    console.print(table)
+
+
+def _table(*names: str) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in names:
+        table.add_column(name, overflow="fold")
+    return table

@@ -1,0 +1,161 @@
+"""`anabranch node ...`: the nodes of a cluster, listed, declared dead, given up, removed."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from broker.cli.cluster_source import Source, on_cluster, output_option
+
+STYLES: Final = {"UP": "green", "DRAINING": "yellow", "FAILED": "red", "LEFT": "dim"}
+"""Colours of the states of nodes, on terminals."""
+
+
+@click.group()
+def node() -> None:
+    """List the nodes of a cluster, declare one dead, accept the loss of its log, remove it."""
+
+
+@node.command(name="list", short_help="List the nodes, with their logs.")
+@output_option
+@on_cluster
+def list_(source: Source, output: str) -> None:
+    """List the registered nodes with their states and logs.
+
+    UP lives. DRAINING lives, and its partitions are being moved away. FAILED is dead: other nodes have replaced it, or
+    wait for its log. LEFT has stopped cleanly.
+    """
+    rows = source.ask("GET", "/nodes")
+    if output == "json":
+        click.echo(json.dumps(rows, indent=2))
+        return
+    show_nodes(rows, Console())
+
+
+def show_nodes(rows: list[dict[str, Any]], console: Console) -> None:
+    """Print a table of nodes, and one of their logs."""
+    console.print(_nodes_table(rows))
+    console.print()
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("node", "log", "state", "takeover"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("location", overflow="fold")
+    for row in rows:
+        if (log := row["log"]) is not None:
+            table.add_row(str(row["id"]), log["kind"], log_state_text(log), log["takeover"], log["location"])
+    console.print(table)
+
+
+def _nodes_table(rows: list[dict[str, Any]]) -> Table:
+    racks = any(row["rack"] for row in rows)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("node", "state"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("epoch", no_wrap=True, justify="right")
+    for name in ("address", "machine", *(["rack"] if racks else [])):
+        table.add_column(name, overflow="fold")
+    for name in ("leads", "beat", "commit"):
+        table.add_column(name, no_wrap=True, justify="right")
+    for row in rows:
+        state = row["state"]
+        table.add_row(
+            str(row["id"]),
+            f"[{STYLES[state]}]{state}[/]",
+            str(row["epoch"]),
+            row["address"],
+            row["machine"] or "-",
+            *([row["rack"] or "-"] if racks else []),
+            f"{row['leads']:,}",
+            age_text(row["beat_age_ms"]),
+            age_text(row["commit_age_ms"]),
+        )
+    return table
+
+
+def log_state_text(log: Mapping[str, Any]) -> str:
+    """Return the state of a log for a table, with the node that recovers it."""
+    recoverer = log["recoverer"]
+    if recoverer is None:
+        return str(log["state"])
+    return f"{log['state']} by {recoverer}"
+
+
+def age_text(age_ms: int | None) -> str:
+    """Return how long ago something was, for a table."""
+    if age_ms is None:
+        return "-"
+    seconds = age_ms / 1000
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+@node.command(short_help="Declare a node dead now.")
+@click.argument("node_id", metavar="ID", type=click.IntRange(0))
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@on_cluster
+def fail(source: Source, node_id: int, *, yes: bool) -> None:
+    """Declare the node ID dead now, without waiting for its silence to prove it.
+
+    The node that is asked fences it, in the catalog and in its log, recovers what is in its log, and the others lead
+    its partitions. Nothing that was acknowledged is lost. Refused if the log cannot be opened there.
+    """
+    if not yes:
+        click.confirm(f"Fence node {node_id}? Its process ends when it notices", abort=True)
+    answer = source.ask("POST", "/nodes/fail", node=str(node_id))
+    log = answer["log"]
+    found = "it had no log to be recovered" if log is None else f"its log, {log['location']}, was recovered"
+    click.echo(f"node {node_id} is fenced; {found}")
+
+
+@node.command(name="give-up", short_help="Accept the loss of a dead node's log.")
+@click.argument("node_id", metavar="ID", type=click.IntRange(0))
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@on_cluster
+def give_up(source: Source, node_id: int, *, yes: bool) -> None:
+    """Accept the loss of the log of the dead node ID, and of acknowledged records that were only in it.
+
+    Shows first which partitions may lose records, and from which offset on. Afterwards other nodes lead them from the
+    end of the records in objects, so consumers may receive new records at offsets they have already read. The log is
+    never used again. Refused while the log can be opened. Make sure that the node's process has ended: one that is only
+    cut off may still acknowledge records into this log, and they are lost, too.
+    """
+    plan = source.ask("GET", "/nodes/give-up", node=str(node_id))
+    _show_loss(plan)
+    if not yes:
+        click.confirm("Accept the loss?", abort=True)
+    answer = source.ask("POST", "/nodes/give-up/accept", node=str(node_id), epoch=str(plan["epoch"]))
+    click.echo(f"given up: the log {answer['log']['id']} of node {node_id}")
+
+
+def _show_loss(plan: Mapping[str, Any]) -> None:
+    log, count = plan["log"], len(plan["partitions"])
+    host = f" on {plan['machine']}" if plan["machine"] else ""
+    click.echo(f"log {log['id']} of node {plan['node']}, {log['kind']} {log['location']}{host}")
+    if not count:
+        click.echo("No partition has records that were only in it.")
+        return
+    click.echo(f"Acknowledged records of {count:,} partitions that were only in it will be lost for good:")
+    table = Table("partition", "may lose records from offset", box=None, header_style="bold", pad_edge=False)
+    for each in plan["partitions"]:
+        table.add_row(each["partition"], f"{each['from_offset']:,}")
+    Console().print(table)
+
+
+@node.command(short_help="Remove a node that has left or failed.")
+@click.argument("node_id", metavar="ID", type=click.IntRange(0))
+@on_cluster
+def remove(source: Source, node_id: int) -> None:
+    """Remove the node ID, which has left or failed, from the cluster.
+
+    Refused while it lives, leads partitions, or its log may hold records that are in no object. Another node compacts
+    its objects from then on. A process that starts with this id registers it anew.
+    """
+    answer = source.ask("POST", "/nodes/remove", node=str(node_id))
+    count, heir = answer["inherited"], answer["heir"]
+    inherited = f"; node {heir} compacts its {count:,} object{'s' if count != 1 else ''}" if count else ""
+    click.echo(f"removed node {node_id}{inherited}")
