@@ -34,6 +34,7 @@ from broker.handlers import advertised_apis
 from broker.handlers.dispatch import Dispatcher
 from broker.handlers.internal import INTERNAL_HANDLERS, InternalPort, internal_server
 from broker.logging.levels import LogLevels
+from broker.membership.drain import Drain
 from broker.membership.environment import Environment
 from broker.membership.failover import Failover
 from broker.membership.follower import CatalogFollower, member_of
@@ -315,6 +316,8 @@ def _make_node(
         catalog=catalog,
         storage=storage,
         topics=topics,
+        orders=orders,
+        members=members,
         settings=settings,
         node_epoch=info.epoch,
         now_ms=now_ms,
@@ -394,6 +397,7 @@ def _make_node(
         operations=NodeOperations(
             catalog, follower, failover, node_id=info.node_id, new_leaders=topics.new_leaders, now_ms=now_ms
         ),
+        drain=Drain(orders, topics, members),
         topics=topics,
         moves=moves,
         orders=orders,

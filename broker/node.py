@@ -23,6 +23,7 @@ from broker.configs.group import GroupConfigs
 from broker.fetch_sessions import FetchSessions
 from broker.groups.coordinator import GroupCoordinator
 from broker.logging.levels import LogLevels
+from broker.membership.drain import Drain
 from broker.membership.failover import Failover
 from broker.membership.follower import CatalogFollower
 from broker.membership.lease import LeaseKeeper
@@ -142,6 +143,7 @@ class Node:
     follower: CatalogFollower
     failover: Failover
     operations: NodeOperations
+    drain: Drain
     topics: TopicManager
     moves: TopicMoves
     orders: MoveOrders
@@ -214,6 +216,7 @@ class Node:
             self._watch_storage(),
             self.follower.run(),
             self.failover.run(),
+            self.drain.run(),
             keep_expiring(
                 led_partitions, self.cautious_now_ms, lambda: self.broker_configs.number(PRODUCER_ID_EXPIRATION)
             ),

@@ -5,6 +5,7 @@
     POST /compact        compact all objects; responds after the run, with its summary as JSON
     GET  /compact/plan   the plan of such a run, as JSON
     /topics/...          whole topics: see `broker.admin.topics`
+    /moves...            moves of partitions, and drains of nodes: see `broker.admin.moves`
     /storage/...         stopped streams: see `broker.admin.storage`
     /cluster, /nodes...  the cluster and its nodes: see `broker.admin.cluster`
 
@@ -19,6 +20,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from broker.admin.cluster import ClusterRoutes
 from broker.admin.metrics import prometheus_text, status
+from broker.admin.moves import MoveRoutes
 from broker.admin.responses import Query, Response, Route, json_response, text_response
 from broker.admin.storage import StorageRoutes
 from broker.admin.topics import TopicRoutes
@@ -47,6 +49,7 @@ class AdminServer:
             "/compact": ("POST", self._compact),
             "/compact/plan": ("GET", self._compaction_plan),
             **TopicRoutes(node.moves).routes,
+            **MoveRoutes(node).routes,
             **StorageRoutes(node).routes,
             **ClusterRoutes(node).routes,
         }

@@ -7,9 +7,9 @@ import click
 
 COMMANDS = {
     "serve": "Run a node.",
-    "topic": "Create, list, describe, delete, detach, attach and clone topics of a running node.",
+    "topic": "Create, list, describe, move, delete, detach, attach and clone topics of a running node.",
     "cluster": "Show the state of the whole cluster.",
-    "node": "List the nodes of a cluster, declare one dead, give up its log, remove it.",
+    "node": "List the nodes of a cluster, drain one, declare one dead, give up its log, remove it.",
     "compact": "Compact a node's objects now.",
     "storage": "List and verify a node's objects, and handle stopped partitions.",
     "catalog": "Back up a node's catalog, or rebuild it from the object store.",

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import update_wrapper
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -25,10 +25,6 @@ from broker.settings.model import Settings
 from broker.settings.sources import load
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import NodeInfo
-
-output_option: Final = click.option(
-    "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Form of the output."
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from broker.cli.cluster_source import Source, on_cluster, output_option
+from broker.cli.cluster_source import Source, on_cluster
+from broker.cli.node_drain import drain
+from broker.cli.options import output_option
 
 STYLES: Final = {"UP": "green", "DRAINING": "yellow", "FAILED": "red", "LEFT": "dim"}
 """Colours of the states of nodes, on terminals."""
@@ -16,7 +18,10 @@ STYLES: Final = {"UP": "green", "DRAINING": "yellow", "FAILED": "red", "LEFT": "
 
 @click.group()
 def node() -> None:
-    """List the nodes of a cluster, declare one dead, accept the loss of its log, remove it."""
+    """List the nodes of a cluster, drain one, declare one dead, accept the loss of its log, remove it."""
+
+
+node.add_command(drain)
 
 
 @node.command(name="list", short_help="List the nodes, with their logs.")

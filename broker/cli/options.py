@@ -15,6 +15,9 @@ config_option: Final = click.option(
 data_dir_option: Final = click.option(
     "--data-dir", type=click.Path(path_type=Path), metavar="DIRECTORY", help="The node's data directory."
 )
+output_option: Final = click.option(
+    "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Form of the output."
+)
 
 
 class BadSetting(click.ClickException):

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from broker.cli.client import CommandConnection, connect, describe_topics, error_text, id_text
+from broker.cli.topic_move import move
 from broker.cli.topic_moves import attach, clone, detach, detached
 from protocol.messages.create_topics import (
     CreatableTopic,
@@ -52,10 +53,10 @@ bootstrap_option = click.option(
 
 @click.group()
 def topic() -> None:
-    """Create, list, describe, delete, detach, attach and clone topics of a running node."""
+    """Create, list, describe, move, delete, detach, attach and clone topics of a running node."""
 
 
-for command in (detach, attach, clone, detached):
+for command in (move, detach, attach, clone, detached):
     topic.add_command(command)
 
 

@@ -1,8 +1,9 @@
 """Detaches topics from the cluster, attaches and clones them, while the node serves. No data is copied.
 
 Only the node that leads all partitions of a topic can do this, since it alone can upload what is still in its log: the
-catalog detaches or clones all records that there are. A topic with an open transaction is refused, because it
-would never end in the detached topic or the clone. Each move is one transaction of the catalog. If the node crashes
+catalog detaches or clones all records that there are. So partitions that other nodes lead are moved here first, and
+stay. A topic with an open transaction is refused, because it would never end in the detached topic or the clone. Each
+step is one transaction of the catalog. If the node crashes
 before the commit, nothing has changed; after it, all of the topic's records are in objects.
 """
 
@@ -10,16 +11,18 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from broker.cluster.members import Members
 from broker.partitions.snapshot import decode_snapshot
 from broker.settings.model import Settings
 from broker.settings.stores import store_names
 from broker.topics.manager import TopicManager
+from broker.topics.orders import MoveOrders, Place
 from broker.topics.topic import Topic, TopicLeaving
 from protocol.errors import ErrorCode, KafkaError
 from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import DetachedTopic, TopicInfo
+from s3stream.catalog.values import DetachedTopic, MoveReason, TopicInfo
 from s3stream.engine import S3Stream
-from s3stream.errors import AlreadyExists, EndMoved
+from s3stream.errors import AlreadyExists, EndMoved, NodeUnavailable
 from s3stream.model import StreamInfo
 
 CLONE_ATTEMPTS: Final = 10
@@ -35,6 +38,8 @@ class TopicMoves:
         catalog: Catalog,
         storage: S3Stream,
         topics: TopicManager,
+        orders: MoveOrders,
+        members: Members,
         settings: Settings,
         node_epoch: int,
         now_ms: Callable[[], int],
@@ -43,6 +48,8 @@ class TopicMoves:
         self._catalog = catalog
         self._storage = storage
         self._topics = topics
+        self._orders = orders
+        self._members = members
         self._settings = settings
         self._node_id = settings.node.node_id
         self._node_epoch = node_epoch
@@ -53,6 +60,7 @@ class TopicMoves:
 
     async def detach(self, name: str) -> Topic:
         """Upload all of a topic and remove it from the cluster. Its objects stay until it is attached and deleted."""
+        await self._gather(name)
         async with self._topics.changing():
             topic = self._movable(name)
             await self._flush()  # uploads most of it while the topic still accepts appends
@@ -109,6 +117,7 @@ class TopicMoves:
 
     async def clone(self, name: str, new_name: str) -> Topic:
         """Create a topic with the records that `name` has now. Later changes to one do not affect the other."""
+        await self._gather(name)
         async with self._topics.changing():
             topic = self._movable(name)
             self._check_new(new_name, len(topic.partitions), topic.info.configs)
@@ -155,6 +164,42 @@ class TopicMoves:
                 ErrorCode.REQUEST_TIMED_OUT, f"What is in the log could not be uploaded within {limit_ms} ms."
             ) from None
 
+    async def _gather(self, name: str) -> None:
+        """Let this node lead all partitions of a topic. Raises KafkaError if it does not within a limit."""
+        topic = self._topics.get(name)
+        elsewhere = (
+            {}
+            if topic is None
+            else {
+                Place(name, info.index): self._node_id
+                for info, partition in zip(topic.info.partitions, topic.partitions, strict=True)
+                if partition is None
+            }
+        )
+        if topic is None or topic.info.internal or not elsewhere:
+            return
+        for place in elsewhere:
+            leader = topic.info.partitions[place.partition].leader
+            if self._members.get(leader) is None:
+                raise KafkaError(
+                    ErrorCode.LEADER_NOT_AVAILABLE,
+                    f"Partition {place} is led by node {leader}, which is not running: try again when it is led.",
+                )
+        limit_ms = self._settings.node.stop_upload_timeout_ms
+        try:
+            await self._orders.request(elsewhere, MoveReason.GATHERING)
+        except NodeUnavailable as error:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{error}. Send the request to another node.") from None
+        progress = await self._orders.wait(elsewhere, limit_ms / 1000)
+        if progress.moving:
+            await self._orders.cancel(progress.moving)
+            progress = self._orders.progress(elsewhere)
+        for place, reason in progress.failed.items():
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"Partition {place} could not be moved to node {self._node_id} within {limit_ms} ms: {reason}",
+            )
+
     # checks
 
     def _movable(self, name: str) -> Topic:
@@ -167,8 +212,7 @@ class TopicMoves:
             if partition is None:
                 raise KafkaError(
                     ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                    f"Partition {name}-{info.index} is led by node {info.leader}. Send the request to a node that "
-                    "leads all partitions.",
+                    f"Partition {name}-{info.index} is led by node {info.leader}, which it was moved to meanwhile.",
                 )
             if partition.stream.error is not None:
                 raise KafkaError(

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, update
 
 from broker.node import Node
 from s3stream.catalog.database import Database
-from s3stream.catalog.orders import settle_orders
+from s3stream.catalog.orders import list_moves, settle_orders
 from s3stream.catalog.rows import next_change
 from s3stream.catalog.schema import streams
 from s3stream.catalog.values import MoveOrder
@@ -51,6 +51,8 @@ async def _carry_out(node: Node, database: Database) -> None:
 def _hand_over(connection: Connection, orders: Sequence[MoveOrder]) -> None:
     change = next_change(connection)
     for order in orders:
+        if order not in list_moves(connection):
+            continue  # it has failed, or was replaced
         values = {"leader": order.to_node, "leader_epoch": streams.c.leader_epoch + 1, "epoch": streams.c.epoch + 1}
         free = {"node_id": -1, "wal_id": "", "changed": change}
         connection.execute(update(streams).where(streams.c.stream_id == order.stream_id).values(**values, **free))

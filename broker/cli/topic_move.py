@@ -1,0 +1,58 @@
+"""`anabranch topic move`: partitions move to a node."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from broker.cli.admin_port import AdminPort, on_node
+from broker.cli.options import output_option
+from broker.cli.progress import watch
+
+
+def _parse(text: str) -> tuple[str, str]:
+    """Return the topic and the text of its partitions, empty for all."""
+    topic, colon, partitions = text.partition(":")
+    if not topic or (colon and not all(each.isdecimal() for each in partitions.split(","))):
+        raise click.BadParameter(f"expected TOPIC or TOPIC:PARTITION,..., found {text!r}", param_hint="TOPIC")
+    return topic, partitions
+
+
+@click.command(short_help="Move partitions to a node.")
+@click.argument("places", metavar="TOPIC[:PARTITION,...]...", nargs=-1, required=True)
+@click.option("--to", "node_id", metavar="NODE", type=click.IntRange(0), required=True, help="Node that shall lead.")
+@output_option
+@on_node
+def move(node: AdminPort, places: Sequence[str], node_id: int, output: str) -> None:
+    """Move topics, or some of their partitions, to the node NODE, and wait until it leads them.
+
+    Producers and consumers continue without an error. Interrupting this command does not end the moves. The node
+    becomes the preferred leader: an election brings the partitions back to it after they were elsewhere.
+    """
+    orders = [{"to": str(node_id), "topic": topic, "partitions": text} for topic, text in map(_parse, places)]
+    for asked in orders:
+        node.ask("POST", "/moves/request", **asked)
+
+    def found() -> Sequence[Mapping[str, Any]]:
+        return [node.ask("GET", "/moves/progress", **asked) for asked in orders]
+
+    def left() -> int:
+        return sum(len(each["moving"]) for each in found())
+
+    watch("moving partitions", sum(len(each["moving"]) for each in found()), left)
+    ended = found()
+    failed = {
+        f"{asked['topic']}-{partition}": reason
+        for asked, each in zip(orders, ended, strict=True)
+        for partition, reason in each["failed"].items()
+    }
+    moved = sum(len(each["done"]) for each in ended)
+    if output == "json":
+        click.echo(json.dumps({"to": node_id, "led": moved, "failed": failed}, indent=2))
+    else:
+        click.echo(f"node {node_id} leads {moved:,} partition{'s' if moved != 1 else ''}")
+        for partition, reason in failed.items():
+            click.echo(f"{partition} was not moved: {reason}", err=True)
+    if failed:
+        raise SystemExit(1)
