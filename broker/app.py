@@ -33,6 +33,9 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.handlers import advertised_apis
 from broker.handlers.dispatch import Dispatcher
 from broker.handlers.internal import INTERNAL_HANDLERS, InternalPort, internal_server
+from broker.handover.orders import BEAT_AGE_S, MoveOrders
+from broker.handover.source import PartitionSource
+from broker.handover.target import PartitionTarget
 from broker.logging.levels import LogLevels
 from broker.membership.environment import Environment
 from broker.membership.failover import Failover
@@ -317,6 +320,17 @@ def _make_node(
         now_ms=now_ms,
         new_topic_id=lambda: environment.new_uuid().bytes,
     )
+    follower = CatalogFollower(
+        catalog,
+        members,
+        topics,
+        configs,
+        seen=opened.seen_change,
+        nodes=opened.nodes,
+        on_nodes_changed=opened.lease.beat_soon,
+        on_lost=failure.report,
+    )
+    source = PartitionSource(catalog, storage, topics, peers, may_seal=lambda: follower.pulse_age_s <= BEAT_AGE_S)
     manifests = ManifestKeeper(
         catalog=catalog,
         store=opened.stores[settings.objects.store],
@@ -336,16 +350,6 @@ def _make_node(
         pace=storage.background,
     )
     compaction_context, compaction, cleaning = _make_compaction(opened, topics, cautious)
-    follower = CatalogFollower(
-        catalog,
-        members,
-        topics,
-        configs,
-        seen=opened.seen_change,
-        nodes=opened.nodes,
-        on_nodes_changed=opened.lease.beat_soon,
-        on_lost=failure.report,
-    )
     recovery = LogRecovery(
         catalog=catalog,
         stores=opened.stores,
@@ -390,6 +394,15 @@ def _make_node(
         failover=failover,
         topics=topics,
         moves=moves,
+        orders=MoveOrders(
+            catalog,
+            topics,
+            source,
+            node_id=info.node_id,
+            beat_age_s=lambda: follower.pulse_age_s,
+            spawn=tasks.spawn,
+        ),
+        target=PartitionTarget(catalog, storage, topics, tasks.spawn),
         groups=groups,
         transactions=transactions,
         markers=markers,

@@ -22,6 +22,8 @@ from broker.configs.features import Features
 from broker.configs.group import GroupConfigs
 from broker.fetch_sessions import FetchSessions
 from broker.groups.coordinator import GroupCoordinator
+from broker.handover.orders import MoveOrders
+from broker.handover.target import PartitionTarget
 from broker.logging.levels import LogLevels
 from broker.membership.failover import Failover
 from broker.membership.follower import CatalogFollower
@@ -141,6 +143,10 @@ class Node:
     failover: Failover
     topics: TopicManager
     moves: TopicMoves
+    orders: MoveOrders
+    """Moves of partitions to other nodes."""
+    target: PartitionTarget
+    """Partitions that are received from other nodes."""
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     markers: MarkerWriter
@@ -210,6 +216,7 @@ class Node:
             self._watch_storage(),
             self.follower.run(),
             self.failover.run(),
+            self.orders.run(),
             keep_expiring(
                 led_partitions, self.cautious_now_ms, lambda: self.broker_configs.number(PRODUCER_ID_EXPIRATION)
             ),
@@ -294,6 +301,8 @@ class Node:
         """
         began = time.perf_counter()
         await self.stop_accepting()
+        await self.orders.close()
+        await self.target.close()
         self.groups.close()
         self.transactions.close()
         cut_off = await self.server.drain(self.settings.node.drain_timeout_ms)

@@ -127,8 +127,8 @@ class MoveModel:
                 (self.open_as_leader, list(self.processes)),
                 (self.crash, list(self.processes)),
                 (self.restart, IDS),
-                (self.take_over, IDS),
-                (self.recover, list(self.recoveries)),
+                *[(self.take_over, sealed or IDS)] * 2,
+                *[(self.recover, list(self.recoveries))] * 2,
                 (self.give_up, [key for key in IDS if key not in self.processes]),
             )
             action, candidates = self.random.choice([each for each in actions if each[1]])
