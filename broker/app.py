@@ -33,6 +33,9 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.handlers import advertised_apis
 from broker.handlers.dispatch import Dispatcher
 from broker.handlers.internal import INTERNAL_HANDLERS, InternalPort, internal_server
+from broker.handover.orders import BEAT_AGE_S, MoveOrders
+from broker.handover.source import PartitionSource
+from broker.handover.target import PartitionTarget
 from broker.logging.levels import LogLevels
 from broker.membership.drain import Drain
 from broker.membership.environment import Environment
@@ -57,8 +60,8 @@ from broker.settings.package_settings import compaction_settings, gc_settings, s
 from broker.telemetry.clients import ClientMetrics
 from broker.topics.compaction import make_cleaning
 from broker.topics.manager import TopicManager
+from broker.topics.move_requests import MoveRequests
 from broker.topics.moves import TopicMoves
-from broker.topics.orders import MoveOrders
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.marker_router import MarkerRouter
 from broker.transactions.markers import MarkerWriter
@@ -311,18 +314,29 @@ def _make_node(
         now_ms=now_ms,
         next_producer_id=producer_ids.next,
     )
-    orders = MoveOrders(catalog=catalog, topics=topics, now_ms=now_ms)
+    move_requests = MoveRequests(catalog=catalog, topics=topics, now_ms=now_ms)
     moves = TopicMoves(
         catalog=catalog,
         storage=storage,
         topics=topics,
-        orders=orders,
+        requests=move_requests,
         members=members,
         settings=settings,
         node_epoch=info.epoch,
         now_ms=now_ms,
         new_topic_id=lambda: environment.new_uuid().bytes,
     )
+    follower = CatalogFollower(
+        catalog,
+        members,
+        topics,
+        configs,
+        seen=opened.seen_change,
+        nodes=opened.nodes,
+        on_nodes_changed=opened.lease.beat_soon,
+        on_lost=failure.report,
+    )
+    source = PartitionSource(catalog, storage, topics, peers, may_seal=lambda: follower.pulse_age_s <= BEAT_AGE_S)
     manifests = ManifestKeeper(
         catalog=catalog,
         store=opened.stores[settings.objects.store],
@@ -342,16 +356,6 @@ def _make_node(
         pace=storage.background,
     )
     compaction_context, compaction, cleaning = _make_compaction(opened, topics, cautious)
-    follower = CatalogFollower(
-        catalog,
-        members,
-        topics,
-        configs,
-        seen=opened.seen_change,
-        nodes=opened.nodes,
-        on_nodes_changed=opened.lease.beat_soon,
-        on_lost=failure.report,
-    )
     recovery = LogRecovery(
         catalog=catalog,
         stores=opened.stores,
@@ -397,10 +401,19 @@ def _make_node(
         operations=NodeOperations(
             catalog, follower, failover, node_id=info.node_id, new_leaders=topics.new_leaders, now_ms=now_ms
         ),
-        drain=Drain(orders, topics, members),
+        drain=Drain(move_requests, topics, members),
         topics=topics,
         moves=moves,
-        orders=orders,
+        move_requests=move_requests,
+        orders=MoveOrders(
+            catalog,
+            topics,
+            source,
+            node_id=info.node_id,
+            beat_age_s=lambda: follower.pulse_age_s,
+            spawn=tasks.spawn,
+        ),
+        target=PartitionTarget(catalog, storage, topics, tasks.spawn),
         groups=groups,
         transactions=transactions,
         markers=markers,

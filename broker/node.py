@@ -22,6 +22,8 @@ from broker.configs.features import Features
 from broker.configs.group import GroupConfigs
 from broker.fetch_sessions import FetchSessions
 from broker.groups.coordinator import GroupCoordinator
+from broker.handover.orders import MoveOrders
+from broker.handover.target import PartitionTarget
 from broker.logging.levels import LogLevels
 from broker.membership.drain import Drain
 from broker.membership.failover import Failover
@@ -35,8 +37,8 @@ from broker.settings.memory import MemoryPlan
 from broker.settings.model import Settings
 from broker.telemetry.clients import ClientMetrics
 from broker.topics.manager import TopicManager
+from broker.topics.move_requests import MoveRequests
 from broker.topics.moves import TopicMoves
-from broker.topics.orders import MoveOrders
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerWriter
 from broker.transactions.producer_ids import ProducerIds
@@ -146,7 +148,12 @@ class Node:
     drain: Drain
     topics: TopicManager
     moves: TopicMoves
+    move_requests: MoveRequests
+    """Orders to move partitions, of any node, asked for through this one."""
     orders: MoveOrders
+    """Moves of partitions to other nodes."""
+    target: PartitionTarget
+    """Partitions that are received from other nodes."""
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     markers: MarkerWriter
@@ -217,6 +224,7 @@ class Node:
             self.follower.run(),
             self.failover.run(),
             self.drain.run(),
+            self.orders.run(),
             keep_expiring(
                 led_partitions, self.cautious_now_ms, lambda: self.broker_configs.number(PRODUCER_ID_EXPIRATION)
             ),
@@ -301,6 +309,8 @@ class Node:
         """
         began = time.perf_counter()
         await self.stop_accepting()
+        await self.orders.close()
+        await self.target.close()
         self.groups.close()
         self.transactions.close()
         cut_off = await self.server.drain(self.settings.node.drain_timeout_ms)

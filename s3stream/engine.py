@@ -20,6 +20,7 @@ from typing import Self
 import structlog
 
 from s3stream.append.admission import Admission, AdmissionState
+from s3stream.append.handover import StreamHandovers
 from s3stream.append.journal import Journal
 from s3stream.append.log_cache import LogCache
 from s3stream.append.recovery import StoppedStream
@@ -124,6 +125,8 @@ class S3Stream:
             stats=self.stats,
             default_store=default_store,
         )
+        self.handovers = StreamHandovers(journal, self.wal_trimmer, self._streams)
+        """Streams on their way to and from other nodes."""
         self._pipeline = UploadPipeline(
             journal=journal,
             wal_trimmer=self.wal_trimmer,

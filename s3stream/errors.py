@@ -11,6 +11,14 @@ class StorageFull(StorageError):
     """No room for the append until an upload has freed some. Nothing was appended; the caller waits and retries."""
 
 
+class StreamSealed(StorageFull):
+    """The stream is being handed over to another node. Nothing was appended: wait for the outcome, and repeat."""
+
+
+class HandoverRefused(StorageError):
+    """A stream cannot be handed over, or received, at the moment. Nothing has changed."""
+
+
 class AppendTooLarge(StorageError):
     """The append is larger than the WAL ever accepts. Nothing was appended; waiting does not help."""
 

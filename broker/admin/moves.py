@@ -16,7 +16,7 @@ from typing import Any
 
 from broker.admin.responses import Query, Response, Route, json_response, text_response
 from broker.node import Node
-from broker.topics.orders import Place
+from broker.topics.move_requests import Place
 from protocol.errors import ErrorCode, KafkaError
 from s3stream.catalog.values import MoveReason
 from s3stream.errors import NodeUnavailable, NotFound, StorageError
@@ -57,11 +57,11 @@ class MoveRoutes:
         if self._node.members.get(node_id) is None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node {node_id} is not running.")
         places = self._places(query)
-        await self._node.orders.request(dict.fromkeys(places, node_id), MoveReason.OPERATOR)
+        await self._node.move_requests.request(dict.fromkeys(places, node_id), MoveReason.OPERATOR)
         return {"to": node_id, "topic": query["topic"], "partitions": [place.partition for place in places]}
 
     async def _progress(self, query: Query) -> Any:
-        progress = self._node.orders.progress(dict.fromkeys(self._places(query), _number(query["to"])))
+        progress = self._node.move_requests.progress(dict.fromkeys(self._places(query), _number(query["to"])))
         return {
             "done": [place.partition for place in progress.done],
             "moving": [place.partition for place in progress.moving],
@@ -77,7 +77,7 @@ class MoveRoutes:
         indexes = [_number(each) for each in wanted.split(",")] if wanted else range(len(topic.info.partitions))
         places = [Place(name, index) for index in dict.fromkeys(indexes)]
         for place in places:
-            self._node.orders.info(place)
+            self._node.move_requests.info(place)
         return places
 
     async def _drain(self, query: Query) -> Any:
@@ -88,16 +88,16 @@ class MoveRoutes:
         others = [each for each in members.living() if each.node_id != node_id and each.node_id not in members.draining]
         if not others:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"No other node could lead the partitions of node {node_id}.")
-        await self._node.orders.set_draining(node_id, draining=True)
+        await self._node.move_requests.set_draining(node_id, draining=True)
         return await self._drain_progress(query)
 
     async def _cancel_drain(self, query: Query) -> Any:
-        await self._node.orders.set_draining(_number(query["node"]), draining=False)
+        await self._node.move_requests.set_draining(_number(query["node"]), draining=False)
         return await self._drain_progress(query)
 
     async def _drain_progress(self, query: Query) -> Any:
         node_id = _number(query["node"])
-        led = self._node.orders.led_by(node_id)
+        led = self._node.move_requests.led_by(node_id)
         return {
             "node": node_id,
             "draining": node_id in self._node.members.draining,

@@ -7,7 +7,7 @@ messages. Partitions are refused one by one; those that are not are ordered toge
 from broker.handlers.topic_checks import check_replicas
 from broker.net.exchange import Exchange
 from broker.node import Node
-from broker.topics.orders import Place
+from broker.topics.move_requests import Place
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -59,9 +59,9 @@ async def _order(node: Node, wanted: dict[Place, int], cancelled: list[Place]) -
     """Give and cancel orders. Returns the error of the whole request."""
     try:
         if wanted:
-            await node.orders.request(wanted, MoveReason.REASSIGNMENT)
+            await node.move_requests.request(wanted, MoveReason.REASSIGNMENT)
         if cancelled:
-            await node.orders.cancel(cancelled)
+            await node.move_requests.cancel(cancelled)
     except KafkaError as error:  # a topic was deleted meanwhile
         return error.code, error.message
     except NodeUnavailable as error:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from broker.handlers.leadership import leadership_of
 from broker.net.exchange import Exchange
 from broker.node import Node
-from broker.topics.orders import Place
+from broker.topics.move_requests import Place
 from broker.topics.topic import Topic
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.elect_leaders import (
@@ -41,7 +41,7 @@ async def handle(node: Node, request: ElectLeadersRequest, _exchange: Exchange) 
         for name, indexes in wanted
         for index in indexes
     }
-    needed = {place: node.orders.info(place).preferred for place, result in results.items() if result is None}
+    needed = {place: node.move_requests.info(place).preferred for place, result in results.items() if result is None}
     elected = await _elect(node, needed, request.timeout_ms / 1000) if needed else {}
     return ElectLeadersResponse(
         replica_election_results=[
@@ -89,12 +89,12 @@ def _judge_preferred(node: Node, topic: Topic, index: int) -> PartitionResult | 
 async def _elect(node: Node, wanted: dict[Place, int], timeout_s: float) -> dict[Place, PartitionResult]:
     """Move partitions to their preferred leaders."""
     try:
-        await node.orders.request(wanted, MoveReason.ELECTION)
+        await node.move_requests.request(wanted, MoveReason.ELECTION)
     except KafkaError as error:  # a topic was deleted meanwhile
         return {place: _result(place.partition, error.code, error.message) for place in wanted}
     except StorageError as error:
         return {place: _result(place.partition, ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) for place in wanted}
-    progress = await node.orders.wait(wanted, timeout_s)
+    progress = await node.move_requests.wait(wanted, timeout_s)
     return {
         **{place: _result(place.partition, ErrorCode.NONE) for place in progress.done},
         **{

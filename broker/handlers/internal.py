@@ -1,4 +1,4 @@
-"""The internal port: other nodes authenticate themselves there, and send WriteTxnMarkers and AddPartitionsToTxn.
+"""The internal port: other nodes authenticate themselves there, write markers, verify transactions, move partitions.
 
 A connection begins with Hello and Authenticate (`broker.cluster.handshake`), in small frames and in limited time.
 Whatever else arrives closes it, with one line in the log that says why. Then its requests are served side by side, as
@@ -6,28 +6,32 @@ long as no later life of the sender is known.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from broker.cluster.handshake import NONCE_BYTES, STRANGER_BYTES_MAX, Role, is_proof, make_proof
 from broker.cluster.links import CALLS_MAX, REQUEST_BYTES_MAX
 from broker.cluster.members import Members
-from broker.handlers import HANDLERS, Handler
+from broker.handlers import HANDLERS, Handler, HandlerFunction
 from broker.handlers.add_partitions_to_txn import BATCH_VERSION
 from broker.net.connection import Connection
 from broker.net.exchange import Exchange, Peer
 from broker.net.server import Server
+from broker.node import Node
 from broker.settings.area import MIB
 from broker.settings.client_areas import NetworkSettings
 from broker.settings.memory import MemorySizes
 from protocol.codec import decode_exact
 from protocol.errors import ProtocolError
 from protocol.messages import add_partitions_to_txn, write_txn_markers
-from protocol.messages.internal import authenticate, hello
+from protocol.messages.internal import authenticate, hand_over, hello, prepare_move
 from protocol.messages.internal.authenticate import AuthenticateRequest, AuthenticateResponse
+from protocol.messages.internal.hand_over import HandOverRequest, HandOverResponse
 from protocol.messages.internal.hello import HelloRequest, HelloResponse
+from protocol.messages.internal.prepare_move import PrepareMoveRequest, PrepareMoveResponse
+from protocol.registry import INTERNAL_APIS
 from wal.interface import Buffer
 
 SWEEP_S: Final = 2.5
@@ -37,9 +41,27 @@ CONNECTIONS_MAX: Final = 1000
 CONNECTIONS_PER_ADDRESS_MAX: Final = 100
 CONNECTION_BYTES_MAX: Final = 4 * MIB
 NODE_BYTES_MAX: Final = 16 * MIB
+
+
+def _internal(key: int, function: HandlerFunction) -> Handler:
+    api = INTERNAL_APIS[key]
+    return Handler(api, api.min_version, api.max_version, function)
+
+
+def _prepare_move(node: Node, request: PrepareMoveRequest, _: Exchange) -> PrepareMoveResponse:
+    return node.target.prepare(request)
+
+
+def _hand_over(node: Node, request: HandOverRequest, exchange: Exchange) -> Coroutine[Any, Any, HandOverResponse]:
+    assert exchange.peer is not None, "only authenticated nodes are served"
+    return node.target.take(request, exchange.peer)
+
+
 INTERNAL_HANDLERS: Final[Mapping[int, Handler]] = {
     write_txn_markers.KEY: HANDLERS[write_txn_markers.KEY],
     add_partitions_to_txn.KEY: replace(HANDLERS[add_partitions_to_txn.KEY], min_version=BATCH_VERSION),
+    prepare_move.KEY: _internal(prepare_move.KEY, _prepare_move),
+    hand_over.KEY: _internal(hand_over.KEY, _hand_over),
 }
 """The APIs that nodes send to each other. Only their versions for brokers."""
 

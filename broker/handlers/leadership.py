@@ -31,10 +31,11 @@ class Leadership:
 def leadership_of(node: Node, topic: Topic, index: int) -> Leadership:
     """Return the leadership of a partition that exists.
 
-    This node serves what it has open without an error. Another node serves what it leads and has open while it lives.
+    This node serves what it has open without an error, also while it hands it over. Another node serves what it leads
+    and has open while it lives.
     """
     partition = topic.partitions[index]
-    if partition is not None and partition.stream.error is None:
+    if partition is not None and (partition.stream.error is None or partition.stream.is_sealed):
         return Leadership(node.members.own, partition.leader_epoch, (node.node_id,))
     info = topic.info.partitions[index]
     epoch = info.leader_epoch if partition is None else max(info.leader_epoch, partition.leader_epoch)

@@ -9,7 +9,7 @@ Meanwhile the connection starts no other request, so that batches keep the order
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from broker.cluster.members import Member
@@ -41,7 +41,7 @@ from protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from s3stream.errors import StorageError, StorageFull
+from s3stream.errors import StorageError, StorageFull, StreamSealed
 from wal.interface import Durable, WalError
 
 TOPIC_IDS_SINCE = 13
@@ -51,6 +51,8 @@ LEADERS_SINCE = 10
 ADDS_TO_TRANSACTION_SINCE = 12
 """First version in which a transactional batch adds its partition to the transaction (KIP-890, part 2)."""
 _ADD_AND_RETRY = frozenset({ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.CONCURRENT_TRANSACTIONS})
+SEALED_S = 3.0
+"""Longest wait for the end of a partition's move to another node."""
 VERIFICATIONS_MAX = 5
 """Verifications of a batch whose answers a marker may overtake, before the client is told to try again."""
 
@@ -92,6 +94,8 @@ class _ProduceCall:
         "_preparation",
         "_prepared",
         "_results",
+        "_sealed",
+        "_sealed_until_s",
         "_transactional_id",
         "_verification",
         "_verifications",
@@ -117,6 +121,10 @@ class _ProduceCall:
         """Inspection to run in the thread before the next batch can be appended."""
         self._prepared: PreparedBatch | None = None
         """Result of that inspection."""
+        self._sealed: Partition | None = None
+        """Partition whose move has to end before the next batch can be appended."""
+        self._sealed_until_s: float | None = None
+        """End of the time for which the request waits for moves; None if it has not begun."""
         self._next = 0
         self._results: list[PartitionProduceResponse] = []
         self._leaders: dict[int, Member] = {}
@@ -137,6 +145,11 @@ class _ProduceCall:
             topic, data = work[self._next]
             try:
                 result = self._append(topic, data)
+            except StreamSealed:
+                if not self._parks_on_seal(topic, data.index):
+                    self._answer(self._failure(data, ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition is moving"))
+                    continue
+                return False
             except StorageFull:
                 self._needs_flush = self._node.storage.writable
                 return False
@@ -196,6 +209,21 @@ class _ProduceCall:
         if found is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
         return topics.partition_of(found, index)
+
+    def _parks_on_seal(self, topic: TopicProduceData, index: int) -> bool:
+        """Return whether the current batch waits for the end of its partition's move."""
+        now_s = asyncio.get_running_loop().time()
+        if self._sealed_until_s is None:
+            self._sealed_until_s = now_s + SEALED_S
+        self._sealed = self._find(topic, index)
+        return now_s < self._sealed_until_s
+
+    async def _wait_for_move(self, partition: Partition, exchange: Exchange) -> None:
+        """Wait until the partition's move has ended, or for as long as the request may wait for that."""
+        self._sealed = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(self._sealed_until_s), _while_connected(exchange):
+                await partition.stream.until_unsealed()
 
     def _refusal(
         self, topic: TopicProduceData, data: PartitionProduceData, error: KafkaError
@@ -315,6 +343,8 @@ class _ProduceCall:
             try:
                 if self._joining is not None:
                     await self._join_transaction(*self._joining)
+                elif self._sealed is not None:
+                    await self._wait_for_move(self._sealed, exchange)
                 elif self._preparation is not None:
                     await self._prepare(self._preparation, exchange)
                 else:

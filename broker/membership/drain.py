@@ -14,7 +14,7 @@ import structlog
 
 from broker.cluster.members import Members
 from broker.topics.manager import TopicManager
-from broker.topics.orders import MoveOrders, Place
+from broker.topics.move_requests import MoveRequests, Place
 from protocol.errors import KafkaError
 from s3stream.catalog.placement import place_leaders
 from s3stream.catalog.values import MoveOrder, MoveReason, PartitionInfo
@@ -29,8 +29,8 @@ _log = structlog.get_logger("node")
 class Drain:
     """Drains this node whenever the catalog says that it is being drained, while `run` runs."""
 
-    def __init__(self, orders: MoveOrders, topics: TopicManager, members: Members) -> None:
-        self._orders = orders
+    def __init__(self, requests: MoveRequests, topics: TopicManager, members: Members) -> None:
+        self._requests = requests
         self._topics = topics
         self._members = members
         self._node_id = members.own.node_id
@@ -76,7 +76,7 @@ class Drain:
         """Order what this node leads to others, unless it is ordered to one of them already."""
         targets = self.targets()
         led = {
-            place: info for place, info in self._orders.led_by(self._node_id).items() if info.leader == self._node_id
+            place: info for place, info in self._requests.led_by(self._node_id).items() if info.leader == self._node_id
         }
         self._note_failures(led)
         if not led:
@@ -88,7 +88,7 @@ class Drain:
         if free:
             reason = MoveReason.STOP if self._stopping else MoveReason.DRAIN
             self._said = ""
-            await self._orders.request(dict(zip(free, self._place(free, targets), strict=True)), reason)
+            await self._requests.request(dict(zip(free, self._place(free, targets), strict=True)), reason)
         if self._failed and not self._stopping:
             asyncio.get_running_loop().call_later(RETRY_S, self._changed.set)
 
@@ -132,25 +132,26 @@ class Drain:
 
         Returns at once if there is nothing to move, or nobody to take it.
         """
-        if not self._orders.led_by(self._node_id) or not self.targets():
+        if not self._requests.led_by(self._node_id) or not self.targets():
             return
         self._stopping = True
-        before = len(self._orders.led_by(self._node_id))
+        before = len(self._requests.led_by(self._node_id))
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 try:
-                    await self._orders.set_draining(self._node_id, draining=True)
+                    await self._requests.set_draining(self._node_id, draining=True)
                 except StorageError as error:
                     _log.warning("the node stops without moving its partitions", reason=str(error))
                     return
                 while self._moves_go_on():
                     self._progress.clear()
                     await self._progress.wait()
-        _log.info("partitions were moved before the stop", before=before, left=len(self._orders.led_by(self._node_id)))
+        left = len(self._requests.led_by(self._node_id))
+        _log.info("partitions were moved before the stop", moved=before - left, left=left)
 
     def _moves_go_on(self) -> bool:
         """Return whether a partition is still to be moved that has not failed."""
-        led = self._orders.led_by(self._node_id)
+        led = self._requests.led_by(self._node_id)
         return bool(self.targets()) and any(
             info.leader != self._node_id or info.order is None or not info.order.failure for info in led.values()
         )

@@ -52,6 +52,7 @@ class CatalogFollower:
         self._on_nodes_changed = on_nodes_changed
         self._on_lost = on_lost
         self._liveness = Liveness(members.own.node_id)
+        self._pulse_s = 0.0
         self._woken = asyncio.Event()
         self._woken.set()  # for what has changed during the start
 
@@ -59,6 +60,11 @@ class CatalogFollower:
     def version(self) -> int:
         """Number of the last change that was applied."""
         return self._seen
+
+    @property
+    def pulse_age_s(self) -> float:
+        """Time since the last beat that the catalog has answered."""
+        return asyncio.get_running_loop().time() - self._pulse_s
 
     @property
     def beat_s(self) -> float | None:
@@ -82,7 +88,8 @@ class CatalogFollower:
 
     def on_pulse(self, pulse: Pulse) -> None:
         """Take in the beats of all nodes."""
-        self._liveness.observe(pulse.beats, asyncio.get_running_loop().time())
+        self._pulse_s = asyncio.get_running_loop().time()
+        self._liveness.observe(pulse.beats, self._pulse_s)
         self._update_members()
         if pulse.version != self._seen:
             self._woken.set()

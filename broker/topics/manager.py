@@ -24,6 +24,7 @@ from broker.partitions.record_work import RecordWork
 from broker.settings.model import Settings
 from broker.settings.stores import store_names
 from broker.topics.creation import TopicCreation, TopicSpec
+from broker.topics.places import with_leader, without_older
 from broker.topics.topic import Topic, TopicLeaving
 from broker.topics.topic_map import TopicMap
 from protocol.errors import ErrorCode, KafkaError
@@ -417,6 +418,7 @@ class TopicManager(TopicMap):
 
     async def _follow(self, topic: Topic, info: TopicInfo) -> None:
         """Apply the configs, added partitions, leaders and owners that the topic has in the catalog."""
+        info = without_older(info, topic.info)
         closing = [
             partition
             for each, partition in zip(info.partitions, topic.partitions, strict=False)
@@ -429,12 +431,36 @@ class TopicManager(TopicMap):
         for partition in closing:
             await self._close(partition)
         await self._open_added(topic, info)
+        info = without_older(info, topic.info)  # a move may have ended meanwhile
         opening = [each for each in info.partitions if topic.partitions[each.index] is None and self._opens(each)]
         moved = topic.info.partitions != info.partitions
         topic.info = replace(info, configs=topic.info.configs)
         await self._open([(topic, each) for each in opening])
         if moved or opening:
             self._note_change()
+
+    # moves of partitions between living nodes: both ends know the outcome before they have read it as a change
+
+    def serve_received(self, topic_id: bytes, index: int, stream: Stream) -> bool:
+        """Serve a partition whose stream has come from another node; False if its topic is gone."""
+        topic = self._by_id.get(topic_id) or self._being_removed.get(topic_id)
+        if topic is None:
+            return False
+        assert topic.partitions[index] is None, "a stream that is being received is not opened"
+        topic.partitions[index] = self._new_partition(topic, index, stream)
+        self._note_place(topic, index, self._node_id, stream.leader_epoch)
+        return True
+
+    def note_moved(self, partition: Partition, leader: int) -> None:
+        """Serve a partition no longer: another node leads it, by a move that this node has made."""
+        topic = self._by_id.get(partition.topic_id) or self._being_removed.get(partition.topic_id)
+        if topic is not None and topic.partitions[partition.index] is partition:
+            topic.partitions[partition.index] = None
+            self._note_place(topic, partition.index, leader, partition.leader_epoch + 1)
+
+    def _note_place(self, topic: Topic, index: int, leader: int, leader_epoch: int) -> None:
+        topic.info = with_leader(topic.info, index, leader, leader_epoch)
+        self._note_change()
 
     # steps of changes
 
@@ -495,6 +521,8 @@ class TopicManager(TopicMap):
 
     def _opens(self, partition: PartitionInfo) -> bool:
         """Return whether to open it here: this node leads it, and no other one may have records of it in its log."""
+        if self._storage.handovers.is_receiving(partition.stream_id):
+            return False
         return {partition.leader, partition.owner} <= {self._node_id, -1}
 
     def _new_topic(self, info: TopicInfo) -> Topic:

@@ -16,7 +16,7 @@ from broker.partitions.snapshot import decode_snapshot
 from broker.settings.model import Settings
 from broker.settings.stores import store_names
 from broker.topics.manager import TopicManager
-from broker.topics.orders import MoveOrders, Place
+from broker.topics.move_requests import MoveRequests, Place
 from broker.topics.topic import Topic, TopicLeaving
 from protocol.errors import ErrorCode, KafkaError
 from s3stream.catalog.catalog import Catalog
@@ -38,7 +38,7 @@ class TopicMoves:
         catalog: Catalog,
         storage: S3Stream,
         topics: TopicManager,
-        orders: MoveOrders,
+        requests: MoveRequests,
         members: Members,
         settings: Settings,
         node_epoch: int,
@@ -48,7 +48,7 @@ class TopicMoves:
         self._catalog = catalog
         self._storage = storage
         self._topics = topics
-        self._orders = orders
+        self._requests = requests
         self._members = members
         self._settings = settings
         self._node_id = settings.node.node_id
@@ -187,13 +187,13 @@ class TopicMoves:
                 )
         limit_ms = self._settings.node.stop_upload_timeout_ms
         try:
-            await self._orders.request(elsewhere, MoveReason.GATHERING)
+            await self._requests.request(elsewhere, MoveReason.GATHERING)
         except NodeUnavailable as error:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{error}. Send the request to another node.") from None
-        progress = await self._orders.wait(elsewhere, limit_ms / 1000)
+        progress = await self._requests.wait(elsewhere, limit_ms / 1000)
         if progress.moving:
-            await self._orders.cancel(progress.moving)
-            progress = self._orders.progress(elsewhere)
+            await self._requests.cancel(progress.moving)
+            progress = self._requests.progress(elsewhere)
         for place, reason in progress.failed.items():
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT,

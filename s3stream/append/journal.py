@@ -67,7 +67,7 @@ class Journal:
     def start_run(self, stream_id: int, start_offset: int) -> UploadRun:
         """Return the stream's run in the current block; the first run of a block starts the clock of its age."""
         block = self.cache.current
-        if not block.runs:  # a timer may have run out while its runs were removed
+        if not block.runs or block.age_timer is None:  # a timer may have run out while its runs were removed
             self.sealer.stop_timer()
             loop = get_running_loop()
             block.began_s = loop.time()

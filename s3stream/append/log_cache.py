@@ -17,6 +17,7 @@ small the batches are.
 from asyncio import Future, TimerHandle, get_running_loop
 from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import Iterable
 from typing import Final
 
 from s3stream.errors import StorageError
@@ -143,6 +144,7 @@ class UploadBlock:
         "due",
         "durable",
         "evicted_batches",
+        "holds",
         "order",
         "runs",
         "size_bytes",
@@ -167,6 +169,9 @@ class UploadBlock:
         self.due = False
         """True if a seal is requested."""
         self.committed = False
+        self.holds: list[object] = []
+        """Holds on the WAL (`WalTrimmer.hold`) that end with the commit: records of the block may be older than those
+        of blocks before it."""
         self._uploaded: Future[None] | None = None
         """Done when the block is committed and the WAL trimmed, or with the error that stopped the upload."""
         self.age_timer: TimerHandle | None = None
@@ -245,6 +250,8 @@ class LogCache:
         self._stats = stats
         self.current = UploadBlock()
         self.streams: dict[int, StreamRuns] = {}
+        self.sealed_streams: set[int] = set()
+        """Streams that are being handed over. Their runs stay in the current block, and are not uploaded."""
         self.sealed_bytes = 0
         """Bytes sealed and not committed."""
         self.committed_bytes = 0
@@ -281,10 +288,25 @@ class LogCache:
         run.block.size_bytes += run.size_bytes + BATCH_OVERHEAD_BYTES * len(run.batches)
 
     def seal(self) -> UploadBlock:
-        """Close the current block and begin another."""
+        """Close the current block and begin another, which takes over the runs of streams that are handed over."""
         block, self.current = self.current, UploadBlock()
+        kept = self.sealed_streams.intersection(block.runs)
+        if kept:
+            self._carry_over(block, kept)
         self.sealed_bytes += block.size_bytes
         return block
+
+    def _carry_over(self, block: UploadBlock, stream_ids: Iterable[int]) -> None:
+        """Move runs from the block that was just closed to the new one. No batch of either is evicted."""
+        current = self.current
+        current.wal_offset, current.durable = block.wal_offset, block.durable
+        for stream_id in stream_ids:
+            run = current.runs[stream_id] = block.runs.pop(stream_id)
+            run.block = current
+            current.order += [stream_id] * len(run.batches)
+            size_bytes = run.size_bytes + BATCH_OVERHEAD_BYTES * len(run.batches)
+            current.size_bytes += size_bytes
+            block.size_bytes -= size_bytes
 
     def commit(self, block: UploadBlock) -> None:
         """Mark a block as committed in the catalog: from now on `evict` may take it. Blocks are committed in order."""
@@ -310,6 +332,7 @@ class LogCache:
 
     def drop(self, stream_id: int) -> None:
         """Remove all runs of a stream that is deleted, fenced or opened again: they are not uploaded."""
+        self.sealed_streams.discard(stream_id)
         runs = self.streams.pop(stream_id, None)
         if runs is None:
             return

@@ -17,7 +17,7 @@ from s3stream.append.wal_record import encode_reset
 from s3stream.append.wal_trim import WalTrimmer
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import OpenStream
-from s3stream.errors import Discontinuity, StorageError, StorageStopped, StreamFenced
+from s3stream.errors import Discontinuity, HandoverRefused, StorageError, StorageStopped, StreamFenced
 from s3stream.model import StreamBatch, StreamInfo, StreamOwner
 from s3stream.read.stream_reader import StreamReader
 from s3stream.stats import StorageStats
@@ -56,6 +56,10 @@ class StreamRegistry:
         self._stats = stats
         self._default_store = default_store
         self._owner: StreamOwner | None = None
+        self._opening: set[int] = set()
+        """Streams that the catalog is just asked for."""
+        self._receiving: set[int] = set()
+        """Streams whose tails are being received from other nodes (`s3stream.append.handover`)."""
 
     def get(self, stream_id: int) -> Stream | None:
         """Return the stream, or None if it is not open."""
@@ -63,6 +67,12 @@ class StreamRegistry:
 
     def __getitem__(self, stream_id: int) -> Stream:
         return self._streams[stream_id]
+
+    @property
+    def owner(self) -> StreamOwner:
+        """What this engine opens streams as."""
+        assert self._owner is not None, "adopt() comes first"
+        return self._owner
 
     # recovery
 
@@ -100,17 +110,27 @@ class StreamRegistry:
 
         Raises StreamNotFound, StreamHeld, NodeFenced, StorageError.
         """
-        assert self._owner is not None, "adopt() comes first"
+        owner = self.owner
+        if moving := self._receiving.intersection(stream_ids):
+            raise HandoverRefused(f"streams {sorted(moving)} are being received from other nodes")
         if again := [stream_id for stream_id in stream_ids if stream_id in self._streams]:
             raise StorageError(f"streams {again} are open already")
+        self._opening.update(stream_ids)
+        try:
+            opened = await self._open(stream_ids, owner)
+        finally:
+            self._opening.difference_update(stream_ids)
+        return [self._add(item) for item in opened]
+
+    async def _open(self, stream_ids: Sequence[int], owner: StreamOwner) -> Sequence[OpenStream]:
         returning = self._fenced.intersection(stream_ids)
         if returning:
             # A recovery after the opening must not take old records for live ones: first they are void, durably.
             for info in (await self._catalog.get_streams(sorted(returning))).values():
-                await self._void_records(info)
-        opened = await self._catalog.open_streams(stream_ids, self._owner)
+                await self.void_records(info)
+        opened = await self._catalog.open_streams(stream_ids, owner)
         self._fenced -= returning
-        return [self._add(item) for item in opened]
+        return opened
 
     async def open_recovered(self) -> list[Stream]:
         """Open the streams that have live records, for the recovery of a dead node's log.
@@ -163,7 +183,48 @@ class StreamRegistry:
         self.drop(stream_id)
         return ()
 
-    async def _void_records(self, info: StreamInfo) -> None:
+    # being received from another node
+
+    def is_receiving(self, stream_id: int) -> bool:
+        """Return whether the stream's tail is being received: nobody may open the stream then."""
+        return stream_id in self._receiving
+
+    def begin_receiving(self, stream_id: int) -> None:
+        """Note that records of the stream will be in the WAL that are void until `receive`. Raises HandoverRefused."""
+        if stream_id in self._streams or stream_id in self._receiving or stream_id in self._opening:
+            raise HandoverRefused(f"stream {stream_id} is here already")
+        self._receiving.add(stream_id)
+        self._fenced.add(stream_id)
+
+    def end_receiving(self, stream_id: int) -> None:
+        """Note that the stream is not received, or no more. Its records in the WAL stay void."""
+        self._receiving.discard(stream_id)
+
+    def receive(self, item: OpenStream, tail: Sequence[StreamBatch]) -> Stream:
+        """Return a stream that this node owns now, with its tail, which is in the WAL after a RESET."""
+        stream_id = item.info.stream_id
+        self._receiving.discard(stream_id)
+        self._fenced.discard(stream_id)
+        self._cache.drop(stream_id)
+        if tail:
+            run = self._journal.start_run(stream_id, tail[0].base_offset)
+            for batch in tail:
+                run.add(batch)
+            self._cache.count_recovered(run)
+            self._sealer.not_replayed.add(stream_id)
+        return self._add(item)
+
+    def give_away(self, stream: Stream) -> None:
+        """Forget a sealed stream that another node has now: refuse appends and reads, wake those who wait."""
+        stream_id = stream.stream_id
+        self._fenced.add(stream_id)
+        stream.refuse(StreamFenced(f"{stream.label} is led by another node"))
+        self.drop(stream_id)
+        stream.release()
+        if self._streams.get(stream_id) is stream:
+            del self._streams[stream_id]
+
+    async def void_records(self, info: StreamInfo) -> None:
         """Append a record that voids those of the stream that are in the WAL, and wait until it is durable."""
         try:
             appended = self._journal.wal.append((encode_reset(info.stream_id, info.epoch, info.end_offset),))
@@ -176,6 +237,9 @@ class StreamRegistry:
     async def close(self, stream: Stream, *, discard: bool) -> None:
         """Refuse appends, upload the stream's data and forget it; with `discard` (deleted) do not upload."""
         stream_id = stream.stream_id
+        if discard and stream.is_sealed:
+            self.give_away(stream)
+            return
         stream.refuse(StorageStopped(f"stream {stream_id} is closed"))
         if discard:
             self.drop(stream_id)
@@ -212,7 +276,7 @@ class StreamRegistry:
         info = (await self._catalog.get_streams((stream_id,))).get(stream_id)
         if info is not None and not self._wal_trimmer.frees(stream_id, stopped.last_wal_offset):
             # They stay in the WAL until what lies before them is uploaded, or given up: a restart must not find them.
-            await self._void_records(info)
+            await self.void_records(info)
         log.warning("records given up", stream_id=stream_id, records=stopped.record_count, bytes=stopped.size_bytes)
         await self._wal_trimmer.give_up(stream_id)
         stream = self._streams.get(stream_id)

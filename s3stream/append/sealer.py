@@ -75,7 +75,7 @@ class Sealer:
         """
         block = self.cache.current
         upload = self.last_upload
-        if block.runs:
+        if block.runs or block.wal_offset >= 0:  # records of streams that are gone are trimmed, too
             if self.not_replayed and (waiting := await self.find_not_replayed()):
                 raise StorageError(
                     f"streams {sorted(waiting)[:10]} were recovered and not replayed by their owners yet"

@@ -4,6 +4,7 @@ Offsets of a stream, in order: `start_offset` <= `committed_offset` (end of what
 (end of what is durable: only that is served) <= `next_offset` (end of what was appended).
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from s3stream.append.admission import StreamAdmission
@@ -19,6 +20,7 @@ from s3stream.errors import (
     StorageFull,
     StorageStopped,
     StreamFenced,
+    StreamSealed,
 )
 from s3stream.model import BATCH_OVERHEAD_BYTES, ReadResult, StreamBatch
 from s3stream.read.stream_reader import StreamReader
@@ -45,6 +47,7 @@ class Stream(StreamAdmission):
         "_snapshot_source",
         "_stats",
         "_trimmer",
+        "_unsealed",
         "committed_offset",
         "confirmed_offset",
         "epoch",
@@ -82,6 +85,8 @@ class Stream(StreamAdmission):
         self._run: UploadRun | None = None
         self._snapshot_source: Callable[[], bytes] | None = None
         self._is_replayed = not recovered
+        self._unsealed: asyncio.Event | None = None
+        """Set when the outcome of the handover is known; None unless the stream is sealed."""
         self.stream_id = info.stream_id
         self.epoch = info.epoch
         self.leader_epoch = opened.leader_epoch
@@ -109,6 +114,55 @@ class Stream(StreamAdmission):
     def snapshot_source(self, source: Callable[[], bytes] | None) -> None:
         self._snapshot_source = source
         self._mark_replayed()
+
+    # being handed over to another node
+
+    @property
+    def is_sealed(self) -> bool:
+        """True while the stream is being handed over to another node, and the outcome is not known."""
+        return self._unsealed is not None
+
+    def seal(self) -> None:
+        """Refuse appends with StreamSealed until `unseal` or `release`. The stream refuses nothing yet."""
+        assert self.error is None, "the caller has checked that"
+        self.refuse(StreamSealed(f"{self.label} is being handed over to another node"))
+        self._unsealed = asyncio.Event()
+
+    def unseal(self, epoch: int) -> None:
+        """Accept appends again, under `epoch`."""
+        self.epoch = epoch
+        self.accept(StreamSealed)
+        self._end_seal()
+
+    async def until_unsealed(self) -> None:
+        """Return when the stream accepts appends again, or is this node's no more; at once if it is not sealed."""
+        if self._unsealed is not None:
+            await self._unsealed.wait()
+
+    def _end_seal(self) -> None:
+        if self._unsealed is not None:
+            self._unsealed.set()
+            self._unsealed = None
+
+    @property
+    def tail(self) -> Sequence[StreamBatch]:
+        """The batches of the current block. For a sealed stream: all that is past the committed end."""
+        run = self._runs.runs[-1] if self._runs.runs else None
+        return run.batches if run is not None and run.block is self._journal.cache.current else ()
+
+    async def until_committed(self) -> None:
+        """Return when no block that is being uploaded has data of the stream. Raises StorageError."""
+        sealer = self._journal.sealer
+        sealer.flushes += 1  # the upload hurries
+        try:
+            while blocks := [
+                run.block
+                for run in self._runs.runs
+                if not run.block.committed and run.block is not self._journal.cache.current
+            ]:
+                await asyncio.shield(blocks[-1].completion())
+        finally:
+            sealer.flushes -= 1
 
     @property
     def uncommitted_bytes(self) -> int:
@@ -249,6 +303,8 @@ class Stream(StreamAdmission):
             )
         if new_start <= self.start_offset:
             return
+        if self.is_sealed:
+            raise self._refused()
         await self.commit(new_start)
         start = await self._trimmer.trim(self.stream_id, self.epoch, new_start)
         self.start_offset = max(self.start_offset, start)
@@ -291,6 +347,7 @@ class Stream(StreamAdmission):
         self._run = None
         self._runs = StreamRuns()
         self.recovered = ()
+        self._end_seal()
 
     def _mark_replayed(self) -> None:
         if not self._is_replayed:

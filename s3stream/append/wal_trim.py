@@ -1,6 +1,7 @@
 """Trims the WAL up to the committed data (invariant 2), unless a stream that recovery stopped has records in it.
 
 The records of a stopped stream stay in the WAL until an operator gives them up or the stream is deleted (invariant 11).
+While a stream is handed over, its tail is in no block that is about to be uploaded, so a hold keeps it in the WAL.
 """
 
 from collections.abc import Mapping
@@ -23,6 +24,8 @@ class WalTrimmer:
         self._catalog = catalog
         self._stopped: dict[int, StoppedStream] = {}
         self._trimmable_wal_offset = -1
+        self._holds: dict[object, int] = {}
+        """By token, the WAL offset past which nothing is trimmed."""
 
     @property
     def stopped(self) -> Mapping[int, StoppedStream]:
@@ -41,8 +44,22 @@ class WalTrimmer:
                 await self._release_deleted()
             except CatalogUnavailable as error:
                 log.warning("stopped streams could not be looked up in the catalog", reason=str(error))
-        if not self._stopped and wal_offset >= 0:
-            await self._wal.trim(self._trimmable_wal_offset)
+        offset = self._limit()
+        if not self._stopped and offset >= 0:
+            await self._wal.trim(offset)
+
+    def hold(self) -> object:
+        """Keep all records that are not committed now, until the returned token is released."""
+        token = object()
+        self._holds[token] = self._limit()
+        return token
+
+    def release(self, token: object) -> None:
+        """End a hold, if it has not ended before. The next trim frees what it kept."""
+        self._holds.pop(token, None)
+
+    def _limit(self) -> int:
+        return min(self._trimmable_wal_offset, *self._holds.values()) if self._holds else self._trimmable_wal_offset
 
     async def _release_deleted(self) -> None:
         """Release the streams that were deleted: their records are no longer needed."""

@@ -22,6 +22,7 @@ from sqlalchemy import Connection
 from s3stream.catalog import changes, configs, departure, detach, nodes, objects, orders, rows, topics
 from s3stream.catalog import manifest_rows as state_rows
 from s3stream.catalog import takeover as takeovers
+from s3stream.catalog import transfer as transfers
 from s3stream.catalog.database import Database
 from s3stream.catalog.manifest_state import CatalogState
 from s3stream.catalog.restore import Advance, CatalogContents, advance, restore
@@ -38,6 +39,7 @@ from s3stream.catalog.values import (
     NodeInfo,
     OpenStream,
     Pulse,
+    StreamTransfer,
     Takeover,
     TopicInfo,
     UploadCommit,
@@ -447,6 +449,23 @@ class Catalog:
         whose acknowledged records may be in another log, or which another node leads.
         """
         return await self._change(lambda c: topics.open_streams(c, stream_ids, owner))
+
+    async def transfer_stream(self, wanted: StreamTransfer) -> OpenStream:
+        """Make the target of a planned move the stream's owner and leader: epoch and leader epoch grow by one.
+
+        Raises StreamFenced when the source does not have the stream under these epochs any more, or is fenced itself;
+        EndMoved, StreamNotFound, CatalogError without an order, and NodeFenced when the target is fenced. After
+        CatalogUnavailable repeat it: only an answer shows the outcome.
+        """
+        return await self._change(lambda c: transfers.transfer(c, wanted))
+
+    async def cancel_transfer(self, stream_id: int, epoch: int, source: StreamOwner) -> int:
+        """Exclude transfers of a stream that its owner has sealed under `epoch`; return its new epoch.
+
+        Raises StreamFenced when a transfer was first, StreamNotFound, and NodeFenced when the owner is fenced. After
+        CatalogUnavailable repeat it.
+        """
+        return await self._database.write(lambda c: transfers.cancel(c, stream_id, epoch, source))
 
     async def get_streams(self, stream_ids: Sequence[int]) -> Mapping[int, StreamInfo]:
         """Return the streams that exist, by id."""

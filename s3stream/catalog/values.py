@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-from s3stream.model import NewObject, StreamInfo
+from s3stream.model import NewObject, StreamInfo, StreamOwner
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +231,21 @@ class OpenStream:
 
     info: StreamInfo
     leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTransfer:
+    """Change of a stream's owner in a planned move. The target has all that is past `end_offset` in its own log."""
+
+    stream_id: int
+    epoch: int
+    """Epoch under which the source has it open."""
+    leader_epoch: int
+    """The source's leader epoch."""
+    end_offset: int
+    """Committed end, at which the tail in the target's log begins."""
+    source: StreamOwner
+    target: StreamOwner
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,8 @@ class UploadPipeline:
                 if stream is not None:
                     stream.committed_offset = run.end_offset
             self._cache.commit(block)
+            for hold in block.holds:
+                self._wal_trimmer.release(hold)
             await self._wal_trimmer.trim(block.wal_offset)
         except (StorageError, WalError) as error:
             self._fail(block, StorageStopped(f"an upload failed: {error}"))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from broker.node import Node
-from broker.topics.orders import Place
+from broker.topics.move_requests import Place
 from protocol.errors import ErrorCode
 from protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -113,11 +113,11 @@ async def test_an_order_that_has_failed_is_not_ongoing(nodes: list[Node]) -> Non
     await nodes[0].follower.follow()
     assert await ongoing(nodes[0]) == {}
     assert await reassign(nodes[0], {0: None}) == [(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None)]
-    assert nodes[0].orders.progress({Place("t", 0): 2}).failed == {Place("t", 0): "busy"}
+    assert nodes[0].move_requests.progress({Place("t", 0): 2}).failed == {Place("t", 0): "busy"}
 
 
 async def test_what_cannot_be_ordered_is_refused_alone(nodes: list[Node]) -> None:
-    await nodes[2].orders.set_draining(3, draining=True)
+    await nodes[2].move_requests.set_draining(3, draining=True)
     await nodes[0].follower.follow()
     what = "The manual partition assignment includes"
     assert await reassign(nodes[0], {0: [2], 1: [3], 2: [9], 5: [1]}) == [
@@ -132,18 +132,18 @@ async def test_what_cannot_be_ordered_is_refused_alone(nodes: list[Node]) -> Non
 async def test_a_preferred_election_moves_partitions_back(nodes: list[Node]) -> None:
     assert await elect(nodes[2], 0, 2) == dict.fromkeys((0, 2), ErrorCode.ELECTION_NOT_NEEDED)
     async with moves_carried_out(nodes):
-        await nodes[0].orders.request(dict.fromkeys((Place("t", 0), Place("t", 1)), 2), MoveReason.DRAIN)
+        await nodes[0].move_requests.request(dict.fromkeys((Place("t", 0), Place("t", 1)), 2), MoveReason.DRAIN)
         await all_see(nodes, 2, 2, 2)
-        await nodes[2].orders.set_draining(1, draining=True)
+        await nodes[2].move_requests.set_draining(1, draining=True)
         assert await elect(nodes[2], 0) == {0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
-        await nodes[2].orders.set_draining(1, draining=False)
+        await nodes[2].move_requests.set_draining(1, draining=False)
         assert await elect(nodes[2]) == dict.fromkeys((0, 1), ErrorCode.NONE), "others are not named"
         await all_see(nodes, 1, 1, 2)
 
 
 async def test_an_election_is_answered_in_time(nodes: list[Node]) -> None:
     async with moves_carried_out(nodes):
-        await nodes[0].orders.request({Place("t", 0): 2}, MoveReason.DRAIN)
+        await nodes[0].move_requests.request({Place("t", 0): 2}, MoveReason.DRAIN)
         await all_see(nodes, 2, 1, 2)
     assert await elect(nodes[2], 0, 1, timeout_ms=10) == {
         0: ErrorCode.REQUEST_TIMED_OUT,

@@ -33,7 +33,7 @@ class MoveProgress:
     """Why others will not be moved: their orders have failed, or were cancelled or replaced."""
 
 
-class MoveOrders:
+class MoveRequests:
     """Asks for moves, and waits for them. Raises KafkaError for partitions that do not exist, and StorageError."""
 
     def __init__(self, *, catalog: Catalog, topics: TopicManager, now_ms: Callable[[], int]) -> None:

@@ -1,0 +1,1 @@
+"""Planned moves of partitions between living nodes: orders, the handing over, and the receiving."""
