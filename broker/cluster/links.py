@@ -146,12 +146,11 @@ class _Link:
         if not self._calls:
             return
         oldest_s, now_s = next(iter(self._calls.values())).sent_s, self._loop.time()
-        silent_since_s = max(oldest_s, self._received_s)
-        if now_s - silent_since_s >= CALL_S or now_s - oldest_s >= LOST_S:
+        due_s = min(max(oldest_s, self._received_s) + CALL_S, oldest_s + LOST_S)
+        if now_s >= due_s:  # the timer's own time: a difference may be rounded to less than CALL_S, again and again
             self._end("it does not answer")  # and so does the task, when it finds its connection aborted
-            return
-        due_s = min(silent_since_s + CALL_S, oldest_s + LOST_S)
-        self._check = self._loop.call_at(due_s, self._check_silence)
+        else:
+            self._check = self._loop.call_at(due_s, self._check_silence)
 
     # the connection
 

@@ -146,6 +146,8 @@ async def log_rot(world: World, random: Random) -> None:
     The bit is in a block before the header's durable offset: the log promises to detect damage there.
     """
     node = _node(world, random)
+    if world.object_log:
+        return
     for _ in range(200):
         blocks = _safe_blocks(node)
         if blocks and not node.others:

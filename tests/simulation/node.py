@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 RESTART_S = (0.1, 3.0)
-FAILURES = ("Input/output error", "claimed by node", "former owner", "is not the registered")
+FAILURES = ("Input/output error", "claimed by node", "former owner", "is not the registered", "was fenced by node")
 """Parts of the reasons for which a node may stop by itself: its log's disk failed, or another process has its id."""
 CATALOG, STORE = "catalog", "local"
 """Catalog and store, as hosts that a node may be cut off from; the store's name, too."""
@@ -102,6 +102,7 @@ class SimNode:
             "catalog.url": f"sqlite:///{folder}/catalog.db",
             "listener.host": self.host,
             "listener.port": NODE_PORT,
+            "wal.kind": "object" if self.world.object_log else "device",
             "wal.fencing": "strict" if self.world.strict else "auto",
             "wal.takeover": "shared" if self.world.strict else "machine",
         }

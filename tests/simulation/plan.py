@@ -23,6 +23,8 @@ COUNTS = (
 )
 """Fields of a plan that count actors."""
 
+OBJECT_LOG_SHARE = 0.25
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -53,6 +55,8 @@ class Plan:
     """Wait at the end until everything that is not needed is deleted, and check that it is."""
     nodes: int
     """Nodes of the cluster."""
+    object_log: bool
+    """Keep the nodes' logs in the object store, not on their disks."""
 
     def lines(self) -> list[str]:
         return [f"{name} = {value}" for name, value in vars(self).items()]
@@ -83,8 +87,10 @@ def plan_of(seed: int, nodes: int | None = None) -> Plan:
         window_bytes=random.choice((4 << 10, 32 << 10, 4 << 20)),
         settles=random.random() < 0.2,
         nodes=random.choice((1, 1, 2, 3)),
+        object_log=False,
     )
     faults = [kind for kind in CLUSTER_FAULTS if random.random() < 0.5]
+    plan = replace(plan, object_log=random.random() < OBJECT_LOG_SHARE)
     if nodes is not None:
         plan = replace(plan, nodes=nodes)
     return plan if plan.nodes == 1 else replace(plan, faults=[*plan.faults, *faults])
@@ -105,6 +111,8 @@ def smaller(plan: Plan) -> list[Plan]:
             found.append(replace(plan, **without))
     if plan.nodes > 1:
         found += [with_nodes(plan, 1), with_nodes(plan, plan.nodes - 1)]
+    if plan.object_log:
+        found.append(replace(plan, object_log=False))
     if plan.partitions > 1:
         found.append(replace(plan, partitions=1))
     if plan.seconds > 10:

@@ -18,6 +18,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tests.simulation.plan import Plan, plan_of, smaller
@@ -200,7 +201,7 @@ def find_planted(names: Sequence[str], jobs: int, seeds_max: int) -> int:
 
 def look_for(bug: Planted, bound: int, jobs: int) -> tuple[int, str] | None:
     """Return after how many seeds a planted bug is found, and the failure; None if it is not."""
-    plans = (bug.adapt(plan) for plan in seeds_from(0, bound))
+    plans = (bug.adapt(replace(plan, object_log=False)) for plan in seeds_from(0, bound))
     for tried, report in enumerate(run_all(plans, jobs, bug.plant), 1):
         if re.search(bug.found_by, report.error):
             return tried, f"seed {report.plan.seed}: {report.error}"

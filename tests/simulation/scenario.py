@@ -70,6 +70,7 @@ def run(plan: Plan, *, plant: Callable[[], Any] | None = None) -> Report:
             first_offset=plan.first_offset,
             window_bytes=plan.window_bytes,
             strict="twin" in plan.faults or (plan.nodes > 1 and plan.seed % 2 == 0),
+            object_log=plan.object_log,
             nodes=plan.nodes,
         )
         scenario = Scenario(world, plan)

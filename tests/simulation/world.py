@@ -30,17 +30,20 @@ class World:
         first_offset: int = 0,
         window_bytes: int = 4 << 20,
         strict: bool = False,
+        object_log: bool = False,
         nodes: int = 1,
     ) -> None:
         """Create it; `delete_delay_ms` also bounds how late a PUT lands, new partitions begin at `first_offset`.
 
-        `window_bytes` is the first bound of each log's window, `strict` its fencing. The nodes have the ids 1, 2, ...
+        `window_bytes` is the first bound of each log's window, `strict` its fencing. With `object_log` the logs
+        are in the object store. The nodes have the ids 1, 2, ...
         """
         self.seed = seed
         self.delete_delay_ms = delete_delay_ms
         self.first_offset = first_offset
         self.window_bytes = window_bytes
         self.strict = strict
+        self.object_log = object_log
         self.folder = folder
         self.loop = SimLoop(self.random("threads"))
         self.network = Network(self.loop, self.random("network"))

@@ -113,6 +113,14 @@ async def test_a_node_that_does_not_answer_is_given_up_in_time(nodes: LinkedNode
 
 
 @linked
+async def test_silence_is_noticed_at_its_first_check(nodes: LinkedNodes) -> None:
+    first, _ = await nodes.start(1), await nodes.start(2)
+    for number in range(40):  # at some of these moments (sent + CALL_S) - sent is rounded to less than CALL_S
+        await asyncio.sleep(PAUSE_S[1] + number / 30)
+        assert "answer" in await failure(first.ask(2))
+
+
+@linked
 async def test_one_slow_response_fails_its_call_only(nodes: LinkedNodes) -> None:
     first, second = await nodes.start(1), await nodes.start(2)
     slow = first.ask(2)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tests.simulation.planted.patch import Edit, Planted
-from tests.simulation.planted.symptoms import DEAD, FENCED, LOST, UNREADABLE, VIEW, having
+from tests.simulation.planted.symptoms import DEAD, FENCED, LOST, SEQUENCE, UNDECIDED, UNREADABLE, VIEW, having
 
 CLUSTER: Sequence[Planted] = (
     Planted(
@@ -50,5 +50,48 @@ CLUSTER: Sequence[Planted] = (
         found_by=DEAD,
         seeds=50,
         adapt=having("catalog_away", nodes=3, seconds=60.0),
+    ),
+    Planted(
+        "taken-before-recovery",
+        "a new leader opens partitions whose newest records are in the log of a dead node",
+        [
+            Edit(
+                "broker.topics.manager",
+                "return {partition.leader, partition.owner} <= {self._node_id, -1}",
+                "return partition.leader in {self._node_id, -1}",
+            ),
+            Edit("s3stream.catalog.topics", ", or_(nobodys, own))", ")"),
+        ],
+        found_by=f"{LOST}|{FENCED}|{UNREADABLE}",
+        seeds=20,
+        adapt=having("kill", nodes=3, idempotent=2, seconds=30.0),
+    ),
+    Planted(
+        "released-too-early",
+        "a recovery releases partitions before their records are in objects",
+        [
+            Edit(
+                "broker.membership.log_recovery",
+                "                if left:\n                    await self._release(wal, node_id, node_epoch, left)",
+                "                if left:\n                    await self._release(wal, node_id, node_epoch, set())",
+            )
+        ],
+        found_by=f"{LOST}|{FENCED}|{UNREADABLE}",
+        seeds=20,
+        adapt=having("kill", nodes=3, idempotent=2, seconds=30.0),
+    ),
+    Planted(
+        "recovered-without-state",
+        "a recovery commits records with the partition's state from before them",
+        [
+            Edit(
+                "broker.membership.log_recovery",
+                "stream, config, self.work, self.now_ms)",
+                "stream, config, self.work, self.now_ms)\n        stream.snapshot_source = lambda: stream.snapshot",
+            )
+        ],
+        found_by=f"{SEQUENCE}|{LOST}|{UNDECIDED}",
+        seeds=20,
+        adapt=having("kill", nodes=3, idempotent=2, seconds=30.0),
     ),
 )
