@@ -6,8 +6,8 @@ Start: lock the data directory; reserve the ports; check that log, catalog and o
 node; wait until no process holds the node's id; register, which fences the previous holder; recover the log; record in
 the catalog that the log is in use; open the streams; load groups and transactions; listen.
 
-Stop: refuse new connections; answer requests under way, of clients and then of other nodes; upload; trim; close the
-log; end the lease.
+Stop: move partitions to other nodes, if there are any; refuse new connections; answer requests under way, of clients
+and then of other nodes; upload; trim; close the log; end the lease.
 """
 
 import time
@@ -102,6 +102,7 @@ async def run_node(
         except (DataDirError, StorageError, WalError, OSError) as error:
             raise StartError(str(error)) from error
         yield node
+        await node.leave_partitions()
         await node.stop_accepting()
         await admin.close()
         await node.stop()

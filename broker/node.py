@@ -297,6 +297,14 @@ class Node:
 
     # stop
 
+    async def leave_partitions(self) -> None:
+        """Before a stop: let other living nodes lead what this one leads, for a limited time, while clients are served.
+
+        A node that is alone, or has failed, returns at once.
+        """
+        if not self.failed.done():
+            await self.drain.before_stop(self.settings.node.stop_upload_timeout_ms / 1000)
+
     async def stop_accepting(self) -> None:
         """Begin to stop: refuse new connections. Those that are open are served until `stop`."""
         self.stopping = True

@@ -13,7 +13,7 @@ from s3stream.catalog.values import MoveReason
 from tests.broker.handlers.test_many_nodes import all_serve, assigned, create
 from tests.broker.handlers.test_reassignments import all_see, leaders
 from tests.interop.test_java import TOOLS, TOPICS, refused, run
-from tests.support.move_executor import moves_carried_out
+from tests.support.held_moves import hold_moves, moves_carried_out
 from tests.support.node import running_nodes
 
 pytestmark = pytest.mark.interop
@@ -23,11 +23,13 @@ ELECT = f"{TOOLS}.LeaderElectionCommand"
 
 
 @pytest.fixture
-async def nodes(tmp_path: Path) -> AsyncIterator[list[Node]]:
+async def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Node]]:
+    hold_moves(monkeypatch)
     async with running_nodes(tmp_path, 3) as running:
         assert await create(running[0], assigned("t", [1], [1], [2])) == [(0, None)]
         await all_serve(running, "t")
         yield running
+        monkeypatch.undo()  # the nodes move their partitions before they stop
 
 
 def plan_in(folder: Path, name: str, *replicas: list[int]) -> str:

@@ -20,7 +20,7 @@ from protocol.messages.list_partition_reassignments import (
 )
 from s3stream.catalog.values import MoveReason
 from tests.broker.handlers.test_many_nodes import all_serve, assigned, create
-from tests.support.move_executor import moves_carried_out
+from tests.support.held_moves import hold_moves, moves_carried_out
 from tests.support.node import running_nodes
 from tests.support.raw_client import raw_client
 from tests.support.waiting import until
@@ -29,12 +29,14 @@ REFUSED = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
 @pytest.fixture
-async def nodes(tmp_path: Path) -> AsyncIterator[list[Node]]:
+async def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Node]]:
     """Three nodes, of which the first leads `t-0` and `t-1`, the second `t-2`."""
+    hold_moves(monkeypatch)
     async with running_nodes(tmp_path, 3) as running:
         assert await create(running[0], assigned("t", [1], [1], [2])) == [(0, None)]
         await all_serve(running, "t")
         yield running
+        monkeypatch.undo()  # the nodes move their partitions before they stop
 
 
 async def reassign(
@@ -91,9 +93,8 @@ async def test_an_order_is_listed_by_every_node_until_it_is_carried_out(nodes: l
     async with moves_carried_out(nodes):
         await all_see(nodes, 3, 1, 1)
     assert await ongoing(nodes[0]) == {}
-    topic = nodes[0].topics.get("t")
-    assert topic is not None
-    assert [each.preferred for each in topic.info.partitions] == [3, 1, 1]
+    (topic,) = await nodes[0].catalog.list_topics()
+    assert [each.preferred for each in topic.partitions] == [3, 1, 1]
 
 
 async def test_an_order_is_cancelled_or_replaced(nodes: list[Node]) -> None:
