@@ -271,3 +271,17 @@ async def test_a_node_that_stops_knows_the_outcome_of_its_moves_first(moving: Mo
     await moving.first.orders.close()
     assert moving.first.orders.under_way == 0
     assert moving.is_at(moving.second)
+
+
+async def test_changes_from_before_a_move_that_are_applied_late_undo_nothing(moving: Moving) -> None:
+    await produce(moving.first)
+    old = await moving.first.catalog.read_changes(0)
+    assert old is not None
+    await moving.order()
+    await moving.arrives()
+    for node in moving.nodes:
+        async with node.topics.changing():
+            await node.topics.apply_changes(old)
+    assert moving.is_at(moving.second)
+    assert result_of(await produce(moving.second)) == (0, 1, -1)
+    assert result_of(await produce(moving.first)) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, 2)
