@@ -6,6 +6,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; 
 BIN := .venv/bin
 CHECKED := broker protocol s3stream wal compaction spark tests scripts benchmarks
 PYTEST_ARGS ?=
+TEST_WORKERS ?= 2
 SUITES_ARGS ?=
 BENCH_ARGS ?= --quick
 GUARD_ARGS ?=
@@ -37,7 +38,7 @@ test: tools ## check format, lint, types and import contracts, and run all tests
 	$(BIN)/mypy
 	$(BIN)/mypy -p scripts -p benchmarks
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q $(PYTEST_ARGS)
+	$(BIN)/pytest -q -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 coverage: tools ## run all tests and measure coverage; fails below fail_under in pyproject.toml
 	$(BIN)/coverage erase

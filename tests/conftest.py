@@ -108,6 +108,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests of the longest folders first."""
+    items.sort(key=lambda item: LONG.index(folder) if (folder := _folder(item)) in LONG else len(LONG))
+
+
+def _folder(item: pytest.Item) -> str:
+    """Return the folder below `tests` that a test is in, or the name of its file there."""
+    return item.path.relative_to(item.config.rootpath / "tests").parts[0]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
@@ -122,8 +132,19 @@ def pytest_runtest_makereport(
     return report
 
 
+LONG = ("spark", "differential", "interop", "chaos", "faults", "simulation")
+"""Folders that take longest: they come first, so that no worker is left with one of them at the end."""
+SHARING = frozenset({"spark", "differential", "interop"})
+"""Folders whose tests share servers or a Spark session: one worker runs all of them."""
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Ignore warnings about such sockets in Spark tests, and give these tests more time on a busy machine."""
+    """Let one worker run the tests of a file, and give Spark tests more time on a busy machine.
+
+    Warnings about the sockets that Spark's bridge leaves are ignored in Spark tests.
+    """
+    folder = _folder(item)
+    item.add_marker(pytest.mark.xdist_group(folder if folder in SHARING else item.nodeid.partition("::")[0]))
     if item.get_closest_marker("spark") is None:
         return
     item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
