@@ -186,6 +186,18 @@ def read_all(bootstrap: str) -> list[list[int]]:
     return found
 
 
+def add_losses(report: Report, load: Load, found: list[list[int]]) -> None:
+    """Report what was lost, duplicated or reordered of the acknowledged records, given those that are there."""
+    report.add("records acknowledged", sum(map(len, load.acked)), "")
+    report.add("records refused to the producer", load.failed, "", "<= 0")
+    lost = sum(len(set(acked) - set(read)) for acked, read in zip(load.acked, found, strict=True))
+    twice = sum(count - 1 for read in found for count in Counter(read).values())
+    disordered = sum(later < earlier for read in found for earlier, later in pairwise(read))
+    report.add("acknowledged records lost", lost, "", "<= 0")
+    report.add("records twice", twice, "", "<= 0")
+    report.add("records out of order", disordered, "", "<= 0")
+
+
 def main() -> None:
     """Run the benchmark."""
     options_of = parser("Seconds until the partitions of a killed node acknowledge again.")
@@ -227,14 +239,7 @@ def main() -> None:
     report.add("killed until acknowledged again, longest", max(moved_s), "s")
     if others_s:
         report.add("partitions of the other nodes, p99", p99(others_s), "s")
-    report.add("records acknowledged", sum(map(len, load.acked)), "")
-    report.add("records refused to the producer", load.failed, "", "<= 0")
-    lost = sum(len(set(acked) - set(read)) for acked, read in zip(load.acked, found, strict=True))
-    twice = sum(count - 1 for read in found for count in Counter(read).values())
-    disordered = sum(later < earlier for read in found for earlier, later in pairwise(read))
-    report.add("acknowledged records lost", lost, "", "<= 0")
-    report.add("records twice", twice, "", "<= 0")
-    report.add("records out of order", disordered, "", "<= 0")
+    add_losses(report, load, found)
     report.finish(options)
 
 

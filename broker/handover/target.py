@@ -2,11 +2,12 @@
 
 A tail is put together in memory, from pieces. Then a task of the node writes it to the log and runs the transfer. That
 task does not end with the connection, because from then on only the catalog knows whose the stream is: the transfer is
-repeated until the catalog answers, which it does in any case once the source has cancelled it or was fenced.
+repeated until the catalog answers. Commands run one at a time, so a refusal comes after the end of earlier attempts.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -29,6 +30,8 @@ RECEIVED_BYTES_MAX: Final = 64 << 20
 ABANDONED_S: Final = 10.0
 """Time after which a tail whose next piece has not come is forgotten."""
 CATALOG_PAUSE_S: Final = 0.2
+CLOSE_S: Final = 10.0
+"""Longest wait of `close`. What is not known then, the next recovery of the log finds in the catalog."""
 
 _log = structlog.get_logger("moves")
 
@@ -183,10 +186,12 @@ class PartitionTarget:
             await self._storage.close_stream(stream, discard=True)
 
     async def close(self) -> None:
-        """Take no more partitions, and return when the outcomes of those that are being received are known."""
+        """Take no more partitions, and wait for the outcomes of those that are being received; not forever."""
         self._closed = True
         self._incoming.clear()
-        await self._idle.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await self._idle.wait()
 
 
 def _continues(incoming: _Incoming, request: HandOverRequest, source: tuple[int, int]) -> bool:

@@ -363,16 +363,20 @@ class TopicManager(TopicMap):
         await self._resolve_growth(known)
 
     async def _still_held(self, topics: Sequence[Topic]) -> set[bytes]:
-        """Return the ids of those topics whose streams still have this node's epochs: no other node has opened them."""
+        """Return the ids of those topics whose streams this node still has.
+
+        They have its epochs, or their handover is being cancelled. No other node has opened them.
+        """
         if not topics:
             return set()
         infos = await self._catalog.get_streams([stream.stream_id for topic in topics for stream in topic.streams])
-        epochs = {stream_id: info.epoch for stream_id, info in infos.items()}
-        return {
-            topic.topic_id
-            for topic in topics
-            if all(epochs.get(stream.stream_id) == stream.epoch for stream in topic.streams)
-        }
+        owner = self._storage.handovers.owner
+
+        def is_held(stream: Stream) -> bool:
+            info = infos.get(stream.stream_id)
+            return info is not None and (info.epoch == stream.epoch or (stream.is_sealed and info.is_held_by(owner)))
+
+        return {topic.topic_id for topic in topics if all(is_held(stream) for stream in topic.streams)}
 
     async def _resolve_growth(self, known: Mapping[bytes, TopicInfo]) -> None:
         for topic_id in list(self._growth_pending):

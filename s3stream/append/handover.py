@@ -31,7 +31,7 @@ from s3stream.append.wal_trim import WalTrimmer
 from s3stream.catalog.values import OpenStream
 from s3stream.errors import HandoverRefused, StorageError, StorageStopped
 from s3stream.model import StreamBatch, StreamOwner
-from wal.interface import AppendedRecord, OverCapacity, QueueFull, WalError
+from wal.interface import AppendedRecord, Buffer, OverCapacity, QueueFull, WalError
 
 SEAL_S: Final = 5.0
 """Longest wait for the last append and for uploads that have records of a stream that is sealed."""
@@ -182,7 +182,7 @@ class StreamHandovers:
     async def _append_all(
         self, stream_id: int, epoch: int, end_offset: int, batches: Sequence[StreamBatch]
     ) -> AppendedRecord:
-        appended = self._journal.wal.append((encode_reset(stream_id, epoch, end_offset),))
+        appended = self._append((encode_reset(stream_id, epoch, end_offset),))
         size_bytes = 0
         for batch in batches:
             _, base, end, count, timestamp, payload = batch
@@ -191,7 +191,7 @@ class StreamHandovers:
             )
             while True:
                 try:
-                    appended = self._journal.wal.append((header, payload))
+                    appended = self._append((header, payload))
                 except QueueFull as error:
                     await error.durable
                 else:
@@ -200,6 +200,13 @@ class StreamHandovers:
             if size_bytes >= BYTES_PER_TURN:
                 size_bytes = 0
                 await asyncio.sleep(0)
+        return appended
+
+    def _append(self, parts: Sequence[Buffer]) -> AppendedRecord:
+        """Append a record that the next upload frees, unless a hold keeps it."""
+        appended = self._journal.wal.append(parts)
+        block = self._cache.current
+        block.wal_offset = max(block.wal_offset, appended.offset)
         return appended
 
     def receive(self, received: ReceivedTail, opened: OpenStream) -> Stream:

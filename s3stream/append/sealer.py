@@ -42,7 +42,7 @@ class Sealer:
     def request(self) -> None:
         """Request a seal. It never happens inside this call: owners may be half-way through an append."""
         block = self.cache.current
-        if not block.due and block.runs:
+        if not block.due and (block.runs or block.wal_offset >= 0):
             block.due = True
             self._requested.set()
 
