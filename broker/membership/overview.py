@@ -1,4 +1,4 @@
-"""The state of a cluster as values for people and scripts: nodes, their logs, partitions without a leader. Pure.
+"""The state of a cluster as values for people and scripts: nodes, their logs, partitions without a leader.
 
 A node that runs adds what it observes. Without one, a node counts as living while its lease lasts, by the clock of the
 caller: good enough for a look at a stopped cluster, and never the base of a decision.
@@ -28,7 +28,7 @@ class NodeState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """What the catalog has, and what one node observes."""
+    """Facts from the catalog, and observations of one node."""
 
     nodes: Sequence[NodeInfo]
     logs: Sequence[WalInfo]
@@ -42,7 +42,7 @@ class ClusterFacts:
     judgements: Sequence[Judgement] = ()
     """The observer's opinion of silent nodes."""
     stopped: Mapping[int, str] = field(default_factory=dict)
-    """Why partitions that the observer has open cannot be used, by stream id."""
+    """Reasons for which partitions that the observer has open cannot be used, by stream id."""
 
     def lives(self, node: NodeInfo) -> bool:
         """Return whether a node is alive, as far as is known."""

@@ -25,11 +25,11 @@ _LISTINGS_MAX: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What a sweep of one node's log deletes."""
+    """Objects of one node's log that a sweep deletes."""
 
     name: LogName
     first_live: Position
-    """Where the log begins, by its newest object."""
+    """Beginning of the log, by its newest object."""
     ends: Sequence[Position]
     """Fences and closed objects of earlier epochs."""
     orphans: Sequence[Position]
