@@ -48,7 +48,8 @@ NOTES: Mapping[int, str] = {
     39: _SECURITY,
     40: _SECURITY,
     41: _SECURITY,
-    43: "Preferred: the partition moves to its preferred leader. Unclean: never needed, a partition has one replica.",
+    43: "Preferred: the partition moves to its preferred leader. Unclean: accepts the loss of what only a dead node's "
+    "log has, if nobody can open it.",
     44: "Topics, brokers, groups, subscriptions, log levels.",
     45: "A partition has one replica, its leader: a reassignment names one broker.",
     46: "Moves of all kinds that are not carried out yet, drains of nodes included.",
@@ -56,9 +57,11 @@ NOTES: Mapping[int, str] = {
     49: _QUOTAS,
     50: _SECURITY,
     51: _SECURITY,
-    55: "The living nodes are the voters. Offsets are numbers of changes of the catalog: there is no metadata log.",
+    55: "The living nodes are the voters. Offsets are numbers of changes of the catalog: the leader's is the last one, "
+    "a voter lags by what it has not applied, and -1 means that it does not answer.",
     57: "`group.version` and `transaction.version`; `metadata.version` has one level.",
-    64: "A node that is alive or leads partitions is refused.",
+    64: "A node that is alive, leads partitions or has a log that is not drained is refused. The node that is asked "
+    "compacts its objects.",
     66: "Patterns are RE2's without Unicode classes.",
     71: "With `telemetry.enabled` and the admin port, which shows the metrics.",
     72: "Gauges and sums, shown on the admin port's metrics page.",

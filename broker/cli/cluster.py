@@ -53,6 +53,7 @@ def _show(found: dict[str, Any], console: Console) -> None:
     show_nodes(found["nodes"], console)
     console.print()
     _show_unavailable(found["unavailable"], console)
+    _show_moves(found["moves"], console)
     _show_logs(found["logs_not_drained"], console)
     _show_silent(found["silent"], console)
 
@@ -67,6 +68,27 @@ def _show_unavailable(rows: list[dict[str, Any]], console: Console) -> None:
         table.add_row(f"{row['topic']}-{row['partition']}", row["reason"])
     if len(rows) > SHOWN:
         table.add_row("...", f"{len(rows) - SHOWN:,} more: --output json has them all")
+    console.print(table)
+
+
+def _show_moves(rows: list[dict[str, Any]], console: Console) -> None:
+    if not rows:
+        return
+    failed = sum(row["failure"] is not None for row in rows)
+    console.print()
+    console.print(f"[bold]moves[/]: {len(rows) - failed:,} under way, {failed:,} failed", highlight=False)
+    table = _table("partition", "from", "to", "reason", "ordered", "failure")
+    for row in sorted(rows, key=lambda row: row["failure"] is None)[:SHOWN]:
+        table.add_row(
+            f"{row['topic']}-{row['partition']}",
+            "-" if row["from"] is None else str(row["from"]),
+            str(row["to"]),
+            row["reason"],
+            f"{age_text(row['age_ms'])} ago",
+            row["failure"] or "-",
+        )
+    if len(rows) > SHOWN:
+        table.add_row("...", "", "", "", "", f"{len(rows) - SHOWN:,} more: --output json has them all")
     console.print(table)
 
 

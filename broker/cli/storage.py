@@ -56,8 +56,8 @@ class NodeStorage:
 
 
 @asynccontextmanager
-async def open_storage(settings: Settings) -> AsyncIterator[NodeStorage]:
-    """Open catalog and stores for reading: nothing is created, migrated or written."""
+async def open_storage(settings: Settings, *, read_only: bool = True) -> AsyncIterator[NodeStorage]:
+    """Open catalog and stores for reading: nothing is created or migrated, nor written unless to the stores."""
     if not settings.catalog.url and not (settings.node.data_dir / "catalog.db").is_file():
         raise click.ClickException(
             f"no catalog in the data directory {settings.node.data_dir}: find the node with --data-dir or --config"
@@ -67,7 +67,7 @@ async def open_storage(settings: Settings) -> AsyncIterator[NodeStorage]:
         catalog = Catalog(settings.catalog_url, read_only=True)
         stack.push_async_callback(catalog.close)
         await catalog.open(cluster=cluster)
-        stores = make_stores(settings, random.Random(), read_only=True)  # noqa: S311 - spreads retries, hides nothing
+        stores = make_stores(settings, random.Random(), read_only=read_only)  # noqa: S311 - spreads retries, hides nothing
         for store in stores.values():
             stack.push_async_callback(store.close)
             await store.open()

@@ -22,6 +22,7 @@ from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
 from broker.cli.wal_give_up import give_up
 from broker.cli.wal_repair import describe_repair, save_damaged, save_path
+from broker.cli.wal_sweep import sweep
 from wal.device import FileDevice, extend_file, open_device, shorten_file
 from wal.format import CATALOG_UNKNOWN, RING_POSITION, Header, Shutdown
 from wal.repair import plan_repair
@@ -49,6 +50,7 @@ def wal() -> None:
 
 
 wal.add_command(give_up)
+wal.add_command(sweep)
 
 
 def on_log(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -44,14 +44,15 @@ async def handle(node: Node, request: DeleteTopicsRequest, exchange: Exchange) -
             found[found_name] = (len(responses), name, topic_id)
             responses.append(DeletableTopicResult(name=found_name, topic_id=found_id))
     try:
-        deleted = await node.topics.delete(*found)
+        by_id = {found_name: topic_id for found_name, (_, name, topic_id) in found.items() if name is None}
+        deleted = await node.topics.delete(*found, ids=by_id)
     except StorageError as error:
         for place, requested_name, requested_id in found.values():
             responses[place] = _failure(requested_name, requested_id, ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
         return DeleteTopicsResponse(responses=responses)
-    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     for gone in found.keys() - set(deleted):  # deleted by another request meanwhile
         place, requested_name, requested_id = found[gone]
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID if requested_name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         responses[place] = _failure(requested_name, requested_id, unknown, unknown.message)
     if deleted and (outcomes := node.forget_topics(deleted)):
         # So that a topic that is created after the answer has no committed offsets, unless this takes too long.

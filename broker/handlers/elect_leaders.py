@@ -1,11 +1,18 @@
-"""ElectLeaders (KIP-460). A preferred election moves partitions back to their preferred leaders.
+"""ElectLeaders (KIP-460): a preferred election moves partitions back, an unclean one accepts the loss of a log.
 
-An unclean election is never needed: a partition has one replica, which leads whenever it can.
+A partition moves to its preferred leader if that lives. An unclean election is for partitions whose newest records are
+in the log of a dead node that nobody can open. They are given up: other nodes open the partitions at their committed
+ends, and the loss is logged with offsets. A partition that has a leader, or whose log can be recovered, keeps what it
+has.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 
-from broker.handlers.leadership import leadership_of
+from broker.handlers.leadership import find_leadership, leadership_of
+from broker.membership.failover import TakeoverRefused
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.topics.move_requests import Place
@@ -25,7 +32,7 @@ NOT_NEEDED_TEXT = "Leader election not needed for topic partition."
 
 
 async def handle(node: Node, request: ElectLeadersRequest, _exchange: Exchange) -> ElectLeadersResponse:
-    """Answer when the preferred leaders lead, or at the request's timeout.
+    """Answer when the new leaders lead, or at the request's timeout.
 
     If all partitions are requested, those that need no election are not named.
     """
@@ -36,23 +43,22 @@ async def handle(node: Node, request: ElectLeadersRequest, _exchange: Exchange) 
         wanted = [(topic.name, range(len(topic.info.partitions))) for topic in node.topics]
     else:
         wanted = [(each.topic, each.partitions) for each in request.topic_partitions]
-    results = {
-        Place(name, index): _judge(node, request.election_type, name, index)
-        for name, indexes in wanted
-        for index in indexes
-    }
-    needed = {place: node.move_requests.info(place).preferred for place, result in results.items() if result is None}
-    elected = await _elect(node, needed, request.timeout_ms / 1000) if needed else {}
+    places = [Place(name, index) for name, indexes in wanted for index in indexes]
+    judged = {place: _judge(node, request.election_type, place) for place in places}
+    needed = [place for place, result in judged.items() if result is None]
+    answers: dict[Place, PartitionResult] = {place: result for place, result in judged.items() if result is not None}
+    if needed:
+        elect = _elect_preferred if request.election_type == PREFERRED else _elect_unclean
+        answers |= await elect(node, needed, max(0, request.timeout_ms) / 1000)
+    every = request.topic_partitions is None
     return ElectLeadersResponse(
         replica_election_results=[
             ReplicaElectionResult(
                 topic=name,
                 partition_result=[
                     result
-                    for index in indexes
-                    if (result := results[Place(name, index)] or elected[Place(name, index)]).error_code
-                    != ErrorCode.ELECTION_NOT_NEEDED
-                    or request.topic_partitions is not None
+                    for result in (answers[Place(name, index)] for index in indexes)
+                    if not (every and result.error_code == ErrorCode.ELECTION_NOT_NEEDED)
                 ],
             )
             for name, indexes in wanted
@@ -60,8 +66,9 @@ async def handle(node: Node, request: ElectLeadersRequest, _exchange: Exchange) 
     )
 
 
-def _judge(node: Node, election_type: int, name: str, index: int) -> PartitionResult | None:
-    """Return the answer for a partition; None if the preferred leader is to be elected."""
+def _judge(node: Node, election_type: int, place: Place) -> PartitionResult | None:
+    """Return the answer for a partition; None if a leader is to be elected."""
+    name, index = place
     topic = node.topics.get(name)
     if topic is None:
         return _result(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
@@ -70,7 +77,7 @@ def _judge(node: Node, election_type: int, name: str, index: int) -> PartitionRe
     if election_type == PREFERRED:
         return _judge_preferred(node, topic, index)
     if leadership_of(node, topic, index).leader is None:
-        return _result(index, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
+        return None
     return _result(index, ErrorCode.ELECTION_NOT_NEEDED, NOT_NEEDED_TEXT)
 
 
@@ -86,8 +93,9 @@ def _judge_preferred(node: Node, topic: Topic, index: int) -> PartitionResult | 
     return None
 
 
-async def _elect(node: Node, wanted: dict[Place, int], timeout_s: float) -> dict[Place, PartitionResult]:
+async def _elect_preferred(node: Node, places: Sequence[Place], timeout_s: float) -> Mapping[Place, PartitionResult]:
     """Move partitions to their preferred leaders."""
+    wanted = {place: node.move_requests.info(place).preferred for place in places}
     try:
         await node.move_requests.request(wanted, MoveReason.ELECTION)
     except KafkaError as error:  # a topic was deleted meanwhile
@@ -106,6 +114,47 @@ async def _elect(node: Node, wanted: dict[Place, int], timeout_s: float) -> dict
             for place, reason in progress.failed.items()
         },
     }
+
+
+async def _elect_unclean(node: Node, places: Sequence[Place], timeout_s: float) -> Mapping[Place, PartitionResult]:
+    """Give up what only dead nodes' logs have of the partitions; return when others lead them."""
+    owned: dict[int, dict[int, Place]] = defaultdict(dict)
+    for place in places:
+        info = node.move_requests.info(place)
+        owned[info.owner][info.stream_id] = place
+    answers: dict[Place, PartitionResult] = {}
+    for owner, partitions in owned.items():
+        answers |= await _give_up(node, owner, partitions)
+    elected = [place for place, answer in answers.items() if answer.error_code == ErrorCode.NONE]
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            while _any_without_leader(node, elected):
+                await node.topics.changed()
+    return answers
+
+
+async def _give_up(node: Node, owner: int, partitions: dict[int, Place]) -> Mapping[Place, PartitionResult]:
+    """Give up partitions, by stream id, of one owner; return the answer for each."""
+    code, message = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, ""
+    given_up: Collection[int] = ()
+    if owner < 0 or owner == node.node_id:
+        message = "no other node's log holds records of it" if owner < 0 else "this node has it open: see its log"
+    else:
+        try:
+            given_up = await node.operations.give_up_partitions(owner, partitions.keys())
+        except TakeoverRefused as error:
+            message = str(error)
+        except StorageError as error:
+            code, message = ErrorCode.UNKNOWN_SERVER_ERROR, str(error)
+    return {
+        place: _result(place.partition, ErrorCode.NONE if stream_id in given_up else code, message)
+        for stream_id, place in partitions.items()
+    }
+
+
+def _any_without_leader(node: Node, places: Sequence[Place]) -> bool:
+    found = [find_leadership(node, *place) for place in places]
+    return any(each is not None and each.leader is None for each in found)
 
 
 def _result(index: int, code: ErrorCode, message: str | None = None) -> PartitionResult:

@@ -1,5 +1,7 @@
 """The internal port: other nodes authenticate themselves there, write markers, verify transactions, move partitions.
 
+DescribeQuorum, sent by a node, asks how far this one has come with the catalog's changes.
+
 A connection begins with Hello and Authenticate (`broker.cluster.handshake`), in small frames and in limited time.
 Whatever else arrives closes it, with one line in the log that says why. Then its requests are served side by side, as
 long as no later life of the sender is known.
@@ -16,6 +18,7 @@ from broker.cluster.links import CALLS_MAX, REQUEST_BYTES_MAX
 from broker.cluster.members import Members
 from broker.handlers import HANDLERS, Handler, HandlerFunction
 from broker.handlers.add_partitions_to_txn import BATCH_VERSION
+from broker.handlers.describe_quorum import NODES_SINCE, report
 from broker.net.connection import Connection
 from broker.net.exchange import Exchange, Peer
 from broker.net.server import Server
@@ -25,7 +28,7 @@ from broker.settings.client_areas import NetworkSettings
 from broker.settings.memory import MemorySizes
 from protocol.codec import decode_exact
 from protocol.errors import ProtocolError
-from protocol.messages import add_partitions_to_txn, write_txn_markers
+from protocol.messages import add_partitions_to_txn, describe_quorum, write_txn_markers
 from protocol.messages.internal import authenticate, hand_over, hello, prepare_move
 from protocol.messages.internal.authenticate import AuthenticateRequest, AuthenticateResponse
 from protocol.messages.internal.hand_over import HandOverRequest, HandOverResponse
@@ -62,6 +65,7 @@ INTERNAL_HANDLERS: Final[Mapping[int, Handler]] = {
     add_partitions_to_txn.KEY: replace(HANDLERS[add_partitions_to_txn.KEY], min_version=BATCH_VERSION),
     prepare_move.KEY: _internal(prepare_move.KEY, _prepare_move),
     hand_over.KEY: _internal(hand_over.KEY, _hand_over),
+    describe_quorum.KEY: replace(HANDLERS[describe_quorum.KEY], min_version=NODES_SINCE, function=report),
 }
 """The APIs that nodes send to each other. Only their versions for brokers."""
 

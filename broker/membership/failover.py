@@ -37,7 +37,7 @@ class Judgement(NamedTuple):
     """Duration of the silence."""
     is_dead: bool
     reason: str
-    """Why it is not taken over; empty if it is, or if there is nothing to be taken over."""
+    """Reason for which it is not taken over; empty if it is, or if there is nothing to be taken over."""
 
 
 class Failover:

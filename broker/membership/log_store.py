@@ -58,6 +58,6 @@ class ObjectLogStore:
         """Yield all objects whose keys begin with `prefix`, in key order."""
         try:
             async for stored in self._store.list(prefix):
-                yield ListedObject(stored.key, stored.size_bytes)
+                yield ListedObject(stored.key, stored.size_bytes, stored.modified_ms)
         except StoreError as error:
             raise StoreAway(str(error)) from error

@@ -1,4 +1,4 @@
-"""What an operator orders about other nodes: declare one dead, give up what only it has, remove it.
+"""Orders of an operator about other nodes: declare one dead, give up what only it has, remove it.
 
 Nothing here happens by itself. A node that another one can replace is replaced (`broker.membership.failover`); records
 are lost only by these orders, and each loss is logged with its offsets.
@@ -17,7 +17,7 @@ from s3stream.errors import NodeInUse, NotFound
 
 @dataclass(frozen=True, slots=True)
 class LossPlan:
-    """What is lost when the log of a dead node is given up."""
+    """Partitions that may lose records when the log of a dead node is given up."""
 
     node: NodeInfo
     log: WalInfo

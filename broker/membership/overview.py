@@ -1,4 +1,4 @@
-"""The state of a cluster as values for people and scripts: nodes, their logs, partitions without a leader. Pure.
+"""The state of a cluster as values for people and scripts: nodes, their logs, partitions without a leader.
 
 A node that runs adds what it observes. Without one, a node counts as living while its lease lasts, by the clock of the
 caller: good enough for a look at a stopped cluster, and never the base of a decision.
@@ -28,7 +28,7 @@ class NodeState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """What the catalog has, and what one node observes."""
+    """Facts from the catalog, and observations of one node."""
 
     nodes: Sequence[NodeInfo]
     logs: Sequence[WalInfo]
@@ -42,8 +42,7 @@ class ClusterFacts:
     judgements: Sequence[Judgement] = ()
     """The observer's opinion of silent nodes."""
     stopped: Mapping[int, str] = field(default_factory=dict)
-    """Why partitions that the observer has open cannot be used, by stream id."""
-    draining: frozenset[int] = frozenset()
+    """Reasons for which partitions that the observer has open cannot be used, by stream id."""
 
     def lives(self, node: NodeInfo) -> bool:
         """Return whether a node is alive, as far as is known."""
@@ -52,10 +51,10 @@ class ClusterFacts:
         return node.lease_until_ms > self.now_ms
 
 
-def state_of(node: NodeInfo, logs: Sequence[WalInfo], *, lives: bool, draining: bool = False) -> NodeState:
+def state_of(node: NodeInfo, logs: Sequence[WalInfo], *, lives: bool) -> NodeState:
     """Return the state of a node with its logs, in the order of their use."""
     if node.lease_until_ms > 0 and lives:
-        return NodeState.DRAINING if draining else NodeState.UP
+        return NodeState.DRAINING if node.draining else NodeState.UP
     if node.lease_until_ms > 0 or any(log.is_live for log in logs):
         return NodeState.FAILED
     was_taken_over = bool(logs) and (logs[-1].recoverer >= 0 or logs[-1].state is WalState.GIVEN_UP)
@@ -75,11 +74,10 @@ def describe_nodes(facts: ClusterFacts) -> list[dict[str, Any]]:
 
 def _describe_node(facts: ClusterFacts, node: NodeInfo, leads: int) -> dict[str, Any]:
     logs = logs_of(facts, node.node_id)
-    lives, draining = facts.lives(node), node.node_id in facts.draining
     commit_ms = facts.last_commits.get(node.node_id)
     return {
         "id": node.node_id,
-        "state": state_of(node, logs, lives=lives, draining=draining).value,
+        "state": state_of(node, logs, lives=facts.lives(node)).value,
         "epoch": node.epoch,
         "address": f"{node.host}:{node.port}",
         "rack": node.rack,
@@ -115,6 +113,7 @@ def describe_cluster(facts: ClusterFacts, *, controller: int | None, observer: i
         "nodes": nodes,
         "partitions": sum(len(topic.partitions) for topic in facts.topics),
         "unavailable": list(_unavailable(facts, states)),
+        "moves": list(_moves(facts)),
         "logs_not_drained": [
             {**describe_log(log), "node_state": states.get(log.node_id, "REMOVED")}
             for log in facts.logs
@@ -125,6 +124,23 @@ def describe_cluster(facts: ClusterFacts, *, controller: int | None, observer: i
             for each in facts.judgements
         ],
     }
+
+
+def _moves(facts: ClusterFacts) -> Iterator[dict[str, Any]]:
+    """Yield the orders of moves that are not carried out yet, or have failed."""
+    for topic in facts.topics:
+        for partition in topic.partitions:
+            if (order := partition.order) is not None:
+                yield {
+                    "topic": topic.name,
+                    "partition": partition.index,
+                    "from": partition.leader if partition.leader >= 0 else None,
+                    "to": order.to_node,
+                    "reason": order.reason.name.lower(),
+                    "asked_ms": order.asked_ms,
+                    "age_ms": max(0, facts.now_ms - order.asked_ms),
+                    "failure": order.failure or None,
+                }
 
 
 def _unavailable(facts: ClusterFacts, states: Mapping[int, str]) -> Iterator[dict[str, Any]]:

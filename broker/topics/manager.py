@@ -320,22 +320,25 @@ class TopicManager(TopicMap):
                 partition.config = config
                 _apply_storage_configs(partition.stream, config)
 
-    async def delete(self, *names: str) -> Sequence[str]:
+    async def delete(self, *names: str, ids: Mapping[str, bytes] | None = None) -> Sequence[str]:
         """Delete topics in one transaction of the catalog, and notify readers that wait on them.
 
+        `ids` has, by name, the ids of those that are meant by id: another topic of that name is left alone.
         Returns the names of those that existed. After CatalogUnavailable either all or none are deleted: the request
         may be repeated, and `resolve_outcomes` finds the outcome.
         """
         async with self.changing():
             found = [topic for name in dict.fromkeys(names) if (topic := self.get(name)) is not None]
+            if ids is not None:
+                found = [topic for topic in found if ids.get(topic.name, topic.topic_id) == topic.topic_id]
             if not found:
                 return ()
             gone = [topic.name for topic in found]
             now_ms = self._now_ms()
             delete_after_ms = now_ms + self._settings.storage.delete_delay_ms
             async with self.removing(*found):
-                ids = [topic.topic_id for topic in found]
-                await self._catalog.delete_topics(ids, now_ms=now_ms, delete_after_ms=delete_after_ms)
+                gone_ids = [topic.topic_id for topic in found]
+                await self._catalog.delete_topics(gone_ids, now_ms=now_ms, delete_after_ms=delete_after_ms)
             return gone
 
     async def resolve_outcomes(self) -> None:

@@ -24,13 +24,13 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MoveProgress:
-    """How far the moves of some partitions are."""
+    """Progress of the moves of some partitions."""
 
     done: Sequence[Place]
     """Partitions that their targets lead and have open."""
     moving: Sequence[Place]
     failed: Mapping[Place, str]
-    """Why others will not be moved: their orders have failed, or were cancelled or replaced."""
+    """Reasons for which others will not be moved: their orders have failed, or were cancelled or replaced."""
 
 
 class MoveRequests:

@@ -31,7 +31,7 @@ from s3stream.append.wal_trim import WalTrimmer
 from s3stream.catalog.values import OpenStream
 from s3stream.errors import HandoverRefused, StorageError, StorageStopped
 from s3stream.model import StreamBatch, StreamOwner
-from wal.interface import AppendedRecord, Buffer, OverCapacity, QueueFull, WalError
+from wal.interface import AppendedRecord, Buffer, OverCapacity, QueueFull, RecordTooLarge, WalError
 
 SEAL_S: Final = 5.0
 """Longest wait for the last append and for uploads that have records of a stream that is sealed."""
@@ -172,9 +172,10 @@ class StreamHandovers:
         except BaseException as error:
             self._wal_trimmer.release(hold)
             self._streams.end_receiving(stream_id)
-            if isinstance(error, TimeoutError | OverCapacity):
-                raise HandoverRefused(f"the log is too full or too slow for stream {stream_id}") from error
+            if isinstance(error, TimeoutError | OverCapacity | RecordTooLarge):
+                raise HandoverRefused(f"the log has no room for stream {stream_id}, or is too slow") from error
             if isinstance(error, WalError):
+                self._journal.wal_failed(error)
                 raise StorageStopped(f"stream {stream_id} cannot be received: {error}") from error
             raise
         return ReceivedTail(stream_id, end_offset, batches, appended.offset, hold)

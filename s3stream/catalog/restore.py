@@ -12,7 +12,6 @@ from sqlalchemy import Connection, Table, func, insert, select, update
 
 from s3stream.catalog.manifest_rows import MANIFEST_COUNTER
 from s3stream.catalog.manifest_state import TopicState
-from s3stream.catalog.nodes import DEVICE
 from s3stream.catalog.rows import ENDED, chunks
 from s3stream.catalog.schema import (
     cluster,
@@ -154,7 +153,7 @@ def _wal_row(wal: WalInfo) -> Mapping[str, Any]:
         "wal_id": wal.wal_id,
         "node_id": wal.node_id,
         "node_epoch": wal.node_epoch,
-        "kind": DEVICE,
+        "kind": wal.kind,
         "location": wal.location,
         "state": int(wal.state),
         "seen_ms": wal.seen_ms,

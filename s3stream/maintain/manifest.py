@@ -9,12 +9,12 @@ import gzip
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
 from s3stream.catalog.manifest_state import BorrowedRange, CatalogState, StreamState, TopicState
-from s3stream.catalog.values import DetachedTopic, WalInfo, WalState
+from s3stream.catalog.values import DetachedTopic, Takeover, WalInfo, WalState
 from s3stream.errors import CorruptObject
 
 FORMAT: Final = "anabranch manifest"
@@ -23,6 +23,8 @@ PREFIX: Final = "manifest"
 """First segment of the keys. Keys of objects begin with 16 hex digits."""
 SEQUENCE_DIGITS: Final = 20
 """Digits of the number in a key, so that keys sort by their numbers."""
+_OWN_DEVICE: Final = ("device", Takeover.NONE)
+"""Kind of a log, and who may recover it, unless the member `wal_places` has it."""
 _COMPRESSION_LEVEL: Final = 6
 
 
@@ -100,6 +102,7 @@ def json_text(manifest: Manifest) -> str:
             ]
             for wal in state.wals
         ],
+        **_wal_places(state.wals),
         "topics": [
             [topic.name, topic.topic_id.hex(), int(topic.internal), topic.configs, deltas(topic.stream_ids)]
             for topic in state.topics
@@ -124,6 +127,12 @@ def json_text(manifest: Manifest) -> str:
     return json.dumps(content, separators=(",", ":"), sort_keys=True)
 
 
+def _wal_places(wals: Sequence[WalInfo]) -> Mapping[str, Any]:
+    """Return the member about the logs that are not on devices of one node's own; none if there are none."""
+    places = [[wal.wal_id, wal.kind, wal.takeover.value] for wal in wals if (wal.kind, wal.takeover) != _OWN_DEVICE]
+    return {"wal_places": places} if places else {}
+
+
 def decode_manifest(data: bytes, *, where: str) -> Manifest:
     """Decode a manifest. Raises CorruptObject for other content, damage, or an unknown version."""
     try:
@@ -138,13 +147,14 @@ def decode_manifest(data: bytes, *, where: str) -> Manifest:
 
 
 def _manifest_of(content: Mapping[str, Any]) -> Manifest:
+    places = {wal_id: (kind, Takeover(takeover)) for wal_id, kind, takeover in content.get("wal_places", ())}
     state = CatalogState(
         catalog_id=bytes.fromhex(content["catalog_id"]),
         schema_version=content["schema_version"],
         counters=content["counters"],
         nodes=dict(content["nodes"]),
         wals=[
-            WalInfo(wal_id, node_id, node_epoch, location, WalState(wal_state), seen_ms)
+            _wal_of(WalInfo(wal_id, node_id, node_epoch, location, WalState(wal_state), seen_ms), places)
             for wal_id, node_id, node_epoch, location, wal_state, seen_ms in content["wals"]
         ],
         topics=[
@@ -163,6 +173,11 @@ def _manifest_of(content: Mapping[str, Any]) -> Manifest:
     )
     node_id, node_epoch = content["node"]
     return Manifest(content["sequence"], content["cluster"], node_id, node_epoch, content["written_ms"], state)
+
+
+def _wal_of(wal: WalInfo, places: Mapping[str, tuple[str, Takeover]]) -> WalInfo:
+    kind, takeover = places.get(wal.wal_id, _OWN_DEVICE)
+    return replace(wal, kind=kind, takeover=takeover)
 
 
 def deltas(numbers: Sequence[int]) -> list[int]:

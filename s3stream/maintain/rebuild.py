@@ -7,6 +7,7 @@ get aborted ones.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from s3stream.catalog.manifest_state import StreamState
@@ -135,8 +136,10 @@ def _wals(manifest: Manifest, log: LocalLog | None) -> Sequence[WalInfo]:
     wals = {wal.wal_id: wal for wal in manifest.state.wals}
     if log is not None:
         known = wals.get(log.wal.wal_id)
-        if known is None or known.state is not WalState.GIVEN_UP:
+        if known is None:
             wals[log.wal.wal_id] = log.wal
+        elif known.state is not WalState.GIVEN_UP:
+            wals[log.wal.wal_id] = replace(log.wal, kind=known.kind, takeover=known.takeover)
     return list(wals.values())
 
 

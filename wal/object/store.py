@@ -15,6 +15,8 @@ class ListedObject(NamedTuple):
 
     key: str
     size_bytes: int
+    modified_ms: int
+    """Time of its creation by the store's clock, ms since 1970."""
 
 
 class LogStore(Protocol):

@@ -100,6 +100,32 @@ async def test_every_node_names_the_same_nodes_and_leaders(nodes: list[Node]) ->
             assert (partition.leader_id, [each.node_id for each in quorum.nodes]) == (1, [1, 2, 3])
 
 
+async def test_the_quorum_shows_which_node_has_not_seen_the_last_change(tmp_path: Path) -> None:
+    metadata_log = TopicData(topic_name="__cluster_metadata", partitions=[PartitionData(partition_index=0)])
+    async with running_nodes(tmp_path, 3) as nodes:
+        first, second, third = nodes
+
+        async def voters(node: Node) -> dict[int, tuple[int, bool]]:
+            """Lag by node, and whether it has caught up."""
+            async with raw_client(node.bootstrap) as client:
+                answer = await client.call(DescribeQuorumRequest(topics=[metadata_log]), 2)
+            (partition,) = answer.topics[0].partitions
+            return {
+                each.replica_id: (partition.high_watermark - each.log_end_offset, each.last_caught_up_timestamp > 0)
+                for each in partition.current_voters
+            }
+
+        await until(lambda: len({node.follower.version for node in nodes}) == 1, timeout_s=60, pause_s=0.01)
+        assert await voters(second) == dict.fromkeys((1, 2, 3), (0, True))
+        third.topics.catch_up = lambda: asyncio.sleep(0)  # it reads nothing
+        await first.topics.create("t", partitions=1, configs={})
+        await until(lambda: second.topics.get("t") is not None, timeout_s=60, pause_s=0.01)
+        for node in (first, second, third):
+            found = await voters(node)
+            assert found[1] == (0, True)
+            assert (found[3][0] > 0, found[3][1]) == (True, False)
+
+
 async def test_a_dead_leader_is_named_by_nobody_while_no_other_node_can_open_its_log(tmp_path: Path) -> None:
     async with running_nodes(tmp_path, 2, wal_takeover="none") as nodes:
         first, second = nodes

@@ -1,7 +1,7 @@
 """Creating, growing, changing, describing and deleting topics, with the errors Kafka gives."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -331,6 +331,32 @@ async def test_deleting_topics_by_name_and_id(node: Node, client: RawClient) -> 
     (again,) = await create(client, topic("a"))
     assert again.error_code == 0
     assert again.topic_id != created[0].topic_id
+
+
+@pytest.mark.parametrize("by_id", [False, True], ids=["by name", "by id"])
+async def test_a_topic_that_is_created_anew_meanwhile_is_not_deleted_by_the_id_of_the_old_one(
+    node: Node, client: RawClient, monkeypatch: pytest.MonkeyPatch, *, by_id: bool
+) -> None:
+    (old,) = await create(client, topic("t"))
+    delete = node.topics.delete
+
+    async def delete_later(*names: str, ids: Mapping[str, bytes] | None = None) -> Sequence[str]:
+        """Another client was faster."""
+        monkeypatch.setattr(node.topics, "delete", delete)
+        await delete("t")
+        await node.topics.create("t", partitions=1, configs={})
+        return await delete(*names, ids=ids)
+
+    monkeypatch.setattr(node.topics, "delete", delete_later)
+    state = DeleteTopicState(topic_id=old.topic_id) if by_id else DeleteTopicState(name="t")
+    (answer,) = (await client.call(DeleteTopicsRequest(topics=[state]), 6)).responses
+    found = node.topics.get("t")
+    if by_id:
+        assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        assert found is not None
+        assert found.topic_id != old.topic_id
+    else:
+        assert (answer.error_code, found) == (ErrorCode.NONE, None)
 
 
 async def describe(

@@ -8,7 +8,17 @@ import pytest
 
 from broker.membership.failover import Judgement
 from broker.membership.overview import ClusterFacts, NodeState, describe_cluster, state_of
-from s3stream.catalog.values import NodeHolder, NodeInfo, PartitionInfo, Takeover, TopicInfo, WalInfo, WalState
+from s3stream.catalog.values import (
+    MoveOrder,
+    MoveReason,
+    NodeHolder,
+    NodeInfo,
+    PartitionInfo,
+    Takeover,
+    TopicInfo,
+    WalInfo,
+    WalState,
+)
 
 NOW = 1_000_000
 NODE = NodeInfo(1, 3, "h", 9092, NOW + 5, 10, NodeHolder("machine", 7, "lock"))
@@ -36,8 +46,8 @@ DRAINED = replace(LOG, state=WalState.DRAINED)
 def test_the_state_of_a_node_follows_from_lease_and_logs(
     lease_until_ms: int, logs: Sequence[WalInfo], *, lives: bool, draining: bool, expected: NodeState
 ) -> None:
-    node = replace(NODE, lease_until_ms=lease_until_ms)
-    assert state_of(node, logs, lives=lives, draining=draining) is expected
+    node = replace(NODE, lease_until_ms=lease_until_ms, draining=draining)
+    assert state_of(node, logs, lives=lives) is expected
 
 
 def facts(*partitions: tuple[int, int], **wanted: Any) -> ClusterFacts:
@@ -79,6 +89,21 @@ def test_logs_of_dead_nodes_that_are_not_drained_are_shown() -> None:
     ]
     assert found["silent"] == [{"node": 1, "silent_ms": 4000, "dead": True, "reason": "no such file"}]
     assert (found["controller"], found["observer"], found["partitions"]) == (2, 3, 1)
+
+
+def test_moves_under_way_and_failed_are_shown() -> None:
+    given = facts((2, 2), (3, 3))
+    (topic,) = given.topics
+    under_way = MoveOrder(10, 3, MoveReason.OPERATOR, NOW - 7)
+    failed = MoveOrder(11, 2, MoveReason.DRAIN, NOW - 9, "busy")
+    moving = [replace(each, order=order) for each, order in zip(topic.partitions, (under_way, failed), strict=True)]
+    given = replace(given, topics=[replace(topic, partitions=moving)])
+    found = describe_cluster(given, controller=2, observer=2)["moves"]
+    assert [(each["partition"], each["from"], each["to"], each["reason"], each["age_ms"]) for each in found] == [
+        (0, 2, 3, "operator", 7),
+        (1, 3, 2, "drain", 9),
+    ]
+    assert [each["failure"] for each in found] == [None, "busy"]
 
 
 def test_without_an_observer_a_node_lives_while_its_lease_lasts() -> None:

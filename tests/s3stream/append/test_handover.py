@@ -12,10 +12,11 @@ from s3stream.append.stream import Stream
 from s3stream.append.wal_record import RecordKind, decode_record
 from s3stream.catalog.values import MoveReason, OpenStream, StreamTransfer
 from s3stream.engine import S3Stream
-from s3stream.errors import HandoverRefused, OffsetOutOfRange, StorageError, StreamFenced, StreamSealed
+from s3stream.errors import HandoverRefused, OffsetOutOfRange, StorageError, StorageStopped, StreamFenced, StreamSealed
 from s3stream.model import StreamBatch, StreamOwner
 from tests.support.storage import SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
 from tests.support.waiting import until
+from wal.interface import WalFailed
 from wal.memory import MemoryWal
 
 SETTINGS = replace(SMALL, upload_threshold_bytes=64 << 20, log_cache_bytes=256 << 20)
@@ -319,6 +320,14 @@ async def test_a_tail_that_the_log_has_no_room_for_is_refused(pair: Pair) -> Non
     assert not pair.target.engine.handovers.is_receiving(pair.stream_id)
     await pair.target.engine.flush()
     assert pair.target.wal.used_bytes == 0, "void records are trimmed"
+
+
+async def test_a_log_that_fails_stops_the_target(pair: Pair) -> None:
+    sealed = await pair.seal()
+    pair.target.wal.fail(WalFailed("broken"))
+    with pytest.raises(StorageStopped):
+        await pair.write(sealed)
+    assert pair.target.engine.error is not None
 
 
 async def test_a_tail_that_does_not_fit_the_stream_stops_the_engine(pair: Pair) -> None:

@@ -9,7 +9,7 @@ from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.manifest_state import BorrowedRange, StreamState, TopicState
 from s3stream.catalog.restore import Advance, CatalogContents, RecoveredTopic, RestoredRange, RestoredStream
 from s3stream.catalog.schema import MIGRATIONS
-from s3stream.catalog.values import DetachedTopic, WalInfo, WalState
+from s3stream.catalog.values import DetachedTopic, Takeover, WalInfo, WalState
 from s3stream.errors import CatalogError
 from s3stream.model import ObjectInfo, ObjectKind, ObjectState, StreamOwner, StreamRange
 from tests.support.catalog_node import WAL_ID
@@ -59,7 +59,10 @@ CONTENTS = CatalogContents(
     counters={"stream": 9, "object": 500, "producer": 7_000},
     manifest=42,
     nodes={1: 1_007, 2: 1_001},
-    wals=[WalInfo("00000000000000aa", 1, 7, "/wal", WalState.OPEN, NOW)],
+    wals=[
+        WalInfo("00000000000000aa", 1, 7, "/wal", WalState.OPEN, NOW),
+        WalInfo("00000000000000bb", 2, 3, "s:wal/c/2/", WalState.DRAINED, NOW, Takeover.SHARED, kind="object"),
+    ],
     topics=[TopicState("flights", b"f" * 16, False, {"retention.ms": "-1"}, [1, 2])],
     new_topics=[RecoveredTopic("recovered-stream-8", b"r" * 16, 8)],
     detached=[DetachedTopic("aside", b"a" * 16, {}, [3], internal=False, detached_ms=NOW)],

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from s3stream.catalog.manifest_state import BorrowedRange, CatalogState, StreamState, TopicState
-from s3stream.catalog.values import DetachedTopic, WalInfo, WalState
+from s3stream.catalog.values import DetachedTopic, Takeover, WalInfo, WalState
 from s3stream.errors import CorruptObject
 from s3stream.maintain.manifest import (
     Manifest,
@@ -57,6 +57,11 @@ def test_all_that_a_manifest_tells_comes_back() -> None:
         EXAMPLE.state,
         topics=[*EXAMPLE.state.topics, TopicState("__consumer_offsets", b"o" * 16, True, {}, [9, 7, 8])],
         detached=[DetachedTopic("kept", b"d" * 16, {"a": "b"}, [5, 6], internal=False, detached_ms=123)],
+        wals=[
+            *EXAMPLE.state.wals,
+            WalInfo("0b", 2, 9, "s3:wal/demo/2/", WalState.DRAINED, 7, Takeover.SHARED, kind="object"),
+            WalInfo("0c", 3, 9, "/dev/sdb", WalState.GIVEN_UP, 7, Takeover.MACHINE),
+        ],
         borrowed=[BorrowedRange(12, 0, 2**40, 3, 1)],
         committed={1: [3, 4, 9], 2: [2**40]},
         prepared=[],

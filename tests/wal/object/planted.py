@@ -16,6 +16,7 @@ class PlantedInLog(Planted):
     check_deletions: bool = False
     """True if the check of deletions finds it; otherwise the loss of records must."""
     list_first: bool = False
+    sweep_all_ages: bool = False
 
 
 PLANTED: Sequence[PlantedInLog] = (
@@ -132,5 +133,29 @@ PLANTED: Sequence[PlantedInLog] = (
         ],
         LOST,
         10,
+    ),
+    PlantedInLog(
+        "sweep-young-ends",
+        "a person sweeps ends while processes are paused that were the owners then",
+        [],
+        LOST,
+        100,
+        sweep_all_ages=True,
+    ),
+    PlantedInLog(
+        "sweep-live-epochs",
+        "a sweep takes ends of the first live epoch and later ones",
+        [Edit("wal.object.sweep", "if position.epoch < first_live.epoch}", "}")],
+        f"the end .* was deleted|the newest object .* was deleted|{LOST}|{CORRUPT}",
+        10,
+        check_deletions=True,
+    ),
+    PlantedInLog(
+        "sweep-trusts-a-fence",
+        "a sweep takes the position of a fence for the first live one",
+        [Edit("wal.object.sweep", "        if not header.flags & Flags.FENCE:\n", "        if header:\n")],
+        f"the end .* was deleted|{LOST}|{CORRUPT}",
+        60,
+        check_deletions=True,
     ),
 )

@@ -30,7 +30,7 @@ def main() -> int:
 
 
 def _run(first: int, count: int) -> int:
-    acked = recoveries = 0
+    acked = recoveries = swept = 0
     for seed in range(first, first + count):
         world = World(seed)
         try:
@@ -40,7 +40,8 @@ def _run(first: int, count: int) -> int:
             return 1
         acked += len(world.acked)
         recoveries += len(world.recoveries)
-    print(f"clean: {acked} records acked, {recoveries} recoveries")
+        swept += world.swept
+    print(f"clean: {acked} records acked, {recoveries} recoveries, {swept} ends swept")
     return 0
 
 
@@ -49,7 +50,9 @@ def _find(name: str) -> int:
     if bug.edits:
         bug.plant()
     for seed in range(bug.seeds):
-        world = World(seed, check_deletions=bug.check_deletions, list_first=bug.list_first)
+        world = World(
+            seed, check_deletions=bug.check_deletions, list_first=bug.list_first, sweep_all_ages=bug.sweep_all_ages
+        )
         try:
             world.run()
         except Violation as error:

@@ -6,6 +6,7 @@ log relies on: an epoch that only grows, and commits that are refused in an olde
 
 Checked are C1 (a record that is acked, at whatever time, is returned by every recovery in a later epoch, or committed),
 the order and places of records, exact trims, and C6 (no end is deleted, nor the newest object of the owner's epoch).
+A sweep, by a person, deletes old ends: after all processes are gone whose epochs ended before that age.
 """
 
 import asyncio
@@ -21,11 +22,12 @@ from broker.membership.log_store import ObjectLogStore
 from tests.simulation.loop import PROCESS, Process, SimLoop
 from tests.simulation.store import SimStore, StoreDisk, StoreFaults, Way
 from wal.interface import OverCapacity, QueueFull, RecoveredRecord, WalCorrupt, WalError, WalFailed, WalFenced
-from wal.object.format import END_BYTES, EndedBy, LogName, Position
+from wal.object.format import END_BYTES, EndedBy, Flags, LogName, ObjectHeader, Position, decode_header
 from wal.object.log import ObjectWal
 from wal.object.recovery import end_log
 from wal.object.settings import ObjectWalSettings
 from wal.object.store import StoreAway
+from wal.object.sweep import plan_sweep
 
 NAME = LogName("c", 1, bytes(range(16)))
 VALUE = struct.Struct("<qq")
@@ -63,6 +65,8 @@ class World:
     check_deletions: bool = True
     list_first: bool = False
     """Planted bug: recover before the epoch is raised."""
+    sweep_all_ages: bool = False
+    """Planted mistake of a person: old processes may be there when a sweep deletes their ends."""
     epoch: int = 0
     committed: set[Value] = field(default_factory=set)
     trimmed: set[Value] = field(default_factory=set)
@@ -75,12 +79,19 @@ class World:
     recoveries: list[Recovery] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)
+    epoch_of: dict[Process, int] = field(default_factory=dict)
+    """Epochs that processes have registered in."""
+    began_s: dict[int, float] = field(default_factory=dict)
+    """Times at which epochs began."""
+    sweeping: bool = False
+    swept: int = 0
+    """Ends that sweeps have deleted."""
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
         self.loop = SimLoop(Random(self.seed + 1))
         self.disk = StoreDisk(self.loop, Random(self.seed + 2), "s")
-        self.disk.late_s_max = 150.0
+        self.disk.late_s_max = self.random.choice([20.0, 150.0])
         self.disk.objects.hook = self._on_call
         self.settings = ObjectWalSettings(
             capacity_bytes=self.random.choice([4_000, 20_000, 100_000]),
@@ -113,6 +124,8 @@ class World:
         self._start(self._own)
         while self.loop.time() < RUN_S and not self.violations:
             await asyncio.sleep(random.choice([0.01, 0.3, 2.0, 20.0]) * random.random())
+            if random.random() < 0.1:
+                await self._sweep()
             match random.randrange(10):
                 case 0 | 1 | 2:
                     self._break()
@@ -187,12 +200,36 @@ class World:
         except WalCorrupt as error:
             self.violate(f"corrupt: {error}")
 
+    async def _sweep(self) -> None:
+        """Delete old ends and orphans, as a person does who has made sure that no process is left from before."""
+        age_s = 2 * self.disk.late_s_max
+        for process in list(self.processes):
+            ended_s = self.began_s.get(self.epoch_of.get(process, self.epoch) + 1, self.loop.time())
+            if ended_s < self.loop.time() - age_s + 1 and not self.sweep_all_ages:
+                self.loop.kill(process)
+                self.processes.remove(process)
+        store = self._store("sweep")
+        try:
+            before_ms = int(1000 * (self.loop.time() - (0 if self.sweep_all_ages else age_s)))
+            plan = await plan_sweep(store, NAME, before_ms=before_ms)
+            if plan is not None:
+                self.sweeping = True
+                await plan.execute(store)
+                self.swept += len(plan.ends)
+        except StoreAway:
+            pass
+        finally:
+            self.sweeping = False
+
     # --- the catalog, as far as the log relies on it
 
     async def _register(self) -> int:
         await self._way()
         self.epoch += 1
         epoch = self.epoch
+        self.began_s[epoch] = self.loop.time()
+        if (process := PROCESS.get()) is not None:
+            self.epoch_of[process] = epoch
         self.trimmed_before[epoch] = frozenset(self.trimmed)
         await self._way()
         return epoch
@@ -318,11 +355,23 @@ class World:
         found = self.disk.objects.objects.get(key)
         position = NAME.parse_key(key)
         assert position is not None
-        if found is not None and len(found[0]) == END_BYTES:
+        is_end = found is not None and len(found[0]) == END_BYTES
+        if is_end and not (self.sweeping and position.epoch < self._first_live().epoch):
             self.violate(f"the end {key} was deleted")
         newest = max(self._positions(self.epoch), default=None)
         if position == newest:
             self.violate(f"the newest object {key} was deleted")
+
+    def _first_live(self) -> Position:
+        """Return the first live position that the newest object names."""
+        objects = self.disk.objects.objects
+        headers = [
+            decode_header(NAME, position, memoryview(objects[key][0]))
+            for key in sorted(objects)
+            if (position := NAME.parse_key(key)) is not None
+        ]
+        named = [each for each in headers if isinstance(each, ObjectHeader) and not each.flags & Flags.FENCE]
+        return named[-1].first_live if named else Position(1, 0)
 
     def _positions(self, epoch: int) -> list[Position]:
         positions = [NAME.parse_key(key) for key in self.disk.objects.objects]
