@@ -9,7 +9,7 @@ from s3stream.errors import NodeInUse, NotFound, StorageError
 
 async def handle(node: Node, request: UnregisterBrokerRequest, _exchange: Exchange) -> UnregisterBrokerResponse:
     """Answer when it is removed."""
-    code, message = ErrorCode.NONE, None
+    code, message = ErrorCode.NONE, ""
     try:
         await node.catalog.remove_node(request.broker_id, now_ms=node.now_ms())
     except NotFound:
