@@ -13,27 +13,30 @@ import click
 
 from broker.cli.client import CommandConnection
 from protocol.messages.metadata import MetadataRequest
-from tests.support.node import NodeProcess
+from tests.support.node import START_TIMEOUT_S, NodeProcess
 from tests.support.waiting import wait_until
 
 
 @contextmanager
 def node_processes(folder: Path, count: int, catalog_url: str, **wanted: object) -> Iterator[Sequence[NodeProcess]]:
-    """Run nodes with consecutive ids on one catalog and one object store, each of which knows that all live."""
+    """Run nodes on one catalog and one object store, each of which knows that all live. `node_id` is the first id."""
+    first_id = int(str(wanted.pop("node_id", 1)))
     shared: dict[str, object] = {
         "catalog_url": catalog_url,
         "objects_path": folder / "objects",
         "cluster_internal_port": 0,
         **wanted,
     }
-    nodes = [NodeProcess(folder / str(node_id), node_id=node_id, **shared) for node_id in range(1, count + 1)]
+    nodes = [
+        NodeProcess(folder / str(node_id), node_id=node_id, **shared) for node_id in range(first_id, first_id + count)
+    ]
     with ExitStack() as stack:
         for node in nodes:
             stack.push(node)  # kills it, unless it has ended
             node.data_dir.parent.mkdir(parents=True, exist_ok=True)
             node.spawn()
         for node in nodes:
-            node.wait_ready()
+            node.wait_ready(START_TIMEOUT_S * count)  # they start side by side
         for node in nodes:
             wait_for_brokers(node.host, node.port, count)
         yield nodes

@@ -1,4 +1,4 @@
-"""What the other brokers say when one was killed. Its partitions had one replica each.
+"""Answers of the other brokers when one was killed. Its partitions had one replica each.
 
 Apache Kafka's stay without a leader until the broker returns. Here another node takes them over.
 """

@@ -1,4 +1,4 @@
-"""What each broker says about the cluster: brokers, topics, leaders, coordinators, log directories, the quorum."""
+"""Views of the cluster by each broker: brokers, topics, leaders, coordinators, log directories, the quorum."""
 
 from protocol.messages.describe_cluster import DescribeClusterRequest
 from protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest

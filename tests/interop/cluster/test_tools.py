@@ -1,4 +1,4 @@
-"""What tools show of three nodes: brokers, leaders, log directories, the quorum; and changes that any node takes."""
+"""Tools that are shown three nodes: brokers, leaders, log directories, the quorum; and changes that any node takes."""
 
 import json
 import re
