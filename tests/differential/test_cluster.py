@@ -1,5 +1,6 @@
 """Every script for a cluster, against three nodes and three brokers of Apache Kafka."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -24,6 +25,8 @@ from tests.support.postgres import PostgresServer
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
+LOGS = ("device", "object") if os.environ.get("ANABRANCH_SOAK") else ("device",)
+"""Kinds of the nodes' logs."""
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 KAFKA_CLUSTER_SETTINGS = {
     **KAFKA_SETTINGS,
@@ -59,17 +62,20 @@ def _place_internal_topics(script: ClusterScript) -> None:
         script.place(name, *NODES, cleanup_policy="compact")
 
 
-@pytest.fixture(scope="module")
-def clusters(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> Iterator[Clusters]:
+@pytest.fixture(scope="module", params=LOGS)
+def clusters(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer
+) -> Iterator[Clusters]:
     """Both clusters, with their internal topics placed alike."""
     tools.java()
     tools.kafka_class_path()
+    settings = {**OUR_SETTINGS, "wal_kind": request.param}
     with ExitStack() as stack:
         brokers: Mapping[int, Broker] = stack.enter_context(
             kafka_cluster(tmp_path_factory.mktemp("apache-kafka"), len(NODES), KAFKA_CLUSTER_SETTINGS)
         )
         nodes: Sequence[NodeProcess] = stack.enter_context(
-            node_processes(tmp_path_factory.mktemp("nodes"), len(NODES), postgres.new_database(), **OUR_SETTINGS)
+            node_processes(tmp_path_factory.mktemp("nodes"), len(NODES), postgres.new_database(), **settings)
         )
 
         def kill(node_id: int) -> None:
@@ -95,3 +101,9 @@ def test_answers_when_a_broker_was_killed(clusters: Clusters) -> None:
     compare(*clusters.run(before_the_outage), KNOWN_IN_CLUSTERS.get(before_the_outage.__name__, ()))
     clusters.kill(DEAD)
     compare(*clusters.run(after_the_outage), KNOWN_IN_CLUSTERS.get(after_the_outage.__name__, ()))
+
+
+def test_known_differences_in_clusters_belong_to_scripts() -> None:
+    names = [function.__name__ for function in (*CLUSTER_SCRIPTS, before_the_outage, after_the_outage)]
+    assert len(set(names)) == len(names)
+    assert set(KNOWN_IN_CLUSTERS) <= set(names)
