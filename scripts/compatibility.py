@@ -6,7 +6,7 @@ The served versions come from the handlers, the differences from the list of the
 further remarks. A test compares the page with the output of this script.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 
@@ -14,7 +14,8 @@ from broker.configs.broker_table import BROKER_CONFIGS, DYNAMIC
 from broker.configs.topic_table import TOPIC_CONFIGS
 from broker.handlers import HANDLERS
 from protocol.registry import Api, all_apis
-from tests.differential.known_differences import KNOWN
+from tests.differential.known_differences import KNOWN, Known
+from tests.differential.known_in_clusters import KNOWN_IN_CLUSTERS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "compatibility.md"
 KAFKA_VERSION = "4.3.1"
@@ -33,7 +34,7 @@ NOTES: Mapping[int, str] = {
     3: "A topic is created before the response. A leader is returned only when it is ready.",
     10: "Groups and transactions, not share groups.",
     17: _SECURITY,
-    19: "A replication factor other than 1 or -1 is refused.",
+    19: "Factors and assignments are accepted. A partition has one replica all the same.",
     27: "In Apache Kafka between brokers; here for administrators who end a hanging transaction.",
     29: _SECURITY,
     30: _SECURITY,
@@ -106,11 +107,13 @@ Not served, and therefore not advertised:
 
 Different by design:
 
-- A partition has one replica. Replication factors are accepted up to the number of living nodes, and change nothing:
-  the object store keeps the data. There are no followers, and no preferred read replica.
+- A partition has one replica. Replication factors are accepted up to the number of nodes, and change nothing: the object
+  store keeps the data. There are no followers, and no preferred read replica.
 - A reassignment names one broker, and hands the partition over to it. Throttles are accepted without effect. The
   preferred leader is the one at the creation of the partition, or of its last reassignment; a preferred election moves
   the partition back to it, and is answered when it leads.
+- When a node dies, other nodes take its partitions over within seconds, although they have one replica each. In Apache
+  Kafka such partitions have no leader until the broker returns. A living node cannot be unregistered.
 - The catalog, a database, replaces the metadata log. DescribeQuorum shows the living nodes as voters, with the number
   of the last change as the offset.
 - These broker configs can be changed while a node runs, for one node (its id) or for all (the default):
@@ -150,6 +153,13 @@ it finds, by script. Requests are named as in the script. `*` matches anything. 
 the whole response.
 
 """
+DIFFERENCES_IN_CLUSTERS = """
+## Known differences in clusters, response by response
+
+The same with three nodes and three brokers of Apache Kafka: requests to leaders and coordinators, to other nodes, and
+to those that are left after one was killed.
+
+"""
 
 
 def versions(first: int, last: int) -> str:
@@ -176,9 +186,9 @@ def table() -> Iterator[str]:
         yield f"| {key} | {api.name} | {our_versions(api)} | {kafka_versions(api)} | {NOTES.get(key, '')} |"
 
 
-def differences() -> Iterator[str]:
-    """Return the known differences, script by script."""
-    for script, entries in sorted(KNOWN.items()):
+def differences(known: Mapping[str, Sequence[Known]]) -> Iterator[str]:
+    """Return known differences, script by script."""
+    for script, entries in sorted(known.items()):
         yield f"### {script.replace('_', ' ').capitalize()}"
         yield ""
         seen = []
@@ -226,7 +236,10 @@ def page() -> str:
         + summary()
         + "\n"
         + DIFFERENCES
-        + "\n".join(differences()).rstrip("\n")
+        + "\n".join(differences(KNOWN)).rstrip("\n")
+        + "\n"
+        + DIFFERENCES_IN_CLUSTERS
+        + "\n".join(differences(KNOWN_IN_CLUSTERS)).rstrip("\n")
         + "\n"
     )
 

@@ -99,15 +99,27 @@ class Broker:
 
     def start(self) -> None:
         """Start it, and wait until it answers. Raises RuntimeError."""
-        log = self.home / "output.log"
-        with log.open("wb") as output:
+        self.spawn()
+        self.wait_ready()
+
+    def spawn(self) -> None:
+        """Start it without waiting."""
+        with self._log.open("wb") as output:
             self._process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+
+    def wait_ready(self) -> None:
+        """Wait until it answers. Raises RuntimeError."""
+        assert self._process is not None
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.__exit__()
-                raise RuntimeError(f"{self.name} did not start:\n{log.read_text(errors='replace')[-2000:]}")
+                raise RuntimeError(f"{self.name} did not start:\n{self._log.read_text(errors='replace')[-2000:]}")
             time.sleep(0.05)
+
+    @property
+    def _log(self) -> Path:
+        return self.home / "output.log"
 
     def kill(self) -> None:
         """End it as a crash does; `start` starts it again."""

@@ -1,11 +1,11 @@
 """CreatePartitions: add partitions to topics.
 
-An assignment names any number of living nodes, the same for all new partitions. The first one is to lead.
+An assignment names any number of registered nodes, the same for all new partitions. The first living one is to lead.
 """
 
 from collections import Counter
 
-from broker.handlers.topic_checks import check_replicas, check_unique
+from broker.handlers.topic_checks import check_replicas, check_unique, first_living, registered_ids
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
@@ -70,9 +70,10 @@ async def _grow(node: Node, requested: CreatePartitionsTopic, *, validate_only: 
                 f"Attempted to add {requested.count - before} additional partition(s), but only "
                 f"{len(requested.assignments)} assignment(s) were specified.",
             )
+        registered = await registered_ids(node)
         leaders = []
-        for assignment in requested.assignments:
-            check_replicas(node, assignment.broker_ids, len(requested.assignments[0].broker_ids))
-            leaders.append(assignment.broker_ids[0])
+        for index, assignment in enumerate(requested.assignments, before):
+            check_replicas(node, assignment.broker_ids, len(requested.assignments[0].broker_ids), registered)
+            leaders.append(first_living(node, assignment.broker_ids, index))
     if not validate_only:
         await node.topics.grow(requested.name, requested.count, leaders)

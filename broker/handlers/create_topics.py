@@ -1,21 +1,22 @@
 """CreateTopics: create topics together. An error of one does not affect the others.
 
-Replication factors up to the number of living nodes are accepted, and so are assignments to living nodes, the first of
-which is to lead. A partition has one replica all the same, its leader: durability comes from the object store and the
-log, not from replicas.
+Replication factors up to the number of registered nodes are accepted, dead ones included, and so are assignments to
+them. The first living one of an assignment is to lead. A partition has one replica all the same, its leader: durability
+comes from the object store and the log, not from replicas.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from broker.configs.definitions import ConfigSource
 from broker.configs.topic import check_topic_configs
 from broker.configs.topic_table import TOPIC_CONFIGS
-from broker.handlers.topic_checks import check_replicas, check_unique
+from broker.handlers.topic_checks import check_replicas, check_unique, first_living, registered_ids
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.topics.creation import TopicCreation, TopicSpec
+from broker.topics.names import INTERNAL_TOPICS
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.create_topics import (
     CreatableTopic,
@@ -32,6 +33,7 @@ async def handle(node: Node, request: CreateTopicsRequest, _exchange: Exchange) 
     names = Counter(topic.name for topic in request.topics)
     try:
         await node.follower.follow()  # a topic that another node has deleted must not seem to exist
+        registered = await registered_ids(node)
     except StorageError as error:
         return CreateTopicsResponse(
             topics=[_failure(name, ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) for name in names]
@@ -45,7 +47,7 @@ async def handle(node: Node, request: CreateTopicsRequest, _exchange: Exchange) 
             creation = node.topics.new_creation()  # as in Kafka, each topic is validated by itself
         try:
             check_unique(names, topic.name)
-            spec = _checked(node, topic, creation)
+            spec = _checked(node, topic, creation, registered)
         except KafkaError as error:
             results[topic.name] = _failure(topic.name, error.code, error.message)
         else:
@@ -81,13 +83,14 @@ def _failure(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
     return CreatableTopicResult(name=name, error_code=code, error_message=message, configs=())
 
 
-def _checked(node: Node, requested: CreatableTopic, creation: TopicCreation) -> TopicSpec:
+def _checked(node: Node, requested: CreatableTopic, creation: TopicCreation, registered: Collection[int]) -> TopicSpec:
     """Return the topic if it can be created together with those of `creation`. Raises KafkaError."""
     creation.check_name(requested.name)
-    leaders = _assigned_leaders(node, requested) if requested.assignments else None
-    partitions = _partitions(node, requested) if leaders is None else len(leaders)
+    leaders = _assigned_leaders(node, requested, registered) if requested.assignments else None
+    partitions = _partitions(node, requested, len(registered)) if leaders is None else len(leaders)
     configs = check_topic_configs(_configs(requested), node.settings)
-    spec = TopicSpec(requested.name, partitions, configs, leaders=leaders)
+    internal = requested.name in INTERNAL_TOPICS
+    spec = TopicSpec(requested.name, partitions, configs, internal, leaders)
     creation.check_room(spec.partitions)
     return spec
 
@@ -96,7 +99,7 @@ def _configs(requested: CreatableTopic) -> dict[str, str | None]:
     return {config.name: config.value for config in requested.configs}
 
 
-def _partitions(node: Node, requested: CreatableTopic) -> int:
+def _partitions(node: Node, requested: CreatableTopic, nodes: int) -> int:
     """Return the number of partitions. Raises Kafka's errors for an invalid one, or an invalid replication factor."""
     if requested.num_partitions < -1 or requested.num_partitions == 0:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
@@ -106,7 +109,6 @@ def _partitions(node: Node, requested: CreatableTopic) -> int:
             ErrorCode.INVALID_REPLICATION_FACTOR,
             "Replication factor must be larger than 0, or -1 to use the default value.",
         )
-    nodes = len(node.members.living())
     if factor > nodes:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -116,7 +118,7 @@ def _partitions(node: Node, requested: CreatableTopic) -> int:
     return node.settings.topic.num_partitions if requested.num_partitions == -1 else requested.num_partitions
 
 
-def _assigned_leaders(node: Node, requested: CreatableTopic) -> Sequence[int]:
+def _assigned_leaders(node: Node, requested: CreatableTopic, registered: Collection[int]) -> Sequence[int]:
     """Return the wanted leader of each partition. Raises Kafka's errors for invalid assignments."""
     if requested.replication_factor != -1:
         raise KafkaError(
@@ -136,9 +138,9 @@ def _assigned_leaders(node: Node, requested: CreatableTopic) -> Sequence[int]:
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"Found multiple manual partition assignments for partition {assignment.partition_index}",
             )
-        check_replicas(node, assignment.broker_ids, factor)
+        check_replicas(node, assignment.broker_ids, factor, registered)
         factor = len(assignment.broker_ids)
-        leaders[assignment.partition_index] = assignment.broker_ids[0]
+        leaders[assignment.partition_index] = first_living(node, assignment.broker_ids, assignment.partition_index)
     if leaders.keys() != set(range(len(leaders))):
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"

@@ -283,6 +283,6 @@ class _FetchCall:
         """Build the answer from what was read last."""
         reads = self._reads
         if self._failed:
-            reads = sorted(reads, key=lambda read: read.partition is None)  # unknown partitions come last, as in Kafka
+            reads = sorted(reads, key=lambda read: read.is_unknown)  # unknown partitions come last, as in Kafka
         version = self._exchange.api_version
         return build_response(self._node, self._plan, reads, self._request.isolation_level, version)

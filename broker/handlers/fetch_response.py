@@ -37,6 +37,9 @@ WITH_LEADER: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENC
 """Errors that name the leader."""
 
 
+_UNKNOWN: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+
+
 @dataclass(slots=True)
 class PartitionRead:
     """Result of reading one partition: batches, or an error."""
@@ -47,6 +50,11 @@ class PartitionRead:
     batches: Sequence[StreamBatch] = ()
     size_bytes: int = 0
     diverging: EpochEndOffset | None = None
+
+    @property
+    def is_unknown(self) -> bool:
+        """True if no such partition exists, as far as this node knows."""
+        return self.error in _UNKNOWN
 
     def refuse_deleted(self) -> None:
         """Replace data that the log's start has passed since it was read by OFFSET_OUT_OF_RANGE.
@@ -119,7 +127,7 @@ def _partition_data(read: PartitionRead, isolation_level: int) -> PartitionData:
             partition_index=index,
             error_code=read.error,
             high_watermark=-1,
-            aborted_transactions=() if partition is None else None,
+            aborted_transactions=() if read.is_unknown else None,
             records=b"",
         )
     records: list[Buffer] = [batch.payload for batch in read.batches]

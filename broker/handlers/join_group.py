@@ -19,6 +19,9 @@ async def handle(node: Node, request: JoinGroupRequest, exchange: Exchange) -> J
     version = exchange.api_version
     try:
         shard = node.groups.shard_with_id(request.group_id)
+    except KafkaError as error:
+        return _response(JoinResponse(error.code), version)  # as in Kafka, without the member's id
+    try:
         _check_session_timeout(node, request)
         shard.membership.join(request.group_id, _join(node, request, exchange, ticket))
     except KafkaError as error:

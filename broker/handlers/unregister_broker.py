@@ -12,7 +12,7 @@ from s3stream.errors import NodeInUse, NotFound, StorageError
 
 async def handle(node: Node, request: UnregisterBrokerRequest, _exchange: Exchange) -> UnregisterBrokerResponse:
     """Answer when it is removed."""
-    code, message = ErrorCode.NONE, None
+    code, message = ErrorCode.NONE, ""
     try:
         await node.operations.remove(request.broker_id)
     except NotFound:

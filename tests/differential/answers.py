@@ -63,8 +63,19 @@ FRESH_IDS = frozenset({"client_instance_id", "subscription_id"})
 """Ids of which there is a new one in each answer."""
 NONE_IDS = frozenset({"", None, -1, ZERO_UUID})
 KEYED: Mapping[str, Callable[[Any], object]] = {
+    "MetadataResponse.brokers": lambda broker: broker["node_id"],
+    "DescribeClusterResponse.brokers": lambda broker: broker["broker_id"],
+    "DescribeQuorumResponse.nodes": lambda node: node["node_id"],
+    "PartitionDataResponse.current_voters": lambda voter: voter["replica_id"],
+    "ProduceResponse.node_endpoints": lambda node: node["node_id"],
+    "FetchResponse.node_endpoints": lambda node: node["node_id"],
     "MetadataResponse.topics": lambda topic: topic["name"] or topic["topic_id"],
     "MetadataResponseTopic.partitions": lambda partition: partition["partition_index"],
+    "ListOffsetsTopicResponse.partitions": lambda partition: partition["partition_index"],
+    "OffsetForLeaderTopicResult.partitions": lambda partition: partition["partition"],
+    "DeleteRecordsTopicResult.partitions": lambda partition: partition["partition_index"],
+    "WritableTxnMarkerTopicResult.partitions": lambda partition: partition["partition_index"],
+    "DescribeGroupsResponse.groups": lambda group: group["group_id"],
     "CreateTopicsResponse.topics": lambda topic: topic["name"],
     "CreatableTopicResult.configs": lambda config: config["name"],
     "DeleteTopicsResponse.responses": lambda topic: topic["name"] or topic["topic_id"],
@@ -81,6 +92,8 @@ KEYED: Mapping[str, Callable[[Any], object]] = {
     "DescribeTransactionsResponse.transaction_states": lambda one: one["transactional_id"],
     "AddPartitionsToTxnTopicResult.results_by_partition": lambda partition: partition["partition_index"],
     "AddPartitionsToTxnResponse.results_by_topic_v3_and_below": lambda topic: topic["name"],
+    "TopicData.partitions": lambda index: index,
+    "TransactionState.topics": lambda topic: topic["topic"],
     "WritableTxnMarkerResult.topics": lambda topic: topic["name"],
     "DeleteGroupsResponse.results": lambda group: group["group_id"],
     "ListGroupsResponse.groups": lambda group: group["group_id"],
@@ -117,9 +130,11 @@ class Symbols:
 class Normal:
     """Makes trees of one broker's answers."""
 
-    def __init__(self, symbols: Symbols, port: int) -> None:
+    def __init__(self, symbols: Symbols, ports: Mapping[int, str], choices: Mapping[str, str] | None = None) -> None:
+        """`ports` names the ports that brokers listen on, `choices` the fields in which any broker may be named."""
         self._symbols = symbols
-        self._port = port
+        self._ports = ports
+        self._choices = choices or {}
 
     def tree(self, message: object) -> Tree:
         """The tree of a decoded message."""
@@ -148,8 +163,8 @@ class Normal:
             return NUMBER.sub(lambda number: "<now>" if int(number[0]) in NOW_MS else number[0], value)
         if field in SIZES and value > 0:
             return "<size>"
-        if field == "port" and value == self._port:
-            return "<port>"
+        if field == "port" and value in self._ports:
+            return self._ports[value]
         return value
 
     def _struct(self, message: Any) -> Tree:
@@ -161,6 +176,8 @@ class Normal:
             value = self._value(field.name, getattr(message, field.name))
             key = KEYED.get(f"{type(message).__name__}.{field.name}")
             tree[field.name] = _keyed(value, key) if key and value is not None else value
+            if isinstance(value, int) and value >= 0:
+                tree[field.name] = self._choices.get(f"{type(message).__name__}.{field.name}", value)
         return tree
 
     def _records(self, records: Any) -> Tree:

@@ -182,7 +182,7 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known("the quorum v*", "*.high_watermark", CHANGE_NUMBERS),
         Known("the quorum v2", "*.replica_directory_id", NO_METADATA_LOG, ours="00" * 16),
         Known(
-            "the quorum v2", "nodes.0.listeners.0.*", "A node's controller has the same address as its client listener."
+            "the quorum v2", "nodes.*.listeners.0.*", "A node's controller has the same address as its client listener."
         ),
     ),
     "telemetry": (

@@ -41,7 +41,7 @@ class Script:
         self.peer = peer
         self.steps: list[Step] = []
         self._wires: dict[str, Wire] = {}
-        self._normal = Normal(symbols or Symbols(), peer.port)
+        self._normal = Normal(symbols or Symbols(), {peer.port: "<port>"})
 
     def close(self) -> None:
         """Close all connections."""
@@ -147,9 +147,13 @@ class Script:
         if wire is not None:
             wire.close()
 
+    def _peer_of(self, _name: str) -> Peer:
+        """The broker that a connection of that name goes to."""
+        return self.peer
+
     def _wire(self, name: str) -> Wire:
         if name not in self._wires:
-            self._wires[name] = Wire(self.peer)
+            self._wires[name] = Wire(self._peer_of(name))
         return self._wires[name]
 
 

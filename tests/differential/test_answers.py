@@ -8,7 +8,7 @@ from tests.support.raw_client import batch_of
 
 
 def tree(message: object, port: int = 9092) -> Tree:
-    return Normal(Symbols(), port).tree(message)
+    return Normal(Symbols(), {port: "<port>"}).tree(message)
 
 
 def metadata(port: int, *topics: tuple[str, bytes]) -> MetadataResponse:

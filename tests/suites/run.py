@@ -1,10 +1,13 @@
-"""Run the integration tests of client libraries against a node, or against Apache Kafka for comparison.
+"""Run the integration tests of client libraries against a node, a cluster, or Apache Kafka for comparison.
 
-    python -m tests.suites.run [--against node|kafka] [--set NAME=VALUE] [SUITE ...]
+    python -m tests.suites.run [--against node|kafka] [--nodes 3] [--set NAME=VALUE] [SUITE ...]
 
 Each suite has a folder and a virtual environment in the cache (ANABRANCH_CACHE). The failed tests are compared with
 `expected/<suite>.txt`: the run fails if any other test failed, and reports listed tests that pass now. Sources that are
 not in the package registry are cloned, or taken from `ANABRANCH_SUITE_SOURCES/<suite>` where that is set.
+
+With more than one node, a suite is told the address of the first, and the tests in `expected/<suite>-cluster.txt` may
+fail, too.
 """
 
 import argparse
@@ -23,8 +26,11 @@ from pathlib import Path
 
 from benchmarks.lab.processes import ApacheKafka
 from spark.java import cache_folder
+from tests.differential.kafka_cluster import kafka_cluster
 from tests.suites.clients import SUITES, Suite
 from tests.support.node import NodeProcess
+from tests.support.node_processes import node_processes
+from tests.support.postgres import postgres_server
 
 HERE = Path(__file__).parent
 BUILD_TOOLS = ("setuptools>=80", "wheel", "Cython", "packaging", "pytest<9")
@@ -91,10 +97,13 @@ def lay_out(suite: Suite, home: Path) -> None:
 
 
 @contextmanager
-def broker(suite: Suite, kind: str) -> Iterator[str]:
+def broker(suite: Suite, kind: str, nodes: int) -> Iterator[str]:
     """Run the broker under test; yields `host:port`."""
     with tempfile.TemporaryDirectory(prefix="anabranch-suite-") as folder:
-        if kind == "node":
+        if nodes > 1:
+            with cluster(suite, kind, Path(folder), nodes) as bootstrap:
+                yield bootstrap
+        elif kind == "node":
             with NodeProcess(Path(folder), wal_capacity_bytes=64 << 20, **suite.node_settings) as node:
                 yield node.bootstrap
         else:
@@ -103,11 +112,28 @@ def broker(suite: Suite, kind: str) -> Iterator[str]:
                 yield f"127.0.0.1:{kafka.port}"
 
 
-def run(suite: Suite, python: Path, kind: str, told: Mapping[str, str]) -> tuple[set[str], str]:
+@contextmanager
+def cluster(suite: Suite, kind: str, folder: Path, nodes: int) -> Iterator[str]:
+    """Run several nodes on PostgreSQL, or brokers of Apache Kafka; yields the address of the first."""
+    if kind == "kafka":
+        properties = {**KAFKA_PROPERTIES, **suite.kafka_properties}
+        properties.pop("node.id", None)
+        with kafka_cluster(folder, nodes, properties) as brokers:
+            yield f"127.0.0.1:{brokers[1].port}"
+        return
+    settings = {"wal_capacity_bytes": 64 << 20, **suite.node_settings}
+    with (
+        postgres_server() as server,
+        node_processes(folder, nodes, server.new_database(), **settings) as running,
+    ):
+        yield running[0].bootstrap
+
+
+def run(suite: Suite, python: Path, kind: str, nodes: int, told: Mapping[str, str]) -> tuple[set[str], str]:
     """Run a suite, with `told` in its environment; returns the tests that failed, and pytest's last line."""
     work = home_of(suite) / "work"
-    log = home_of(suite) / f"{kind}.log"
-    with broker(suite, kind) as bootstrap:
+    log = home_of(suite) / f"{kind}{'' if nodes == 1 else '-cluster'}.log"
+    with broker(suite, kind, nodes) as bootstrap:
         environ = {name: value.format(bootstrap=bootstrap, home=work) for name, value in suite.environ.items()}
         left_out = [argument for path in suite.deselected for argument in ("--ignore", path)]
         options = [
@@ -141,9 +167,12 @@ def stop(*_: object) -> None:
     sys.exit(128 + signal.SIGTERM)
 
 
-def expected(suite: Suite) -> set[str]:
+def expected(suite: Suite, nodes: int = 1) -> set[str]:
     """The tests that are known to fail: one a line, with the reasons in comments."""
-    lines = (HERE / "expected" / f"{suite.name}.txt").read_text().splitlines()
+    files = [HERE / "expected" / f"{suite.name}.txt"]
+    if nodes > 1:
+        files.append(HERE / "expected" / f"{suite.name}-cluster.txt")
+    lines = [line for file in files if file.is_file() for line in file.read_text().splitlines()]
     return {line.strip() for line in lines if line.strip() and not line.startswith("#")}
 
 
@@ -158,6 +187,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the suites; 1 when a test fails against a node that is not in the list."""
     parser = argparse.ArgumentParser(prog="python -m tests.suites.run", description=__doc__.split("\n\n")[0])
     parser.add_argument("--against", choices=("node", "kafka"), default="node")
+    parser.add_argument("--nodes", type=int, default=1, metavar="COUNT", help="nodes of the cluster under test")
     parser.add_argument(
         "--set", action="append", default=[], type=_assignment, metavar="NAME=VALUE", help="for the tests' environment"
     )
@@ -170,8 +200,8 @@ def main(arguments: Sequence[str]) -> int:
     for suite in SUITES:
         if wanted.suites and suite.name not in wanted.suites:
             continue
-        failed, summary = run(suite, prepare(suite), wanted.against, dict(wanted.set))
-        known = expected(suite)
+        failed, summary = run(suite, prepare(suite), wanted.against, wanted.nodes, dict(wanted.set))
+        known = expected(suite, wanted.nodes)
         sys.stdout.write(f"{suite.name}: {summary}\n")
         for test in sorted(failed):
             sys.stdout.write(f"  failed{'' if test in known else ', NOT EXPECTED'}: {test}\n")

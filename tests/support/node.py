@@ -163,10 +163,10 @@ class NodeProcess:
         self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
         self._reader.start()
 
-    def wait_ready(self) -> None:
+    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Return when clients can connect."""
         assert self._process is not None, "not started"
-        if not self._said.wait(START_TIMEOUT_S) or not self._serves:
+        if not self._said.wait(timeout_s) or not self._serves:
             code = self._process.poll()
             explanation = self.explain()
             self.kill9()

@@ -146,6 +146,16 @@ async def test_a_client_with_an_old_epoch_is_told_the_leader_too(node: Node, cli
     assert endpoints_of(response) == ({own} if version >= 16 else set())
 
 
+@pytest.mark.parametrize("version", [9, 17])
+async def test_a_fetch_names_partitions_in_its_order_and_unknown_ones_last(
+    node: Node, client: RawClient, version: int
+) -> None:
+    request = fetch_request(node, version, OF_THE_THIRD, len(EVERY), OWN, OF_THE_FIRST)
+    answers = (await client.call(request, version)).responses[0].partitions
+    assert [each.partition_index for each in answers] == [OF_THE_THIRD, OWN, OF_THE_FIRST, len(EVERY)]
+    assert [each.aborted_transactions for each in answers] == [None, None, None, ()]
+
+
 async def test_a_session_tells_who_leads_each_time(node: Node, client: RawClient) -> None:
     first = await client.call(fetch_request(node, 17, OF_THE_THIRD, session_epoch=0), 17)
     node.members.update([FIRST])

@@ -274,24 +274,22 @@ async def test_assignments_that_no_partition_can_have_are_refused(client: RawCli
     assert list((await client.call(ListPartitionReassignmentsRequest(), 0)).topics) == []
 
 
-async def test_factors_up_to_the_number_of_nodes_are_accepted(node: Node, client: RawClient) -> None:
+async def test_factors_up_to_the_number_of_nodes_are_accepted(client: RawClient) -> None:
     async def create(factor: int) -> tuple[int, str | None]:
         topic = CreatableTopic(name="new", num_partitions=1, replication_factor=factor)
         answer = (await client.call(CreateTopicsRequest(topics=[topic], validate_only=True), 7)).topics[0]
         return answer.error_code, answer.error_message
 
-    for factor in (-1, 1, 2, 3):
-        assert await create(factor) == (0, None)
+    for factor in (-1, 1, 2, 3, 4):
+        assert await create(factor) == (0, None), "the dead node is registered"
     too_large = (
         "Unable to replicate the partition {0} time(s): The target replication factor of {0} cannot be reached because "
         "only {1} broker(s) are registered."
     )
-    assert await create(4) == (ErrorCode.INVALID_REPLICATION_FACTOR, too_large.format(4, 3))
-    node.members.update([THIRD])
-    assert await create(3) == (ErrorCode.INVALID_REPLICATION_FACTOR, too_large.format(3, 2))
+    assert await create(5) == (ErrorCode.INVALID_REPLICATION_FACTOR, too_large.format(5, 4))
 
 
-async def test_the_first_of_the_assigned_nodes_is_to_lead(node: Node, client: RawClient) -> None:
+async def test_the_first_living_one_of_the_assigned_nodes_is_to_lead(node: Node, client: RawClient) -> None:
     async def create(*assignments: tuple[int, list[int]]) -> tuple[int, str | None]:
         assigned = [CreatableReplicaAssignment(partition_index=at, broker_ids=ids) for at, ids in assignments]
         topic = CreatableTopic(name="new", num_partitions=-1, replication_factor=-1, assignments=assigned)
@@ -306,13 +304,19 @@ async def test_the_first_of_the_assigned_nodes_is_to_lead(node: Node, client: Ra
 
     refused = ErrorCode.INVALID_REPLICA_ASSIGNMENT
     what = "The manual partition assignment includes"
-    unknown = (refused, f"{what} broker 4, but no such broker is registered.")
+    unknown = (refused, f"{what} broker 9, but no such broker is registered.")
+    dead = (
+        "All brokers specified in the manual partition assignment for partition {0} are fenced or in controlled "
+        "shutdown."
+    )
     inconsistent = "but this is not consistent with previous partitions, which have 2 replica(s)."
     uneven = (refused, f"{what} a partition with 1 replica(s), {inconsistent}")
-    assert await create((0, [2, DEAD_ID])) == unknown
+    assert await create((0, [2, 9])) == unknown
+    assert await create((0, [2]), (1, [DEAD_ID])) == (refused, dead.format(1))
     assert await create((0, [2, 3]), (1, [3])) == uneven
-    assert await create((1, [3, 2]), (0, [2, 1]), (2, [1, 3])) == (0, None)
-    assert await grow(5, [2, 1], [DEAD_ID, 1]) == unknown
+    assert await create((1, [DEAD_ID, 3]), (0, [2, 1]), (2, [1, DEAD_ID])) == (0, None)
+    assert await grow(5, [2, 1], [9, 1]) == unknown
+    assert await grow(5, [2], [DEAD_ID]) == (refused, dead.format(4))
     assert await grow(5, [2, 1], [3]) == uneven
     assert await grow(5, [3], [2]) == (0, None)
     (info,) = [topic for topic in await node.catalog.list_topics() if topic.name == "new"]

@@ -189,6 +189,14 @@ async def test_assignments(node: Node, client: RawClient) -> None:
     assert (await create(client, assigned(1, 1)))[0].num_partitions == 2
 
 
+async def test_a_coordinators_topic_that_a_client_creates_is_internal(client: RawClient) -> None:
+    topic = CreatableTopic(name="__consumer_offsets", num_partitions=2, replication_factor=1)
+    assert not (await create(client, topic))[0].error_code
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="__consumer_offsets")])
+    (described,) = (await client.call(request, 9)).topics
+    assert (described.is_internal, len(described.partitions)) == (True, 2)
+
+
 async def test_metadata_creates_what_it_is_asked_for(node: Node, client: RawClient) -> None:
     response = await metadata(client, "new", "not/valid")
     assert [(each.name, each.error_code, len(each.partitions)) for each in response.topics] == [

@@ -1,0 +1,105 @@
+"""Intended differences between three nodes and three brokers of Apache Kafka, as in `known_differences`."""
+
+from collections.abc import Mapping, Sequence
+
+from tests.differential.answers import ABSENT
+from tests.differential.known_differences import (
+    CHANGE_NUMBERS,
+    KEPT_FOREVER,
+    NAMED_STORES,
+    NO_ELR,
+    NO_ID_FOR_NOTHING,
+    NO_METADATA_LOG,
+    SAYS_MORE,
+    SAYS_WHY,
+    START_OF_LOG,
+    Known,
+)
+
+ONE_REPLICA = (
+    "A partition has one replica, its leader, whatever factor or assignment was asked for: durability comes from the "
+    "object store."
+)
+TAKEN_OVER = (
+    "In Apache Kafka a partition whose only replica is dead has no leader until its broker returns. Here another node "
+    "takes it over within seconds, and coordinates the groups of an internal partition."
+)
+LIVING_VOTERS = "The voters are the living nodes."
+LEADERS_EARLY = (
+    "Apache Kafka names the leader of a partition that is led elsewhere from Fetch version 16 on. Here it is named "
+    "from version 12 on, the first version with the field."
+)
+TIME_OF_APPEND = "Apache Kafka returns the timestamp of the last batch. Here it is the time of its append."
+MARKERS_ELSEWHERE = (
+    "Apache Kafka answers WriteTxnMarkers for a partition that is led elsewhere as for an unknown one. Here the error "
+    "is specific."
+)
+COORDINATOR_FIRST = (
+    "Apache Kafka looks for the partitions of a transaction before it looks for the transaction. Here the coordinator "
+    "is asked first."
+)
+CONTROLLERS = "A node's controller has the same address as its client listener."
+ALIVE = "Apache Kafka unregisters a living broker, too. Here it is refused."
+CREATED = (
+    Known("*", "*.min.insync.replicas.config_source", NO_ELR, 3, 5),
+    Known("*", "*.retention.ms.value", KEPT_FOREVER, ours="-1"),
+    Known("*", "*.retention.ms.config_source", KEPT_FOREVER, 5, 4),
+    Known("*", "*.storage.policy", NAMED_STORES, kafka=ABSENT),
+)
+QUORUM = (
+    Known("the quorum*", "*.log_end_offset", CHANGE_NUMBERS),
+    Known("the quorum*", "*.high_watermark", CHANGE_NUMBERS),
+    Known("the quorum*", "*.replica_directory_id", NO_METADATA_LOG, ours="00" * 16),
+    Known("the quorum*", "nodes.*.listeners.0.*", CONTROLLERS),
+)
+
+KNOWN_IN_CLUSTERS: Mapping[str, Sequence[Known]] = {
+    "quorum_by_each": QUORUM,
+    "places_of_topics": (
+        *CREATED,
+        Known("*", "topics.*.replication_factor", ONE_REPLICA, ours=1),
+        Known("all brokers, described*", "*.partitions.0.isr_nodes", ONE_REPLICA, [2, 3, 1], [2]),
+        Known("all brokers, described*", "*.partitions.0.replica_nodes", ONE_REPLICA, [2, 3, 1], [2]),
+        Known("factor *", "topics.*.topic_id", NO_ID_FOR_NOTHING, ours="00" * 16),
+        Known("factor 4*", "topics.*.error_message", "No log directories exist that could be cordoned."),
+    ),
+    "growth_of_topics": (Known("onto two where there was one*", "results.cg-a.error_*", ONE_REPLICA),),
+    "produce_to_each": (Known("*", "*.error_message", SAYS_WHY, kafka=None),),
+    "fetch_from_each": (
+        Known("* v1[2345]", "*.current_leader.leader_id", LEADERS_EARLY, -1),
+        Known("* v1[2345]", "*.current_leader.leader_epoch", LEADERS_EARLY, -1),
+    ),
+    "groups_at_others": (Known("described*", "groups.*.error_message", SAYS_MORE, kafka=None),),
+    "consumer_groups_at_others": (Known("*", "*error_message", SAYS_MORE, kafka=None),),
+    "groups_of_all": (Known("described*", "groups.*.error_message", SAYS_MORE, kafka=None),),
+    "transactions_at_others": (
+        Known("verified and refused*", "*.partition_error_code", COORDINATOR_FIRST, "UNKNOWN_TOPIC_OR_PARTITION"),
+    ),
+    "transactions_of_several_leaders": (
+        Known("*", "*.error_message", SAYS_WHY, kafka=None),
+        Known("*", "responses.*.log_start_offset", START_OF_LOG, -1, 0),
+        Known("producers*", "*.last_timestamp", TIME_OF_APPEND, ours="<now>"),
+    ),
+    "transactions_2_of_several_leaders": (
+        Known("*", "*.error_message", SAYS_WHY, kafka=None),
+        Known("*", "responses.*.log_start_offset", START_OF_LOG, -1, 0),
+    ),
+    "transactions_of_all": (
+        Known("a marker of nobody's*", "*.error_code", MARKERS_ELSEWHERE, ours="NOT_LEADER_OR_FOLLOWER"),
+    ),
+    "configs_of_topics": (Known("as set *", "*.retention.ms.synonyms", KEPT_FOREVER),),
+    "after_the_outage": (
+        *QUORUM,
+        Known("the quorum*", "topics.0.partitions.0.current_voters.3", LIVING_VOTERS, ours=ABSENT),
+        Known("the quorum*", "nodes.3", LIVING_VOTERS, ours=ABSENT),
+        Known("partitions of the living produced to*", "*.error_message", SAYS_WHY, kafka=None),
+        Known("the topic*", "topics.od-a.partitions.[23].*", TAKEN_OVER),
+        Known("its partitions*", "topics.0.partitions.[23].*", TAKEN_OVER),
+        Known("partitions of the dead produced to*", "*", TAKEN_OVER),
+        Known("partitions of the dead fetched*", "responses.0.partitions.0.*", TAKEN_OVER),
+        Known("coordinators*", "coordinators.2.*", TAKEN_OVER),
+        Known("log directories*", "results.0.topics.od-a.partitions.[23]", TAKEN_OVER, kafka=ABSENT),
+        Known("* election*", "*.partition_result.1.error_*", TAKEN_OVER),
+        Known("a living broker unregistered*", "error_*", ALIVE),
+    ),
+}

@@ -1,0 +1,49 @@
+"""The quick tests of each client, with partitions and coordinators on three nodes.
+
+Those of topics are in `test_topics`: other nodes see a topic's change a moment after it was answered.
+"""
+
+import pytest
+
+from tests.interop import test_aiokafka as aiokafka
+from tests.interop import test_confluent as confluent
+from tests.interop import test_java as java
+from tests.interop import test_kafka_python as kafka_python
+from tests.interop import test_kcat as kcat
+from tests.interop import test_transactions as transactions
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.timeout(180),
+    pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning"),
+]
+
+test_kafka_python_produces_and_consumes = kafka_python.test_an_idempotent_producer_writes_each_record_once
+test_kafka_pythons_consumers_share_a_topic = kafka_python.test_two_consumers_share_a_topic
+test_kafka_python_commits_offsets = kafka_python.test_committed_offsets_with_their_metadata
+test_kafka_python_finds_offsets_by_time = kafka_python.test_offsets_for_times
+test_kafka_python_administers_groups = kafka_python.test_groups_are_administered
+
+test_aiokafka_produces_and_consumes = aiokafka.test_an_idempotent_producer_writes_each_record_once
+test_aiokafkas_consumers_share_a_topic = aiokafka.test_two_consumers_share_a_topic
+test_aiokafka_commits_offsets = aiokafka.test_committed_offsets_with_their_metadata
+test_aiokafka_finds_offsets_by_time = aiokafka.test_offsets_for_times
+test_aiokafka_administers_groups = aiokafka.test_groups_are_administered
+test_aiokafka_uses_transactions = transactions.test_aiokafka_commits_aborts_and_is_fenced
+
+test_librdkafka_produces_and_consumes = confluent.test_an_idempotent_producer_writes_each_record_once
+test_librdkafkas_consumers_share_a_topic = confluent.test_two_consumers_share_a_topic
+test_librdkafka_commits_offsets = confluent.test_committed_offsets_with_their_metadata
+test_librdkafka_finds_offsets = confluent.test_offsets_for_times_and_watermarks
+test_librdkafka_administers_groups = confluent.test_groups_are_administered
+test_librdkafka_uses_transactions = transactions.test_committed_readers_see_whole_transactions_and_no_aborted_ones
+test_librdkafka_is_fenced = transactions.test_a_new_life_fences_the_old_one_and_aborts_what_it_left
+
+test_kcats_groups_read_on = kcat.test_a_group_reads_on_where_it_stopped
+test_kcat_finds_offsets = kcat.test_offsets_by_time_and_from_the_end
+test_kcat_produces_and_consumes = kcat.test_an_idempotent_producer
+
+test_javas_console_produces = java.test_the_console_producer_sends_in_every_codec
+test_javas_tools_administer_topics = java.test_topics_are_administered
+test_javas_tools_administer_groups = java.test_groups_are_administered
+test_java_uses_transactions = transactions.test_java_uses_version_2_and_its_tools_show_it
