@@ -90,8 +90,11 @@ class CatalogFollower:
             self.on_observed()
 
     def _update_members(self) -> None:
-        living = self._liveness.living()
-        self._members.update(member_of(node) for node in self._nodes if node.node_id in living)
+        living, listed = self._liveness.living(), self._liveness.listed()
+        self._members.update(
+            (member_of(node) for node in self._nodes if node.node_id in living),
+            died_lately=(member_of(node) for node in self._nodes if node.node_id in listed - living),
+        )
 
     async def run(self) -> None:
         """Follow until cancelled, or until this node is fenced."""
