@@ -290,6 +290,7 @@ def _make_node(
         session_timeout_ms=group_configs.session_timeout_ms,
         expiry_now_ms=cautious.now_ms,
         read_topic_names=topics.read_names,
+        parking=topics.parking,
     )
     links = _make_links(opened, members, tasks)
     peers = links or NoPeers()
@@ -307,6 +308,7 @@ def _make_node(
         settings.transaction,
         now_ms=now_ms,
         next_producer_id=producer_ids.next,
+        parking=topics.parking,
     )
     moves = TopicMoves(
         catalog=catalog,
@@ -388,6 +390,7 @@ def _make_node(
         members=members,
         follower=follower,
         failover=failover,
+        parking=topics.parking,
         topics=topics,
         moves=moves,
         groups=groups,

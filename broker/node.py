@@ -26,6 +26,7 @@ from broker.logging.levels import LogLevels
 from broker.membership.failover import Failover
 from broker.membership.follower import CatalogFollower
 from broker.membership.lease import LeaseKeeper
+from broker.net.parking import Parking
 from broker.net.server import Server
 from broker.partitions.producer_expiry import keep_expiring
 from broker.partitions.retention import keep_enforcing
@@ -139,6 +140,8 @@ class Node:
     members: Members
     follower: CatalogFollower
     failover: Failover
+    parking: Parking
+    """Requests that wait for partitions, groups and transactions that this node is about to serve."""
     topics: TopicManager
     moves: TopicMoves
     groups: GroupCoordinator
