@@ -19,7 +19,7 @@ from typing import Final
 from broker.admin.http import AdminServer
 from broker.cluster.handshake import SECRET_BYTES
 from broker.cluster.links import LinkContext, Links
-from broker.cluster.liveness import BEAT_S
+from broker.cluster.liveness import BEAT_S, DEAD_AFTER_S
 from broker.cluster.members import Members
 from broker.cluster.peers import NoPeers
 from broker.configs.broker import BrokerConfigs
@@ -42,6 +42,7 @@ from broker.membership.lease import LeaseKeeper
 from broker.membership.log_recovery import LogRecovery, takeover_of
 from broker.membership.node_log import NodeLog
 from broker.membership.object_log import ObjectStartLog
+from broker.membership.ownership import Ownership
 from broker.membership.start_log import StartLog
 from broker.net.server import Server
 from broker.node import Address, Node, NodeFailure, NodeTasks
@@ -65,7 +66,7 @@ from compaction.context import CompactionContext
 from compaction.scheduler import CleaningScheduler
 from compaction.service import CompactionService
 from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeInfo
+from s3stream.catalog.values import NodeInfo, Takeover
 from s3stream.engine import S3Stream
 from s3stream.errors import StorageError
 from s3stream.maintain.gc import GarbageCollector
@@ -387,6 +388,11 @@ def _make_node(
         compaction_context=compaction_context,
         compaction=compaction,
         cleaning=cleaning,
+        ownership=Ownership(
+            opened.wal,
+            is_exclusive=takeover_of(settings, opened.wal) is not Takeover.SHARED,
+            lease_s=lambda: DEAD_AFTER_S if follower.beat_s is not None else info.lease_ms / 1000,
+        ),
         members=members,
         follower=follower,
         failover=failover,

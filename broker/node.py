@@ -26,6 +26,7 @@ from broker.logging.levels import LogLevels
 from broker.membership.failover import Failover
 from broker.membership.follower import CatalogFollower
 from broker.membership.lease import LeaseKeeper
+from broker.membership.ownership import Ownership
 from broker.net.parking import Parking
 from broker.net.server import Server
 from broker.partitions.producer_expiry import keep_expiring
@@ -137,6 +138,8 @@ class Node:
     compaction: CompactionService
     cleaning: CleaningScheduler
 
+    ownership: Ownership
+    """Whether reads may be answered."""
     members: Members
     follower: CatalogFollower
     failover: Failover
@@ -213,6 +216,7 @@ class Node:
             self._watch_storage(),
             self.follower.run(),
             self.failover.run(),
+            self.ownership.run(),
             keep_expiring(
                 led_partitions, self.cautious_now_ms, lambda: self.broker_configs.number(PRODUCER_ID_EXPIRATION)
             ),
@@ -225,6 +229,8 @@ class Node:
         self.topics.on_deleted = self.forget_topics
         self.topics.catch_up = self.follower.catch_up
         self.lease.on_renewed = self._complete_changes
+        self.ownership.on_proved = self.parking.wake
+        self.lease.on_beat = self.ownership.prove
         self.lease.on_pulse = self.follower.on_pulse
         self.lease.beat_s = lambda: self.follower.beat_s
         self.lease.beat_soon()

@@ -15,7 +15,7 @@ from structlog.typing import FilteringBoundLogger
 
 from broker.handlers import HANDLERS, Handler
 from broker.handlers.api_versions import unsupported_version
-from broker.handlers.parking import Pending, pending_of
+from broker.handlers.parking import Pending, may_read, pending_of
 from broker.net.exchange import Exchange
 from broker.net.parking import Parking, parked_until_s
 from broker.node import Node
@@ -54,7 +54,8 @@ class Dispatcher:
             exchange.connection.refuse(f"malformed {handler.api.name} request: {error}")
             return
         if key != produce.KEY:  # only its records refer to the frame
-            if self._parking.opening and exchange.peer is None and (pending := pending_of(self.node, key, request)):
+            may_wait = self._parking.opening or self.node.ownership.may_lapse
+            if may_wait and exchange.peer is None and (pending := pending_of(self.node, key, request)):
                 exchange.connection.hold(exchange)
                 self.spawn(self._park(pending, request, exchange, handler))
                 return
@@ -64,6 +65,8 @@ class Dispatcher:
     async def _park(self, is_pending: Pending, request: object, exchange: Exchange, handler: Handler) -> None:
         """Call the handler when this node serves what the request names, or when it must not wait any longer."""
         await self._parking.wait_while(is_pending, exchange, parked_until_s())
+        if not may_read(self.node, exchange.api_key):
+            exchange.connection.refuse("this node cannot prove that it still leads its partitions: ask another one")
         if not exchange.closed:
             exchange.connection.release(exchange)
             self._call(request, exchange, handler)

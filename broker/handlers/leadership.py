@@ -32,11 +32,11 @@ class Leadership:
 def leadership_of(node: Node, topic: Topic, index: int) -> Leadership:
     """Return the leadership of a partition that exists.
 
-    This node serves what it has open without an error. It opens what it leads and has not open, and so does another
-    node that lives: they are named at once.
+    This node serves what it has open without an error, while its ownership is proved. It opens what it leads and has
+    not open, and so does another node that lives: they are named at once.
     """
     partition = topic.partitions[index]
-    if partition is not None and partition.stream.error is None:
+    if partition is not None and partition.stream.error is None and node.ownership.is_proved:
         return Leadership(node.members.own, partition.leader_epoch, (node.node_id,))
     info = topic.info.partitions[index]
     epoch = info.leader_epoch if partition is None else max(info.leader_epoch, partition.leader_epoch)

@@ -21,11 +21,14 @@ from protocol.messages import (
     describe_producers,
     describe_transactions,
     end_txn,
+    fetch,
     heartbeat,
     init_producer_id,
     join_group,
     leave_group,
+    list_groups,
     list_offsets,
+    list_transactions,
     offset_commit,
     offset_delete,
     offset_fetch,
@@ -87,12 +90,23 @@ PARTITIONS: Final[Mapping[int, Callable[[Any], Iterable[tuple[str, int]]]]] = {
     ),
 }
 """Partitions that a request names, by API key."""
+READS: Final = frozenset({fetch.KEY, list_groups.KEY, list_transactions.KEY, *GROUPS, *TRANSACTIONS, *PARTITIONS})
+"""APIs that answer from what this node owns. Appends among them are proved by their acknowledgement as well."""
+
+
+def may_read(node: Node, key: int) -> bool:
+    """Return whether this node may answer an API now: it must have proved that it owns what it reads."""
+    return key not in READS or node.ownership.is_proved
 
 
 def pending_of(node: Node, key: int, request: Any) -> Pending | None:
     """Return what the request has to wait for; None if it can be handled now."""
 
     def is_pending() -> bool:
+        if not may_read(node, key):
+            return True
+        if not node.parking.opening:
+            return False
         if (groups := GROUPS.get(key)) is not None:
             return any(_awaits_group(node, name) for name in groups(request))
         if (transactions := TRANSACTIONS.get(key)) is not None:

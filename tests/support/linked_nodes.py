@@ -75,7 +75,9 @@ class LinkedNode:
             self.server, self.members, cluster=CLUSTER, secret=secret, random_bytes=randbytes, serve=self._serve
         )
         self._dispatcher = Dispatcher(
-            cast("Any", SimpleNamespace(requests={}, parking=Parking())), spawn=self.spawn, handlers=INTERNAL_HANDLERS
+            cast("Any", SimpleNamespace(requests={}, parking=Parking(), ownership=SimpleNamespace(may_lapse=False))),
+            spawn=self.spawn,
+            handlers=INTERNAL_HANDLERS,
         )
         context = LinkContext(CLUSTER, secret, self._open, randbytes, nodes.random)
         self.links = Links(context, self.members, self.spawn)

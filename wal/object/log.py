@@ -304,6 +304,26 @@ class ObjectWal:
         for batch in batches:
             batch.durable.complete(error)
 
+    async def prove_ownership(self) -> None:
+        """Return if no fence was there: an object is stored after the call, or there is none at the next key.
+
+        Raises WalFenced, after which the log has failed, or StoreAway.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        batch = self._open or self._writer.newest
+        if batch is None:
+            position = Position(self._epoch, self._next_sequence)
+            if await self._store.read(self._name.key(position), 1) is None:
+                return
+            if self._next_sequence == position.sequence:  # not an object of this node that was put meanwhile
+                fenced = await self._writer.why_fenced(position)
+                self.failed(fenced)
+                raise fenced
+            batch = self._writer.newest
+        if batch is not None:
+            await batch.durable
+
     # --- trim and close ----------------------------------------------------------------------------------------------
 
     async def trim(self, offset: int) -> None:

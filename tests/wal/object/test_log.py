@@ -345,3 +345,37 @@ def test_a_stop_without_the_store_ends_and_is_not_graceful() -> None:
             await appended.durable
 
     run_virtual(main())
+
+
+def test_an_idle_log_proves_its_ownership_until_it_is_fenced() -> None:
+    async def main() -> None:
+        memory = MemoryStore("s")
+        wal, _ = await opened_wal(TestStore(memory), settings=SETTINGS)
+        await wal.prove_ownership()
+        await wal.append([b"a"]).durable
+        await wal.prove_ownership()
+        assert sequences(memory, 1) == [0, 1], "nothing is put for it"
+        await end_log(TestStore(memory, "other"), NAME, 2, EndedBy(NAME.node_id, 2))
+        with pytest.raises(WalFenced):
+            await wal.prove_ownership()
+        assert isinstance(wal.error, WalFenced)
+        with pytest.raises(WalFenced):
+            await wal.prove_ownership()
+
+    run_virtual(main())
+
+
+def test_a_busy_log_proves_its_ownership_by_the_next_ack() -> None:
+    async def main() -> None:
+        store = TestStore(MemoryStore("s"))
+        wal, _ = await opened_wal(store, settings=SETTINGS)
+        gate = store.gate(1)
+        wal.append([b"a"])
+        proving = asyncio.create_task(wal.prove_ownership())
+        await asyncio.sleep(1)
+        assert not proving.done()
+        gate.set()
+        await proving
+        await wal.close()
+
+    run_virtual(main())
