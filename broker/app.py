@@ -19,7 +19,7 @@ from typing import Final
 from broker.admin.http import AdminServer
 from broker.cluster.handshake import SECRET_BYTES
 from broker.cluster.links import LinkContext, Links
-from broker.cluster.liveness import BEAT_S
+from broker.cluster.liveness import BEAT_S, DEAD_AFTER_S
 from broker.cluster.members import Members
 from broker.cluster.peers import NoPeers
 from broker.configs.broker import BrokerConfigs
@@ -47,6 +47,7 @@ from broker.membership.log_recovery import LogRecovery, takeover_of
 from broker.membership.node_log import NodeLog
 from broker.membership.object_log import ObjectStartLog
 from broker.membership.operations import NodeOperations
+from broker.membership.ownership import Ownership
 from broker.membership.start_log import StartLog
 from broker.net.server import Server
 from broker.node import Address, Node, NodeFailure, NodeTasks
@@ -71,7 +72,7 @@ from compaction.context import CompactionContext
 from compaction.scheduler import CleaningScheduler
 from compaction.service import CompactionService
 from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeInfo
+from s3stream.catalog.values import NodeInfo, Takeover
 from s3stream.engine import S3Stream
 from s3stream.errors import StorageError
 from s3stream.maintain.gc import GarbageCollector
@@ -297,6 +298,7 @@ def _make_node(
         session_timeout_ms=group_configs.session_timeout_ms,
         expiry_now_ms=cautious.now_ms,
         read_topic_names=topics.read_names,
+        parking=topics.parking,
     )
     links = _make_links(opened, members, tasks)
     peers = links or NoPeers()
@@ -314,6 +316,7 @@ def _make_node(
         settings.transaction,
         now_ms=now_ms,
         next_producer_id=producer_ids.next,
+        parking=topics.parking,
     )
     move_requests = MoveRequests(catalog=catalog, topics=topics, now_ms=now_ms)
     moves = TopicMoves(
@@ -396,6 +399,11 @@ def _make_node(
         compaction_context=compaction_context,
         compaction=compaction,
         cleaning=cleaning,
+        ownership=Ownership(
+            opened.wal,
+            is_exclusive=takeover_of(settings, opened.wal) is not Takeover.SHARED,
+            lease_s=lambda: DEAD_AFTER_S if follower.beat_s is not None else info.lease_ms / 1000,
+        ),
         members=members,
         follower=follower,
         failover=failover,
@@ -403,6 +411,7 @@ def _make_node(
             catalog, follower, failover, node_id=info.node_id, new_leaders=topics.new_leaders, now_ms=now_ms
         ),
         drain=Drain(move_requests, topics, members),
+        parking=topics.parking,
         topics=topics,
         moves=moves,
         move_requests=move_requests,

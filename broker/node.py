@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import structlog
 from structlog.typing import FilteringBoundLogger
@@ -30,6 +30,8 @@ from broker.membership.failover import Failover
 from broker.membership.follower import CatalogFollower
 from broker.membership.lease import LeaseKeeper
 from broker.membership.operations import NodeOperations
+from broker.membership.ownership import Ownership
+from broker.net.parking import Parking
 from broker.net.server import Server
 from broker.partitions.producer_expiry import keep_expiring
 from broker.partitions.retention import keep_enforcing
@@ -57,6 +59,10 @@ from s3stream.outages import CATALOG
 from s3stream.store.interface import ObjectStore
 from s3stream.tasks import end_tasks
 from wal.interface import NodeWal
+
+TAIL_BYTES_MAX: Final = 256 << 20
+"""What a node keeps in its log only, while its object store keeps up, if there are other nodes: three blocks, of which
+one is filled and two are uploaded."""
 
 
 def _logger() -> FilteringBoundLogger:
@@ -141,11 +147,15 @@ class Node:
     compaction: CompactionService
     cleaning: CleaningScheduler
 
+    ownership: Ownership
+    """Whether reads may be answered."""
     members: Members
     follower: CatalogFollower
     failover: Failover
     operations: NodeOperations
     drain: Drain
+    parking: Parking
+    """Requests that wait for partitions, groups and transactions that this node is about to serve."""
     topics: TopicManager
     moves: TopicMoves
     move_requests: MoveRequests
@@ -225,6 +235,7 @@ class Node:
             self.failover.run(),
             self.drain.run(),
             self.orders.run(),
+            self.ownership.run(),
             keep_expiring(
                 led_partitions, self.cautious_now_ms, lambda: self.broker_configs.number(PRODUCER_ID_EXPIRATION)
             ),
@@ -234,9 +245,12 @@ class Node:
         if self.settings.compaction.enabled:
             self.tasks.spawn(self._until_fenced(self.compaction.run()))
             self.tasks.spawn(self._until_fenced(self.cleaning.run()))
+        self.limit_tail()
         self.topics.on_deleted = self.forget_topics
         self.topics.catch_up = self.follower.catch_up
         self.lease.on_renewed = self._complete_changes
+        self.ownership.on_proved = self.parking.wake
+        self.lease.on_beat = self.ownership.prove
         self.lease.on_pulse = self.follower.on_pulse
         self.lease.beat_s = lambda: self.follower.beat_s
         self.lease.beat_soon()
@@ -275,8 +289,13 @@ class Node:
         """Delete the committed offsets of deleted topics. The outcomes are known when that is durable."""
         return self.groups.forget_topics(names)
 
+    def limit_tail(self) -> None:
+        """Bound what another node has to recover when this one dies. A node that is alone uploads less often."""
+        self.storage.limit_upload(None if self.follower.beat_s is None else TAIL_BYTES_MAX // 3)
+
     async def _complete_changes(self) -> None:
         """Complete own changes whose outcome was unknown: the catalog answers again."""
+        self.limit_tail()
         await self.topics.resolve_outcomes()
         await self.cluster_configs.resolve_outcomes()
         await self.storage.damaged.forget_removed(self.catalog)

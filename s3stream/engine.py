@@ -266,6 +266,18 @@ class S3Stream:
         """Upload everything appended so far and trim the WAL. Raises StorageError when that cannot be done."""
         await self._sealer.flush()
 
+    def limit_upload(self, bytes_max: int | None) -> None:
+        """Start uploads at `bytes_max` or before; None: as the settings say, which also prevail if they name a size."""
+        threshold = self.settings.threshold_bytes(self._wal.capacity_bytes)
+        if bytes_max is not None and self.settings.upload_threshold_bytes is None:
+            threshold = min(threshold, bytes_max)
+        self._journal.threshold_bytes = threshold
+
+    @property
+    def upload_threshold_bytes(self) -> int:
+        """Size at which an upload starts."""
+        return self._journal.threshold_bytes
+
     def request_upload(self) -> None:
         """Request the upload of everything appended so far, without waiting for it."""
         self._sealer.request()

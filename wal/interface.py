@@ -207,3 +207,10 @@ class NodeWal(WriteAheadLog, Protocol):
     def snapshot(self) -> WalStats:
         """Update the gauges of `stats` and return it."""
         ...
+
+    async def prove_ownership(self) -> None:
+        """Return if no other node had fenced the log when this was called, or since.
+
+        Raises WalFenced if one has: the log has failed then. Raises another WalError if that is not known.
+        """
+        ...

@@ -44,6 +44,7 @@ from wal.format import (
 from wal.interface import (
     AppendedRecord,
     Buffer,
+    Durable,
     OverCapacity,
     QueueFull,
     RecordTooLarge,
@@ -51,7 +52,7 @@ from wal.interface import (
     WalError,
     WalFailed,
 )
-from wal.owner import HeaderWriter, Owner
+from wal.owner import HeaderWriter, Owner, confirm_owner
 from wal.prewriter import Prewriter
 from wal.reader import read_ring
 from wal.recovery import BlockSpan, Scan, ScanEnd
@@ -157,6 +158,19 @@ class DeltaWal:
         """The device, its flags and guarantee, and the fencing in force, for the log text at start."""
         fence = "header re-read before each ack" if self._strict else "header re-read after header writes"
         return f"{self.device.name}: {self.device.description}; {fence}"
+
+    async def prove_ownership(self) -> None:
+        """Read the header: return if it still names this node. Raises WalFenced, after which the log has failed."""
+        if self._refusal is not None:
+            raise self._refusal
+        copies, answer = aligned_buffer(RING_POSITION), Durable()
+        await perform(self.device, IoKind.READ, [(0, copies)])
+        confirm_owner(self.device, copies, self._header.header, answer.complete)
+        try:
+            await answer
+        except WalError as error:
+            self.failed(error)
+            raise
 
     def snapshot(self) -> WalStats:
         """Update the gauges of `stats` and return it."""

@@ -12,6 +12,8 @@ DEAD_AFTER_S: Final = 3.0
 """A node whose beat has not changed for so long is dead."""
 SUSPECT_AFTER_S: Final = 1.0
 """A node whose beat has not changed for so long is dead if its process is known to have ended."""
+LISTED_FOR_S: Final = 9.0
+"""Clients are told the address of a node for so long after its last sign of life, as by Apache Kafka (its session)."""
 
 
 @dataclass(slots=True)
@@ -22,6 +24,8 @@ class _Observation:
     lives: bool
     was_alive: bool
     """True if another beat was seen before."""
+    sign_s: float | None
+    """Time of the last change of the beat of a living node; None if it was never seen to live."""
 
 
 class Silence(NamedTuple):
@@ -54,7 +58,9 @@ class Liveness:
             if before is None or beat != before.beat:
                 # The first one may be of a node that died long ago: nothing is known until its beat changes.
                 is_known = before is not None
-                self._seen[node_id] = _Observation(beat, now_s, lives=is_known and beat.has_lease, was_alive=is_known)
+                lives = is_known and beat.has_lease
+                sign_s = now_s if lives else before.sign_s if before is not None else None
+                self._seen[node_id] = _Observation(beat, now_s, lives=lives, was_alive=is_known, sign_s=sign_s)
             elif broken:
                 before.since_s = now_s
             elif now_s - before.since_s >= DEAD_AFTER_S:
@@ -73,3 +79,12 @@ class Liveness:
     def living(self) -> frozenset[int]:
         """Return the ids of the nodes that live; this one is always among them."""
         return frozenset(node_id for node_id, seen in self._seen.items() if seen.lives) | {self._own}
+
+    def listed(self) -> frozenset[int]:
+        """Return the ids of the nodes that live, or did a moment ago. They may come back under the same address."""
+        recent = (
+            node_id
+            for node_id, seen in self._seen.items()
+            if seen.sign_s is not None and self._last_s - seen.sign_s < LISTED_FOR_S
+        )
+        return self.living().union(recent)

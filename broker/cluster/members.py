@@ -1,4 +1,8 @@
-"""The living nodes of the cluster as this node sees them."""
+"""The living nodes of the cluster as this node sees them, and those that died a moment ago.
+
+librdkafka forgets a broker that Metadata does not list, and may then keep a request for a coordinator that comes back
+for ever. So a node that dies is listed for some time, as by Apache Kafka, but leads nothing.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +31,7 @@ class Members:
         self._own = own
         self._members: Mapping[int, Member] = MappingProxyType({own.node_id: own})
         self._draining: frozenset[int] = frozenset()
+        self._listed = self._members
         self.version = 0
         """Grows with every change."""
         self._watchers: list[Callable[[], None]] = []
@@ -45,6 +50,14 @@ class Members:
         """Return the living nodes by id."""
         return [self._members[node_id] for node_id in sorted(self._members)]
 
+    def listed(self) -> Sequence[Member]:
+        """Return the nodes whose addresses clients are told, by id: the living ones, and those that died lately."""
+        return [self._listed[node_id] for node_id in sorted(self._listed)]
+
+    def is_listed(self, node_id: int) -> bool:
+        """Return whether clients are told the node's address."""
+        return node_id in self._listed
+
     def get(self, node_id: int) -> Member | None:
         """Return a living node."""
         return self._members.get(node_id)
@@ -54,9 +67,12 @@ class Members:
         """Ids of nodes that are being drained: they live, and get no partitions."""
         return self._draining
 
-    def update(self, members: Iterable[Member], draining: Iterable[int] = ()) -> None:
+    def update(
+        self, members: Iterable[Member], *, draining: Iterable[int] = (), died_lately: Iterable[Member] = ()
+    ) -> None:
         """Replace all nodes but this one."""
         found = {member.node_id: member for member in members} | {self._own.node_id: self._own}
+        self._listed = MappingProxyType({member.node_id: member for member in died_lately} | found)
         drained = frozenset(draining)
         if found != dict(self._members) or drained != self._draining:
             self._members = MappingProxyType(found)

@@ -25,6 +25,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import structlog
 
 from broker.coordination.log import InternalLog, InternalTopic, LogWriter
+from broker.net.parking import Parking
 from protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from s3stream.errors import ObjectDamage, StorageError
 from wal.interface import WalError
@@ -84,10 +85,14 @@ S = TypeVar("S", bound=Shard)
 class Shards(Generic[S]):
     """The shards of one internal topic. `kind` names their contents, "groups" or "transactions", in log lines."""
 
-    def __init__(self, topic: InternalTopic, kind: str, make: Callable[[LogWriter], S]) -> None:
+    def __init__(
+        self, topic: InternalTopic, kind: str, make: Callable[[LogWriter], S], parking: Parking | None = None
+    ) -> None:
+        """`parking` is told of shards that are being loaded."""
         self._topic = topic
         self._kind = kind
         self._make = make
+        self._parking = parking or Parking()
         self._count: int | None = None
         self._led: dict[int, S] = {}
         self._loading: dict[S, asyncio.Task[None]] = {}
@@ -135,6 +140,8 @@ class Shards(Generic[S]):
         assert index not in self._led, "a partition has one shard"
         shard = self._led[index] = self._make(LogWriter(log))
         shard.loaded = log.next_offset == 0  # an empty log needs no replay
+        if not shard.loaded:
+            self._parking.begin(shard)
         self._unloaded.set()
 
     def remove(self, index: int) -> None:
@@ -146,6 +153,7 @@ class Shards(Generic[S]):
         if load is not None:
             load.cancel()
         shard.close()
+        self._parking.end(shard)
 
     def close(self) -> None:
         """Stop all shards and add none any more."""
@@ -187,6 +195,8 @@ class Shards(Generic[S]):
             except (MalformedMessage, KafkaError) as error:
                 shard.unreadable = True
                 _log.error(f"{self._kind} not loaded: the log is damaged", partition=index, error=str(error))
+        if not is_loading(shard):
+            self._parking.end(shard)
 
     async def _keep_compact(self) -> None:
         while True:
@@ -226,6 +236,11 @@ class Shards(Generic[S]):
         """Return whether this node leads the partition that an id belongs to."""
         return self._count is not None and partition_of(name, self._count) in self._led
 
+    def is_loading(self, name: str) -> bool:
+        """Return whether this node leads the partition that an id belongs to, and is about to have its shard loaded."""
+        shard = None if self._count is None else self._led.get(partition_of(name, self._count))
+        return shard is not None and not self._closed and is_loading(shard)
+
     def shard_of(self, name: str) -> S:
         """Return the loaded shard that an id belongs to. Raises KafkaError like `shard_at`."""
         return self.shard_at(partition_of(name, self.count))
@@ -242,6 +257,11 @@ class Shards(Generic[S]):
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         check_loaded(shard)
         return shard
+
+
+def is_loading(shard: Shard) -> bool:
+    """Return whether the shard is not loaded, but may be soon."""
+    return not (shard.loaded or shard.unreadable or shard.damage)
 
 
 def check_loaded(shard: Shard) -> None:

@@ -14,6 +14,7 @@ from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.group_base import SessionTimeout
 from broker.groups.consumer.topic_image import NO_TOPICS, TopicImageGetter
 from broker.groups.shard import GroupShard, TopicNamesReader
+from broker.net.parking import Parking
 from broker.settings.client_areas import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
 
@@ -34,10 +35,12 @@ class GroupCoordinator:
         session_timeout_ms: SessionTimeout | None = None,
         expiry_now_ms: Callable[[], int] | None = None,
         read_topic_names: TopicNamesReader | None = None,
+        parking: Parking | None = None,
     ) -> None:
         """`session_timeout_ms` returns a group's own timeout; `expiry_now_ms` is the clock by which offsets expire.
 
         `read_topic_names` tells offsets of deleted topics when a shard is loaded; without it they are kept.
+        `parking` is told of shards that are being loaded.
         """
         self.settings = settings
         self.now_ms = now_ms
@@ -47,7 +50,7 @@ class GroupCoordinator:
         self._topics = topics
         self._session_timeout_ms = session_timeout_ms
         self._read_topic_names = read_topic_names
-        self._shards = Shards(topic, "groups", self._new_shard)
+        self._shards = Shards(topic, "groups", self._new_shard, parking)
 
     # -- Life --------------------------------------------------------------------------------------------------------
 
@@ -112,6 +115,10 @@ class GroupCoordinator:
     def is_coordinator_of(self, group_id: str) -> bool:
         """Return whether this node coordinates the group."""
         return self._shards.leads_shard_of(group_id)
+
+    def is_loading(self, group_id: str) -> bool:
+        """Return whether this node coordinates the group as soon as its shard is loaded."""
+        return self._shards.is_loading(group_id)
 
     def shard(self, group_id: str) -> GroupShard:
         """Return the loaded shard of a group.

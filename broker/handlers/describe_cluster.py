@@ -1,6 +1,7 @@
 """DescribeCluster: the nodes and the controller.
 
-Living nodes are brokers. With `include_fenced_brokers` (KIP-1073) other registered nodes are named too, as fenced.
+Living nodes are brokers, and for a moment those that died or stopped. With `include_fenced_brokers` (KIP-1073) other
+registered nodes are named too, as fenced.
 """
 
 from collections.abc import Coroutine, Sequence
@@ -45,7 +46,7 @@ async def _respond_with_fenced(node: Node, request: DescribeClusterRequest) -> D
     fenced = [
         DescribeClusterBroker(broker_id=each.node_id, host=each.host, port=each.port, is_fenced=True)
         for each in registered
-        if node.members.get(each.node_id) is None
+        if not node.members.is_listed(each.node_id)
     ]
     return _respond(node, request, fenced)
 
@@ -53,14 +54,14 @@ async def _respond_with_fenced(node: Node, request: DescribeClusterRequest) -> D
 def _respond(
     node: Node, request: DescribeClusterRequest, fenced: Sequence[DescribeClusterBroker] = ()
 ) -> DescribeClusterResponse:
-    living = [
+    listed = [
         DescribeClusterBroker(broker_id=member.node_id, host=member.host, port=member.port, rack=member.rack or None)
-        for member in node.members.living()
+        for member in node.members.listed()
     ]
     return DescribeClusterResponse(
         cluster_id=node.cluster_id,
         controller_id=node.members.controller_id,
-        brokers=[*living, *fenced],
+        brokers=[*listed, *fenced],
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
         ),

@@ -15,7 +15,9 @@ from structlog.typing import FilteringBoundLogger
 
 from broker.handlers import HANDLERS, Handler
 from broker.handlers.api_versions import unsupported_version
+from broker.handlers.parking import Pending, may_read, pending_of
 from broker.net.exchange import Exchange
+from broker.net.parking import Parking, parked_until_s
 from broker.node import Node
 from protocol.codec import decode
 from protocol.errors import KafkaError, ProtocolError
@@ -32,9 +34,11 @@ class Dispatcher:
     handlers: Mapping[int, Handler] = field(default_factory=lambda: HANDLERS)
     log: FilteringBoundLogger = field(default_factory=lambda: structlog.get_logger("requests"))
     _requests: dict[int, int] = field(init=False)
+    _parking: Parking = field(init=False)
 
     def __post_init__(self) -> None:
         self._requests = self.node.requests
+        self._parking = self.node.parking
 
     def dispatch(self, exchange: Exchange, frame: Buffer) -> None:
         """Decode a request and call its handler."""
@@ -50,7 +54,24 @@ class Dispatcher:
             exchange.connection.refuse(f"malformed {handler.api.name} request: {error}")
             return
         if key != produce.KEY:  # only its records refer to the frame
+            may_wait = self._parking.opening or self.node.ownership.may_lapse
+            if may_wait and exchange.peer is None and (pending := pending_of(self.node, key, request)):
+                exchange.connection.hold(exchange)
+                self.spawn(self._park(pending, request, exchange, handler))
+                return
             exchange.connection.release(exchange)
+        self._call(request, exchange, handler)
+
+    async def _park(self, is_pending: Pending, request: object, exchange: Exchange, handler: Handler) -> None:
+        """Call the handler when this node serves what the request names, or when it must not wait any longer."""
+        await self._parking.wait_while(is_pending, exchange, parked_until_s())
+        if not may_read(self.node, exchange.api_key):
+            exchange.connection.refuse("this node cannot prove that it still leads its partitions: ask another one")
+        if not exchange.closed:
+            exchange.connection.release(exchange)
+            self._call(request, exchange, handler)
+
+    def _call(self, request: object, exchange: Exchange, handler: Handler) -> None:
         try:
             response = handler.function(self.node, request, exchange)
         except Exception as error:  # noqa: BLE001 - a bug in one handler must not stop the node

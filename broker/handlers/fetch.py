@@ -5,6 +5,8 @@ cache. If they are enough, the request is answered at once; otherwise it listens
 repeats the pass when enough was appended or its time is over. Only data that has to be loaded makes it a coroutine. If
 the wait ends first, its loads continue into the cache.
 
+A request also waits for partitions that this node is still opening, unless it has data of others.
+
 Batches are sent as the buffers that they are read into, without a copy.
 
 Invariant: the parts of an answer are consistent. High watermark, last stable offset, log start offset and aborted
@@ -20,6 +22,7 @@ from typing import Any
 from broker.fetch_sessions import FetchPlan, FetchTarget
 from broker.handlers.fetch_response import READ_COMMITTED, PartitionRead, build_response
 from broker.net.exchange import Exchange
+from broker.net.parking import PARKED_S
 from broker.node import Node
 from broker.partitions.partition import Partition
 from protocol.errors import ErrorCode, KafkaError
@@ -61,6 +64,7 @@ class _FetchCall:
         "_failed",
         "_min_bytes",
         "_node",
+        "_opening",
         "_plan",
         "_reads",
         "_request",
@@ -81,6 +85,8 @@ class _FetchCall:
         self._reads: list[PartitionRead] = []
         self._size_bytes = 0
         self._failed = False
+        self._opening = False
+        """True if this node is still opening a partition, and nothing else has failed: worth a wait."""
         self.cold: list[PartitionRead] = []
         """Partitions whose data has to be loaded."""
         self._timer: asyncio.TimerHandle | None = None
@@ -106,7 +112,7 @@ class _FetchCall:
         self._reads = []
         self.cold = []
         self._size_bytes = 0
-        self._failed = False
+        self._failed = self._opening = False
         for target in self._plan.targets:
             read = PartitionRead(target, None)
             self._reads.append(read)
@@ -116,10 +122,19 @@ class _FetchCall:
                 self._read_partition(read, partition)
             except KafkaError as error:
                 read.error = error.code
-                self._failed = True
+                if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._is_opening(target):
+                    self._opening = True
+                else:
+                    self._failed = True
             except OffsetOutOfRange:
                 read.error = ErrorCode.OFFSET_OUT_OF_RANGE
                 self._failed = True
+
+    def _is_opening(self, target: FetchTarget) -> bool:
+        topic, index = target.key
+        topics = self._node.topics
+        found = topics.get(topic) if isinstance(topic, str) else topics.get_by_id(topic)
+        return found is not None and topics.is_opening(found, index)
 
     def _find(self, target: FetchTarget) -> Partition:
         topic, index = target.key
@@ -231,12 +246,22 @@ class _FetchCall:
     def wait(self) -> None:
         """Listen for changes of every partition until enough is appended or the time is over."""
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._request.max_wait_ms / 1000, self._finish)
+        wait_s = self._request.max_wait_ms / 1000
+        if self._opening:
+            if not self._node.parking.enter(self._look_again, self._exchange.frame_bytes):
+                self._exchange.complete(self.respond())
+                return
+            wait_s = max(wait_s, PARKED_S)
+        self._timer = loop.call_later(wait_s, self._finish)
         self._exchange.on_close = self._stop_waiting
         self._exchange.on_drain = self._finish
+        self._listen()
+
+    def _listen(self) -> None:
+        """Listen for changes of the partitions that the last pass has found."""
         self._bytes_grown = self._size_bytes
         for read in self._reads:
-            if read.partition is not None:
+            if read.partition is not None and read.partition not in self._seen:
                 self._seen[read.partition] = read.partition.appended_bytes
                 read.partition.add_listener(self._grown)
 
@@ -248,7 +273,12 @@ class _FetchCall:
         self._seen[partition] = appended_bytes
         # Without growth, the call is for an append from before the wait, or for a change other than an append.
         recheck = not grown or partition.stream.error is not None or self._bytes_grown >= self._min_bytes
-        if recheck and not self._scheduled:
+        if recheck:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        """Recheck after this turn of the loop."""
+        if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._recheck)
 
@@ -259,6 +289,8 @@ class _FetchCall:
         self.read_cached()
         if self.is_enough or self.cold:
             self._finish(read_again=False)
+        elif len(self._seen) < len(self._reads):
+            self._listen()  # some are open now
         else:
             self._bytes_grown = self._size_bytes
 
@@ -275,6 +307,7 @@ class _FetchCall:
         for partition in self._seen:
             partition.remove_listener(self._grown)
         self._seen.clear()
+        self._node.parking.leave(self._look_again)
         self._exchange.on_close = self._exchange.on_drain = None
 
     # answering

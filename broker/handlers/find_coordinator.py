@@ -83,12 +83,14 @@ def _coordinator(node: Node, key_type: int, key: str, problem: str | None) -> Co
 
 
 def _find(node: Node, key_type: int, key: str) -> Member | None:
-    """Return the node that coordinates a key: the leader of the key's partition, if it serves it."""
+    """Return the node that coordinates a key: the leader of the key's partition, if it serves it or is about to."""
     coordinator = _coordinator_of(node, key_type)
     topic = node.topics.get(OFFSETS_TOPIC if key_type == GROUP_KEY_TYPE else TRANSACTION_TOPIC)
     if coordinator is None or topic is None:
         return None
-    leader = leadership_of(node, topic, partition_of(key, len(topic.partitions))).leader
-    if leader is node.members.own and not coordinator.is_coordinator_of(key):
+    index = partition_of(key, len(topic.partitions))
+    leader = leadership_of(node, topic, index).leader
+    parks = node.topics.is_opening(topic, index)
+    if leader is node.members.own and not parks and not coordinator.is_coordinator_of(key):
         return None  # the partition is open, its shard not yet
     return leader

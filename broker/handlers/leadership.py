@@ -1,6 +1,7 @@
 """Leaders as clients are told of them.
 
-Invariant: a leader that clients are told of lives and has the partition open, as far as this node knows.
+Invariant: a leader that clients are told of lives and serves the partition, or is to open it and parks requests for it
+meanwhile (`broker/net/parking.py`), as far as this node knows.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ class Leadership:
     """The leader and the replicas of a partition."""
 
     leader: Member | None
-    """Node that serves the partition; None if none does."""
+    """Node that serves the partition, or is about to; None if none does."""
     leader_epoch: int
     """The last one known, with or without a leader."""
     replicas: Sequence[int]
@@ -31,11 +32,12 @@ class Leadership:
 def leadership_of(node: Node, topic: Topic, index: int) -> Leadership:
     """Return the leadership of a partition that exists.
 
-    This node serves what it has open without an error, also while it hands it over. Another node serves what it leads
-    and has open while it lives.
+    This node serves what it has open without an error, also while it hands it over, as long as its ownership is proved.
+    It opens what it leads and has not open, and so does another node that lives: they are named at once.
     """
     partition = topic.partitions[index]
-    if partition is not None and (partition.stream.error is None or partition.stream.is_sealed):
+    is_served = partition is not None and (partition.stream.error is None or partition.stream.is_sealed)
+    if partition is not None and is_served and node.ownership.is_proved:
         return Leadership(node.members.own, partition.leader_epoch, (node.node_id,))
     info = topic.info.partitions[index]
     epoch = info.leader_epoch if partition is None else max(info.leader_epoch, partition.leader_epoch)
@@ -43,8 +45,7 @@ def leadership_of(node: Node, topic: Topic, index: int) -> Leadership:
     leader = node.members.get(info.leader)
     if leader is None or (leader is node.members.own and partition is not None):
         return Leadership(None, epoch, replicas, replicas)
-    serves = info.owner == info.leader and leader is not node.members.own
-    return Leadership(leader if serves else None, epoch, replicas)
+    return Leadership(leader, epoch, replicas)
 
 
 def find_leadership(node: Node, topic: str | bytes, index: int) -> Leadership | None:

@@ -134,7 +134,7 @@ def _respond(node: Node, request: MetadataRequest, topics: Sequence[MetadataResp
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=member.node_id, host=member.host, port=member.port, rack=member.rack or None)
-            for member in node.members.living()
+            for member in node.members.listed()
         ],
         cluster_id=node.cluster_id,
         controller_id=node.members.controller_id,

@@ -2,7 +2,8 @@
 
 A request needs no task. Its batches are appended when it arrives, and the completion of the last batch's WAL block
 sends the answer; blocks complete in order, so it covers the batches before. A coroutine continues the request only if
-the storage is full, a partition has to be added to a transaction first, or records must be inspected in a thread.
+the storage is full, this node is still opening a partition, one has to be added to a transaction first, or records must
+be inspected in a thread.
 Meanwhile the connection starts no other request, so that batches keep the order of requests.
 """
 
@@ -25,12 +26,14 @@ from broker.handlers.produce_response import (
     refuse_all,
 )
 from broker.net.exchange import Exchange
+from broker.net.parking import parked_until_s
 from broker.node import Node
 from broker.partitions.partition import Partition
 from broker.partitions.producers import Producer
 from broker.partitions.record_checks import PreparationDeferred, PreparedBatch
 from broker.partitions.transactions import Verification
 from broker.topics.names import INTERNAL_TOPICS
+from broker.topics.topic import Topic
 from broker.transactions.errors import code_for_writer
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.produce import (
@@ -91,6 +94,8 @@ class _ProduceCall:
         "_needs_flush",
         "_next",
         "_node",
+        "_opening",
+        "_parked_until_s",
         "_preparation",
         "_prepared",
         "_results",
@@ -125,6 +130,10 @@ class _ProduceCall:
         """Partition whose move has to end before the next batch can be appended."""
         self._sealed_until_s: float | None = None
         """End of the time for which the request waits for moves; None if it has not begun."""
+        self._opening: tuple[Topic, int] | None = None
+        """Partition that this node has to open before the next batch can be appended."""
+        self._parked_until_s: float | None = None
+        """End of the time for which the request waits for such partitions; None if it has not begun."""
         self._next = 0
         self._results: list[PartitionProduceResponse] = []
         self._leaders: dict[int, Member] = {}
@@ -138,7 +147,8 @@ class _ProduceCall:
     def append_all(self) -> bool:
         """Append until all batches are done (True) or one has to wait (False): call again after the wait.
 
-        A batch waits for room in the storage, for its partition to be added to the transaction, or for the thread.
+        A batch waits for room in the storage, for its partition to be open or added to the transaction, or for the
+        thread.
         """
         work = self._work
         while self._next < len(work):
@@ -159,6 +169,8 @@ class _ProduceCall:
                 self._preparation = beside
                 return False
             except KafkaError as error:
+                if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._awaits_opening(topic, data.index):
+                    return False
                 result = self._refusal(topic, data, error)
             except StorageError as error:
                 result = self._failure(data, code_of(error), str(error))
@@ -224,6 +236,28 @@ class _ProduceCall:
         with suppress(TimeoutError):
             async with asyncio.timeout_at(self._sealed_until_s), _while_connected(exchange):
                 await partition.stream.until_unsealed()
+    def _awaits_opening(self, topic: TopicProduceData, index: int) -> bool:
+        """Return whether the current batch has to wait until this node has opened the partition."""
+        topics = self._node.topics
+        found = topics.get(topic.name) if self._api_version < TOPIC_IDS_SINCE else topics.get_by_id(topic.topic_id)
+        until_s = self._parked_until_s
+        is_late = until_s is not None and asyncio.get_running_loop().time() >= until_s
+        if found is None or is_late or not topics.is_opening(found, index):
+            return False
+        self._opening = found, index
+        return True
+
+    async def _park(self, topic: Topic, index: int, exchange: Exchange) -> None:
+        """Wait until the partition is open, or for as long as the request may wait for that."""
+        self._opening = None
+        if self._parked_until_s is None:
+            self._parked_until_s = parked_until_s()
+        node = self._node
+        is_over = await node.parking.wait_while(
+            lambda: node.topics.is_opening(topic, index), exchange, self._parked_until_s
+        )
+        if not is_over:
+            self._parked_until_s = 0.0
 
     def _refusal(
         self, topic: TopicProduceData, data: PartitionProduceData, error: KafkaError
@@ -345,6 +379,8 @@ class _ProduceCall:
                     await self._join_transaction(*self._joining)
                 elif self._sealed is not None:
                     await self._wait_for_move(self._sealed, exchange)
+                elif self._opening is not None:
+                    await self._park(*self._opening, exchange)
                 elif self._preparation is not None:
                     await self._prepare(self._preparation, exchange)
                 else:

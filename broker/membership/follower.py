@@ -97,10 +97,11 @@ class CatalogFollower:
             self.on_observed()
 
     def _update_members(self) -> None:
-        living = self._liveness.living()
+        living, listed = self._liveness.living(), self._liveness.listed()
         self._members.update(
             (member_of(node) for node in self._nodes if node.node_id in living),
             draining=(node.node_id for node in self._nodes if node.draining),
+            died_lately=(member_of(node) for node in self._nodes if node.node_id in listed - living),
         )
 
     async def run(self) -> None:

@@ -116,6 +116,8 @@ class LeaseKeeper:
 
         Renewal stops then.
         """
+        self.on_beat: Callable[[float], None] | None = None
+        """Called after each beat that went through, with the time of the loop's clock at which it was sent."""
         self.on_pulse: Callable[[Pulse], None] | None = None
         """Called with the answer to each beat."""
         self.beat_s: Callable[[], float | None] = lambda: None
@@ -161,10 +163,13 @@ class LeaseKeeper:
                 async with asyncio.timeout(interval_s):
                     await self._hurry.wait()
             self._hurry.clear()
+            sent_s = asyncio.get_running_loop().time()
             try:
                 pulse = await self._catalog.beat(
                     node.node_id, node.epoch, now_ms=self._now_ms(), lease_ms=node.lease_ms
                 )
+                if self.on_beat is not None:
+                    self.on_beat(sent_s)
                 if self.on_pulse is not None:
                     self.on_pulse(pulse)
                 self._renewed.set()

@@ -43,6 +43,15 @@ class WalArea(Area):
         le=60_000,
         description="Log of kind `object`: longest wait for more records while other batches are on their way.",
     )
+    put_interval_ms: int = Field(
+        default=_OBJECT_WAL.put_interval_ms,
+        ge=0,
+        le=60_000,
+        description=(
+            "Log of kind `object`: shortest time from one batch to the next, unless it is full. It bounds the PUTs a "
+            "second, and the acks a second of a client that waits for each."
+        ),
+    )
     batch_bytes_max: Bytes = Field(
         default=_OBJECT_WAL.batch_bytes_max,
         ge=64 * KIB,

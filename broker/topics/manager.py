@@ -2,8 +2,8 @@
 
 Invariants:
 
-- A topic is in the map only while its streams are open: a request that finds it can use it, and Metadata never names a
-  leader that cannot serve.
+- A topic is in the map as soon as this node knows it, with those partitions that are open. Requests for the others that
+  it leads are parked until they are open (`is_opening`), so Metadata may name this node as their leader.
 - Changes run one at a time. The catalog decides, and the map follows.
 - When the catalog's answer to a change is lost, the outcome is unknown: a topic that was to be deleted is then neither
   served nor released. `resolve_outcomes`, or the next change, reads the outcome from the catalog.
@@ -19,6 +19,7 @@ import structlog
 
 from broker.cluster.members import Members
 from broker.configs.topic import TopicConfig, TopicDefaults, parse_topic_config
+from broker.net.parking import Parking
 from broker.partitions.partition import Partition
 from broker.partitions.record_work import RecordWork
 from broker.settings.model import Settings
@@ -70,6 +71,9 @@ class TopicManager(TopicMap):
         new_topic_id: Callable[[], bytes],
     ) -> None:
         super().__init__()
+        self.parking = Parking()
+        """Requests that wait for partitions, groups and transactions that this node is about to serve."""
+        self.listeners.append(self.parking.wake)
         self.on_deleted: Callable[[Sequence[str]], object] | None = None
         """Called with the name of a topic whose deletion is found out later, before the next change begins."""
         self.catch_up: Callable[[], Awaitable[None]] | None = None
@@ -99,6 +103,22 @@ class TopicManager(TopicMap):
     def new_creation(self) -> TopicCreation:
         """Start a creation of topics, to check them before `create_all`."""
         return TopicCreation(self, self._settings.topic.partitions_max)
+
+    def is_opening(self, topic: Topic, index: int) -> bool:
+        """Return whether this node is to lead a partition that it has not open yet. `parking` wakes when that ends."""
+        return (
+            self._by_id.get(topic.topic_id) is topic
+            and 0 <= index < len(topic.partitions)
+            and topic.partitions[index] is None
+            and topic.info.partitions[index].leader == self._node_id
+        )
+
+    def _note_opening(self, topic: Topic) -> None:
+        """Tell `parking` whether the topic has partitions that this node is opening."""
+        if any(self.is_opening(topic, index) for index in range(len(topic.partitions))):
+            self.parking.begin(topic.topic_id)
+        else:
+            self.parking.end(topic.topic_id)
 
     # changes
 
@@ -413,11 +433,32 @@ class TopicManager(TopicMap):
             known = self.get_by_id(info.topic_id)
             if known is not None and known.name != info.name:  # detached, and attached under another name
                 await self._drop(known)
-                known = None
-            if known is None:
-                await self.open_topics(info)
-            else:
-                await self._follow(known, info)
+        self._name_leaders(changes.topics)
+        for info in changes.topics:
+            await self._follow(self._by_id[info.topic_id], info)
+
+    def _name_leaders(self, infos: Sequence[TopicInfo]) -> None:
+        """Let clients know all new leaders before any partition is opened: this node parks their requests meanwhile."""
+        is_changed = False
+        for info in infos:
+            topic = self.get_by_id(info.topic_id)
+            if topic is None:
+                topic = self._new_topic(info)
+                self._insert(topic)
+                self._note_opening(topic)
+            if len(topic.partitions) != len(info.partitions):
+                continue
+            info = without_older(info, topic.info)
+            closes = any(
+                partition is not None and each.owner != self._node_id
+                for each, partition in zip(info.partitions, topic.partitions, strict=True)
+            )
+            if not closes and topic.info.partitions != info.partitions:
+                topic.info = replace(info, configs=topic.info.configs)
+                self._note_opening(topic)
+                is_changed = True
+        if is_changed:
+            self._note_change()
 
     async def _drop(self, topic: Topic) -> None:
         self._discard(topic)
@@ -437,13 +478,17 @@ class TopicManager(TopicMap):
             self._note_change()
         for partition in closing:
             await self._close(partition)
-        await self._open_added(topic, info)
         info = without_older(info, topic.info)  # a move may have ended meanwhile
+        if topic.info.partitions != info.partitions:
+            topic.partitions += [None] * (len(info.partitions) - len(topic.partitions))
+            topic.info = replace(info, configs=topic.info.configs)
+            self._note_change()
+        self._note_opening(topic)
+        await self._open_added(topic, info)  # its configs
         opening = [each for each in info.partitions if topic.partitions[each.index] is None and self._opens(each)]
-        moved = topic.info.partitions != info.partitions
-        topic.info = replace(info, configs=topic.info.configs)
-        await self._open([(topic, each) for each in opening])
-        if moved or opening:
+        if opening:
+            await self._open([(topic, each) for each in opening])
+            self._note_opening(topic)
             self._note_change()
 
     # moves of partitions between living nodes: both ends know the outcome before they have read it as a change
@@ -467,6 +512,7 @@ class TopicManager(TopicMap):
 
     def _note_place(self, topic: Topic, index: int, leader: int, leader_epoch: int) -> None:
         topic.info = with_leader(topic.info, index, leader, leader_epoch)
+        self._note_opening(topic)
         self._note_change()
 
     # steps of changes
@@ -504,6 +550,7 @@ class TopicManager(TopicMap):
 
     async def _release(self, topic: Topic) -> None:
         """Close a removed topic's streams, and notify readers that wait on it."""
+        self.parking.end(topic.topic_id)
         for partition in topic.partitions:
             if partition is not None:
                 await self._close(partition)

@@ -19,6 +19,7 @@ import structlog
 from broker.coordination.log import InternalTopic, LogWriter
 from broker.coordination.shards import Shards, check_loaded
 from broker.coordination.topic_partition import TopicPartition
+from broker.net.parking import Parking
 from broker.partitions.producers import Producer
 from broker.settings.client_areas import TransactionSettings
 from broker.transactions import state_machine
@@ -65,12 +66,14 @@ class TransactionCoordinator:
         *,
         now_ms: Callable[[], int],
         next_producer_id: Callable[[], Awaitable[int]],
+        parking: Parking | None = None,
     ) -> None:
+        """`parking` is told of shards that are being loaded."""
         self.settings = settings
         self._markers = markers
         self._now_ms = now_ms
         self._next_producer_id = next_producer_id
-        self._shards = Shards(topic, "transactions", self._new_shard)
+        self._shards = Shards(topic, "transactions", self._new_shard, parking)
 
     # -- Life --------------------------------------------------------------------------------------------------------
 
@@ -116,6 +119,10 @@ class TransactionCoordinator:
     def is_coordinator_of(self, transactional_id: str) -> bool:
         """Return whether this node coordinates the id."""
         return self._shards.leads_shard_of(transactional_id)
+
+    def is_loading(self, transactional_id: str) -> bool:
+        """Return whether this node coordinates the id as soon as its shard is loaded."""
+        return self._shards.is_loading(transactional_id)
 
     def shard(self, transactional_id: str) -> TransactionShard:
         """Return the loaded shard of an id.

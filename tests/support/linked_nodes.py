@@ -23,6 +23,7 @@ from broker.cluster.members import Member, Members
 from broker.handlers.dispatch import Dispatcher
 from broker.handlers.internal import INTERNAL_HANDLERS, InternalPort, internal_server
 from broker.net.exchange import Exchange
+from broker.net.parking import Parking
 from broker.settings.client_areas import NetworkSettings
 from broker.settings.memory import memory_for
 from broker.settings.model import Settings
@@ -74,7 +75,9 @@ class LinkedNode:
             self.server, self.members, cluster=CLUSTER, secret=secret, random_bytes=randbytes, serve=self._serve
         )
         self._dispatcher = Dispatcher(
-            cast("Any", SimpleNamespace(requests={})), spawn=self.spawn, handlers=INTERNAL_HANDLERS
+            cast("Any", SimpleNamespace(requests={}, parking=Parking(), ownership=SimpleNamespace(may_lapse=False))),
+            spawn=self.spawn,
+            handlers=INTERNAL_HANDLERS,
         )
         context = LinkContext(CLUSTER, secret, self._open, randbytes, nodes.random)
         self.links = Links(context, self.members, self.spawn)

@@ -22,7 +22,7 @@ from tests.support.catalog_node import CLUSTER, HOUR_MS, opened_catalog, topic_i
 from tests.support.node import running_node, settings_for
 
 OWN, OF_THE_THIRD, OF_THE_FIRST, OF_THE_DEAD, NOT_OPEN = range(5)
-"""Partitions of each topic. The third node is to lead the last one and has not opened it yet."""
+"""Partitions of each topic. The third node is to lead the last one and has not opened it yet: it parks requests."""
 OWN_ID: Final = 2
 DEAD_ID: Final = 4
 LEADERS: Final = (OWN_ID, 3, 1, DEAD_ID, 3)

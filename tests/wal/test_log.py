@@ -659,3 +659,16 @@ async def test_a_larger_device_gets_the_configured_capacity_for_good() -> None:
 def test_bad_settings_are_refused_by_name(changes: dict[str, int], reason: str) -> None:
     with pytest.raises(WalRefused, match=reason):
         replace(SETTINGS, **changes)  # type: ignore[arg-type]  # bad values on purpose
+
+
+async def test_a_log_proves_its_ownership_by_its_header_until_another_node_claims_it() -> None:
+    disk = make_disk()
+    settings = replace(SETTINGS, fencing="strict")
+    old, _ = await opened(disk, settings, epoch=1)
+    await old.prove_ownership()
+    assert await bodies(make_wal(SimDevice(disk), settings, epoch=2)) == []
+    with pytest.raises(WalFenced):
+        await old.prove_ownership()
+    assert isinstance(old.error, WalFenced)
+    with pytest.raises(WalFenced):
+        await old.prove_ownership()

@@ -1,8 +1,8 @@
 """The object log: gathers appends in batches, which an `ObjectWriter` puts and acks in order; recovers, trims, closes.
 
 An append copies its record into the open batch and returns. After idleness the batch is put at the end of the current
-turn of the event loop; otherwise when it is old or large enough, or when nothing is in flight any more. Invariants, at
-every await:
+turn of the event loop; otherwise when it is old or large enough, or when nothing is in flight any more and the batch
+before was not sealed just now: a fast store is not asked for hundreds of PUTs a second. Invariants, at every await:
 
 - A batch's `Durable` completes only when its object and those of all earlier sequences are stored under this epoch.
 - An object is deleted only when an object is durable that names a later one as the first live one. So the newest object
@@ -11,6 +11,7 @@ every await:
 """
 
 import asyncio
+import math
 from asyncio import TimerHandle, get_running_loop
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
@@ -64,6 +65,8 @@ class ObjectWal:
         self._open: Batch | None = None
         self._timer: TimerHandle | None = None
         """Seals the open batch by its age."""
+        self._sealed_at = -math.inf
+        """Time of the loop's clock at which the last batch was sealed."""
         self._next_sequence = 0
         self._next_offset = 0
         """Logical offset of the next batch, unless one is open."""
@@ -216,11 +219,14 @@ class ObjectWal:
         room_bytes = max(size_bytes, self._settings.batch_bytes_max)
         batch = Batch(new_block(self._next_offset, self._pool.take(room_bytes), room_bytes, self._salt, loop.time()))
         self._open = batch
-        if self._writer.oldest is None:
-            self._timer = loop.call_later(0, self._seal_open)  # the appends of this turn share an object
-        else:
-            self._timer = loop.call_later(self._settings.batch_ms / 1000, self._seal_open)
+        wait_s = 0.0 if self._writer.oldest is None else self._settings.batch_ms / 1000
+        # Without a wait it is sealed after this turn of the loop, whose appends share an object.
+        self._timer = loop.call_at(max(loop.time() + wait_s, self._next_put_s()), self._seal_open)
         return batch
+
+    def _next_put_s(self) -> float:
+        """Return the time before which no batch is sealed, unless it is full or somebody waits for all."""
+        return self._sealed_at + self._settings.put_interval_ms / 1000
 
     def _seal_open(self) -> None:
         if self._open is not None:
@@ -235,8 +241,8 @@ class ObjectWal:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._sealed_at = now = get_running_loop().time()
         if batch is None:
-            now = get_running_loop().time()
             batch = Batch(new_block(self._next_offset, memoryview(b""), 0, self._salt, now))
         block = batch.block
         position = Position(self._epoch, self._next_sequence)
@@ -286,8 +292,12 @@ class ObjectWal:
             self._pool.give(block.buffer)
 
     def writer_idle(self) -> None:
-        """Put the open batch, since nothing is in flight."""
-        self._seal_open()
+        """Put the open batch, since nothing is in flight, as soon as the store may be asked again."""
+        loop = get_running_loop()
+        if self._timer is None or self._timer.when() <= self._next_put_s():
+            return
+        self._timer.cancel()
+        self._timer = loop.call_at(max(loop.time(), self._next_put_s()), self._seal_open)
 
     def failed(self, error: WalError) -> None:
         """Stop permanently: everything appended and not acked fails, and every later call raises `error`."""
@@ -303,6 +313,26 @@ class ObjectWal:
             self._open = None
         for batch in batches:
             batch.durable.complete(error)
+
+    async def prove_ownership(self) -> None:
+        """Return if no fence was there: an object is stored after the call, or there is none at the next key.
+
+        Raises WalFenced, after which the log has failed, or StoreAway.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        batch = self._open or self._writer.newest
+        if batch is None:
+            position = Position(self._epoch, self._next_sequence)
+            if await self._store.read(self._name.key(position), 1) is None:
+                return
+            if self._next_sequence == position.sequence:  # not an object of this node that was put meanwhile
+                fenced = await self._writer.why_fenced(position)
+                self.failed(fenced)
+                raise fenced
+            batch = self._writer.newest
+        if batch is not None:
+            await batch.durable
 
     # --- trim and close ----------------------------------------------------------------------------------------------
 

@@ -18,6 +18,8 @@ class ObjectWalSettings:
     """Bytes of records that are not trimmed, past which appends raise OverCapacity."""
     batch_ms: int = 100
     """Age at which a batch is sealed although earlier ones are still on their way."""
+    put_interval_ms: int = 50
+    """Shortest time from one batch to the next, unless it is full: an append after idleness goes out at once."""
     batch_bytes_max: int = 8 * _MIB
     """Size at which a batch is sealed. A larger record is a batch of its own."""
     puts_in_flight: int = 8
@@ -40,6 +42,7 @@ class ObjectWalSettings:
     def __post_init__(self) -> None:
         _check("capacity_bytes", self.capacity_bytes, 1024, 1 << 50)
         _check("batch_ms", self.batch_ms, 0, 60_000)
+        _check("put_interval_ms", self.put_interval_ms, 0, 60_000)
         _check("batch_bytes_max", self.batch_bytes_max, 1, 256 * _MIB)
         _check("puts_in_flight", self.puts_in_flight, 1, 64)
         _check("queue_bytes_max", self.queue_bytes_max, 1024, 1 << 40)

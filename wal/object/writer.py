@@ -17,7 +17,7 @@ import structlog
 
 from wal.interface import WalError, WalFailed, WalFenced
 from wal.object.batch import Batch
-from wal.object.format import END_BYTES, Flags, LogName, decode_header, ended_by
+from wal.object.format import END_BYTES, Flags, LogName, Position, decode_header, ended_by
 from wal.object.settings import ObjectWalSettings
 from wal.object.store import LogStore, StoreAway
 from wal.stats import WalStats
@@ -122,7 +122,7 @@ class ObjectWriter:
             began = get_running_loop().time()
             try:
                 if not await self._put_once_or_twice(key, batch):
-                    raise await self._why_fenced(batch)
+                    raise await self.why_fenced(batch.header.position)
             except StoreAway as error:
                 self._stats.repeated_writes += 1
                 self._warn(error)
@@ -190,9 +190,8 @@ class ObjectWriter:
         if not in_flight:
             self._owner.writer_idle()
 
-    async def _why_fenced(self, batch: Batch) -> WalFenced:
-        """Describe the object of another writer that has the batch's key."""
-        position = batch.header.position
+    async def why_fenced(self, position: Position) -> WalFenced:
+        """Describe the object of another writer that has the key of a position."""
         where = f"{self._store.name}:{self._name.key(position)}"
         who = "another writer's object has this key"
         try:

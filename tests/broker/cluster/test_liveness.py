@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from broker.cluster.liveness import DEAD_AFTER_S, Liveness, Silence
+from broker.cluster.liveness import DEAD_AFTER_S, LISTED_FOR_S, Liveness, Silence
 from broker.cluster.members import Member, Members
 from s3stream.catalog.values import NodeBeat
 
@@ -96,6 +96,29 @@ def test_a_node_that_is_removed_is_forgotten(seen_beating: Liveness) -> None:
     assert not lives(seen_beating)
 
 
+def test_a_node_that_died_or_stopped_is_listed_for_a_while(seen_beating: Liveness) -> None:
+    watch(seen_beating, 1.0, DEAD_AFTER_S + 1, 2)
+    assert not lives(seen_beating)
+    assert seen_beating.listed() == {OWN, OTHER}
+    seen_beating.observe(beats(0, epoch=2, has_lease=False), 5.0)  # it is taken over, which is no sign of its life
+    assert seen_beating.listed() == {OWN, OTHER}
+    at_s = 5.0
+    while at_s < LISTED_FOR_S:
+        at_s += 0.5
+        assert seen_beating.listed() == {OWN, OTHER}
+        seen_beating.observe(beats(0, epoch=2, has_lease=False), at_s)
+    seen_beating.observe(beats(0, epoch=2, has_lease=False), 0.5 + LISTED_FOR_S)
+    assert seen_beating.listed() == {OWN}
+    seen_beating.observe(beats(1, epoch=3), 10.0)
+    assert seen_beating.listed() == {OWN, OTHER}, "it is back"
+
+
+def test_a_node_that_was_never_seen_alive_is_not_listed() -> None:
+    liveness = Liveness(OWN)
+    watch(liveness, 0.0, 2.0, 1)
+    assert liveness.listed() == {OWN}
+
+
 # members
 
 
@@ -115,3 +138,13 @@ def test_this_node_is_always_a_member_and_the_lowest_id_is_the_controller() -> N
     assert (members.get(7), members.get(2), members.version) == (member(7, port=1), None, 2)
     members.update([member(3, port=5)])
     assert members.own == members.get(3) == member(3)
+
+
+def test_clients_are_told_of_nodes_that_died_lately_but_these_are_no_members() -> None:
+    members = Members(member(3))
+    members.update([member(7)], died_lately=[member(2)])
+    assert members.listed() == [member(2), member(3), member(7)]
+    assert (members.living(), members.controller_id) == ([member(3), member(7)], 3)
+    assert [members.is_listed(node_id) for node_id in (2, 4)] == [True, False]
+    members.update([member(7)])
+    assert members.listed() == [member(3), member(7)]

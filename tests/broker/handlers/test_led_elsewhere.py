@@ -41,7 +41,7 @@ from tests.support.waiting import until
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 NOBODY = (-1, -1)
 EVERY = range(5)
-LEADERS_TOLD = {OWN: NOBODY, OF_THE_THIRD: (3, 1), OF_THE_FIRST: (1, 1), OF_THE_DEAD: NOBODY, NOT_OPEN: NOBODY}
+LEADERS_TOLD = {OWN: NOBODY, OF_THE_THIRD: (3, 1), OF_THE_FIRST: (1, 1), OF_THE_DEAD: NOBODY, NOT_OPEN: (3, 0)}
 """Leader and leader epoch that an error comes with."""
 ENDPOINTS = {(1, "first", 9001, "a"), (3, "third", 9003, None)}
 LONG_MS = 20_000

@@ -139,6 +139,22 @@ async def test_a_dead_leader_is_named_by_nobody_while_no_other_node_can_open_its
         assert (tuple(gone.replica_nodes), tuple(gone.offline_replicas)) == ((2,), (2,))
 
 
+async def test_a_node_that_stopped_is_still_listed_for_a_while(tmp_path: Path) -> None:
+    async with running_nodes(tmp_path, 2) as (first, second):
+        await second.lease.stop()
+        await until(lambda: first.members.get(2) is None, timeout_s=60, pause_s=0.01)
+        async with raw_client(first.bootstrap) as client:
+            metadata = await client.call(MetadataRequest(topics=[]), 12)
+            assert [broker.node_id for broker in metadata.brokers] == [1, 2]
+            cluster = await client.call(DescribeClusterRequest(include_fenced_brokers=True), 2)
+            assert [(each.broker_id, each.is_fenced) for each in cluster.brokers] == [(1, False), (2, False)]
+            await until(lambda: not first.members.is_listed(2), timeout_s=60, pause_s=0.01)
+            metadata = await client.call(MetadataRequest(topics=[]), 12)
+            assert [broker.node_id for broker in metadata.brokers] == [1]
+            cluster = await client.call(DescribeClusterRequest(include_fenced_brokers=True), 2)
+            assert [(each.broker_id, each.is_fenced) for each in cluster.brokers] == [(1, False), (2, True)]
+
+
 async def test_a_replication_factor_is_accepted_up_to_the_number_of_nodes(nodes: list[Node]) -> None:
     topics = [CreatableTopic(name=f"t{factor}", num_partitions=1, replication_factor=factor) for factor in (3, 4)]
     accepted, refused = await create(nodes[0], *topics)

@@ -161,3 +161,20 @@ async def test_what_changed_while_the_catalog_was_away_is_seen_afterwards(
         )
         await eventually(lambda: asked > 0)
     await eventually(lambda: nodes[0].cluster_configs.get("group", "g") != {})
+
+
+async def test_nodes_upload_sooner_beside_others_for_what_these_would_have_to_recover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.node.TAIL_BYTES_MAX", 3 << 20)
+    shared = {"catalog_url": f"sqlite:///{tmp_path}/catalog.db", "objects_path": tmp_path / "objects"}
+    async with running_node(tmp_path / "1", node_id=1, **shared) as first:
+        alone = first.storage.upload_threshold_bytes
+        assert alone > 1 << 20
+        async with running_node(tmp_path / "2", node_id=2, **shared) as second:
+            assert second.storage.upload_threshold_bytes == 1 << 20
+            await eventually(lambda: first.storage.upload_threshold_bytes == 1 << 20)
+    wanted = {"node_id": 3, "storage_upload_bytes": 2 << 20, **shared}
+    async with running_node(tmp_path / "3", **wanted) as third:
+        third.storage.limit_upload(1 << 20)
+        assert third.storage.upload_threshold_bytes == 2 << 20, "as it was set"

@@ -195,9 +195,6 @@ async def test_transactions_survive_the_death_of_the_node_of_a_partition(tmp_pat
         "catalog_url": f"sqlite:///{tmp_path}/catalog.db",
         "objects_path": tmp_path / "objects",
         "cluster_internal_port": 0,
-        # The node comes back with its log. Were it taken over, Metadata would leave it out for a moment: librdkafka 2.x
-        # then keeps a request to a coordinator with a broker that it has dropped, and waits for ever.
-        "wal_takeover": "none",
         **SHARDS,
     }
     with ExitStack() as stack:

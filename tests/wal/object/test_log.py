@@ -15,7 +15,7 @@ from wal.object.format import EndedBy, Flags, Position
 from wal.object.recovery import end_log
 from wal.object.settings import ObjectWalSettings
 
-SETTINGS = ObjectWalSettings(capacity_bytes=100_000, batch_bytes_max=1_000, queue_bytes_max=20_000)
+SETTINGS = ObjectWalSettings(capacity_bytes=100_000, put_interval_ms=0, batch_bytes_max=1_000, queue_bytes_max=20_000)
 
 
 def time_s() -> float:
@@ -65,6 +65,48 @@ def test_a_batch_waits_while_another_is_in_flight_until_it_is_old_or_large_or_al
         began = time_s()
         await last.durable
         assert time_s() - began < 0.1
+        await wal.close()
+
+    run_virtual(main())
+
+
+def test_a_fast_store_is_asked_for_a_limited_number_of_puts_a_second() -> None:
+    async def main() -> None:
+        store = TestStore(MemoryStore("s"))
+        wal, _ = await opened_wal(store, settings=replace(SETTINGS, put_interval_ms=50, batch_bytes_max=2_000))
+        await asyncio.sleep(1)
+        began, before = time_s(), len(store.puts)
+        await wal.append([b"after idleness"]).durable
+        assert time_s() == began
+        await wal.append([b"the next one"]).durable
+        assert time_s() - began == pytest.approx(0.05, abs=0.002)
+        while time_s() < began + 1:
+            wal.append([b"a"])
+            await asyncio.sleep(0.001)
+        assert 18 <= len(store.puts) - before <= 21
+        began, before = time_s(), len(store.puts)
+        last = [wal.append([bytes(1_900)]) for _ in range(5)][-1]
+        await until(lambda: len(store.puts) >= before + 4)
+        assert time_s() - began < 0.01, "full batches do not wait"
+        await last.durable
+        await wal.close()
+
+    run_virtual(main())
+
+
+def test_a_batch_that_is_alone_again_does_not_wait_for_its_age() -> None:
+    async def main() -> None:
+        store = TestStore(MemoryStore("s"))
+        wal, _ = await opened_wal(store, settings=replace(SETTINGS, batch_ms=1_000, put_interval_ms=50))
+        await asyncio.sleep(1)
+        gate = store.gate(1)
+        began = time_s()
+        wal.append([b"in flight"])
+        await asyncio.sleep(0.01)
+        alone = wal.append([b"alone"])
+        gate.set()
+        await alone.durable
+        assert time_s() - began == pytest.approx(0.05, abs=0.002)
         await wal.close()
 
     run_virtual(main())
@@ -343,5 +385,39 @@ def test_a_stop_without_the_store_ends_and_is_not_graceful() -> None:
         assert not wal.drained
         with pytest.raises(WalFailed, match="did not take the rest"):
             await appended.durable
+
+    run_virtual(main())
+
+
+def test_an_idle_log_proves_its_ownership_until_it_is_fenced() -> None:
+    async def main() -> None:
+        memory = MemoryStore("s")
+        wal, _ = await opened_wal(TestStore(memory), settings=SETTINGS)
+        await wal.prove_ownership()
+        await wal.append([b"a"]).durable
+        await wal.prove_ownership()
+        assert sequences(memory, 1) == [0, 1], "nothing is put for it"
+        await end_log(TestStore(memory, "other"), NAME, 2, EndedBy(NAME.node_id, 2))
+        with pytest.raises(WalFenced):
+            await wal.prove_ownership()
+        assert isinstance(wal.error, WalFenced)
+        with pytest.raises(WalFenced):
+            await wal.prove_ownership()
+
+    run_virtual(main())
+
+
+def test_a_busy_log_proves_its_ownership_by_the_next_ack() -> None:
+    async def main() -> None:
+        store = TestStore(MemoryStore("s"))
+        wal, _ = await opened_wal(store, settings=SETTINGS)
+        gate = store.gate(1)
+        wal.append([b"a"])
+        proving = asyncio.create_task(wal.prove_ownership())
+        await asyncio.sleep(1)
+        assert not proving.done()
+        gate.set()
+        await proving
+        await wal.close()
 
     run_virtual(main())

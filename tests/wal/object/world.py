@@ -99,6 +99,7 @@ class World:
             puts_in_flight=self.random.choice([1, 2, 4, 8]),
             queue_bytes_max=self.random.choice([2_000, 10_000]),
             batch_ms=self.random.choice([0, 20, 100]),
+            put_interval_ms=50 * (self.seed % 2),
         )
 
     # --- run
