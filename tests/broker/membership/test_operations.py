@@ -9,6 +9,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from structlog.testing import capture_logs
 
 from broker.app import StartError
+from broker.cluster.liveness import Silence
 from broker.membership.failover import TakeoverRefused
 from broker.node import Node
 from s3stream.catalog.values import WalState
@@ -201,3 +202,22 @@ async def test_compaction_takes_what_is_inherited_and_the_storage_is_as_it_shoul
             report = await verify(catalog=other.catalog, stores=other.stores, cluster=other.cluster_id, deep=True)
             assert report.ok, report.findings
             assert await read(other, len(VALUES)) == VALUES
+
+
+async def test_a_node_that_has_beaten_since_it_was_observed_is_not_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What this node has observed may be old by a beat: the catalog knows better."""
+    async with running_nodes(tmp_path, 2, wal_takeover="none") as (first, second):
+        await first.topics.create("t", partitions=1, configs={})
+        found = await second.catalog.observe_node(1)
+        assert found is not None
+        old = Silence(found[1], 60.0, was_alive=True)
+        await first.catalog.beat(1, first.node_epoch, now_ms=first.now_ms(), lease_ms=10_000)
+        monkeypatch.setattr(second.follower, "silent", lambda: {1: old})
+        for order in (second.operations.plan_loss, second.operations.give_up):
+            with pytest.raises(TakeoverRefused, match="node 1 is not known to be dead"):
+                await order(1)
+        with pytest.raises(NodeInUse, match="node 1 is not known to be dead"):
+            await second.operations.remove(1)
+        assert not first.failed.done()
