@@ -133,6 +133,7 @@ async def test_partitions_that_were_given_up_do_not_get_their_old_records_back_w
             for name in ("t", "u"):
                 await first.topics.create(name, partitions=1, configs={})
                 await is_led_by(second, 1, name)
+            await send(first, b"kept", topic="u")  # keeps what follows in the log
             await send(first, *VALUES)
             ids = {topic.name: topic.info.partitions[0].stream_id for topic in second.topics}
         await is_given_up(second, 1)
@@ -151,6 +152,8 @@ async def test_partitions_that_were_given_up_do_not_get_their_old_records_back_w
             await send(first, b"newer")
             assert await read(first, 2) == [b"new", b"newer"]
     async with running_node(tmp_path / "1", node_id=1, **own) as first:
+        assert not first.storage.stopped_streams
+        assert await read(first, 1, "u") == [b"kept"], "the other partition has what was acknowledged"
         assert await read(first, 2) == [b"new", b"newer"]
         assert await end_of(first) == 2
 
