@@ -146,7 +146,7 @@ class MoveOrder:
     reason: MoveReason
     asked_ms: int
     failure: str = ""
-    """Why it is no longer carried out; empty: it is, or will be."""
+    """Reason for which it is no longer carried out; empty: it is, or will be."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,7 +210,7 @@ async def test_compaction_takes_what_is_inherited_and_the_storage_is_as_it_shoul
 async def test_a_node_that_has_beaten_since_it_was_observed_is_not_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What this node has observed may be old by a beat: the catalog knows better."""
+    """Observations of this node may be old by a beat: the catalog knows better."""
     async with running_nodes(tmp_path, 2, wal_takeover="none") as (first, second):
         await first.topics.create("t", partitions=1, configs={})
         found = await second.catalog.observe_node(1)
