@@ -9,7 +9,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from structlog.testing import capture_logs
 
 from broker.app import StartError
-from broker.cluster.liveness import Silence
+from broker.cluster.liveness import DEAD_AFTER_S, Silence
 from broker.membership.failover import TakeoverRefused
 from broker.node import Node
 from s3stream.catalog.values import WalState
@@ -133,6 +133,7 @@ async def test_partitions_that_were_given_up_do_not_get_their_old_records_back_w
             for name in ("t", "u"):
                 await first.topics.create(name, partitions=1, configs={})
                 await is_led_by(second, 1, name)
+            await until(lambda: len(second.members.living()) == 2, timeout_s=60, pause_s=0.01)
             await send(first, b"kept", topic="u")  # keeps what follows in the log
             await send(first, *VALUES)
             ids = {topic.name: topic.info.partitions[0].stream_id for topic in second.topics}
@@ -163,8 +164,9 @@ async def test_a_log_that_can_be_opened_is_not_given_up(tmp_path: Path, monkeypa
         monkeypatch.setattr(other.failover, "_take_over", lambda *_: asyncio.sleep(0))
         async with killed_after(tmp_path, 1) as first:
             await first.topics.create("t", partitions=1, configs={})
+            await until(lambda: len(other.members.living()) == 2, timeout_s=60, pause_s=0.01)
         silent = other.follower.silent
-        await until(lambda: silent()[1].seconds > 10, timeout_s=60, pause_s=0.05)
+        await until(lambda: silent()[1].seconds > DEAD_AFTER_S, timeout_s=60, pause_s=0.05)
         with pytest.raises(TakeoverRefused, match="can be opened: it is being recovered"):
             await other.operations.plan_loss(1)
 
