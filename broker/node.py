@@ -61,8 +61,8 @@ from s3stream.tasks import end_tasks
 from wal.interface import NodeWal
 
 TAIL_BYTES_MAX: Final = 256 << 20
-"""What a node keeps in its log only, while its object store keeps up, if there are other nodes: three blocks, of which
-one is filled and two are uploaded."""
+"""Bytes that a node keeps in its log only, while its object store keeps up, if there are other nodes: three blocks, of
+which one is filled and two are uploaded."""
 
 
 def _logger() -> FilteringBoundLogger:
@@ -148,7 +148,7 @@ class Node:
     cleaning: CleaningScheduler
 
     ownership: Ownership
-    """Whether reads may be answered."""
+    """Proof that reads may be answered."""
     members: Members
     follower: CatalogFollower
     failover: Failover

@@ -31,7 +31,7 @@ NOTES: Mapping[int, str] = {
     0: "0 to 2 are advertised but refused, as in Apache Kafka: without them librdkafka sends uncompressed.",
     1: "Whole batches only; the last one is never cut. There are no followers: a partition has one replica.",
     2: "No tiered storage: -4 returns the log start offset, -5 and -6 return nothing.",
-    3: "A topic is created before the response. A leader is returned only when it is ready.",
+    3: "A topic is created before the response. A leader serves, or parks requests for two seconds until it does.",
     10: "Groups and transactions, not share groups.",
     17: _SECURITY,
     19: "Factors and assignments are accepted. A partition has one replica all the same.",

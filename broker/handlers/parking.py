@@ -1,4 +1,4 @@
-"""Which requests wait for a partition that this node is opening, or for groups and transactions that it is loading.
+"""Requests that wait for a partition that this node is opening, or for groups and transactions that it is loading.
 
 Produce and Fetch look after themselves, since their other partitions need not wait. Here are the others: they begin
 when everything that they name is served, or when the time is over.

@@ -20,7 +20,7 @@ CHECK_S: Final = 1.0
 
 
 class Ownership:
-    """Whether the ownership is proved. Beats are noted by `prove`, and `run` asks the log when there are none."""
+    """Proofs of the ownership. Beats are noted by `prove`, and `run` asks the log when there are none."""
 
     def __init__(self, wal: NodeWal, *, is_exclusive: bool, lease_s: Callable[[], float]) -> None:
         """Set up right after a proof. `is_exclusive`: nobody else can open the log while this process runs.

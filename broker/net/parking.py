@@ -23,7 +23,7 @@ class Parking:
 
     def __init__(self, bytes_max: int = PARKED_BYTES_MAX) -> None:
         self.opening: set[object] = set()
-        """What this node is about to serve. While it is empty, no request needs a look at what it waits for."""
+        """Topics and shards that this node is about to serve. While there are none, no request is looked at."""
         self.bytes_held = 0
         """Bytes of the requests that wait."""
         self._bytes_max = bytes_max
