@@ -43,15 +43,15 @@ async def killed_after(folder: Path, node_id: int, **wanted: Any) -> AsyncIterat
             raise Killed
 
 
-async def send(node: Node, *values: bytes, partition: int = 0) -> None:
-    """Append to a partition of `t`, acked."""
+async def send(node: Node, *values: bytes, topic: str = "t", partition: int = 0) -> None:
+    """Append to a partition, acked."""
     async with AIOKafkaProducer(bootstrap_servers=node.bootstrap) as producer:
         for value in values:
-            await producer.send_and_wait("t", value, partition=partition)
+            await producer.send_and_wait(topic, value, partition=partition)
 
 
-async def read(node: Node, count: int) -> list[bytes]:
-    where = TopicPartition("t", 0)
+async def read(node: Node, count: int, topic: str = "t") -> list[bytes]:
+    where = TopicPartition(topic, 0)
     async with AIOKafkaConsumer(bootstrap_servers=node.bootstrap) as consumer:
         consumer.assign([where])
         await consumer.seek_to_beginning(where)

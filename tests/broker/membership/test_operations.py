@@ -9,6 +9,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from structlog.testing import capture_logs
 
 from broker.app import StartError
+from broker.cluster.liveness import DEAD_AFTER_S, Silence
 from broker.membership.failover import TakeoverRefused
 from broker.node import Node
 from s3stream.catalog.values import WalState
@@ -132,6 +133,8 @@ async def test_partitions_that_were_given_up_do_not_get_their_old_records_back_w
             for name in ("t", "u"):
                 await first.topics.create(name, partitions=1, configs={})
                 await is_led_by(second, 1, name)
+            await until(lambda: len(second.members.living()) == 2, timeout_s=60, pause_s=0.01)
+            await send(first, b"kept", topic="u")  # keeps what follows in the log
             await send(first, *VALUES)
             ids = {topic.name: topic.info.partitions[0].stream_id for topic in second.topics}
         await is_given_up(second, 1)
@@ -150,6 +153,8 @@ async def test_partitions_that_were_given_up_do_not_get_their_old_records_back_w
             await send(first, b"newer")
             assert await read(first, 2) == [b"new", b"newer"]
     async with running_node(tmp_path / "1", node_id=1, **own) as first:
+        assert not first.storage.stopped_streams
+        assert await read(first, 1, "u") == [b"kept"], "the other partition has what was acknowledged"
         assert await read(first, 2) == [b"new", b"newer"]
         assert await end_of(first) == 2
 
@@ -159,8 +164,9 @@ async def test_a_log_that_can_be_opened_is_not_given_up(tmp_path: Path, monkeypa
         monkeypatch.setattr(other.failover, "_take_over", lambda *_: asyncio.sleep(0))
         async with killed_after(tmp_path, 1) as first:
             await first.topics.create("t", partitions=1, configs={})
+            await until(lambda: len(other.members.living()) == 2, timeout_s=60, pause_s=0.01)
         silent = other.follower.silent
-        await until(lambda: silent()[1].seconds > 10, timeout_s=60, pause_s=0.05)
+        await until(lambda: silent()[1].seconds > DEAD_AFTER_S, timeout_s=60, pause_s=0.05)
         with pytest.raises(TakeoverRefused, match="can be opened: it is being recovered"):
             await other.operations.plan_loss(1)
 
@@ -201,3 +207,22 @@ async def test_compaction_takes_what_is_inherited_and_the_storage_is_as_it_shoul
             report = await verify(catalog=other.catalog, stores=other.stores, cluster=other.cluster_id, deep=True)
             assert report.ok, report.findings
             assert await read(other, len(VALUES)) == VALUES
+
+
+async def test_a_node_that_has_beaten_since_it_was_observed_is_not_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Observations of this node may be old by a beat: the catalog knows better."""
+    async with running_nodes(tmp_path, 2, wal_takeover="none") as (first, second):
+        await first.topics.create("t", partitions=1, configs={})
+        found = await second.catalog.observe_node(1)
+        assert found is not None
+        old = Silence(found[1], 60.0, was_alive=True)
+        await first.catalog.beat(1, first.node_epoch, now_ms=first.now_ms(), lease_ms=10_000)
+        monkeypatch.setattr(second.follower, "silent", lambda: {1: old})
+        for order in (second.operations.plan_loss, second.operations.give_up):
+            with pytest.raises(TakeoverRefused, match="node 1 is not known to be dead"):
+                await order(1)
+        with pytest.raises(NodeInUse, match="node 1 is not known to be dead"):
+            await second.operations.remove(1)
+        assert not first.failed.done()
