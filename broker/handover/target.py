@@ -30,6 +30,7 @@ RECEIVED_BYTES_MAX: Final = 64 << 20
 ABANDONED_S: Final = 10.0
 """Time after which a tail whose next piece has not come is forgotten."""
 CATALOG_PAUSE_S: Final = 0.2
+EPOCH_MAX: Final = 2**62
 CLOSE_S: Final = 10.0
 """Longest wait of `close`. What is not known then, the next recovery of the log finds in the catalog."""
 
@@ -103,8 +104,8 @@ class PartitionTarget:
         if request.position == 0:
             self._incoming.pop(stream_id, None)
             refusal = self._refusal(request.topic_id, request.index, stream_id, request.tail_bytes)
-            if refusal:
-                return HandOverResponse(refusal=refusal)
+            if refusal or not _is_valid(request):
+                return HandOverResponse(refusal=refusal or "the offsets or epochs are invalid")
             owner = StreamOwner(*source, request.wal_id)
             self._incoming[stream_id] = _Incoming(owner, request, asyncio.get_running_loop().time())
         incoming = self._incoming.get(stream_id)
@@ -192,6 +193,15 @@ class PartitionTarget:
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await self._idle.wait()
+
+
+def _is_valid(request: HandOverRequest) -> bool:
+    return (
+        0 <= request.end_offset <= request.next_offset
+        and 0 < request.stream_epoch < EPOCH_MAX
+        and request.leader_epoch >= 0
+        and request.tail_bytes >= 0
+    )
 
 
 def _continues(incoming: _Incoming, request: HandOverRequest, source: tuple[int, int]) -> bool:

@@ -26,7 +26,7 @@ from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig
 from protocol.messages.find_coordinator import FindCoordinatorRequest
 from protocol.messages.internal.authenticate import AuthenticateRequest
 from protocol.messages.internal.hello import HelloRequest
-from protocol.registry import APIS, INTERNAL_APIS
+from protocol.registry import INTERNAL_APIS
 from tests.fuzz.messages import NAMES, TOPIC_IDS, TOPICS, random_frame
 from tests.fuzz.target import Choices, Target
 from tests.simulation.loop import CALLBACKS_MAX
@@ -240,7 +240,8 @@ class Rigs:
 
 def fresh(random: Random) -> bytes:
     sender = random.choice((CLIENT, CLIENT, CLIENT, CLIENT, STRANGER, OTHER_NODE))
-    apis = {STRANGER: [*INTERNAL_APIS.values()], OTHER_NODE: [APIS[key] for key in INTERNAL_HANDLERS]}.get(sender)
+    of_nodes = [handler.api for handler in INTERNAL_HANDLERS.values()]
+    apis = {STRANGER: [*INTERNAL_APIS.values()], OTHER_NODE: of_nodes}.get(sender)
     frames = b"".join(random_frame(random, apis) for _ in range(random.choice((1, 1, 2, 3, 6))))
     return bytes((random.choice((0, 0, 0, 1, 2, 3)) + 64 * sender,)) + frames
 

@@ -255,6 +255,13 @@ async def test_pieces_that_do_not_fit_together_are_refused(moving: Moving) -> No
         )
         take, own = moving.second.target.take, (1, moving.first.node_epoch)
         assert (await take(replace(request, position=5), own)).refusal, "no tail has begun"
+        for wrong in (
+            replace(request, end_offset=6),
+            replace(request, stream_epoch=2**63 - 1),
+            replace(request, leader_epoch=-1),
+            replace(request, tail_bytes=-1),
+        ):
+            assert (await take(wrong, own)).refusal, wrong
         assert (await take(request, own)).refusal == ""
         assert (await take(replace(request, position=5, stream_epoch=0), own)).refusal
         assert (await take(replace(request, position=5), (1, own[1] + 1))).refusal, "another life of the node"
