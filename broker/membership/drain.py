@@ -132,7 +132,7 @@ class Drain:
 
         Returns at once if there is nothing to move, or nobody to take it.
         """
-        if not self._requests.led_by(self._node_id) or not self.targets():
+        if not self.targets() or not self._requests.led_by(self._node_id):
             return
         self._stopping = True
         before = len(self._requests.led_by(self._node_id))
