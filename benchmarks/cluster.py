@@ -101,9 +101,9 @@ class SteadyLoad:
         self._stopping = threading.Event()
         self._threads = [threading.Thread(target=self._send), threading.Thread(target=self._read)]
         self.acks: list[tuple[float, float]] = []
-        """When each record was acknowledged, and after how many seconds."""
+        """Time at which each record was acknowledged, and after how many seconds."""
         self.reads: list[tuple[float, float]] = []
-        """When each record was read, and how many seconds after it was sent."""
+        """Time at which each record was read, and how many seconds after it was sent."""
         self.failed = 0
 
     def start(self) -> None:

@@ -62,7 +62,7 @@ class ClusterDemo:
         self.checks: list[Check] = []
         self.began = time.monotonic()
         self.served: dict[int, float] = {}
-        """Since when each running node serves."""
+        """Time since which each running node serves."""
 
     @property
     def servers(self) -> str:

@@ -37,7 +37,7 @@ RDKAFKA = {"log_level": 0, "reconnect.backoff.max.ms": 500, "topic.metadata.refr
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What clients see at a time."""
+    """Values that clients see at one time."""
 
     at_s: float
     acked: int
@@ -150,7 +150,7 @@ class Reader(threading.Thread):
         self._flights_topic = flights_topic
         self.stopping = threading.Event()
         self.seen: dict[str, dict[int, Counter[int]]] = {topic: defaultdict(Counter) for topic in topics}
-        """How often each offset was seen, by topic and partition."""
+        """Number of times that each offset was seen, by topic and partition."""
         self.tally = Tally()
         """Flights, each counted once however often a rebalance brings it."""
         self.disordered = 0

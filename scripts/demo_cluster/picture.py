@@ -26,7 +26,7 @@ class Timeline:
     """Contents of the picture. Times are seconds since the start of the clients."""
 
     lives: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
-    """When each node served."""
+    """Times at which each node served."""
     events: list[tuple[float, str]] = field(default_factory=list)
     samples: Sequence[Sample] = ()
     batches: Sequence[tuple[float, int]] = ()

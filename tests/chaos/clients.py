@@ -42,8 +42,10 @@ PACE_S = 0.004
 class Recorder:
     """The history, and the outcomes of transactions, of all clients."""
 
-    def __init__(self, pace_s: float = PACE_S, session_ms: int = SESSION_MS) -> None:
+    def __init__(self, pace_s: float = PACE_S, session_ms: int = SESSION_MS, **client: Any) -> None:
         self.pace_s, self.session_ms = pace_s, session_ms
+        self.client: dict[str, Any] = {**QUIET, **client}
+        """Settings of all clients of librdkafka."""
         self.history: list[Operation] = []
         self.outcomes: dict[str, Verdict] = {}
         self.errors: list[str] = []
@@ -133,7 +135,7 @@ class Sender(Actor):
         """Send one record after another."""
         producer = Producer(
             {
-                **QUIET,
+                **self.recorder.client,
                 "bootstrap.servers": self.bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": 1,
@@ -161,7 +163,7 @@ class TransactionalSender(Actor):
         """Run one transaction after another, with a new producer after each error that is fatal to one."""
         number = 0
         while not self.stopping.is_set():
-            producer = new_transactional(self.bootstrap, f"chaos-{self.process}")
+            producer = new_transactional(self.recorder, self.bootstrap, f"chaos-{self.process}")
             try:
                 retry(producer.init_transactions)
                 while not self.stopping.is_set():
@@ -187,11 +189,11 @@ class TransactionalSender(Actor):
             self.recorder.outcomes[name] = commit(producer, self.recorder.outcomes, name)
 
 
-def new_transactional(bootstrap: str, name: str) -> Producer:
+def new_transactional(recorder: Recorder, bootstrap: str, name: str) -> Producer:
     """Return a transactional producer that is not initialized."""
     return Producer(
         {
-            **QUIET,
+            **recorder.client,
             "bootstrap.servers": bootstrap,
             "transactional.id": name,
             "transaction.timeout.ms": 20_000,
@@ -234,7 +236,7 @@ class Reading:
         self.process = process
         self.consumer = Consumer(
             {
-                **QUIET,
+                **recorder.client,
                 "bootstrap.servers": bootstrap,
                 "group.id": group,
                 "enable.auto.commit": False,
@@ -386,7 +388,7 @@ class Copier(GroupActor):
         again, lives = True, 0
         while again:
             lives += 1
-            producer = new_transactional(self.bootstrap, f"copy-{self.process}")
+            producer = new_transactional(self.recorder, self.bootstrap, f"copy-{self.process}")
             with reading(self.recorder, self.process, self.bootstrap, self.group) as consumer:
                 try:
                     retry(producer.init_transactions)

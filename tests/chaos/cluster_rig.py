@@ -44,6 +44,8 @@ OBJECT_LOG_ID: Final = 2
 PACE_S: Final = 0.02
 """Pause of librdkafka's producers after each record: there are more clients and nodes than with one node."""
 SESSION_MS: Final = 6_000
+RECOVERY: Final = {"metadata.recovery.strategy": "rebootstrap"}
+"""librdkafka's default. Else a client that has last heard of one node only never finds the others after its death."""
 SLOWER: Final[dict[str, object]] = {
     "storage_upload_age_ms": 500,
     "storage_gc_period_ms": 2_000,
@@ -203,7 +205,7 @@ def collected_at_the_end() -> Iterator[None]:
 @contextmanager
 def clients_on_cluster(nodes: Cluster) -> Iterator[ClusterChaos]:
     """Start all clients, and wait until each kind has worked."""
-    with collected_at_the_end(), clients_on(nodes, Recorder(PACE_S, SESSION_MS)) as chaos:
+    with collected_at_the_end(), clients_on(nodes, Recorder(PACE_S, SESSION_MS, **RECOVERY)) as chaos:
         recorder, bootstrap = chaos.recorder, nodes.bootstrap
         probe = Probe(recorder, 20, bootstrap)
         more = [

@@ -35,7 +35,6 @@ from tests.chaos.clients import (
     IN_FLIGHT_MAX,
     PARTITIONS,
     POLL_MAX,
-    QUIET,
     TOPIC,
     Actor,
     Member,
@@ -75,7 +74,7 @@ class Probe(Actor):
         """Send to all partitions in turn."""
         producer = Producer(
             {
-                **QUIET,
+                **self.recorder.client,
                 "bootstrap.servers": self.bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": 1,
@@ -126,9 +125,9 @@ class Watcher(Actor):
 
     def work(self) -> None:
         """Ask again and again."""
-        admin = AdminClient({**QUIET, "bootstrap.servers": self.bootstrap})
+        admin = AdminClient({**self.recorder.client, "bootstrap.servers": self.bootstrap})
         groups = {
-            group: Consumer({**QUIET, "bootstrap.servers": self.bootstrap, "group.id": group})
+            group: Consumer({**self.recorder.client, "bootstrap.servers": self.bootstrap, "group.id": group})
             for group in (GROUP, COPY_GROUP)
         }
         seen: dict[tuple[str, str, int], int] = {}
