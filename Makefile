@@ -16,7 +16,7 @@ SIM_ARGS ?=
 FUZZ_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo test coverage test-spark-next suites bench guard sim fuzz soak soak-wal clean
+.PHONY: help setup tools demo demo-cluster test coverage test-spark-next suites bench guard sim fuzz soak soak-wal clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 26
@@ -31,6 +31,10 @@ tools: setup ## fetch the programs that tests need: S3 server, Apache Kafka, Spa
 demo: setup ## send real events with a Kafka client, store them as objects, and query them with Spark
 	@$(BIN)/python -m scripts.tools java spark
 	@$(BIN)/python -m scripts.demo
+
+demo-cluster: setup ## kill, add and stop nodes of a cluster under real clients, check every count, and draw the timeline
+	@$(BIN)/python -m scripts.tools java spark kafka s3 postgres
+	@$(BIN)/python -m scripts.demo_cluster
 
 test: tools ## check format, lint, types and import contracts, and run all tests
 	$(BIN)/ruff format --check .

@@ -12,6 +12,7 @@ from typing import Final
 
 from broker.membership.lease import Claimant, wait_until_free
 from broker.membership.log_identity import why_blank_catalog_refused
+from broker.membership.own_recovery import wait_until_recovered
 from broker.membership.start_log import StartLog
 from broker.membership.store_checks import check_stores_hold_objects, check_stores_known, find_object
 from broker.settings.model import Settings
@@ -24,6 +25,8 @@ from wal.owner import Owner
 
 NO_ADDRESS: Final = ("", 0)
 """Address of a node that takes no connections from others."""
+RECOVERY_WAIT_S: Final = 30.0
+"""Longest wait for another node that recovers this node's log."""
 ALL_ADDRESSES: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound to
 
 
@@ -53,6 +56,8 @@ async def open_catalog_and_stores(
     for store in stores.values():
         stack.push_async_callback(store.close)
         await store.open()
+    if not blank:
+        await wait_until_recovered(catalog, settings.node.node_id, limit_s=RECOVERY_WAIT_S)
     await node_log.attach(stores)
     default = stores[settings.objects.store]
     if blank:

@@ -85,8 +85,11 @@ class NodeLog:
         if not await asyncio.to_thread(self._files.exists, self.path):
             return
         self._device = await self._open_device()
+        await self._read_header(self._device)
+
+    async def _read_header(self, device: Device) -> None:
         try:
-            self.header = await read_header(self._device)
+            self.header = await read_header(device)
             self.problem = "is blank"
         except (WalRefused, WalCorrupt) as error:
             if not self._any_content:
@@ -122,8 +125,10 @@ class NodeLog:
         """The log that was found; None if there is none yet."""
         return None if self.header is None else found_log(self.header)
 
-    async def attach(self, stores: Mapping[str, ObjectStore]) -> None:
-        """Do nothing: the log is on a device."""
+    async def attach(self, stores: Mapping[str, ObjectStore]) -> None:  # noqa: ARG002 - it is on a device
+        """Read the header again: another node may have recovered the log since. Raises WalError."""
+        if self._device is not None:
+            await self._read_header(self._device)
 
     def why_not_blank_catalog(self) -> str:
         """Return the log that contradicts a blank catalog, in words; empty if there is none.

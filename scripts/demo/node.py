@@ -79,6 +79,13 @@ class NodeProcess:
             raise DemoError(f"the node stopped with exit code {status}:\n{self.last_words()}")
         return time.monotonic() - started
 
+    def kill(self) -> None:
+        """End the process at once, as SIGKILL does."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
     def end(self) -> None:
         """Make sure that the process has ended."""
         process = self._process

@@ -17,6 +17,8 @@ TOPIC = "chaos"
 COPIES = "copies"
 GROUP = "chaos-group"
 COPY_GROUP = "chaos-copy"
+NO_GROUP = "unused"
+"""Group of consumers that are assigned their partitions."""
 PARTITIONS = 3
 QUIET: dict[str, Any] = {
     "log_level": 0,
@@ -31,6 +33,8 @@ IN_FLIGHT_MAX = 100
 POLL_MAX = 100
 FATAL = (KafkaException, SystemError)
 """Exceptions of a producer's calls that are beyond repair; SystemError is a failure of confluent-kafka's own code."""
+SESSION_MS = 2_000
+"""Session timeout of members of groups."""
 PACE_S = 0.004
 """Pause of a producer after each record: the histories of long runs have to fit in memory."""
 
@@ -38,7 +42,10 @@ PACE_S = 0.004
 class Recorder:
     """The history, and the outcomes of transactions, of all clients."""
 
-    def __init__(self) -> None:
+    def __init__(self, pace_s: float = PACE_S, session_ms: int = SESSION_MS, **client: Any) -> None:
+        self.pace_s, self.session_ms = pace_s, session_ms
+        self.client: dict[str, Any] = {**QUIET, **client}
+        """Settings of all clients of librdkafka."""
         self.history: list[Operation] = []
         self.outcomes: dict[str, Verdict] = {}
         self.errors: list[str] = []
@@ -128,7 +135,7 @@ class Sender(Actor):
         """Send one record after another."""
         producer = Producer(
             {
-                **QUIET,
+                **self.recorder.client,
                 "bootstrap.servers": self.bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": 1,
@@ -141,7 +148,7 @@ class Sender(Actor):
             where = TOPIC, self.random.randrange(PARTITIONS)
             value = f"{self.process}:{number}"
             producer.produce(TOPIC, value.encode(), partition=where[1], on_delivery=self.note_delivery(value, where))
-            producer.poll(PACE_S)
+            producer.poll(self.recorder.pace_s)
             while len(producer) > IN_FLIGHT_MAX and not self.stopping.is_set():
                 producer.poll(0.05)
         left = producer.flush(CALL_TIMEOUT_S)
@@ -156,7 +163,7 @@ class TransactionalSender(Actor):
         """Run one transaction after another, with a new producer after each error that is fatal to one."""
         number = 0
         while not self.stopping.is_set():
-            producer = new_transactional(self.bootstrap, f"chaos-{self.process}")
+            producer = new_transactional(self.recorder, self.bootstrap, f"chaos-{self.process}")
             try:
                 retry(producer.init_transactions)
                 while not self.stopping.is_set():
@@ -173,7 +180,7 @@ class TransactionalSender(Actor):
             where = TOPIC, self.random.randrange(PARTITIONS)
             note = self.note_delivery(value, where, name)
             producer.produce(TOPIC, value.encode(), partition=where[1], on_delivery=note)
-        producer.poll(PACE_S)
+        producer.poll(self.recorder.pace_s)
         if self.random.random() < 0.3:
             if self.random.random() < 0.7:
                 producer.flush(1)  # an abort drops what was not sent yet
@@ -182,11 +189,11 @@ class TransactionalSender(Actor):
             self.recorder.outcomes[name] = commit(producer, self.recorder.outcomes, name)
 
 
-def new_transactional(bootstrap: str, name: str) -> Producer:
+def new_transactional(recorder: Recorder, bootstrap: str, name: str) -> Producer:
     """Return a transactional producer that is not initialized."""
     return Producer(
         {
-            **QUIET,
+            **recorder.client,
             "bootstrap.servers": bootstrap,
             "transactional.id": name,
             "transaction.timeout.ms": 20_000,
@@ -229,14 +236,14 @@ class Reading:
         self.process = process
         self.consumer = Consumer(
             {
-                **QUIET,
+                **recorder.client,
                 "bootstrap.servers": bootstrap,
                 "group.id": group,
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "isolation.level": "read_committed",
-                "auto.offset.reset": "earliest" if group in {GROUP, COPY_GROUP} else "error",
-                "session.timeout.ms": 2_000,
+                "auto.offset.reset": "error" if group == NO_GROUP else "earliest",
+                "session.timeout.ms": recorder.session_ms,
                 "heartbeat.interval.ms": 300,
             }
         )
@@ -313,7 +320,7 @@ class Poller(Actor):
 
     def work(self) -> None:
         """Poll without pause."""
-        with reading(self.recorder, self.process, self.bootstrap, "unused") as consumer:
+        with reading(self.recorder, self.process, self.bootstrap, NO_GROUP) as consumer:
             self._assign(consumer)
             while not self.stopping.is_set():
                 consumer.poll()
@@ -327,11 +334,20 @@ class Poller(Actor):
         )
 
 
-class GroupActor(Actor):
+class Member(Actor):
+    """A consumer of the topic that is a member of a group."""
+
+    group = GROUP
+
+
+class GroupActor(Member):
     """A member of a group. One with `to_the_end` stops by itself when it has reached the end of all partitions."""
 
-    def __init__(self, recorder: Recorder, process: int, bootstrap: str, *, to_the_end: bool = False) -> None:
+    def __init__(
+        self, recorder: Recorder, process: int, bootstrap: str, *, to_the_end: bool = False, group: str | None = None
+    ) -> None:
         super().__init__(recorder, process, bootstrap)
+        self.group = group or self.group
         self._to_the_end = to_the_end
         self._deadline = time.monotonic() + READ_TIMEOUT_S
 
@@ -352,7 +368,7 @@ class GroupMember(GroupActor):
         """Poll and commit."""
         again = True
         while again:
-            with reading(self.recorder, self.process, self.bootstrap, GROUP) as consumer:
+            with reading(self.recorder, self.process, self.bootstrap, self.group) as consumer:
                 consumer.subscribe(TOPIC)
                 while (again := self.goes_on(consumer)) and (self._to_the_end or self.random.random() >= 0.002):
                     if consumer.poll():
@@ -365,13 +381,15 @@ class GroupMember(GroupActor):
 class Copier(GroupActor):
     """Copies records to another topic, each exactly once, with their offsets in the same transaction."""
 
+    group = COPY_GROUP
+
     def work(self) -> None:
         """Poll, copy and commit, with new clients after each error that is fatal to a producer."""
         again, lives = True, 0
         while again:
             lives += 1
-            producer = new_transactional(self.bootstrap, f"copy-{self.process}")
-            with reading(self.recorder, self.process, self.bootstrap, COPY_GROUP) as consumer:
+            producer = new_transactional(self.recorder, self.bootstrap, f"copy-{self.process}")
+            with reading(self.recorder, self.process, self.bootstrap, self.group) as consumer:
                 try:
                     retry(producer.init_transactions)
                     consumer.subscribe(TOPIC)
@@ -425,7 +443,7 @@ def original_of(copy: str) -> str:
 
 def read_to_the_end(recorder: Recorder, process: int, bootstrap: str, topic: str) -> None:
     """Poll every partition from its beginning to its end, as one more process."""
-    with reading(recorder, process, bootstrap, "unused") as consumer:
+    with reading(recorder, process, bootstrap, NO_GROUP) as consumer:
         consumer.assign(*(TopicPartition(topic, index, 0) for index in range(PARTITIONS)))
         deadline = time.monotonic() + READ_TIMEOUT_S
         while consumer.ended != set(range(PARTITIONS)):

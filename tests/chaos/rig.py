@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import pytest
 from confluent_kafka import IsolationLevel, TopicPartition
@@ -16,7 +17,6 @@ from tests.chaos.checker import Kind, Verdict, check, polled_values
 from tests.chaos.clients import (
     COPIES,
     COPY_GROUP,
-    GROUP,
     PARTITIONS,
     QUIET,
     TOPIC,
@@ -24,6 +24,7 @@ from tests.chaos.clients import (
     Copier,
     GroupActor,
     GroupMember,
+    Member,
     Poller,
     Recorder,
     Sender,
@@ -32,7 +33,6 @@ from tests.chaos.clients import (
     read_to_the_end,
 )
 from tests.support.events import create_topic
-from tests.support.node import NodeProcess
 from tests.support.waiting import expect_before, wait_until
 
 SOAK = os.environ.get("ANABRANCH_SOAK") == "1"
@@ -49,6 +49,8 @@ SETTINGS: dict[str, object] = {
 }
 PROGRESS_S = 90
 """Longest time without an acked record while no fault is there."""
+COPIES_S = 300
+"""Longest time without a copied record: a copier that a fault has stopped may wait for its calls and for time-outs."""
 KINDS: tuple[type[Actor], ...] = (
     Sender,
     Sender,
@@ -61,25 +63,50 @@ KINDS: tuple[type[Actor], ...] = (
     Copier,
 )
 LAST_MEMBER, LAST_COPIER, READER = 97, 98, 99
-"""Processes that work when all others have ended."""
+"""Processes that work when all others have ended. Members of further groups have the numbers below."""
+
+
+class Served(Protocol):
+    """A node, or the nodes of a cluster."""
+
+    @property
+    def bootstrap(self) -> str:
+        """Addresses for clients."""
+
+    def kill9(self) -> None:
+        """Kill what runs."""
+
+    def start(self) -> None:
+        """Start it, and wait until it serves."""
+
+    def terminate(self) -> int:
+        """Stop it cleanly; returns 0 if it did."""
 
 
 @dataclass(slots=True)
 class Chaos:
-    """Clients at work on a node."""
+    """Clients at work on a node or a cluster."""
 
-    node: NodeProcess
+    node: Served
     recorder: Recorder = field(default_factory=Recorder)
     actors: list[Actor] = field(default_factory=list)
+    groups: dict[str, set[int]] = field(default_factory=dict)
+    """Processes that have polled the topic as members of a group, by group."""
     began: float = field(default_factory=time.monotonic)
 
     def start(self) -> None:
         """Create the topics, and start all clients."""
         for topic in (TOPIC, COPIES):
             create_topic(self.node.bootstrap, topic, PARTITIONS)
-        self.actors = [kind(self.recorder, number, self.node.bootstrap) for number, kind in enumerate(KINDS, 1)]
-        for actor in self.actors:
-            actor.start()
+        for number, kind in enumerate(KINDS, 1):
+            self.add(kind(self.recorder, number, self.node.bootstrap))
+
+    def add(self, actor: Actor) -> None:
+        """Start one more client."""
+        self.actors.append(actor)
+        if isinstance(actor, Member):
+            self.groups.setdefault(actor.group, set()).add(actor.process)
+        actor.start()
 
     def wait_for_acks(self, count: int) -> None:
         """Return when so many more records were acked: the node serves."""
@@ -93,7 +120,7 @@ class Chaos:
     def wait_for_copies(self, count: int) -> None:
         """Return when so many more records were copied and committed: groups and transactions work, too."""
         wanted = self.recorder.copied + count
-        wait_until(lambda: self.recorder.copied >= wanted, f"{wanted} records are copied")
+        wait_until(lambda: self.recorder.copied >= wanted, f"{wanted} records are copied", timeout_s=COPIES_S)
 
     def stop(self) -> None:
         """Stop the clients; then let the groups go on to the end, and read everything once more."""
@@ -104,11 +131,11 @@ class Chaos:
             actor.finish()
         assert not recorder.errors, recorder.errors[:5]
         wait_until(lambda: is_stable(bootstrap), "no transaction is left open")
-        for actor in (
-            GroupMember(recorder, LAST_MEMBER, bootstrap, to_the_end=True),
-            Copier(recorder, LAST_COPIER, bootstrap, to_the_end=True),
-        ):
-            actor.start()
+        last: list[Actor] = [Copier(recorder, LAST_COPIER, bootstrap, to_the_end=True)]
+        for at, group in enumerate(sorted(self.groups.keys() - {COPY_GROUP})):
+            last.append(GroupMember(recorder, LAST_MEMBER - at, bootstrap, to_the_end=True, group=group))
+        for actor in last:
+            self.add(actor)
             actor.join()
         for topic in (TOPIC, COPIES):
             read_to_the_end(recorder, READER, bootstrap, topic)
@@ -127,12 +154,10 @@ class Chaos:
         """Fail the test if the history has an anomaly; returns its figures in one line."""
         recorder = self.recorder
         assert not recorder.errors, recorder.errors[:5]
-        members = {actor.process for actor in self.actors if isinstance(actor, GroupMember)} | {LAST_MEMBER}
-        copiers = {actor.process for actor in self.actors if isinstance(actor, Copier)} | {LAST_COPIER}
         anomalies = check(
             recorder.history,
             outcomes=recorder.outcomes,
-            groups={GROUP: (TOPIC, members), COPY_GROUP: (TOPIC, copiers)},
+            groups={group: (TOPIC, members) for group, members in self.groups.items()},
         )
         originals, copies = (polled_values(recorder.history, topic=topic) for topic in (TOPIC, COPIES))
         for value, difference in (Counter(map(original_of, copies)) - Counter(originals)).items():
@@ -164,9 +189,9 @@ def is_stable(bootstrap: str) -> bool:
 
 
 @contextmanager
-def clients_on(node: NodeProcess) -> Iterator[Chaos]:
+def clients_on(node: Served, recorder: Recorder | None = None) -> Iterator[Chaos]:
     """Start all clients on a node, and wait until all of them have worked; the caller stops and judges them."""
-    chaos = Chaos(node)
+    chaos = Chaos(node, recorder or Recorder())
     chaos.start()
     try:
         chaos.wait_for_acks(50)

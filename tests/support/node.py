@@ -39,7 +39,7 @@ from broker.settings.names import all_settings
 from broker.settings.sources import load
 from tests.support.waiting import until, wait_until
 
-START_TIMEOUT_S = 30
+START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 60
 """Longer than the settings allow a stop to take: past that, the node exits by force and logs where it hung."""
 STACKS_TIMEOUT_S = 5
@@ -130,6 +130,11 @@ class NodeProcess:
     def running(self) -> bool:
         """True if its process has not ended."""
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def ended(self) -> bool:
+        """True if its process has ended by itself."""
+        return self._process is not None and self._process.poll() is not None
 
     def __enter__(self) -> Self:
         self.start()

@@ -73,6 +73,16 @@ class PostgresServer:
         self.execute(f"CREATE DATABASE {name}")
         return self.url(name)
 
+    @property
+    def log(self) -> Path:
+        """File of its output."""
+        return self._home / "log"
+
+    def set(self, name: str, value: str) -> None:
+        """Change a setting of the running server."""
+        self.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+        self.execute("SELECT pg_reload_conf()")
+
     def execute(self, statement: str, *, database: str = "postgres") -> None:
         """Run a statement as the superuser, outside of a transaction."""
         import psycopg

@@ -62,7 +62,11 @@ class LossyServer:
             self._clients.discard(writer)
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection(self._upstream.hostname, self._upstream.port)
+        try:
+            there, back = await asyncio.open_connection(self._upstream.hostname, self._upstream.port)
+        except OSError:  # the server is down
+            reset_connection(writer)
+            return
         answers = asyncio.create_task(_carry(there, writer))
         try:
             while data := await reader.read(CHUNK_BYTES):
@@ -96,7 +100,7 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         while data := await reader.read(CHUNK_BYTES):
             writer.write(data)
             await writer.drain()
-        writer.close()
+    writer.close()  # not if it is cancelled: the answer to come is lost then
 
 
 @contextlib.asynccontextmanager

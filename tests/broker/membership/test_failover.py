@@ -212,6 +212,26 @@ def test_a_paused_node_is_fenced_when_others_can_open_its_device(tmp_path: Path)
         assert first.wait() != 0, "it refuses all writes, and ends"
 
 
+def test_a_node_that_returns_at_once_waits_for_the_recovery_of_its_shared_device(tmp_path: Path) -> None:
+    first, second = cluster(tmp_path, 2, wal_takeover="shared")
+    with first, second:
+        create_topic(first)
+        sender = Sender(first, second)
+        sender.send(range(RECORDS))
+        sender.flush()
+        first.kill9()
+        wait_until_said(second, "a node is dead: it is taken over")
+        os.kill(second.pid, signal.SIGSTOP)  # in the middle of the recovery, or before it
+        first.spawn()
+        wait_until_said(first, "waiting for the log: another node is recovering it")
+        os.kill(second.pid, signal.SIGCONT)
+        first.wait_ready()
+        wait_until_said(second, "the log of a dead node is recovered")
+        sender.send(range(RECORDS, 2 * RECORDS))
+        sender.flush()
+        assert read(second, 2 * RECORDS) == sender.acked == numbers(2 * RECORDS)
+
+
 def test_nothing_is_lost_with_a_machine_when_the_log_is_in_the_object_store(tmp_path: Path) -> None:
     first, second = cluster(tmp_path, 2, wal_kind="object")
     with first, second:

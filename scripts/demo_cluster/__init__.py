@@ -1,0 +1,1 @@
+"""Demo of a cluster that loses a node, gets a new one, and lets one go, while clients work."""

@@ -1,0 +1,131 @@
+"""Three real nodes on PostgreSQL and an S3 server, under clients of four libraries: no fault loses or repeats a record.
+
+One log is a device of a machine, one is in the object store, one a device that several machines could open. `make test`
+has one cluster with a few faults; the soak kills a hundred nodes and prints its figures, and has all faults.
+"""
+
+import sys
+import time
+from pathlib import Path
+from random import Random
+from statistics import median, quantiles
+
+import pytest
+
+from tests.chaos.cluster_faults import FAULTS
+from tests.chaos.cluster_rig import ClusterChaos, clients_on_cluster, cluster
+from tests.chaos.rig import LONG, SOAK
+from tests.support.s3 import S3Bucket
+from tests.support.tools import faketime
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(7000 if SOAK else 600),
+    pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
+QUICK = ("kill_recoverer", "restart_database", "lose_data", "pause")
+KILLS = 100
+CRASHES = ("kill",) * 6 + ("kill_and_restart",) * 2 + ("kill_two",) * 2 + ("kill_recoverer",) * 2
+"""Kinds of kills, as often as they are chosen."""
+ROUNDS = 3
+STEPS_S = (3_600, -3_600, 86_400, 0)
+
+
+def bring(rig: ClusterChaos, seeded: Random, name: str) -> None:
+    """Bring a fault to the cluster, and say how long it took."""
+    began = time.monotonic()
+    FAULTS[name](rig, seeded)
+    rig.settle()
+    sys.stdout.write(f"{time.monotonic() - rig.chaos.began:6.1f} s: {name}, {time.monotonic() - began:.1f} s\n")
+    sys.stdout.flush()
+
+
+def figures(rig: ClusterChaos, told: str) -> str:
+    """One line about kills and one about records."""
+    acked = sorted(rig.acked_again_s)
+    if len(acked) < 2:
+        return told
+    return (
+        f"{rig.kills} kills; {len(acked)} partitions acked again after p50 {median(acked):.2f} s, "
+        f"p99 {quantiles(acked, n=100, method='inclusive')[98]:.2f} s, longest {acked[-1]:.2f} s\n{told}"
+    )
+
+
+def test_a_cluster_loses_nothing(tmp_path: Path, bucket: S3Bucket) -> None:
+    seeded = Random(15)
+    with cluster(tmp_path, bucket, 3) as nodes:
+        nodes.start()
+        with clients_on_cluster(nodes) as rig:
+            for name in QUICK:
+                bring(rig, seeded, name)
+            told = rig.finish()
+    sys.stdout.write(f"\n{figures(rig, told)}\n")
+
+
+@LONG
+def test_a_hundred_kills_lose_nothing(tmp_path: Path, bucket: S3Bucket) -> None:
+    seeded = Random(100)
+    with cluster(tmp_path, bucket, 3) as nodes:
+        nodes.start()
+        with clients_on_cluster(nodes) as rig:
+            while rig.kills < KILLS:
+                bring(rig, seeded, seeded.choice(CRASHES))
+            told = rig.finish()
+    sys.stdout.write(f"\n{figures(rig, told)}\n")
+
+
+@LONG
+def test_all_faults_lose_nothing(tmp_path: Path, bucket: S3Bucket) -> None:
+    seeded = Random(16)
+    names = [*FAULTS] * ROUNDS
+    seeded.shuffle(names)
+    with cluster(tmp_path, bucket, 3) as nodes:
+        nodes.start()
+        with clients_on_cluster(nodes) as rig:
+            for name in names:
+                bring(rig, seeded, name)
+            told = rig.finish()
+    sys.stdout.write(f"\n{figures(rig, told)}\n")
+
+
+@LONG
+def test_two_nodes_become_four_and_two_again(tmp_path: Path, bucket: S3Bucket) -> None:
+    with cluster(tmp_path, bucket, 4) as nodes:
+        for node_id in (1, 2):
+            nodes.nodes[node_id].start()
+        with clients_on_cluster(nodes) as rig:
+            for node_id in (3, 4):
+                nodes.nodes[node_id].start()
+                rig.settle()
+            for node_id in (1, 2):
+                assert nodes.nodes[node_id].terminate() == 0
+                rig.settle()
+                assert node_id not in nodes.leaders()
+            told = rig.finish()
+    sys.stdout.write(f"\n{told}\n")
+
+
+@LONG
+def test_steps_of_the_clock_of_one_node_lose_nothing(
+    tmp_path: Path, bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = tmp_path / "clock"
+    clock.write_text("+0")
+    with cluster(tmp_path, bucket, 3) as nodes:
+        with monkeypatch.context() as patch:  # a library is preloaded when a process starts
+            patch.setenv("LD_PRELOAD", str(faketime()))
+            patch.setenv("FAKETIME_TIMESTAMP_FILE", str(clock))
+            patch.setenv("FAKETIME_CACHE_DURATION", "1")
+            patch.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+            nodes.nodes[1].start()
+        nodes.start()
+        with clients_on_cluster(nodes) as rig:
+            for step_s in STEPS_S:
+                clock.write_text(f"{step_s:+}")
+                rig.chaos.wait_for_acks(300)
+                rig.settle()
+            assert nodes.takeovers(1) == 0, "a clock decides nothing"
+            told = rig.finish()
+    sys.stdout.write(f"\n{told}\n")
