@@ -107,8 +107,8 @@ Not served, and therefore not advertised:
 
 Different by design:
 
-- A partition has one replica. Replication factors are accepted up to the number of nodes, and change nothing: the object
-  store keeps the data. There are no followers, and no preferred read replica.
+- A partition has one replica. Replication factors are accepted up to the number of nodes, and change nothing: the
+  object store keeps the data. There are no followers, and no preferred read replica.
 - A reassignment names one broker, and hands the partition over to it. Throttles are accepted without effect. The
   preferred leader is the one at the creation of the partition, or of its last reassignment; a preferred election moves
   the partition back to it, and is answered when it leads.

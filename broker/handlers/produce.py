@@ -236,6 +236,7 @@ class _ProduceCall:
         with suppress(TimeoutError):
             async with asyncio.timeout_at(self._sealed_until_s), _while_connected(exchange):
                 await partition.stream.until_unsealed()
+
     def _awaits_opening(self, topic: TopicProduceData, index: int) -> bool:
         """Return whether the current batch has to wait until this node has opened the partition."""
         topics = self._node.topics

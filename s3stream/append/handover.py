@@ -79,7 +79,7 @@ class StreamHandovers:
 
     @property
     def owner(self) -> StreamOwner:
-        """What this engine owns streams as."""
+        """The owner that streams of this engine have in the catalog."""
         return self._streams.owner
 
     # source

@@ -70,7 +70,7 @@ class StreamRegistry:
 
     @property
     def owner(self) -> StreamOwner:
-        """What this engine opens streams as."""
+        """The owner that opened streams get in the catalog."""
         assert self._owner is not None, "adopt() comes first"
         return self._owner
 

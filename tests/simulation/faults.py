@@ -2,8 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from random import Random
 
+from broker.topics.move_requests import Place
+from protocol.errors import KafkaError
+from s3stream.catalog.values import MoveReason
+from s3stream.errors import StorageError
 from tests.simulation.catalog import CatalogFaults
 from tests.simulation.history import Violation
 from tests.simulation.node import CATALOG, STORE, SimNode
@@ -13,6 +18,8 @@ from wal.log import DeltaWal
 
 WRITES_UNDER_WAY = 3
 WRITING_TRIES, WRITING_S = 10_000, 0.000_5
+COMMAND_S = 20.0
+"""Longest time that an operator waits for a command."""
 FENCED_S_MAX = 25.0
 """Time within which a fenced process ends: a third of its lease, and its stop."""
 Fault = Callable[[World, Random], Awaitable[None]]
@@ -245,6 +252,35 @@ async def cut(world: World, random: Random) -> None:
             world.network.join(node.host, end)
 
 
+async def move(world: World, random: Random) -> None:
+    """Order some partitions to another node, as an operator does; at times withdraw that at any moment."""
+    asked, target = _node(world, random), _node(world, random)
+    if asked.node is None:
+        return
+    places = [Place(topic.name, index) for topic in asked.node.topics for index in range(len(topic.info.partitions))]
+    chosen = random.sample(places, min(len(places), random.choice((1, 1, 2, 10))))
+    wanted = dict.fromkeys(chosen, target.node_id)
+    is_withdrawn, pause_s = random.random() < 0.2, random.uniform(0, 0.3)
+    world.note("moves ordered", to_node=target.node_id, partitions=", ".join(map(str, chosen)))
+    with suppress(OSError, KafkaError, StorageError):
+        await asked.ask(lambda node: node.move_requests.request(wanted, MoveReason.OPERATOR), COMMAND_S)
+        if is_withdrawn:
+            await asyncio.sleep(pause_s)
+            await asked.ask(lambda node: node.move_requests.cancel(chosen), COMMAND_S)
+            world.note("moves withdrawn")
+
+
+async def drain(world: World, random: Random) -> None:
+    """Drain a node for a while."""
+    asked, node_id = _node(world, random), _node(world, random).node_id
+    world.note("drain begins", node=node_id)
+    with suppress(OSError, KafkaError, StorageError):
+        await asked.ask(lambda node: node.move_requests.set_draining(node_id, draining=True), COMMAND_S)
+        await asyncio.sleep(random.uniform(0.1, 10))
+        await asked.ask(lambda node: node.move_requests.set_draining(node_id, draining=False), COMMAND_S)
+        world.note("drain ends", node=node_id)
+
+
 FAULTS: Mapping[str, tuple[Fault, float]] = {
     "kill": (kill, 25.0),
     "power": (power, 40.0),
@@ -264,7 +300,7 @@ FAULTS: Mapping[str, tuple[Fault, float]] = {
     "twin": (twin, 40.0),
 }
 """All kinds, with the mean time between two of a kind in seconds, in a run of `FAULTS_PER_S` or longer."""
-CLUSTER_FAULTS: Mapping[str, tuple[Fault, float]] = {"cut": (cut, 20.0)}
+CLUSTER_FAULTS: Mapping[str, tuple[Fault, float]] = {"cut": (cut, 20.0), "move": (move, 3.0), "drain": (drain, 30.0)}
 """Kinds that need several nodes."""
 FAULTS_PER_S = 60.0
 
