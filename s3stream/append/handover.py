@@ -79,7 +79,7 @@ class StreamHandovers:
 
     @property
     def owner(self) -> StreamOwner:
-        """What this engine owns streams as."""
+        """Node, epoch and log as which this engine owns streams."""
         return self._streams.owner
 
     # source

@@ -54,7 +54,7 @@ class Moving:
         )
 
     def is_at(self, node: Node) -> bool:
-        """Whether only that node serves the partition."""
+        """Return whether only that node serves the partition."""
         serving = [each for each in self.nodes for led in each.topics.led_partitions() if led.stream.error is None]
         return serving == [node]
 
