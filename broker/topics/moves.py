@@ -173,7 +173,7 @@ class TopicMoves:
             else {
                 Place(name, info.index): self._node_id
                 for info, partition in zip(topic.info.partitions, topic.partitions, strict=True)
-                if partition is None
+                if partition is None and info.leader != self._node_id
             }
         )
         if topic is None or topic.info.internal or not elsewhere:
@@ -212,7 +212,7 @@ class TopicMoves:
             if partition is None:
                 raise KafkaError(
                     ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                    f"Partition {name}-{info.index} is led by node {info.leader}, which it was moved to meanwhile.",
+                    f"Partition {name}-{info.index} is not open here: node {info.leader} leads it. Try again.",
                 )
             if partition.stream.error is not None:
                 raise KafkaError(

@@ -79,7 +79,7 @@ class StreamHandovers:
 
     @property
     def owner(self) -> StreamOwner:
-        """The owner that streams of this engine have in the catalog."""
+        """Node, epoch and log as which this engine owns streams."""
         return self._streams.owner
 
     # source

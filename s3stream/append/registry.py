@@ -70,7 +70,7 @@ class StreamRegistry:
 
     @property
     def owner(self) -> StreamOwner:
-        """The owner that opened streams get in the catalog."""
+        """Node, epoch and log as which this engine opens streams."""
         assert self._owner is not None, "adopt() comes first"
         return self._owner
 

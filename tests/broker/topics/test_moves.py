@@ -162,7 +162,7 @@ async def test_of_several_detached_topics_of_one_name_one_is_chosen_by_id(tmp_pa
 
 async def test_what_cannot_be_moved_is_refused_in_words(tmp_path: Path) -> None:
     async with serving(tmp_path) as (node, client):
-        await made(node, client)
+        topic = await made(node, client)
         moves = node.moves
         await node.topics.create("__internal", partitions=1, configs={}, internal=True)
         for change, message in (
@@ -174,6 +174,9 @@ async def test_what_cannot_be_moved_is_refused_in_words(tmp_path: Path) -> None:
             (moves.detach("__internal"), "Topic __internal is internal."),
         ):
             assert message in str((await refused(change)).message)
+        partition, topic.partitions[1] = topic.partitions[1], None
+        assert "t-1 is not open here: node 1 leads it" in str((await refused(moves.detach("t"))).message)
+        topic.partitions[1] = partition
         await node.moves.detach("t")
 
 

@@ -1,4 +1,4 @@
-"""The newer one of two states of a topic's partitions."""
+"""Tests of which of two states of a topic's partitions is the newer one."""
 
 from broker.topics.places import with_leader, without_older
 from s3stream.catalog.values import MoveOrder, MoveReason, PartitionInfo, TopicInfo
