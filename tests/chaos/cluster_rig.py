@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import random
 import time
 import warnings
@@ -190,12 +191,18 @@ class ClusterChaos:
 def collected_at_the_end() -> Iterator[None]:
     """Keep the garbage collector from destroying a client in the thread of another one, which would wait for its end.
 
-    What clients leave is collected at the end, before a stricter test finds their sockets.
+    What clients leave is collected at the end, before a stricter test finds their sockets. Clients of Python log each
+    failed connection, many times a second; captured, their log records would keep sockets until then.
     """
+    loggers = [logging.getLogger(name) for name in ("kafka", "aiokafka")]
     gc.disable()
     try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL + 1)
         yield
     finally:
+        for logger in loggers:
+            logger.setLevel(logging.NOTSET)
         gc.enable()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
