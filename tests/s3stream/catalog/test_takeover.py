@@ -207,3 +207,14 @@ async def test_a_node_that_stops_cleanly_leaves_its_partitions_to_its_successors
     assert await cluster.leaders() == [DEAD] * 4, "its log may hold records"
     await catalog.stop_node(DEAD, dead.epoch, drained_wal=LOG, successors=(ONE, TWO), now_ms=NOW)
     assert (await cluster.leaders(), await cluster.owners()) == ([ONE, TWO, ONE, TWO], [-1] * 4)
+
+
+async def test_a_start_does_not_take_the_epoch_of_a_takeover_for_its_own(catalog: Catalog) -> None:
+    cluster = await Cluster.started(catalog)
+    dead = cluster.nodes[DEAD]
+    epoch = await cluster.take_over(await cluster.beat(DEAD))
+    assert epoch == dead.epoch + 1
+    with pytest.raises(NodeFenced):  # by a process with the same id as the dead one, as in a container
+        await catalog.register_node(
+            DEAD, "h", 9092, now_ms=NOW, lease_ms=10_000, holder=dead.holder, after_epoch=dead.epoch
+        )
