@@ -119,7 +119,8 @@ class Actor(threading.Thread):
             if error is not None or offset is None or offset < 0:
                 unknown = [Entry(where, -1, value)]
                 self.recorder.add(Operation(self.process, Kind.SEND, unknown, Verdict.UNKNOWN, transaction))
-                if transaction is None:
+                # Without an error it was acked: librdkafka has learned that from the ack of a later batch, without an offset.
+                if error is not None and transaction is None:
                     self.recorder.errors.append(f"process {self.process}: {value} was refused: {error}")
             else:
                 sent = [Entry(where, offset, value)]

@@ -1,7 +1,7 @@
 """Three real nodes on PostgreSQL and an S3 server, under clients of four libraries: no fault loses or repeats a record.
 
-One log is a device of a machine, one is in the object store, one a device that several machines could open. `make test`
-has one cluster with a few faults; the soak kills a hundred nodes and prints its figures, and has all faults.
+One log is a device of a machine, one is in the object store, one a device that several machines could open. They run in
+the soak: a few faults, a hundred kills with figures, and all faults.
 """
 
 import sys
@@ -53,7 +53,8 @@ def figures(rig: ClusterChaos, told: str) -> str:
     )
 
 
-def test_a_cluster_loses_nothing(tmp_path: Path, bucket: S3Bucket) -> None:
+@LONG
+def test_a_few_faults_lose_nothing(tmp_path: Path, bucket: S3Bucket) -> None:
     seeded = Random(15)
     with cluster(tmp_path, bucket, 3) as nodes:
         nodes.start()

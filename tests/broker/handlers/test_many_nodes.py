@@ -62,13 +62,16 @@ async def describe(node: Node, name: str) -> Sequence[MetadataResponsePartition]
     return partitions
 
 
-async def all_serve(nodes: Sequence[Node], name: str) -> None:
-    """Wait until every node knows the leaders of all partitions of a topic."""
+async def all_serve(nodes: Sequence[Node], name: str, partitions: int = 1) -> None:
+    """Wait until every node knows the leaders of all partitions of a topic, and that there are so many or more."""
 
     def served() -> bool:
         topics = [node.topics.get(name) for node in nodes]
         return all(
-            topic is not None and all(each.owner == each.leader for each in topic.info.partitions) for topic in topics
+            topic is not None
+            and len(topic.info.partitions) >= partitions
+            and all(each.owner == each.leader for each in topic.info.partitions)
+            for topic in topics
         )
 
     await until(served, timeout_s=60, pause_s=0.01)
@@ -194,7 +197,7 @@ async def test_an_assigned_partition_is_led_by_its_first_replica(nodes: list[Nod
     async with raw_client(nodes[1].bootstrap) as client:
         answer = await client.call(CreatePartitionsRequest(topics=[grown], timeout_ms=10_000), 3)
         assert answer.results[0].error_code == ErrorCode.NONE
-    await all_serve(nodes, "a")
+    await all_serve(nodes, "a", partitions=5)
     assert [each.leader_id for each in await describe(nodes[2], "a")] == [3, 2, 3, 1, 2]
 
 
