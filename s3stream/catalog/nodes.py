@@ -102,8 +102,8 @@ def register_node(connection: Connection, wanted: NodeInfo, after_epoch: int | N
     found = get_node(connection, wanted.node_id)
     epoch = 0 if found is None else found.epoch
     if after_epoch is not None and epoch != after_epoch:
-        # A takeover raises the epoch, too, and leaves the holder, which the next process may equal: in containers process
-        # ids repeat. But it ends the lease.
+        # A takeover raises the epoch, too, and leaves the holder, which the next process may equal: in containers
+        # process ids repeat. But it ends the lease.
         is_own = found is not None and found.holder == wanted.holder and found.lease_until_ms > ENDED
         if found is not None and is_own and epoch == after_epoch + 1:
             return found  # a repeated command: the answer was lost

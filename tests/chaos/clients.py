@@ -119,7 +119,7 @@ class Actor(threading.Thread):
             if error is not None or offset is None or offset < 0:
                 unknown = [Entry(where, -1, value)]
                 self.recorder.add(Operation(self.process, Kind.SEND, unknown, Verdict.UNKNOWN, transaction))
-                # Without an error it was acked: librdkafka has learned that from the ack of a later batch, without an offset.
+                # Without an error it was acked: librdkafka concludes that from the ack of a later batch.
                 if error is not None and transaction is None:
                     self.recorder.errors.append(f"process {self.process}: {value} was refused: {error}")
             else:
