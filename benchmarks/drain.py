@@ -126,7 +126,7 @@ def main() -> None:
     partitions = options.partitions or (QUICK_PARTITIONS if options.quick else PARTITIONS)
     home = Path(tempfile.mkdtemp(prefix="anabranch-bench-"))
     url = options.catalog_url or f"sqlite:///{home}/catalog.db"
-    nodes = [Node(home, 1 + at, url) for at in range(2)]
+    nodes = [Node(home, 1 + at, url, machine=False) for at in range(2)]
     bootstrap = ",".join(node.address for node in nodes)
     try:
         nodes[0].start()

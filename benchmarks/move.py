@@ -95,7 +95,7 @@ def main() -> None:
     moves = options.moves or (QUICK_MOVES if options.quick else MOVES)
     home = Path(tempfile.mkdtemp(prefix="anabranch-bench-"))
     url = options.catalog_url or f"sqlite:///{home}/catalog.db"
-    nodes = [Node(home, 1 + at, url) for at in range(NODES)]
+    nodes = [Node(home, 1 + at, url, machine=False) for at in range(NODES)]
     bootstrap = ",".join(node.address for node in nodes)
     try:
         for node in nodes:
