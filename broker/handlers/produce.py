@@ -56,6 +56,9 @@ ADDS_TO_TRANSACTION_SINCE = 12
 _ADD_AND_RETRY = frozenset({ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.CONCURRENT_TRANSACTIONS})
 SEALED_S = 3.0
 """Longest wait for the end of a partition's move to another node."""
+SENT_BEHIND_MAX = 4
+"""Batches of an idempotent producer that may follow one without its answer."""
+REFUSED_PARTITIONS_MAX = 1000
 VERIFICATIONS_MAX = 5
 """Verifications of a batch whose answers a marker may overtake, before the client is told to try again."""
 
@@ -70,7 +73,7 @@ def handle(
     """Append the batches, and answer when they are durable; with acks=0 there is no answer."""
     if not -1 <= request.acks <= 1:
         return refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS)
-    call = _ProduceCall(node, request, exchange.api_version)
+    call = _ProduceCall(node, request, exchange)
     if not call.append_all():
         return call.wait_and_finish(exchange, answer=request.acks != 0)
     if request.acks == 0:
@@ -89,6 +92,7 @@ class _ProduceCall:
 
     __slots__ = (
         "_api_version",
+        "_connection",
         "_joining",
         "_leaders",
         "_needs_flush",
@@ -110,9 +114,10 @@ class _ProduceCall:
         "failed",
     )
 
-    def __init__(self, node: Node, request: ProduceRequest, api_version: int) -> None:
+    def __init__(self, node: Node, request: ProduceRequest, exchange: Exchange) -> None:
         self._node = node
-        self._api_version = api_version
+        self._api_version = exchange.api_version
+        self._connection = exchange.connection
         self._work = _last_of_each([(topic, data) for topic in request.topic_data for data in topic.partition_data])
         self._transactional_id = request.transactional_id
         self._verify = None if request.transactional_id is None else self._verify_transaction
@@ -179,12 +184,34 @@ class _ProduceCall:
 
     def _answer(self, result: PartitionProduceResponse) -> None:
         """Note the outcome of the current batch, and advance to the next."""
+        if result.error_code or self._connection.refused_batches:
+            result = self._keep_order(result)
         if result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._api_version >= LEADERS_SINCE:
             result = self._with_leader(result)
         self._results.append(result)
         self._prepared = None
         self._verifications = 0
         self._next += 1
+
+    def _keep_order(self, result: PartitionProduceResponse) -> PartitionProduceResponse:
+        """Refuse a batch that was sent behind a refused one like that one, and not as out of order.
+
+        The partition may have been opened between the two. To OUT_OF_ORDER_SEQUENCE_NUMBER librdkafka reacts with a new
+        producer id, under which it repeats what is not acked in all partitions, also what is stored already.
+        """
+        refused = self._connection.refused_batches
+        topic, data = self._work[self._next]
+        place = topic.name if self._api_version < TOPIC_IDS_SINCE else topic.topic_id, data.index
+        if result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            if len(refused) >= REFUSED_PARTITIONS_MAX:
+                refused.clear()
+            refused[place] = SENT_BEHIND_MAX
+        elif not result.error_code:
+            refused.pop(place, None)
+        elif result.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and refused.get(place):
+            refused[place] -= 1
+            return failure(data.index, ErrorCode.NOT_LEADER_OR_FOLLOWER, "an earlier batch was refused")
+        return result
 
     def _append(self, topic: TopicProduceData, data: PartitionProduceData) -> PartitionProduceResponse:
         partition = self._find(topic, data.index)

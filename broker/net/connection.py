@@ -130,6 +130,7 @@ class Connection(asyncio.BufferedProtocol):
         "number",
         "peer",
         "port",
+        "refused_batches",
         "software_name",
         "software_version",
     )
@@ -146,6 +147,8 @@ class Connection(asyncio.BufferedProtocol):
         """Name and version of the client's software, as it sends them (KIP-511)."""
         self.peer: Peer | None = None
         """The node at the other end, once it is authenticated; None for a client."""
+        self.refused_batches: dict[tuple[str | bytes, int], int] = {}
+        """By partition, how many batches may follow that were sent behind a refused one (`broker.handlers.produce`)."""
         self.closed = False
         self.draining = False
         self.active_tick = manager.tick

@@ -23,6 +23,8 @@ class ClientConnection(Protocol):
     closed: bool
     draining: bool
     """True if the node is stopping."""
+    refused_batches: dict[tuple[str | bytes, int], int]
+    """By partition, how many batches may have been sent behind one that was refused for want of a leader."""
     software_name: str
     software_version: str
     peer: Peer | None

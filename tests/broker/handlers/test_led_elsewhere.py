@@ -1,6 +1,7 @@
 """Requests for partitions that other nodes lead, and the leaders that clients are told with the error (KIP-951)."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -218,3 +219,27 @@ async def test_a_node_describes_the_directory_of_what_it_leads(node: Node, clien
     wanted = AlterReplicaLogDir(path=path, topics=[AlterReplicaLogDirTopic(name="t", partitions=list(EVERY))])
     answers = (await client.call(AlterReplicaLogDirsRequest(dirs=[wanted]), 2)).results[0].partitions
     assert [each.error_code for each in answers] == [0, *[ErrorCode.REPLICA_NOT_AVAILABLE] * 4]
+
+
+async def test_what_was_sent_behind_a_refused_batch_is_refused_like_it(node: Node, client: RawClient) -> None:
+    topic = node.topics.get("t")
+    assert topic is not None
+    open_partition, info = topic.partitions[OWN], topic.info
+
+    async def send(client: RawClient, sequence: int) -> int:
+        records = bytes(batch_of(b"a", producer_id=1, producer_epoch=0, base_sequence=sequence))
+        data = TopicProduceData(name="t", partition_data=[PartitionProduceData(index=OWN, records=records)])
+        response = await client.call(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[data]), 9)
+        code: int = response.responses[0].partition_responses[0].error_code
+        return code
+
+    assert await send(client, 0) == ErrorCode.NONE
+    led_elsewhere = [replace(each, leader=3) if each.index == OWN else each for each in info.partitions]
+    topic.partitions[OWN], topic.info = None, replace(info, partitions=led_elsewhere)
+    assert await send(client, 1) == NOT_LEADER
+    topic.partitions[OWN], topic.info = open_partition, info
+    assert [await send(client, sequence) for sequence in (2, 3)] == [NOT_LEADER] * 2
+    async with raw_client(node.bootstrap) as other:
+        assert await send(other, 2) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert [await send(client, sequence) for sequence in (1, 2, 3)] == [ErrorCode.NONE] * 3
+    assert await send(client, 5) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
