@@ -168,6 +168,7 @@ def client_metrics_configs(script: Script) -> None:
     subscription.alter("no configs of what there is not", name="cm-none")
     subscription.alter("delete of what there is not", ("interval.ms", DELETE, None), name="cm-none")
     subscription.alter("delete the interval", ("interval.ms", DELETE, None))
+    subscription.described("the interval deleted", ("interval.ms", "300000"))
     script.call("deleted", _describe(CLIENT_METRICS, "cm-a"), 4)
     subscription.replace("replace", ("interval.ms", "2000"))
     subscription.described("replaced", ("interval.ms", "2000"), ("match", ""), ("metrics", ""))

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, RowMapping, text
 
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.database import Database
-from s3stream.catalog.values import MoveReason, NewTopic, NodeBeat
+from s3stream.catalog.values import MoveReason, NewTopic, NodeBeat, StreamTransfer
 from s3stream.errors import NodeFenced
 from s3stream.model import ObjectState, StreamOwner
 from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, WAL_ID, MetadataNode, span
@@ -145,6 +145,30 @@ async def cancel_moves(scene: MetadataNode) -> Command:
     return lambda: scene.catalog.cancel_moves(scene.streams)
 
 
+async def ordered(scene: MetadataNode) -> StreamTransfer:
+    """Order the first stream to another node, and return its transfer."""
+    target = await scene.catalog.register_node(2, "a", 1, now_ms=NOW, lease_ms=1)
+    await scene.catalog.open_wal("w2", node_id=2, node_epoch=target.epoch, location="/w", now_ms=NOW)
+    stream_id = scene.streams[0]
+    await scene.catalog.request_moves({stream_id: 2}, reason=MoveReason.OPERATOR, now_ms=NOW)
+    info = (await scene.catalog.get_streams((stream_id,)))[stream_id]
+    partition = next(each for each in (await scene.find_topic()).partitions if each.stream_id == stream_id)
+    source = StreamOwner(NODE_ID, scene.epoch, info.wal_id)
+    return StreamTransfer(
+        stream_id, info.epoch, partition.leader_epoch, info.end_offset, source, StreamOwner(2, target.epoch, "w2")
+    )
+
+
+async def transfer_stream(scene: MetadataNode) -> Command:
+    wanted = await ordered(scene)
+    return lambda: scene.catalog.transfer_stream(wanted)
+
+
+async def cancel_transfer(scene: MetadataNode) -> Command:
+    wanted = await ordered(scene)
+    return lambda: scene.catalog.cancel_transfer(wanted.stream_id, wanted.epoch, wanted.source)
+
+
 async def fail_move(scene: MetadataNode) -> Command:
     await (await request_moves(scene))()
     return lambda: scene.catalog.fail_move(scene.streams[0], 2, "busy")
@@ -261,6 +285,8 @@ COMMANDS: dict[str, Prepare] = {
         request_moves,
         cancel_moves,
         fail_move,
+        transfer_stream,
+        cancel_transfer,
         remove_node,
         open_wal,
         give_up_wal,

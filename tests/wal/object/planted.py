@@ -94,8 +94,8 @@ PLANTED: Sequence[PlantedInLog] = (
         [
             Edit(
                 "wal.object.writer",
-                "                    raise await self._why_fenced(batch)\n",
-                "                    await self._why_fenced(batch)\n",
+                "                    raise await self.why_fenced(batch.header.position)\n",
+                "                    await self.why_fenced(batch.header.position)\n",
             )
         ],
         LOST,
