@@ -193,15 +193,18 @@ class _ProduceCall:
         self._verifications = 0
         self._next += 1
 
+    def _place(self) -> tuple[str | bytes, int]:
+        """Return the current batch's partition as the request names it."""
+        topic, data = self._work[self._next]
+        return topic.name if self._api_version < TOPIC_IDS_SINCE else topic.topic_id, data.index
+
     def _keep_order(self, result: PartitionProduceResponse) -> PartitionProduceResponse:
         """Refuse a batch that was sent behind a refused one like that one, and not as out of order.
 
         The partition may have been opened between the two. To OUT_OF_ORDER_SEQUENCE_NUMBER librdkafka reacts with a new
         producer id, under which it repeats what is not acked in all partitions, also what is stored already.
         """
-        refused = self._connection.refused_batches
-        topic, data = self._work[self._next]
-        place = topic.name if self._api_version < TOPIC_IDS_SINCE else topic.topic_id, data.index
+        refused, place = self._connection.refused_batches, self._place()
         if result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
             if len(refused) >= REFUSED_PARTITIONS_MAX:
                 refused.clear()
@@ -210,7 +213,7 @@ class _ProduceCall:
             refused.pop(place, None)
         elif result.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and refused.get(place):
             refused[place] -= 1
-            return failure(data.index, ErrorCode.NOT_LEADER_OR_FOLLOWER, "an earlier batch was refused")
+            return failure(result.index, ErrorCode.NOT_LEADER_OR_FOLLOWER, "an earlier batch was refused")
         return result
 
     def _append(self, topic: TopicProduceData, data: PartitionProduceData) -> PartitionProduceResponse:
@@ -218,7 +221,11 @@ class _ProduceCall:
         if partition.topic in INTERNAL_TOPICS:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {partition.topic}")
         base_offset, _, append_time_ms, durable = partition.append(
-            data.records, self._api_version, self._verify, self._prepared
+            data.records,
+            self._api_version,
+            self._verify,
+            self._prepared,
+            is_behind=bool(refused := self._connection.refused_batches) and self._place() in refused,
         )
         if durable is not None:
             self.durable = durable

@@ -204,8 +204,12 @@ class Partition:
         api_version: int = 9,
         verify: TransactionCheck | None = None,
         prepared: PreparedBatch | None = None,
+        *,
+        is_behind: bool = False,
     ) -> AppendResult:
         """Append the one batch that a client sent; `verify` is called before it opens a transaction here.
+
+        `is_behind`: the client may have sent it behind a refused one, so a new producer must begin with sequence 0.
 
         Raises KafkaError, what `verify` raises, and the stream's StorageFull and StorageStopped. Raises
         PreparationDeferred if the records must be inspected in a thread: append again with its result as `prepared`.
@@ -221,6 +225,8 @@ class Partition:
             view = prepared.view
         count = header.record_count
         if header.producer_id != NO_PRODUCER_ID:
+            if is_behind:
+                self.producers.check_first(header.producer_id, header.base_sequence)
             duplicate = self.producers.check(header.producer_id, header.producer_epoch, header.base_sequence, count)
             if duplicate is not None:
                 pending = None if duplicate.end_offset <= self.stream.confirmed_offset else self.stream.last_durable

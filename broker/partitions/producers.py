@@ -110,6 +110,14 @@ class ProducerStates:
             )
         return None
 
+    def check_first(self, producer_id: int, first_sequence: int) -> None:
+        """Raise OUT_OF_ORDER_SEQUENCE_NUMBER for a producer that is not known and does not begin with sequence 0."""
+        if first_sequence and producer_id not in self._producers:
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {producer_id} sent sequence {first_sequence}, expected 0",
+            )
+
     def check_epoch(self, producer_id: int, epoch: int) -> None:
         """Raise INVALID_PRODUCER_EPOCH for an epoch older than the last one seen."""
         entry = self._producers.get(producer_id)

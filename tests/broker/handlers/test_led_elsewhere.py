@@ -60,6 +60,12 @@ async def client(node: Node) -> AsyncIterator[RawClient]:
         yield connected
 
 
+@pytest.fixture
+async def other(node: Node) -> AsyncIterator[RawClient]:
+    async with raw_client(node.bootstrap) as connected:
+        yield connected
+
+
 def id_of(node: Node) -> bytes:
     topic = node.topics.get("t")
     assert topic is not None
@@ -221,7 +227,10 @@ async def test_a_node_describes_the_directory_of_what_it_leads(node: Node, clien
     assert [each.error_code for each in answers] == [0, *[ErrorCode.REPLICA_NOT_AVAILABLE] * 4]
 
 
-async def test_what_was_sent_behind_a_refused_batch_is_refused_like_it(node: Node, client: RawClient) -> None:
+@pytest.mark.parametrize("is_known", [True, False], ids=["known-producer", "new-producer"])
+async def test_what_was_sent_behind_a_refused_batch_is_refused_like_it(
+    node: Node, client: RawClient, other: RawClient, *, is_known: bool
+) -> None:
     topic = node.topics.get("t")
     assert topic is not None
     open_partition, info = topic.partitions[OWN], topic.info
@@ -233,13 +242,14 @@ async def test_what_was_sent_behind_a_refused_batch_is_refused_like_it(node: Nod
         code: int = response.responses[0].partition_responses[0].error_code
         return code
 
-    assert await send(client, 0) == ErrorCode.NONE
+    if is_known:
+        assert await send(client, 0) == ErrorCode.NONE
+    first = int(is_known)
     led_elsewhere = [replace(each, leader=3) if each.index == OWN else each for each in info.partitions]
     topic.partitions[OWN], topic.info = None, replace(info, partitions=led_elsewhere)
-    assert await send(client, 1) == NOT_LEADER
+    assert await send(client, first) == NOT_LEADER
     topic.partitions[OWN], topic.info = open_partition, info
-    assert [await send(client, sequence) for sequence in (2, 3)] == [NOT_LEADER] * 2
-    async with raw_client(node.bootstrap) as other:
-        assert await send(other, 2) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert [await send(client, sequence) for sequence in (1, 2, 3)] == [ErrorCode.NONE] * 3
-    assert await send(client, 5) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert [await send(client, first + behind) for behind in (1, 2)] == [NOT_LEADER] * 2
+    assert [await send(client, first + behind) for behind in (0, 1, 2)] == [ErrorCode.NONE] * 3
+    for connected in (client, other):
+        assert await send(connected, first + 5) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
