@@ -241,7 +241,10 @@ def _choose(found: Sequence[DetachedTopic], which: str) -> DetachedTopic | None:
 
 def _check_snapshots(topic: Topic, infos: Mapping[int, StreamInfo]) -> None:
     for partition in topic.info.partitions:
-        info = infos[partition.stream_id]
+        info = infos.get(partition.stream_id)
+        if info is None:
+            message = f"Topic {topic.name} has been deleted or changed through another node."
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
         transactions = decode_snapshot(info.stream_id, info.snapshot).transactions
         _refuse_open(f"{topic.name}-{partition.index}", transactions.open)
 

@@ -281,6 +281,20 @@ async def drain(world: World, random: Random) -> None:
         world.note("drain ends", node=node_id)
 
 
+async def end_drains(world: World) -> None:
+    """Let all nodes take partitions again, when all faults are over."""
+    for drained in world.nodes:
+        ended = len(world.nodes) == 1
+        while not ended:
+            with suppress(OSError, KafkaError, StorageError):
+                await drained.ask(
+                    lambda node, node_id=drained.node_id: node.move_requests.set_draining(node_id, draining=False),
+                    COMMAND_S,
+                )
+                ended = True
+            await asyncio.sleep(0.1)
+
+
 FAULTS: Mapping[str, tuple[Fault, float]] = {
     "kill": (kill, 25.0),
     "power": (power, 40.0),

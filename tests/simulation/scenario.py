@@ -16,7 +16,7 @@ from s3stream.catalog.catalog import WAIT_COUNTED_S
 from tests.simulation.churn import Churn
 from tests.simulation.consumers import Committer, Deleter, Reader
 from tests.simulation.copies import Copier
-from tests.simulation.faults import keep
+from tests.simulation.faults import end_drains, keep
 from tests.simulation.final_checks import check_all
 from tests.simulation.groups import ClassicMember, ConsumerMember, GroupHistory
 from tests.simulation.history import History, TopicPartition, Violation
@@ -137,6 +137,7 @@ class Scenario:
             world.heal()
             try:
                 async with asyncio.timeout(PROGRESS_S):
+                    await end_drains(world)
                     await _ended(running)
                     await check_all(world, self.history, self.partitions, self.groups, actors)
             except TimeoutError as error:
