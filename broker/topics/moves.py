@@ -214,6 +214,10 @@ class TopicMoves:
                     ErrorCode.NOT_LEADER_OR_FOLLOWER,
                     f"Partition {name}-{info.index} is not open here: node {info.leader} leads it. Try again.",
                 )
+            if partition.stream.is_sealed:
+                raise KafkaError(
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Partition {name}-{info.index} is being moved; try again."
+                )
             if partition.stream.error is not None:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, f"Partition {name}-{info.index} is stopped: {partition.stream.error}"

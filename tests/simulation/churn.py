@@ -174,8 +174,8 @@ class Churn:
 
     def _may_be_behind(self, topic_id: bytes, *, is_smaller: bool = False) -> bool:
         """Return whether a node may show a topic as it was, with an id, and at times with fewer partitions."""
-        if self.world.strict:
-            return True  # a fenced process shows what it has seen until it knows
+        if self.world.strict or self.world.moves:
+            return True  # a fenced process shows what it has seen until it knows, and any leader may change
         return len(self.world.nodes) > 1 and (is_smaller or topic_id != self.topic_ids[self.name])
 
     async def _check_leader(self, node: SimNode, index: int) -> None:

@@ -287,10 +287,7 @@ async def end_drains(world: World) -> None:
         ended = len(world.nodes) == 1
         while not ended:
             with suppress(OSError, KafkaError, StorageError):
-                await drained.ask(
-                    lambda node, node_id=drained.node_id: node.move_requests.set_draining(node_id, draining=False),
-                    COMMAND_S,
-                )
+                await drained.ask(lambda node: node.move_requests.set_draining(node.node_id, draining=False), COMMAND_S)
                 ended = True
             await asyncio.sleep(0.1)
 

@@ -27,7 +27,14 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 RESTART_S = (0.1, 3.0)
-FAILURES = ("Input/output error", "claimed by node", "former owner", "is not the registered", "was fenced by node")
+FAILURES = (
+    "Input/output error",
+    "claimed by node",
+    "former owner",
+    "is not the registered",
+    "was fenced by node",
+    "another writer's object",
+)
 """Parts of the reasons for which a node may stop by itself: its log's disk failed, or another process has its id."""
 CATALOG, STORE = "catalog", "local"
 """Catalog and store, as hosts that a node may be cut off from; the store's name, too."""

@@ -71,6 +71,7 @@ def run(plan: Plan, *, plant: Callable[[], Any] | None = None) -> Report:
             window_bytes=plan.window_bytes,
             strict="twin" in plan.faults or (plan.nodes > 1 and plan.seed % 2 == 0),
             object_log=plan.object_log,
+            moves=not {"move", "drain"}.isdisjoint(plan.faults),
             nodes=plan.nodes,
         )
         scenario = Scenario(world, plan)

@@ -31,6 +31,7 @@ class World:
         window_bytes: int = 4 << 20,
         strict: bool = False,
         object_log: bool = False,
+        moves: bool = False,
         nodes: int = 1,
     ) -> None:
         """Create it; `delete_delay_ms` also bounds how late a PUT lands, new partitions begin at `first_offset`.
@@ -44,6 +45,8 @@ class World:
         self.window_bytes = window_bytes
         self.strict = strict
         self.object_log = object_log
+        self.moves = moves
+        """True if partitions move by order."""
         self.folder = folder
         self.loop = SimLoop(self.random("threads"))
         self.network = Network(self.loop, self.random("network"))
