@@ -135,6 +135,21 @@ class PartitionTarget:
                 self._idle.set()
             if not outcome.done():
                 outcome.set_result(refusal)
+        if refusal:
+            await self._open_instead(incoming.first.topic_id)
+
+    async def _open_instead(self, topic_id: bytes) -> None:
+        """Open what became this node's in another way while it was being received, for instance by a takeover."""
+        while not self._closed and self._storage.error is None:
+            try:
+                await self._topics.open_left(topic_id)
+            except CatalogUnavailable:
+                await asyncio.sleep(CATALOG_PAUSE_S)
+            except StorageError as error:
+                _log.warning("a topic's partitions cannot be opened", topic_id=topic_id.hex(), reason=str(error))
+                return
+            else:
+                return
 
     async def _receive(self, incoming: _Incoming) -> str:
         """Lead the partition; return the reason if that is refused, else an empty text. Raises StorageError."""

@@ -491,6 +491,13 @@ class TopicManager(TopicMap):
             self._note_opening(topic)
             self._note_change()
 
+    async def open_left(self, topic_id: bytes) -> None:
+        """Open those partitions of a topic that this node leads and has not open. Raises StorageError."""
+        async with self.changing():
+            topic = self._by_id.get(topic_id)
+            if topic is not None:
+                await self._follow(topic, topic.info)
+
     # moves of partitions between living nodes: both ends know the outcome before they have read it as a change
 
     def serve_received(self, topic_id: bytes, index: int, stream: Stream) -> bool:
