@@ -20,6 +20,7 @@ from protocol.messages.produce import PartitionProduceData, ProduceRequest, Prod
 from s3stream.catalog.values import MoveReason, OpenStream, PartitionInfo, StreamTransfer
 from s3stream.errors import CatalogUnavailable
 from s3stream.model import StreamOwner
+from tests.support.catalog_node import hand_over
 from tests.support.node import running_nodes
 from tests.support.raw_client import batch_of, raw_client
 from tests.support.waiting import until
@@ -172,6 +173,26 @@ async def test_a_source_without_an_answer_serves_on_and_the_late_transfer_is_ref
     await moving.order()  # the target's log has a void tail now
     await moving.arrives()
     assert result_of(await produce(moving.second)) == (0, 1, -1)
+
+
+async def test_a_partition_that_comes_in_another_way_while_it_is_received_is_opened(
+    moving: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transfer, tried, away = moving.second.catalog.transfer_stream, asyncio.Event(), [True]
+
+    async def late(wanted: StreamTransfer) -> OpenStream:
+        tried.set()
+        if away:
+            raise CatalogUnavailable("away")
+        return await transfer(wanted)
+
+    monkeypatch.setattr(moving.second.catalog, "transfer_stream", late)
+    await moving.order()
+    await tried.wait()
+    await hand_over(moving.first.catalog, [moving.stream_id], leader=2)  # as a takeover of the source does
+    await moving.first.topics.alter("t", set_configs={"retention.ms": "1000000"}, unset=[])
+    away.clear()
+    await moving.arrives()
 
 
 async def test_while_the_catalog_does_not_tell_the_outcome_the_partition_waits(
