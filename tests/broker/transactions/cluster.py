@@ -240,7 +240,13 @@ class ClusterNode:
         """Answer a request that has arrived from a client or another node, by its handler."""
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         exchange: Any = SimpleNamespace(
-            api_version=version, closed=False, on_close=None, client_id="", complete=answered.set_result, peer=peer
+            connection=SimpleNamespace(refused_batches={}),
+            api_version=version,
+            closed=False,
+            on_close=None,
+            client_id="",
+            complete=answered.set_result,
+            peer=peer,
         )
         response = HANDLERS[API_OF[type(request)].key].function(self.node, request, exchange)
         if asyncio.iscoroutine(response):
