@@ -76,8 +76,18 @@ async def _check_new_topic(world: World) -> None:
     await asyncio.sleep(SEEN_S)
     for node in world.nodes:
         asked = MetadataRequest(topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=False)
-        topic = (await client.call_node(node, asked, 12)).topics[0]
-        leaders = [each.leader_id for each in topic.partitions]
+        leaders: list[int] = []
+        is_late = False
+        while not leaders or (is_late and (len(leaders) != count or -1 in leaders)):
+            try:
+                topic = (await client.call_node(node, asked, 12)).topics[0]
+            except Lost:
+                is_late = True  # a node that was taken for dead at the end of the faults starts again
+            else:
+                leaders = [each.leader_id for each in topic.partitions]
+                if not is_late:
+                    break
+            await client.pause()
         if len(leaders) != count or -1 in leaders:
             raise Violation(f"{node.host} shows leaders {leaders} of a topic that {creator.host} has created")
     await client.drop()
