@@ -213,6 +213,8 @@ class _ProduceCall:
             refused.pop(place, None)
         elif result.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and refused.get(place):
             refused[place] -= 1
+            if not refused[place]:  # what comes now was sent after the client knew of the refusal
+                del refused[place]
             return failure(result.index, ErrorCode.NOT_LEADER_OR_FOLLOWER, "an earlier batch was refused")
         return result
 

@@ -253,3 +253,11 @@ async def test_what_was_sent_behind_a_refused_batch_is_refused_like_it(
     assert [await send(client, first + behind) for behind in (0, 1, 2)] == [ErrorCode.NONE] * 3
     for connected in (client, other):
         assert await send(connected, first + 5) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    topic.partitions[OWN], topic.info = None, replace(info, partitions=led_elsewhere)
+    assert await send(client, first + 5) == NOT_LEADER
+    topic.partitions[OWN], topic.info = open_partition, info
+    codes = [await send(client, first + 5) for _ in range(5)]
+    assert codes == [*[NOT_LEADER] * 4, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER], (
+        "the client has no batch that is missing"
+    )
+    assert not any(connection.refused_batches for connection in node.server.connections)
