@@ -1,12 +1,18 @@
 """Configs of other brokers and of all, features, and the registration of brokers."""
 
+from collections.abc import Sequence
+
 from protocol.messages import incremental_alter_configs as incremental
 from protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
-from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
 from protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from protocol.messages.list_config_resources import ListConfigResourcesRequest
 from protocol.messages.unregister_broker import UnregisterBrokerRequest
@@ -34,6 +40,11 @@ def _settled(script: ClusterScript, name: str, value: str, *, on: str, key: str 
     script.until(request, 4, lambda answer: [config.value for config in answer.results[0].configs] == [value], on=on)
 
 
+def _synonyms(answer: DescribeConfigsResponse) -> Sequence[str | None]:
+    """The values of the first config, with those that its own hides: those of other sources may come later."""
+    return [synonym.value for config in answer.results[0].configs for synonym in config.synonyms]
+
+
 def configs_of_brokers(script: ClusterScript) -> None:
     default = "1048588"
     for node_id in NODES:
@@ -52,6 +63,7 @@ def configs_of_brokers(script: ClusterScript) -> None:
     for node_id, value in ((1, "4000000"), (2, "2000000"), (3, "4000000")):
         _settled(script, str(node_id), value, on=str(node_id))
         request = _describe(str(node_id), NAME, synonyms=True)
+        script.until(request, 4, lambda answer: "4000000" in _synonyms(answer), on=str(node_id))
         script.call(f"what holds at {node_id}", request, 4, on=str(node_id))
     script.call_each("what holds for all", _describe("", NAME), 4)
     script.call_each("set for an unknown broker", _change("4", "2000000", validate_only=True), 1)
