@@ -12,7 +12,7 @@ before was not sealed just now: a fast store is not asked for hundreds of PUTs a
 
 import asyncio
 import math
-from asyncio import TimerHandle, get_running_loop
+from asyncio import Handle, get_running_loop
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
@@ -63,8 +63,10 @@ class ObjectWal:
         self._writer: Final = ObjectWriter(store, name, settings, self, self.stats)
         self._pool: Final = BlockBufferPool(settings.batch_bytes_max, 2 * settings.batch_bytes_max)
         self._open: Batch | None = None
-        self._timer: TimerHandle | None = None
+        self._timer: Handle | None = None
         """Seals the open batch by its age."""
+        self._seal_at = math.inf
+        """Time of the loop's clock at which the timer does: uvloop's handle of a timer that is due does not tell."""
         self._sealed_at = -math.inf
         """Time of the loop's clock at which the last batch was sealed."""
         self._next_sequence = 0
@@ -221,8 +223,14 @@ class ObjectWal:
         self._open = batch
         wait_s = 0.0 if self._writer.oldest is None else self._settings.batch_ms / 1000
         # Without a wait it is sealed after this turn of the loop, whose appends share an object.
-        self._timer = loop.call_at(max(loop.time() + wait_s, self._next_put_s()), self._seal_open)
+        self._seal_open_at(max(loop.time() + wait_s, self._next_put_s()))
         return batch
+
+    def _seal_open_at(self, time_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._seal_at = time_s
+        self._timer = get_running_loop().call_at(time_s, self._seal_open)
 
     def _next_put_s(self) -> float:
         """Return the time before which no batch is sealed, unless it is full or somebody waits for all."""
@@ -293,11 +301,8 @@ class ObjectWal:
 
     def writer_idle(self) -> None:
         """Put the open batch, since nothing is in flight, as soon as the store may be asked again."""
-        loop = get_running_loop()
-        if self._timer is None or self._timer.when() <= self._next_put_s():
-            return
-        self._timer.cancel()
-        self._timer = loop.call_at(max(loop.time(), self._next_put_s()), self._seal_open)
+        if self._timer is not None and self._seal_at > self._next_put_s():
+            self._seal_open_at(max(get_running_loop().time(), self._next_put_s()))
 
     def failed(self, error: WalError) -> None:
         """Stop permanently: everything appended and not acked fails, and every later call raises `error`."""

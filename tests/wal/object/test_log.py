@@ -1,10 +1,12 @@
 """The object log while it is used: batches, order, repeated and second PUTs, back-pressure, fences, trims, the end."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import pytest
+import uvloop
 
 from s3stream.store.memory import MemoryStore
 from tests.support.object_log import NAME, TestStore, header_at, opened_wal, sequences
@@ -110,6 +112,22 @@ def test_a_batch_that_is_alone_again_does_not_wait_for_its_age() -> None:
         await wal.close()
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_an_append_out_of_an_ack_is_acked_on_either_loop(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """uvloop's handle of a timer that is due at once has no time."""
+
+    async def main() -> None:
+        wal, _ = await opened_wal(TestStore(MemoryStore("s")), settings=SETTINGS)
+        outcome = asyncio.get_running_loop().create_future()
+        first = wal.append([b"a"])
+        first.durable.add_done_callback(lambda _: wal.append([b"b"]).durable.add_done_callback(outcome.set_result))
+        assert await outcome is None
+        await wal.close()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(main())
 
 
 def test_acks_come_in_order_whatever_the_store_answers_first() -> None:
