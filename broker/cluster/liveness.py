@@ -10,6 +10,8 @@ BEAT_S: Final = 0.5
 """Interval between the beats of a node that is not alone."""
 DEAD_AFTER_S: Final = 3.0
 """A node whose beat has not changed for so long is dead."""
+BEATS_MISSED: Final = 3
+"""A node that was never seen to live is dead when so many beats have failed to come."""
 SUSPECT_AFTER_S: Final = 1.0
 """A node whose beat has not changed for so long is dead if its process is known to have ended."""
 LISTED_FOR_S: Final = 9.0
@@ -34,7 +36,17 @@ class Silence(NamedTuple):
     beat: NodeBeat
     seconds: float
     was_alive: bool
-    """True if its beat was seen to change before. A node that believes to be alone beats a few times a lease only."""
+    """True if its beat was seen to change before."""
+
+    def patience_s(self, lease_ms: int) -> float:
+        """Return after how long the silence proves that the node is dead.
+
+        One that was never seen to live may believe to be alone, and beat a few times a lease only.
+        """
+        if self.was_alive or not self.beat.has_lease:
+            return DEAD_AFTER_S
+        longest_ms = BEATS_MISSED * self.beat.due_ms or lease_ms
+        return max(DEAD_AFTER_S, longest_ms / 1000)
 
 
 class Liveness:

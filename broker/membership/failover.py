@@ -298,11 +298,4 @@ class Failover:
 
 
 def _is_dead(node: NodeInfo, silence: Silence) -> bool:
-    return silence.seconds >= _patience_s(node, silence)
-
-
-def _patience_s(node: NodeInfo, silence: Silence) -> float:
-    """Return after how long a silence proves that a node is dead."""
-    if silence.was_alive or not silence.beat.has_lease:
-        return DEAD_AFTER_S
-    return max(DEAD_AFTER_S, node.lease_ms / 1000)
+    return silence.seconds >= silence.patience_s(node.lease_ms)

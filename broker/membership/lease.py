@@ -156,18 +156,23 @@ class LeaseKeeper:
         await end_tasks(self._tasks)
 
     async def _keep(self) -> None:
-        node = self._node
+        node, told_s = self._node, self._interval_s()
         while True:
-            interval_s = min(node.lease_ms / 3000, self.beat_s() or math.inf)
             with suppress(TimeoutError):
-                async with asyncio.timeout(interval_s):
+                async with asyncio.timeout(min(told_s, self._interval_s())):
                     await self._hurry.wait()
             self._hurry.clear()
-            sent_s = asyncio.get_running_loop().time()
+            sent_s, next_s = asyncio.get_running_loop().time(), self._interval_s()
+            told_s = min(told_s, next_s)  # others may have seen this beat although it seems to fail, or may not
             try:
                 pulse = await self._catalog.beat(
-                    node.node_id, node.epoch, now_ms=self._now_ms(), lease_ms=node.lease_ms
+                    node.node_id,
+                    node.epoch,
+                    now_ms=self._now_ms(),
+                    lease_ms=node.lease_ms,
+                    due_ms=int(next_s * 1000),
                 )
+                told_s = next_s
                 if self.on_beat is not None:
                     self.on_beat(sent_s)
                 if self.on_pulse is not None:
@@ -178,6 +183,9 @@ class LeaseKeeper:
                 return
             except StorageError as error:
                 self._report("the lease cannot be renewed; trying again", error)
+
+    def _interval_s(self) -> float:
+        return min(self._node.lease_ms / 3000, self.beat_s() or math.inf)
 
     async def _follow(self) -> None:
         """Call `on_renewed` after renewals, in a separate task: waiting for it must not delay the next renewal."""

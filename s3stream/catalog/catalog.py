@@ -155,9 +155,12 @@ class Catalog:
         node = NodeInfo(node_id, 0, host, port, now_ms + lease_ms, lease_ms, holder, rack, *internal)
         return await self._change(lambda c: nodes.register_node(c, node, after_epoch))
 
-    async def beat(self, node_id: int, node_epoch: int, *, now_ms: int, lease_ms: int) -> Pulse:
-        """Show that the node lives, and extend its lease. Raises NodeFenced when the epoch is old."""
-        return await self._database.beat(lambda c: nodes.beat(c, node_id, node_epoch, now_ms + lease_ms))
+    async def beat(self, node_id: int, node_epoch: int, *, now_ms: int, lease_ms: int, due_ms: int = 0) -> Pulse:
+        """Show that the node lives, and extend its lease; the next beat is due within `due_ms` (0: unknown).
+
+        Raises NodeFenced when the epoch is old.
+        """
+        return await self._database.beat(lambda c: nodes.beat(c, node_id, node_epoch, now_ms + lease_ms, due_ms))
 
     async def stop_node(
         self, node_id: int, node_epoch: int, *, drained_wal: str | None, successors: Sequence[int] = (), now_ms: int

@@ -121,6 +121,7 @@ def register_node(connection: Connection, wanted: NodeInfo, after_epoch: int | N
         "internal_host": wanted.internal_host,
         "internal_port": wanted.internal_port,
         "beat": 0,
+        "beat_ms": wanted.lease_ms // 3,
         "draining": 0,
     }
     change = next_change(connection)
@@ -134,18 +135,18 @@ def register_node(connection: Connection, wanted: NodeInfo, after_epoch: int | N
     return registered
 
 
-def beat(connection: Connection, node_id: int, node_epoch: int, lease_until_ms: int) -> Pulse:
-    """Show that the node lives, extend its lease, and return the beats of all nodes.
+def beat(connection: Connection, node_id: int, node_epoch: int, lease_until_ms: int, due_ms: int) -> Pulse:
+    """Show that the node lives, extend its lease, tell when it beats again, and return the beats of all nodes.
 
     One statement on PostgreSQL: other nodes' commands run beside it.
     """
     own = (
         update(nodes)
         .where(nodes.c.node_id == node_id, nodes.c.epoch == node_epoch)
-        .values(lease_until_ms=lease_until_ms, beat=nodes.c.beat + 1)
+        .values(lease_until_ms=lease_until_ms, beat=nodes.c.beat + 1, beat_ms=due_ms)
     )
     version = select(counters.c.next).where(counters.c.name == CHANGE).scalar_subquery()
-    seen = (nodes.c.node_id, nodes.c.epoch, nodes.c.beat, nodes.c.lease_until_ms > ENDED, version)
+    seen = (nodes.c.node_id, nodes.c.epoch, nodes.c.beat, nodes.c.lease_until_ms > ENDED, nodes.c.beat_ms, version)
     if connection.dialect.name == "postgresql":
         updated = own.returning(nodes.c.node_id).cte("own")
         count = select(func.count()).select_from(updated).scalar_subquery()
@@ -156,7 +157,7 @@ def beat(connection: Connection, node_id: int, node_epoch: int, lease_until_ms: 
         rows = connection.execute(select(*seen, literal(0))).all()
     if not found:
         check_node(connection, node_id, node_epoch)
-    beats = {key: NodeBeat(epoch, number, bool(has_lease)) for key, epoch, number, has_lease, _, _ in rows}
+    beats = {key: NodeBeat(epoch, number, bool(has_lease), due) for key, epoch, number, has_lease, due, _, _ in rows}
     return Pulse(beats, rows[0][-2])
 
 
@@ -208,8 +209,8 @@ def observe_node(connection: Connection, node_id: int) -> tuple[NodeInfo, NodeBe
     found = get_node(connection, node_id)
     if found is None or found.lease_until_ms <= REMOVED_MAX:
         return None
-    number: int = connection.execute(select(nodes.c.beat).where(nodes.c.node_id == node_id)).scalar_one()
-    return found, NodeBeat(found.epoch, number, found.lease_until_ms > ENDED)
+    number, due_ms = connection.execute(select(nodes.c.beat, nodes.c.beat_ms).where(nodes.c.node_id == node_id)).one()
+    return found, NodeBeat(found.epoch, number, found.lease_until_ms > ENDED, due_ms)
 
 
 def _to_node(row: Row[*tuple[Any, ...]]) -> NodeInfo:

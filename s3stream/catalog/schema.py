@@ -55,6 +55,7 @@ nodes = Table(
     Column("pid", BigInteger),
     Column("lock_id", Text),  # names the lock that this process holds until it ends; empty: unknown
     Column("beat", BigInteger),  # grows while the process lives
+    Column("beat_ms", BigInteger),  # within which the next beat is due; 0: unknown
     Column("rack", Text),
     Column("internal_host", Text),  # address for other nodes; empty: none
     Column("internal_port", Integer),
@@ -322,6 +323,7 @@ MIGRATIONS: Final[Sequence[tuple[int, Sequence[str]]]] = (
                 stream_id {id} PRIMARY KEY REFERENCES streams (stream_id), to_node BIGINT NOT NULL,
                 reason INTEGER NOT NULL, asked_ms BIGINT NOT NULL, failure TEXT NOT NULL)""",
             "ALTER TABLE nodes ADD COLUMN draining INTEGER NOT NULL DEFAULT 0",
+            "ALTER TABLE nodes ADD COLUMN beat_ms BIGINT NOT NULL DEFAULT 0",
             "ALTER TABLE streams ADD COLUMN preferred BIGINT NOT NULL DEFAULT -1",
             "UPDATE streams SET preferred = leader",
         ),

@@ -55,6 +55,8 @@ class NodeBeat:
     """Grows while the node's process lives."""
     has_lease: bool
     """False: it has stopped cleanly, or was removed."""
+    due_ms: int = 0
+    """Interval within which the next beat is due; 0: unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,22 @@ def test_a_node_that_was_never_seen_alive_may_be_one_that_beats_slowly() -> None
     assert liveness.silent() == {OTHER: Silence(NodeBeat(1, 1, has_lease=True), 5.0, was_alive=False)}
 
 
+@pytest.mark.parametrize(
+    ("beat", "was_alive", "expected_s"),
+    [
+        (NodeBeat(1, 1, has_lease=True, due_ms=10_000), True, DEAD_AFTER_S),  # it knows that it is watched
+        (NodeBeat(1, 1, has_lease=True, due_ms=10_000), False, 30.0),
+        (NodeBeat(1, 1, has_lease=True, due_ms=500), False, DEAD_AFTER_S),
+        (NodeBeat(1, 1, has_lease=True, due_ms=0), False, 40.0),  # nothing is known but its lease
+        (NodeBeat(1, 1, has_lease=False, due_ms=10_000), False, DEAD_AFTER_S),
+    ],
+)
+def test_only_a_node_that_may_beat_slowly_is_given_more_time(
+    beat: NodeBeat, *, was_alive: bool, expected_s: float
+) -> None:
+    assert Silence(beat, 0.0, was_alive=was_alive).patience_s(40_000) == expected_s
+
+
 def test_a_node_that_is_removed_is_forgotten(seen_beating: Liveness) -> None:
     seen_beating.observe({OWN: NodeBeat(1, 3, has_lease=True)}, 1.0)
     assert not lives(seen_beating)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
@@ -68,16 +69,19 @@ class Row:
 
     seen: NodeInfo | None
     renewals: list[int] = field(default_factory=list)
+    due_ms: list[int] = field(default_factory=list)
+    """Until when after each renewal the next one was promised."""
     errors: list[Exception] = field(default_factory=list)
 
     async def get_node(self, node_id: int) -> NodeInfo | None:
         assert node_id == 1
         return self.seen
 
-    async def beat(self, node_id: int, node_epoch: int, *, now_ms: int, lease_ms: int) -> None:
+    async def beat(self, node_id: int, node_epoch: int, *, now_ms: int, lease_ms: int, due_ms: int) -> None:
         if self.errors:
             raise self.errors.pop()
         self.renewals.append(now_ms)
+        self.due_ms.append(due_ms)
 
 
 @pytest.fixture
@@ -172,6 +176,29 @@ def test_a_lease_that_is_lost_is_renewed_no_more(virtual: VirtualTimeLoop, error
     assert keep(virtual, row, LEASE / 1000, lost.append) == []
     assert lost == [error]
     assert not row.renewals
+
+
+def test_each_beat_comes_when_the_one_before_has_promised_it(virtual: VirtualTimeLoop) -> None:
+    """Others join and leave, and the catalog is away when the node is alone again: nobody may wait for it in vain."""
+    row = Row(HELD)
+    watched_from_s, watched_to_s = 12.0, 20.25
+
+    async def run() -> None:
+        keeper = LeaseKeeper(
+            cast("Catalog", row), HELD, now_ms=lambda: int(1000 * virtual.time()), on_lost=lambda _: None
+        )
+        keeper.beat_s = lambda: 0.5 if watched_from_s <= virtual.time() < watched_to_s else None
+        virtual.call_at(watched_from_s, keeper.beat_soon)
+        virtual.call_at(watched_to_s, row.errors.append, CatalogUnavailable("away"))
+        async with keeper:
+            await asyncio.sleep(60)
+
+    virtual.run_until_complete(run())
+    gaps = [later - earlier for earlier, later in pairwise(row.renewals)]
+    late = [(gap, due) for gap, due in zip(gaps, row.due_ms, strict=False) if gap > due + 1]
+    assert late == [(1_000, 500)], "only the one that failed is missing"
+    assert row.due_ms.count(500) > 10
+    assert row.due_ms[0] == row.due_ms[-1] == LEASE // 3
 
 
 # the proof
