@@ -116,15 +116,28 @@ class Cluster:
             time.sleep(0.005)
         return max(self.nodes, key=lambda node_id: len(self.nodes[node_id].events(DEAD)) - before[node_id])
 
-    def revive(self) -> list[int]:
-        """Start the nodes that have ended by themselves, which only those do that others have taken over."""
-        ended = [node_id for node_id, node in self.nodes.items() if node.ended]
-        for node_id in ended:
-            node = self.nodes[node_id]
-            assert self.takeovers(node_id), node.explain()
+    def beats(self) -> dict[int, int]:
+        """Number of the newest beat of each node. One that was taken over has no more, and the number 0."""
+        with psycopg.connect(self.database) as connection:
+            return dict(connection.execute("SELECT node_id, beat FROM nodes").fetchall())
+
+    def revive(self) -> bool:
+        """Start the nodes that have ended by themselves, which only those do that others have taken over.
+
+        A node that was taken over a moment ago has not noticed yet; so each one has to beat or to end first. Returns
+        True if all have beaten.
+        """
+        before, living = self.beats(), self.living
+        end = time.monotonic() + RECOVERY_S
+        while any(self.nodes[each].running and self.beats()[each] <= before[each] for each in living):
+            expect_before(end, f"of the nodes {living} one neither beats nor ends: {before}, {self.beats()}")
+            time.sleep(0.02)
+        ended = [node for node in self.nodes.values() if node.ended]
+        for node in ended:
+            assert self.takeovers(int(str(node.settings["node_id"]))), node.explain()
             assert node.wait() != 0, "a node that is fenced fails"
             node.start()
-        return ended
+        return not ended
 
 
 @contextmanager
@@ -168,8 +181,13 @@ class ClusterChaos:
         return found
 
     def settle(self) -> None:
-        """Bring all nodes back, and wait until clients of all kinds go on."""
-        self.cluster.revive()
+        """Bring all nodes back, and wait until clients of all kinds go on.
+
+        No node may stay away: librdkafka waits for a coordinator without a limit in `send_offsets_to_transaction`, and
+        asks for another one only when the state of some connection changes.
+        """
+        while not self.cluster.revive():
+            pass
         self.wait_recovered(time.monotonic())
         self.chaos.wait_for_acks(20)
 
