@@ -8,13 +8,17 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final, TypeAlias
 
-from tests.chaos.cluster_rig import OBJECT_LOG_ID, ClusterChaos
+from tests.chaos.clients import TOPIC
+from tests.chaos.cluster_rig import OBJECT_LOG_ID, RECOVERY_S, ClusterChaos
 from tests.chaos.rig import SOAK
+from tests.support.waiting import wait_until
 
 PAUSE_S: Final = 5.0
 """Longer than a silence after which a node counts as dead."""
 OUTAGE_S: Final = 60.0 if SOAK else 8.0
 """Length of an outage of PostgreSQL."""
+MOVE_S: Final = 0.15
+"""Longest time from the order of moves to the kill of one of their ends: most take less."""
 STORE_OUTAGE_S: Final = 15.0 if SOAK else 4.0
 BIASED: Final = 0.7
 """Share of the kills that hit the node with the most partitions of the topic."""
@@ -163,6 +167,41 @@ def roll(rig: ClusterChaos, _seeded: Random) -> None:
         node.start()
 
 
+def move(rig: ClusterChaos, seeded: Random) -> None:
+    """Every partition of the topic goes to one node, and the next time to another one."""
+    target = seeded.choice(rig.cluster.living)
+    _order_moves(rig, target)
+    wait_until(lambda: set(rig.cluster.leaders()) == {target}, f"node {target} leads all", timeout_s=RECOVERY_S)
+
+
+def kill_sender(rig: ClusterChaos, seeded: Random) -> None:
+    """SIGKILL to the node that leads most partitions while they move to another one."""
+    leaders = rig.cluster.leaders()
+    sender = max(rig.cluster.living, key=leaders.count)
+    target = seeded.choice([each for each in rig.cluster.living if each != sender])
+    _kill_in_moves(rig, seeded, sender, target, leaders)
+
+
+def kill_receiver(rig: ClusterChaos, seeded: Random) -> None:
+    """SIGKILL to a node while partitions move to it."""
+    leaders = rig.cluster.leaders()
+    target = min(rig.cluster.living, key=leaders.count)
+    _kill_in_moves(rig, seeded, target, target, leaders)
+
+
+def _kill_in_moves(rig: ClusterChaos, seeded: Random, victim: int, target: int, leaders: list[int]) -> None:
+    _order_moves(rig, target)
+    time.sleep(MOVE_S * seeded.random())  # the place of the fault within the move
+    began_s = time.monotonic()
+    rig.cluster.nodes[victim].kill9()
+    note_kill(rig, [victim], leaders, began_s)
+    rig.cluster.start()
+
+
+def _order_moves(rig: ClusterChaos, target: int) -> None:
+    rig.cluster.nodes[target].ask(f"/moves/request?to={target}&topic={TOPIC}&partitions=", "POST")
+
+
 FAULTS: Final[Mapping[str, FaultOfCluster]] = {
     each.__name__: each
     for each in (
@@ -180,6 +219,9 @@ FAULTS: Final[Mapping[str, FaultOfCluster]] = {
         cut_store_of_one,
         break_store,
         roll,
+        move,
+        kill_sender,
+        kill_receiver,
     )
 }
 """All faults that need nothing but the nodes of the rig."""

@@ -25,9 +25,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
-QUICK = ("kill_recoverer", "restart_database", "lose_data", "pause")
+QUICK = ("kill_recoverer", "restart_database", "lose_data", "move", "pause")
 KILLS = 100
-CRASHES = ("kill",) * 6 + ("kill_and_restart",) * 2 + ("kill_two",) * 2 + ("kill_recoverer",) * 2
+CRASHES = (
+    *("kill",) * 6,
+    *("kill_and_restart", "kill_two", "kill_recoverer") * 2,
+    *("kill_sender", "kill_receiver"),
+)
 """Kinds of kills, as often as they are chosen."""
 ROUNDS = 3
 STEPS_S = (3_600, -3_600, 86_400, 0)
