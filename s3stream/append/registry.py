@@ -87,8 +87,8 @@ class StreamRegistry:
             self._wal_trimmer.stop(stream_id, stopped)
             log.error("stream stopped at recovery", stream_id=stream_id, reason=str(stopped.error))
         self._fenced = set(plan.fenced)
-        for stream_id in plan.fenced:
-            log.error("records of a stream that another node has taken over are void", stream_id=stream_id)
+        if plan.fenced:
+            log.info("records in the log of streams that another node has now are void", streams=len(plan.fenced))
         for stream_id, batches in plan.live.items():
             run = self._journal.start_run(stream_id, batches[0].base_offset)
             for batch in batches:
