@@ -16,6 +16,7 @@ import structlog
 
 from broker.configs.topic import TopicConfig
 from broker.partitions.batch_checks import check_batch
+from broker.partitions.producers import BatchEntry
 from broker.partitions.record_checks import PreparedBatch, RequiredWork, prepare_batch
 from broker.partitions.record_work import LoopBudgetExceeded, RecordWork
 from broker.partitions.replay import PartitionReplay, apply_unsequenced
@@ -227,7 +228,7 @@ class Partition:
         if header.producer_id != NO_PRODUCER_ID:
             if is_behind:
                 self.producers.check_first(header.producer_id, header.base_sequence)
-            duplicate = self.producers.check(header.producer_id, header.producer_epoch, header.base_sequence, count)
+            duplicate = self._find_duplicate(header)
             if duplicate is not None:
                 pending = None if duplicate.end_offset <= self.stream.confirmed_offset else self.stream.last_durable
                 return AppendResult(duplicate.base_offset, duplicate.end_offset, duplicate.append_time_ms, pending)
@@ -263,6 +264,24 @@ class Partition:
             if header.is_transactional:
                 self.transactions.write(header.producer_id, base_offset, now_ms)
         return AppendResult(base_offset, end_offset, append_time_ms, durable)
+
+    def _find_duplicate(self, header: BatchHeader) -> BatchEntry | None:
+        """Return what a producer's batch repeats; None if it is new. Raises KafkaError.
+
+        No client repeats a batch when it has ended its transaction. But librdkafka gives the sequence number of a
+        record whose ack was lost, and which an abort has dropped, to another record. Taken for a duplicate, as by
+        Apache Kafka, that one would be lost. With UNKNOWN_PRODUCER_ID clients abort, and go on with a new epoch.
+        """
+        producer_id, sequence = header.producer_id, header.base_sequence
+        found = self.producers.check(producer_id, header.producer_epoch, sequence, header.record_count)
+        if found is None or not header.is_transactional:
+            return found
+        if not self.transactions.includes(producer_id, found.base_offset):
+            raise KafkaError(
+                ErrorCode.UNKNOWN_PRODUCER_ID,
+                f"producer {producer_id} sent sequence {sequence} again, of a transaction that has ended",
+            )
+        return found
 
     def _check_transaction(self, header: BatchHeader, verify: TransactionCheck | None) -> None:
         transactional = header.is_transactional

@@ -143,6 +143,11 @@ class PartitionTransactions:
 
     # checks
 
+    def includes(self, producer_id: int, offset: int) -> bool:
+        """Return whether the offset, of a batch of the producer, belongs to its open transaction."""
+        transaction = self._open.get(producer_id)
+        return transaction is not None and transaction.first_offset <= offset
+
     def check_data(self, producer_id: int, *, transactional: bool) -> bool:
         """Return True if the batch continues an open transaction; False if it opens one or is not transactional.
 

@@ -56,6 +56,11 @@ DUPLICATE_TIME = (
     "For a duplicate, Apache Kafka returns the largest timestamp of its batch as if the broker had set it. "
     "Here only topics with LogAppendTime have this field."
 )
+NO_REPEAT_AFTER_THE_END = (
+    "A batch with the sequence numbers of one whose transaction has ended is for Apache Kafka a duplicate of that one, "
+    "and acknowledged. librdkafka uses the numbers of a record whose acknowledgement was lost, and which an abort has "
+    "dropped, for another record, which then would be lost. Here it gets UNKNOWN_PRODUCER_ID, and the client aborts."
+)
 STRICT_DECODING = (
     "Apache Kafka accepts any negative length as null, and replaces invalid UTF-8 by U+FFFD. "
     "Here such a frame is malformed."
@@ -212,6 +217,8 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known("produce *", "*.error_message", SAYS_WHY),
         Known("nor produce v9", "*.error_message", SAYS_WHY, kafka=None),
         Known("* v9", "responses.*.log_start_offset", START_OF_LOG, -1, 0),
+        Known("produce again v9", "*.log_append_time_ms", DUPLICATE_TIME, ours=-1),
+        Known("another with a number that was aborted v9", "responses.*", NO_REPEAT_AFTER_THE_END),
         Known(
             "producers v0",
             "*.last_timestamp",

@@ -254,6 +254,26 @@ async def test_version_1_must_name_partitions_first(client: TransactionalClient)
     assert await client.produce(b"c", version=9) is ErrorCode.NONE
 
 
+@pytest.mark.parametrize("commit", [False, True])
+async def test_a_sequence_number_of_an_ended_transaction_hides_no_record(
+    client: TransactionalClient, *, commit: bool
+) -> None:
+    """As of librdkafka: the ack of a record was lost, an abort has dropped it, and the next one gets its number."""
+    await client.add(0)
+    assert await client.produce(b"a", version=9) is ErrorCode.NONE
+    client.sequence = 0
+    assert await client.produce(b"a", version=9) is ErrorCode.NONE, "repeated before the end"
+    assert (await client.end(commit=commit, version=3)).error_code == ErrorCode.NONE
+    await client.add(0)
+    client.sequence = 0
+    assert await client.produce(b"b", version=9) is ErrorCode.UNKNOWN_PRODUCER_ID
+    assert (await client.end(commit=False, version=3)).error_code == ErrorCode.NONE
+    await client.init(producer_id=client.producer_id, producer_epoch=client.epoch)
+    await client.add(0)
+    assert await client.produce(b"b", version=9) is ErrorCode.NONE, "with the next epoch"
+    assert await client.latest(isolation=0) == 4, "a, two markers, b"
+
+
 async def test_what_a_transaction_cannot_take_in(client: TransactionalClient) -> None:
     unknown, rest = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
     assert await client.add(0, 9) == [rest, unknown]
