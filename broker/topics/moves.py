@@ -62,8 +62,9 @@ class TopicMoves:
         """Upload all of a topic and remove it from the cluster. Its objects stay until it is attached and deleted."""
         await self._gather(name)
         async with self._topics.changing():
-            topic = self._movable(name)
+            self._movable(name)
             await self._flush()  # uploads most of it while the topic still accepts appends
+            topic = self._movable(name)  # which may have moved to another node meanwhile
             for partition in topic.partitions:
                 assert partition is not None, "a movable topic is led by this node"
                 _refuse_open(str(partition), partition.transactions.open)
@@ -138,6 +139,7 @@ class TopicMoves:
 
     async def _clone_once(self, topic: Topic, new_name: str, topic_id: bytes) -> TopicInfo:
         await self._flush()
+        self._movable(topic.name)  # it may have moved to another node meanwhile
         infos = await self._catalog.get_streams([stream.stream_id for stream in topic.streams])
         _check_snapshots(topic, infos)
         return await self._catalog.clone_topic(

@@ -152,14 +152,16 @@ class Producer:
         """Send batches, one request each, and return those that must be sent again. Raises Lost."""
         by_node: dict[int, list[Batch]] = {}
         unsent: list[Batch] = []
+        leaders: dict[TopicPartition, int | None] = {}
+        """Nodes that get the batches of a partition: all of them one, though the leader may change meanwhile."""
         for batch in flight:
-            try:
-                node = await self.client.node_for(batch.where)
-            except Lost:
-                unsent.append(batch)
-                continue
-            waits = any(batch.where == each.where for each in unsent)
-            (unsent if waits else by_node.setdefault(node.node_id, [])).append(batch)
+            if batch.where not in leaders:
+                try:
+                    leaders[batch.where] = (await self.client.node_for(batch.where)).node_id
+                except Lost:
+                    leaders[batch.where] = None
+            node_id = leaders[batch.where]
+            (unsent if node_id is None else by_node.setdefault(node_id, [])).append(batch)
         if not by_node and not self.idempotent:
             raise NoRoute("the leader is not known")
         sending = [self._send_to(self.world.node(key), each, transactional_id) for key, each in by_node.items()]

@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 
 from broker.node import Node
+from broker.topics.move_requests import Place
 from protocol.errors import ErrorCode, KafkaError
+from s3stream.catalog.values import MoveReason
 from tests.broker.handlers.test_many_nodes import all_serve, assigned, create
 from tests.broker.topics.test_moves import contents
-from tests.support.held_moves import hold_moves
+from tests.support.held_moves import hold_moves, moves_carried_out
 from tests.support.node import running_nodes
 from tests.support.raw_client import batch_of, raw_client
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -31,6 +34,12 @@ async def nodes(tmp_path: Path) -> AsyncIterator[list[Node]]:
 def leaders(node: Node, name: str) -> list[int]:
     topic = node.topics.get(name)
     return [] if topic is None else [each.leader for each in topic.info.partitions]
+
+
+def is_open(node: Node, name: str) -> bool:
+    """Whether the node has opened the topic's first partition."""
+    topic = node.topics.get(name)
+    return topic is not None and topic.partitions[0] is not None
 
 
 async def test_a_topic_of_two_nodes_is_detached_and_attached(nodes: list[Node]) -> None:
@@ -71,3 +80,26 @@ async def test_a_topic_with_a_dead_leader_is_refused(nodes: list[Node]) -> None:
     with pytest.raises(KafkaError, match="Partition t-1 is led by node 2, which is not running") as refused:
         await nodes[0].moves.detach("t")
     assert refused.value.code == ErrorCode.LEADER_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("command", ["detach", "clone"])
+async def test_a_partition_that_moves_away_meanwhile_is_refused_for_the_moment(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    node, flush = nodes[0], nodes[0].storage.flush
+    assert await create(node, assigned("own", [1])) == [(0, None)]
+    await all_serve(nodes, "own")
+    hold_moves(monkeypatch)
+    await node.move_requests.request({Place("own", 0): 2}, MoveReason.OPERATOR)
+
+    async def flush_and_move() -> None:
+        monkeypatch.undo()
+        await flush()
+        async with moves_carried_out(nodes):
+            await until(lambda: not is_open(node, "own"), pause_s=0.01)
+
+    monkeypatch.setattr(node.storage, "flush", flush_and_move)
+    with pytest.raises(KafkaError) as refused:
+        await (node.moves.detach("own") if command == "detach" else node.moves.clone("own", "copy"))
+    assert refused.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await node.moves.detach("own")
