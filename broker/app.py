@@ -181,6 +181,7 @@ async def _start(
         node.admin_address = admin.address
     if node.internal is not None and ports.internal is not None:
         await node.internal.listen(ports.internal)
+    await node.follower.learn_who_lives()
     await node.server.listen(ports.clients)
     # No await from here on: a caller that reads "serving" in the log can stop the node cleanly at once.
     node.log_serving(time.perf_counter() - began)

@@ -6,11 +6,12 @@ one seen, makes the follower read and apply what is new. A lost notification cos
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 import structlog
 
-from broker.cluster.liveness import BEAT_S, Liveness, Silence
+from broker.cluster.liveness import BEAT_S, BEATS_MISSED, Liveness, Silence
 from broker.cluster.members import Member, Members
 from broker.configs.cluster import ClusterConfigs
 from broker.topics.manager import TopicManager
@@ -53,6 +54,7 @@ class CatalogFollower:
         self._on_lost = on_lost
         self._liveness = Liveness(members.own.node_id)
         self._pulse_s = 0.0
+        self._pulsed = asyncio.Event()
         self._woken = asyncio.Event()
         self._woken.set()  # for what has changed during the start
 
@@ -82,6 +84,21 @@ class CatalogFollower:
         """All registered nodes."""
         return self._nodes
 
+    async def learn_who_lives(self) -> None:
+        """Wait until each other node was seen to live, for as long as three beats take.
+
+        A client that asks a node which knows of no other one would lose all of them.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(BEATS_MISSED * BEAT_S):
+                while not self._has_seen_all:
+                    self._pulsed.clear()
+                    await self._pulsed.wait()
+
+    @property
+    def _has_seen_all(self) -> bool:
+        return {node.node_id for node in self._nodes if node.lease_until_ms > 0} <= self._liveness.living()
+
     def silent(self) -> Mapping[int, Silence]:
         """Return for how long each other node has been silent."""
         return self._liveness.silent()
@@ -91,6 +108,7 @@ class CatalogFollower:
         self._pulse_s = asyncio.get_running_loop().time()
         self._liveness.observe(pulse.beats, self._pulse_s)
         self._update_members()
+        self._pulsed.set()
         if pulse.version != self._seen:
             self._woken.set()
         if self.on_observed is not None:

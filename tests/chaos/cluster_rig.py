@@ -48,6 +48,7 @@ SESSION_MS: Final = 6_000
 RECOVERY: Final = {"metadata.recovery.strategy": "rebootstrap"}
 """librdkafka's default. Else a client that has last heard of one node only never finds the others after its death."""
 SLOWER: Final[dict[str, object]] = {
+    "wal_capacity_bytes": 256 << 20,  # an outage of the catalog must fit: nothing is trimmed meanwhile
     "storage_upload_age_ms": 500,
     "storage_gc_period_ms": 2_000,
     "compaction_period_ms": 5_000,

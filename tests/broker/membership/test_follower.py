@@ -178,3 +178,15 @@ async def test_nodes_upload_sooner_beside_others_for_what_these_would_have_to_re
     async with running_node(tmp_path / "3", **wanted) as third:
         third.storage.limit_upload(1 << 20)
         assert third.storage.upload_threshold_bytes == 2 << 20, "as it was set"
+
+
+async def test_a_node_knows_who_lives_before_clients_can_ask(tmp_path: Path) -> None:
+    """Else a client that asks it, and then meets an outage of the catalog, would know no other node."""
+    async with running_nodes(tmp_path, 1) as (first,):
+        settings: dict[str, object] = {
+            "catalog_url": f"sqlite:///{tmp_path}/catalog.db",
+            "objects_path": tmp_path / "objects",
+            "cluster_internal_port": 0,
+        }
+        async with running_node(tmp_path / "2", node_id=2, **settings) as second:
+            assert [each.node_id for each in second.members.living()] == [first.node_id, second.node_id]
