@@ -14,6 +14,8 @@ BEATS_MISSED: Final = 3
 """A node that was never seen to live is dead when so many beats have failed to come."""
 SUSPECT_AFTER_S: Final = 1.0
 """A node whose beat has not changed for so long is dead if its process is known to have ended."""
+RECONNECTION_S: Final = 3.0
+"""Time within which a node that lives beats again after an outage of the catalog: connecting, and a pause before it."""
 LISTED_FOR_S: Final = 9.0
 """Clients are told the address of a node for so long after its last sign of life, as by Apache Kafka (its session)."""
 
@@ -62,6 +64,7 @@ class Liveness:
         """Take in the beats of all nodes.
 
         After a pause in which nothing was observed, nobody's silence counts: it may have been this node that was away.
+        Nor does it for a moment after the pause: if the catalog was away for all, others may be about to connect again.
         """
         broken = now_s - self._last_s >= DEAD_AFTER_S / 2
         self._last_s = now_s
@@ -74,7 +77,7 @@ class Liveness:
                 sign_s = now_s if lives else before.sign_s if before is not None else None
                 self._seen[node_id] = _Observation(beat, now_s, lives=lives, was_alive=is_known, sign_s=sign_s)
             elif broken:
-                before.since_s = now_s
+                before.since_s = now_s + RECONNECTION_S
             elif now_s - before.since_s >= DEAD_AFTER_S:
                 before.lives = False
         for node_id in self._seen.keys() - beats.keys():
@@ -83,7 +86,7 @@ class Liveness:
     def silent(self) -> Mapping[int, Silence]:
         """Return how long each other node has been silent, at the last observation."""
         return {
-            node_id: Silence(seen.beat, self._last_s - seen.since_s, seen.was_alive)
+            node_id: Silence(seen.beat, max(0.0, self._last_s - seen.since_s), seen.was_alive)
             for node_id, seen in self._seen.items()
             if node_id != self._own
         }

@@ -24,6 +24,8 @@ from s3stream.tasks import end_tasks
 
 LEASE_POLL_S: Final = 0.5
 """Interval between reads of a lease that may have ended."""
+RETRY_S: Final = 1.0
+"""Longest interval from a beat that failed to the next one."""
 LOG_PERIOD_S: Final = 5.0
 """Interval between log lines while waiting for a lease."""
 
@@ -156,7 +158,7 @@ class LeaseKeeper:
         await end_tasks(self._tasks)
 
     async def _keep(self) -> None:
-        node, told_s = self._node, self._interval_s()
+        node, told_s, is_failing = self._node, self._interval_s(), False
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(told_s, self._interval_s())):
@@ -172,7 +174,7 @@ class LeaseKeeper:
                     lease_ms=node.lease_ms,
                     due_ms=int(next_s * 1000),
                 )
-                told_s = next_s
+                told_s, is_failing = next_s, False
                 if self.on_beat is not None:
                     self.on_beat(sent_s)
                 if self.on_pulse is not None:
@@ -182,7 +184,8 @@ class LeaseKeeper:
                 self._on_lost(error)
                 return
             except StorageError as error:
-                self._report("the lease cannot be renewed; trying again", error)
+                self._report("the lease cannot be renewed; trying again", error, again=is_failing)
+                is_failing, told_s = True, min(told_s, RETRY_S)
 
     def _interval_s(self) -> float:
         return min(self._node.lease_ms / 3000, self.beat_s() or math.inf)
@@ -201,7 +204,8 @@ class LeaseKeeper:
             except StorageError as error:
                 self._report("changes in the catalog cannot be applied; trying again", error)
 
-    def _report(self, event: str, error: StorageError) -> None:
+    def _report(self, event: str, error: StorageError, *, again: bool = False) -> None:
         if self.on_failed is not None:
             self.on_failed(error)
-        _log.warning(event, reason=str(error))
+        if not again:
+            _log.warning(event, reason=str(error))

@@ -35,7 +35,7 @@ from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 import structlog
-from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool, PoolProxiedConnection, QueuePool
 
@@ -87,6 +87,15 @@ POSTGRES_CONNECTION: Final = {
     "keepalives_count": 4,
     "tcp_user_timeout": 30_000,
 }
+POSTGRES_BEATS: Final = {
+    # A beat on a dead connection is given up for a new one before others take the node for dead.
+    "connect_timeout": 2,
+    "keepalives_idle": 1,
+    "keepalives_interval": 1,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 2_000,
+}
+POSTGRES_BEAT_OPTIONS: Final = f"{POSTGRES_OPTIONS} -c lock_timeout=2000 -c statement_timeout=2000"
 POSTGRES_PRIMARY: Final = {"target_session_attrs": "primary"}
 """For writers: a standby refuses writes, and its answers may be stale."""
 DAMAGE_ADVICE: Final = (
@@ -127,11 +136,7 @@ class Database:
         arguments: dict[str, Any] = {}
         if self._dialect == "postgresql":
             parsed = parsed.set(drivername="postgresql+psycopg")
-            # Options in the URL are added to these; for a repeated name the last one counts.
-            options = " ".join((POSTGRES_OPTIONS, *parsed.normalized_query.get("options", ())))
-            wanted = {**POSTGRES_CONNECTION, **({} if read_only else POSTGRES_PRIMARY)}
-            arguments = {name: value for name, value in wanted.items() if name not in parsed.query}
-            arguments["options"] = options
+            arguments = _postgres_arguments(parsed, {} if read_only else POSTGRES_PRIMARY, POSTGRES_OPTIONS)
             readers = POSTGRES_READERS
         try:
             self._writer = create_engine(parsed, pool_size=1, max_overflow=0, connect_args=arguments)
@@ -142,7 +147,8 @@ class Database:
                 self._reader = create_engine(parsed, pool_size=readers, max_overflow=0, connect_args=arguments)
             self._beater = self._listener = self._writer
             if self._dialect == "postgresql":
-                self._beater = create_engine(parsed, pool_size=1, max_overflow=0, connect_args=arguments)
+                beats = _postgres_arguments(parsed, {**POSTGRES_PRIMARY, **POSTGRES_BEATS}, POSTGRES_BEAT_OPTIONS)
+                self._beater = create_engine(parsed, pool_size=1, max_overflow=0, connect_args=beats)
                 self._listener = create_engine(parsed, pool_size=1, max_overflow=0, connect_args=arguments)
         except ModuleNotFoundError as error:
             raise CatalogError(
@@ -274,10 +280,11 @@ class Database:
     async def beat(self, command: Callable[[Connection], Result]) -> Result:
         """Run `command` as `write` does, but on PostgreSQL without the writers' lock, on a connection of its own.
 
-        So it must be a single statement that is right whatever commits beside it.
+        So it must be a single statement that is right whatever commits beside it. It is not repeated: the next beat is
+        as good.
         """
         self._check_writable()
-        return await self._run(self._beater, self._beat_thread, command)
+        return await self._run(self._beater, self._beat_thread, command, repeated=False)
 
     async def wait_for_change(self, poll_s: float) -> None:
         """Return soon after a commit by another connection that notifies `CHANGE_CHANNEL`; may return without one.
@@ -393,6 +400,13 @@ class _Attempt:
 
     committing: bool = False
     """True once COMMIT was sent: an error after that does not tell whether it took effect."""
+
+
+def _postgres_arguments(url: URL, wanted: Mapping[str, object], options: str) -> dict[str, Any]:
+    """Return the arguments of connections. What the URL names has precedence."""
+    found = {name: value for name, value in {**POSTGRES_CONNECTION, **wanted}.items() if name not in url.query}
+    # Options in the URL are added to these; for a repeated name the last one counts.
+    return {**found, "options": " ".join((options, *url.normalized_query.get("options", ())))}
 
 
 def _sqlstate(error: DBAPIError) -> str:

@@ -55,11 +55,11 @@ nodes = Table(
     Column("pid", BigInteger),
     Column("lock_id", Text),  # names the lock that this process holds until it ends; empty: unknown
     Column("beat", BigInteger),  # grows while the process lives
-    Column("beat_ms", BigInteger),  # within which the next beat is due; 0: unknown
     Column("rack", Text),
     Column("internal_host", Text),  # address for other nodes; empty: none
     Column("internal_port", Integer),
     Column("draining", Integer),  # 1: it gets no partitions; until its next start
+    Column("beat_ms", BigInteger),  # within which the next beat is due; 0: unknown
 )
 
 wals = Table(

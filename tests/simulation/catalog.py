@@ -13,6 +13,10 @@ from s3stream.errors import CatalogError, CatalogUnavailable, OutcomeUnknown, St
 
 DELAY_S = (0.0002, 0.004)
 LATE_S = (0.1, 6.0)
+HANGS_S = 8.0
+"""Longest time until a connection turns out to lead nowhere."""
+BEAT_HANGS_S = 2.0
+"""The same of a beat, whose connection has shorter limits."""
 
 
 @dataclass(slots=True)
@@ -65,7 +69,7 @@ class FaultyDatabase:
         return result
 
     async def beat(self, command: Callable[[Any], Any]) -> Any:
-        await self._reach()
+        await self._reach(BEAT_HANGS_S)
         result = await self._database.beat(command)
         if self._random.random() < self._faults.lost:
             raise OutcomeUnknown("catalog: simulated: a beat was not answered")
@@ -95,10 +99,10 @@ class FaultyDatabase:
             await self._database.write(command)
         self._faults.hung = None
 
-    async def _reach(self) -> None:
+    async def _reach(self, longest_s: float = HANGS_S) -> None:
         await asyncio.sleep(self._random.uniform(*DELAY_S))
         if self._faults.away or self._is_cut():
-            await asyncio.sleep(self._random.uniform(0.5, 8.0))
+            await asyncio.sleep(self._random.uniform(0.2, longest_s))
         if self._faults.away or self._is_cut() or self._random.random() < self._faults.refused:
             raise CatalogUnavailable("catalog: simulated: no connection")
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from broker.cluster.liveness import DEAD_AFTER_S, LISTED_FOR_S, Liveness, Silence
+from broker.cluster.liveness import DEAD_AFTER_S, LISTED_FOR_S, RECONNECTION_S, Liveness, Silence
 from broker.cluster.members import Member, Members
 from s3stream.catalog.values import NodeBeat
 
@@ -54,9 +54,9 @@ def test_a_node_is_dead_when_its_beat_has_not_changed_for_long(seen_beating: Liv
 def test_after_a_pause_of_the_observer_nobodys_silence_counts(seen_beating: Liveness) -> None:
     seen_beating.observe(beats(2), 100.0)
     assert lives(seen_beating)
-    watch(seen_beating, 100.5, 99.5 + DEAD_AFTER_S, 2)
+    watch(seen_beating, 100.5, 99.5 + RECONNECTION_S + DEAD_AFTER_S, 2)
     assert lives(seen_beating)
-    seen_beating.observe(beats(2), 100.0 + DEAD_AFTER_S)
+    seen_beating.observe(beats(2), 100.0 + RECONNECTION_S + DEAD_AFTER_S)
     assert not lives(seen_beating)
 
 
