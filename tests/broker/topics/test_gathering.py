@@ -37,7 +37,7 @@ def leaders(node: Node, name: str) -> list[int]:
 
 
 def is_open(node: Node, name: str) -> bool:
-    """Whether the node has opened the topic's first partition."""
+    """Return whether the node has opened the topic's first partition."""
     topic = node.topics.get(name)
     return topic is not None and topic.partitions[0] is not None
 
