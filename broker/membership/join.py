@@ -63,7 +63,9 @@ async def open_catalog_and_stores(
     if blank:
         if found := node_log.why_not_blank_catalog():
             raise CatalogError(why_blank_catalog_refused(catalog.where, found))
-        if key := await find_object(stores, cluster) or await newest_manifest_key(default, cluster):
+        key = await find_object(stores, cluster) or await newest_manifest_key(default, cluster)
+        # Another node of a new cluster may have been faster: it has registered before it wrote an object.
+        if key is not None and await catalog.is_blank():
             raise CatalogError(
                 why_blank_catalog_refused(catalog.where, f"there are objects of cluster {cluster!r} ({key})")
             )

@@ -4,12 +4,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from structlog.testing import capture_logs
 
 from broker.configs.broker import ALL_NODES
 from broker.configs.cluster import BROKER, GROUP
 from broker.node import Node
 from broker.topics.topic import Topic
+from s3stream.catalog.catalog import Catalog
 from tests.support.node import running_node
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import until
@@ -76,3 +78,21 @@ async def test_configs_that_come_with_new_partitions_hold_for_the_old_ones(
         partitions = [*leader.topics.led_partitions(), *other.topics.led_partitions()]
         assert [partition.config.retention_ms for partition in partitions] == [5_000, 5_000]
         assert topic.config.retention_ms == 5_000
+
+
+async def test_two_nodes_may_begin_a_new_cluster_at_once(
+    tmp_path: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one finds the catalog empty, and then an object, which the first one has written meanwhile."""
+    shared = {"catalog_url": postgres.new_database(), "objects_path": tmp_path / "objects"}
+    async with running_node(tmp_path / "1", node_id=1, **shared) as first:
+        await first.manifests.ensure_current()
+        answers = [True]
+        is_blank = Catalog.is_blank
+
+        async def was_blank(catalog: Catalog) -> bool:
+            return answers.pop() if answers else await is_blank(catalog)
+
+        monkeypatch.setattr(Catalog, "is_blank", was_blank)
+        async with running_node(tmp_path / "2", node_id=2, **shared) as second:
+            assert second.catalog.identity() == first.catalog.identity()
