@@ -64,9 +64,9 @@ class Liveness:
         """Take in the beats of all nodes.
 
         After a pause in which nothing was observed, nobody's silence counts: it may have been this node that was away.
-        Nor does it for a moment after the pause: if the catalog was away for all, others may be about to connect again.
+        Nor does it for a while after a long one: if the catalog was away for all, others may still have to connect.
         """
-        broken = now_s - self._last_s >= DEAD_AFTER_S / 2
+        pause_s = now_s - self._last_s
         self._last_s = now_s
         for node_id, beat in beats.items():
             before = self._seen.get(node_id)
@@ -76,8 +76,8 @@ class Liveness:
                 lives = is_known and beat.has_lease
                 sign_s = now_s if lives else before.sign_s if before is not None else None
                 self._seen[node_id] = _Observation(beat, now_s, lives=lives, was_alive=is_known, sign_s=sign_s)
-            elif broken:
-                before.since_s = now_s + RECONNECTION_S
+            elif pause_s >= DEAD_AFTER_S / 2:
+                before.since_s = now_s + (RECONNECTION_S if pause_s >= DEAD_AFTER_S else 0.0)
             elif now_s - before.since_s >= DEAD_AFTER_S:
                 before.lives = False
         for node_id in self._seen.keys() - beats.keys():

@@ -60,6 +60,14 @@ def test_after_a_pause_of_the_observer_nobodys_silence_counts(seen_beating: Live
     assert not lives(seen_beating)
 
 
+def test_after_a_short_pause_silence_counts_from_its_end(seen_beating: Liveness) -> None:
+    watch(seen_beating, 1.0, 2.0, 2)
+    watch(seen_beating, 4.0, 3.5 + DEAD_AFTER_S, 2)
+    assert lives(seen_beating)
+    seen_beating.observe(beats(2), 4.0 + DEAD_AFTER_S)
+    assert not lives(seen_beating)
+
+
 def test_a_pause_of_the_observer_brings_no_dead_node_back(seen_beating: Liveness) -> None:
     watch(seen_beating, 1.0, 0.5 + DEAD_AFTER_S, 2)
     assert not lives(seen_beating)
