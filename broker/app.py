@@ -380,6 +380,7 @@ def _make_node(
         own=(info.node_id, info.epoch),
         new_leaders=topics.new_leaders,
         left_any=topics.names_node,
+        reaches=lambda node: peers.reaches(member_of(node)),
         spawn=tasks.spawn,
     )
     node = Node(

@@ -152,6 +152,13 @@ class _Link:
         else:
             self._check = self._loop.call_at(due_s, self._check_silence)
 
+    async def answers(self) -> bool:
+        """Return whether the node completes the handshake, and close the connection."""
+        await self._opened.wait()
+        answered = not self.failure
+        self.close("it was opened to see whether the node answers")
+        return answered
+
     # the connection
 
     async def run(self) -> None:
@@ -285,6 +292,14 @@ class Links:
                 return await link.call(request, version)
         except TimeoutError:
             raise PeerUnavailable(f"node {node_id} has not answered within {CALL_S:g} s") from None
+
+    async def reaches(self, member: Member) -> bool:
+        """Return whether a node that is not known to live answers at its internal port."""
+        if self._closed or not member.internal_port:
+            return False
+        link = _Link(self._context, self._members.own, member, failures=1)  # the first failure would be logged
+        self._spawn(link.run())
+        return await link.answers()
 
     def _link_to(self, node_id: int) -> _Link:
         """Return the open connection to a node, or a new one that is being opened. Raises PeerUnavailable."""

@@ -32,6 +32,7 @@ class Members:
         self._members: Mapping[int, Member] = MappingProxyType({own.node_id: own})
         self._draining: frozenset[int] = frozenset()
         self._listed = self._members
+        self._vouched: Mapping[int, Member] = MappingProxyType({})
         self.version = 0
         """Grows with every change."""
         self._watchers: list[Callable[[], None]] = []
@@ -62,17 +63,28 @@ class Members:
         """Return a living node."""
         return self._members.get(node_id)
 
+    def get_leader(self, node_id: int) -> Member | None:
+        """Return a node that may be named as a leader: one that lives, or is vouched for."""
+        return self._members.get(node_id) or self._vouched.get(node_id)
+
     @property
     def draining(self) -> frozenset[int]:
         """Ids of nodes that are being drained: they live, and get no partitions."""
         return self._draining
 
     def update(
-        self, members: Iterable[Member], *, draining: Iterable[int] = (), died_lately: Iterable[Member] = ()
+        self,
+        members: Iterable[Member],
+        *,
+        draining: Iterable[int] = (),
+        died_lately: Iterable[Member] = (),
+        vouched: Iterable[Member] = (),
     ) -> None:
-        """Replace all nodes but this one."""
+        """Replace all nodes but this one. `vouched` are cut off from the catalog only: they answer other nodes."""
         found = {member.node_id: member for member in members} | {self._own.node_id: self._own}
-        self._listed = MappingProxyType({member.node_id: member for member in died_lately} | found)
+        self._vouched = MappingProxyType({member.node_id: member for member in vouched})
+        lately = {member.node_id: member for member in died_lately}
+        self._listed = MappingProxyType(lately | dict(self._vouched) | found)
         drained = frozenset(draining)
         if found != dict(self._members) or drained != self._draining:
             self._members = MappingProxyType(found)

@@ -33,7 +33,8 @@ def leadership_of(node: Node, topic: Topic, index: int) -> Leadership:
     """Return the leadership of a partition that exists.
 
     This node serves what it has open without an error, also while it hands it over, as long as its ownership is proved.
-    It opens what it leads and has not open, and so does another node that lives: they are named at once.
+    It opens what it leads and has not open, and so does another node that lives: they are named at once. One that is
+    cut off from the catalog serves what it leads until it is taken over, and is named as long as it answers.
     """
     partition = topic.partitions[index]
     is_served = partition is not None and (partition.stream.error is None or partition.stream.is_sealed)
@@ -42,7 +43,7 @@ def leadership_of(node: Node, topic: Topic, index: int) -> Leadership:
     info = topic.info.partitions[index]
     epoch = info.leader_epoch if partition is None else max(info.leader_epoch, partition.leader_epoch)
     replicas = (info.leader,) if info.leader >= 0 else ()
-    leader = node.members.get(info.leader)
+    leader = node.members.get_leader(info.leader)
     if leader is None or (leader is node.members.own and partition is not None):
         return Leadership(None, epoch, replicas, replicas)
     return Leadership(leader, epoch, replicas)

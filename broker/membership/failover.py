@@ -6,7 +6,7 @@ slow is fenced in the catalog and in its log before anything of it is read.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -52,12 +52,15 @@ class Failover:
         own: tuple[int, int],
         new_leaders: Callable[[], Sequence[int]],
         left_any: Callable[[int], bool],
+        reaches: Callable[[NodeInfo], Awaitable[bool]],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         """Set up; `own` is this node's id and epoch.
 
-        `left_any` tells whether a dead node leaves partitions, `new_leaders` returns the nodes that may get them.
+        `left_any` tells whether a dead node leaves partitions, `new_leaders` returns the nodes that may get them,
+        `reaches` whether a node that cannot be taken over answers this one.
         """
+        self._reaches = reaches
         self._catalog = catalog
         self._follower = follower
         self._recovery = recovery
@@ -106,6 +109,8 @@ class Failover:
             self._failures[node.node_id] = error
             if before is None or str(before) != str(error):
                 _log.warning("a silent node is not taken over", dead_node_id=node.node_id, reason=str(error))
+            if await self._reaches(node):
+                self._follower.vouch(node)
             await asyncio.sleep(RETRY_S)
         finally:
             self._under_way.discard(node.node_id)

@@ -23,6 +23,8 @@ POLL_S: Final = 0.1
 """Interval at which SQLite's file is looked at for commits of other nodes."""
 POLL_ALONE_S: Final = 1.0
 RETRY_S: Final = 1.0
+VOUCHED_S: Final = 8.0
+"""Time for which an answer counts as a sign of life. It is asked for more often, and may take five seconds."""
 
 _log = structlog.get_logger("node")
 
@@ -55,6 +57,8 @@ class CatalogFollower:
         self._liveness = Liveness(members.own.node_id)
         self._pulse_s = 0.0
         self._pulsed = asyncio.Event()
+        self._vouched: dict[tuple[int, int], float] = {}
+        """Ids and epochs of the nodes that have answered lately, with the time until which that counts."""
         self._woken = asyncio.Event()
         self._woken.set()  # for what has changed during the start
 
@@ -116,11 +120,19 @@ class CatalogFollower:
 
     def _update_members(self) -> None:
         living, listed = self._liveness.living(), self._liveness.listed()
+        now_s = asyncio.get_running_loop().time()
+        self._vouched = {key: until_s for key, until_s in self._vouched.items() if until_s > now_s}
         self._members.update(
             (member_of(node) for node in self._nodes if node.node_id in living),
             draining=(node.node_id for node in self._nodes if node.draining),
             died_lately=(member_of(node) for node in self._nodes if node.node_id in listed - living),
+            vouched=(member_of(node) for node in self._nodes if (node.node_id, node.epoch) in self._vouched),
         )
+
+    def vouch(self, node: NodeInfo) -> None:
+        """Note that a node answers other nodes although it does not beat, and cannot be taken over."""
+        self._vouched[node.node_id, node.epoch] = asyncio.get_running_loop().time() + VOUCHED_S
+        self._update_members()
 
     async def run(self) -> None:
         """Follow until cancelled, or until this node is fenced."""

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.handlers.leadership import find_leadership
+from broker.membership import follower as follower_module
 from broker.node import Node
 from protocol.errors import ErrorCode
 from s3stream.errors import CatalogUnavailable
@@ -48,7 +50,8 @@ def leaders(node: Node, name: str) -> Sequence[int]:
 
 async def test_a_new_topic_is_spread_over_the_nodes_and_served_when_it_is_answered(nodes: list[Node]) -> None:
     await nodes[1].topics.create("t", partitions=6, configs={"retention.ms": "5"})
-    assert [len(led(node, "t")) for node in nodes] == [2, 2, 2]
+    # A node answers for a partition that it is about to have open; it waits until it has.
+    await eventually(lambda: [len(led(node, "t")) for node in nodes] == [2, 2, 2])
     assert sorted(index for node in nodes for index in led(node, "t")) == list(range(6))
     for node in nodes:
         assert await node.catalog.list_topics() != []
@@ -190,3 +193,38 @@ async def test_a_node_knows_who_lives_before_clients_can_ask(tmp_path: Path) -> 
         }
         async with running_node(tmp_path / "2", node_id=2, **settings) as second:
             assert [each.node_id for each in second.members.living()] == [first.node_id, second.node_id]
+
+
+async def test_a_node_that_is_cut_off_from_the_catalog_only_is_named_as_long_as_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_nodes(tmp_path, 2) as (cut_off, other):
+        await other.topics.create("t", partitions=2, configs={})
+        assert sorted(leaders(other, "t")) == [1, 2]
+        led_there = leaders(other, "t").index(cut_off.node_id)
+
+        async def no_beat(*_: object, **__: object) -> None:
+            raise CatalogUnavailable("away")
+
+        def named() -> int | None:
+            found = find_leadership(other, "t", led_there)
+            assert found is not None
+            return None if found.leader is None else found.leader.node_id
+
+        with monkeypatch.context() as patch:
+            patch.setattr(cut_off.catalog, "beat", no_beat)
+            await eventually(lambda: other.members.get(cut_off.node_id) is None)
+            await eventually(lambda: named() == cut_off.node_id)
+            assert other.members.is_listed(cut_off.node_id)
+            async with raw_client(cut_off.bootstrap) as client:
+                answer = await client.produce("t", [batch_of(b"x")], partition=led_there)
+            assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+
+            async def unreachable(_: object) -> bool:
+                return False
+
+            patch.setattr(other.failover, "_reaches", unreachable)
+            patch.setattr(follower_module, "VOUCHED_S", 0.0)
+            await eventually(lambda: named() is None)
+        await eventually(lambda: other.members.get(cut_off.node_id) is not None)
+        assert named() == cut_off.node_id
