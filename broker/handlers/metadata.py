@@ -3,6 +3,7 @@
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from broker.cluster.members import addresses
 from broker.configs.broker_table import AUTO_CREATE
 from broker.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from broker.handlers.leadership import NO_LEADER, leadership_of
@@ -23,6 +24,8 @@ from protocol.wire import ZERO_UUID
 from s3stream.errors import StorageError
 
 IDS_SINCE = 12
+LISTENER_ERRORS_SINCE = 6
+"""First version in which a leader without the client's listener has its own error."""
 
 
 def handle(
@@ -31,7 +34,7 @@ def handle(
     """Answer at once, or with a coroutine if a topic has to be created."""
     version = exchange.api_version
     if request.topics is None or (version == 0 and not request.topics):
-        return _respond(node, request, [_topic(node, request, topic) for topic in node.topics])
+        return _respond(node, request, exchange, [_topic(node, request, exchange, topic) for topic in node.topics])
     if version < IDS_SINCE and any(
         requested.name is None or requested.topic_id != ZERO_UUID for requested in request.topics
     ):
@@ -46,8 +49,9 @@ def handle(
         and not node.topics.is_being_removed(requested.name)  # its deletion must not seem to have failed
     ]
     if missing and request.allow_auto_topic_creation and node.broker_configs.is_on(AUTO_CREATE):
-        return _create_and_respond(node, request, requested_topics, missing)
-    return _respond(node, request, [_lookup(node, request, requested) for requested in requested_topics])
+        return _create_and_respond(node, request, exchange, requested_topics, missing)
+    topics = [_lookup(node, request, exchange, requested) for requested in requested_topics]
+    return _respond(node, request, exchange, topics)
 
 
 def _refuse(request: MetadataRequest) -> MetadataResponse:
@@ -62,7 +66,11 @@ def _refuse(request: MetadataRequest) -> MetadataResponse:
 
 
 async def _create_and_respond(
-    node: Node, request: MetadataRequest, requested_topics: Sequence[MetadataRequestTopic], missing: Sequence[str]
+    node: Node,
+    request: MetadataRequest,
+    exchange: Exchange,
+    requested_topics: Sequence[MetadataRequestTopic],
+    missing: Sequence[str],
 ) -> MetadataResponse:
     refused: dict[str, ErrorCode] = {}
     for name in missing:
@@ -78,8 +86,8 @@ async def _create_and_respond(
         if name in refused:
             topics.append(MetadataResponseTopic(error_code=refused[name], name=name))
         else:
-            topics.append(_lookup(node, request, requested))
-    return _respond(node, request, topics)
+            topics.append(_lookup(node, request, exchange, requested))
+    return _respond(node, request, exchange, topics)
 
 
 async def _create(node: Node, name: str) -> None:
@@ -89,16 +97,18 @@ async def _create(node: Node, name: str) -> None:
     await node.topics.ensure(name, partitions=node.settings.topic.num_partitions, configs={})
 
 
-def _lookup(node: Node, request: MetadataRequest, requested: MetadataRequestTopic) -> MetadataResponseTopic:
+def _lookup(
+    node: Node, request: MetadataRequest, exchange: Exchange, requested: MetadataRequestTopic
+) -> MetadataResponseTopic:
     if requested.topic_id != ZERO_UUID:
         topic = node.topics.get_by_id(requested.topic_id)
         if topic is None:
             return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=requested.topic_id)
-        return _topic(node, request, topic)
+        return _topic(node, request, exchange, topic)
     name = requested.name or ""
     topic = node.topics.get(name)
     if topic is not None:
-        return _topic(node, request, topic)
+        return _topic(node, request, exchange, topic)
     try:
         check_topic_name(name)
     except KafkaError as error:
@@ -106,23 +116,30 @@ def _lookup(node: Node, request: MetadataRequest, requested: MetadataRequestTopi
     return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
 
 
-def _topic(node: Node, request: MetadataRequest, topic: Topic) -> MetadataResponseTopic:
+def _topic(node: Node, request: MetadataRequest, exchange: Exchange, topic: Topic) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         error_code=ErrorCode.NONE,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.info.internal,
-        partitions=[_partition(node, topic, index) for index in range(len(topic.partitions))],
+        partitions=[_partition(node, exchange, topic, index) for index in range(len(topic.partitions))],
         topic_authorized_operations=TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_REQUESTED,
     )
 
 
-def _partition(node: Node, topic: Topic, index: int) -> MetadataResponsePartition:
+def _partition(node: Node, exchange: Exchange, topic: Topic, index: int) -> MetadataResponsePartition:
     found = leadership_of(node, topic, index)
+    leader, error = found.leader, ErrorCode.NONE
+    if leader is None:
+        error = ErrorCode.LEADER_NOT_AVAILABLE
+    elif leader.at(exchange.listener) is None:
+        leader = None
+        since = exchange.api_version >= LISTENER_ERRORS_SINCE
+        error = ErrorCode.LISTENER_NOT_FOUND if since else ErrorCode.LEADER_NOT_AVAILABLE
     return MetadataResponsePartition(
-        error_code=ErrorCode.NONE if found.leader is not None else ErrorCode.LEADER_NOT_AVAILABLE,
+        error_code=error,
         partition_index=index,
-        leader_id=NO_LEADER if found.leader is None else found.leader.node_id,
+        leader_id=NO_LEADER if leader is None else leader.node_id,
         leader_epoch=found.leader_epoch,
         replica_nodes=found.replicas,
         isr_nodes=found.replicas,
@@ -130,11 +147,15 @@ def _partition(node: Node, topic: Topic, index: int) -> MetadataResponsePartitio
     )
 
 
-def _respond(node: Node, request: MetadataRequest, topics: Sequence[MetadataResponseTopic]) -> MetadataResponse:
+def _respond(
+    node: Node, request: MetadataRequest, exchange: Exchange, topics: Sequence[MetadataResponseTopic]
+) -> MetadataResponse:
     return MetadataResponse(
         brokers=[
-            MetadataResponseBroker(node_id=member.node_id, host=member.host, port=member.port, rack=member.rack or None)
-            for member in node.members.listed()
+            MetadataResponseBroker(
+                node_id=member.node_id, host=address.host, port=address.port, rack=member.rack or None
+            )
+            for member, address in addresses(node.members.listed(), exchange.listener)
         ],
         cluster_id=node.cluster_id,
         controller_id=node.members.controller_id,

@@ -22,6 +22,7 @@ from broker.net.budget import FrameBudget
 from broker.net.exchange import Exchange, Peer
 from broker.net.slabs import SlabPool
 from broker.net.stalls import Transfer
+from broker.settings.listeners import DEFAULT_LISTENER
 from broker.settings.memory import FRAME_SIZE_BYTES
 from protocol.errors import ProtocolError
 from protocol.header import parse_request_header
@@ -127,6 +128,7 @@ class Connection(asyncio.BufferedProtocol):
         "closed",
         "draining",
         "host",
+        "listener",
         "number",
         "peer",
         "port",
@@ -135,12 +137,13 @@ class Connection(asyncio.BufferedProtocol):
         "software_version",
     )
 
-    def __init__(self, manager: ConnectionManager, number: int) -> None:
+    def __init__(self, manager: ConnectionManager, number: int, listener: str = DEFAULT_LISTENER) -> None:
         self._manager = manager
         self._budget = manager.budget
         self._request_bytes_max = manager.request_bytes_max
         self.clock = manager.clock
         self.number = number
+        self.listener = listener
         self.host = ""
         self.port = 0
         self.software_name = self.software_version = UNKNOWN_SOFTWARE

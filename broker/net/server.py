@@ -22,6 +22,7 @@ from broker.net.exchange import Exchange
 from broker.net.slabs import SlabPool
 from broker.net.stalls import STALL_CHECKS, TransferProgress, check_stalls
 from broker.settings.client_areas import NetworkSettings
+from broker.settings.listeners import DEFAULT_LISTENER
 from broker.settings.memory import MemorySizes
 from wal.interface import Buffer
 
@@ -87,7 +88,7 @@ class Latency:
 
 @dataclass(slots=True)
 class Server:
-    """A listener and its connections. `dispatch` must be set before it listens."""
+    """Listeners and their connections. `dispatch` must be set before it listens."""
 
     settings: NetworkSettings
     memory: MemorySizes
@@ -118,7 +119,9 @@ class Server:
     _paused: dict[Connection, int] = field(default_factory=dict)
     """Connections that are not read, with the number of consecutive checks at which the peer had closed."""
     _peer_check: asyncio.TimerHandle | None = None
-    _listener: asyncio.Server | None = None
+    ports: dict[str, int] = field(default_factory=dict)
+    """Ports of the listeners by their names."""
+    _listeners: list[asyncio.Server] = field(default_factory=list)
     _sweep: asyncio.TimerHandle | None = None
     _all_closed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -138,19 +141,25 @@ class Server:
         """Bytes of requests in progress, including reserved bytes that have not arrived."""
         return self.budget.bytes_held
 
-    async def listen(self, bound: socket.socket) -> None:
-        """Accept connections on a socket from `bind`."""
+    async def listen(self, bound: socket.socket, listener: str = DEFAULT_LISTENER) -> None:
+        """Accept connections on a socket from `bind`, as those of a listener of that name."""
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(
-            lambda: Connection(self, self.stats.accepted + self.stats.refused_limit), sock=bound, backlog=BACKLOG
+        self.ports[listener] = int(bound.getsockname()[1])
+        self._listeners.append(
+            await loop.create_server(
+                lambda: Connection(self, self.stats.accepted + self.stats.refused_limit, listener),
+                sock=bound,
+                backlog=BACKLOG,
+            )
         )
-        self._schedule_sweep()
+        if self._sweep is None:
+            self._schedule_sweep()
 
     async def stop_accepting(self) -> None:
-        """Close the listener; connections stay open."""
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        """Close the listeners; connections stay open."""
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
         for timer in (self._sweep, self._stall_check, self._peer_check):
             if timer is not None:
                 timer.cancel()
