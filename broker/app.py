@@ -51,11 +51,13 @@ from broker.membership.ownership import Ownership
 from broker.membership.start_log import StartLog
 from broker.net.ports import warn_if_open
 from broker.net.server import Server
+from broker.net.tls import Tls
 from broker.node import Node, NodeFailure, NodeTasks
 from broker.partitions.cleaning import tail_of
 from broker.partitions.record_work import RecordWork
 from broker.settings.clock import CautiousClock
 from broker.settings.data_dir import DataDirError
+from broker.settings.listeners import SecurityProtocol
 from broker.settings.memory import MemoryPlan, memory_for, with_sizes
 from broker.settings.model import Settings
 from broker.settings.package_settings import compaction_settings, gc_settings, storage_settings
@@ -144,6 +146,7 @@ async def _start(
     lock = environment.lock_directory(settings.node.data_dir)
     stack.callback(lock.release)
     ports = environment.reserve_ports(settings, stack)
+    tls = Tls(settings.ssl, now_ms) if settings.uses_tls else None
     announced = announced_listeners(settings, [int(bound.getsockname()[1]) for bound in ports.clients])
     internal = internal_address(settings, ports.internal)
     failure = NodeFailure()
@@ -165,7 +168,7 @@ async def _start(
     existing_topics = await topics.load()
     tasks = await stack.enter_async_context(NodeTasks())
     broker_configs.watch(topics.apply_defaults)
-    node = _make_node(opened, members, topics, configs, broker_configs, log_levels, cautious, tasks, failure)
+    node = _make_node(opened, members, topics, configs, broker_configs, log_levels, cautious, tls, tasks, failure)
     stack.push_async_callback(node.drop_clients)
     admin = AdminServer(node)
     stack.push_async_callback(admin.close)
@@ -177,8 +180,13 @@ async def _start(
         node.admin_address = admin.address
     if node.internal is not None and ports.internal is not None:
         await node.internal.listen(ports.internal)
+    if tls is not None:
+        tasks.spawn(tls.run())
     for listener, bound in zip(settings.listeners, ports.clients, strict=True):
-        await node.server.listen(bound, listener.name)
+        if listener.protocol is SecurityProtocol.SSL and tls is not None:
+            node.server.listen_tls(bound, listener.name, tls, tasks.spawn)
+        else:
+            await node.server.listen(bound, listener.name)
         warn_if_open(listener, bound)
     # No await from here on: a caller that reads "serving" in the log can stop the node cleanly at once.
     node.log_serving(time.perf_counter() - began)
@@ -276,6 +284,7 @@ def _make_node(
     broker_configs: BrokerConfigs,
     log_levels: LogLevels,
     cautious: CautiousClock,
+    tls: Tls | None,
     tasks: NodeTasks,
     failure: NodeFailure,
 ) -> Node:
@@ -429,6 +438,7 @@ def _make_node(
         producer_ids=producer_ids,
         fetch_sessions=fetch_sessions,
         server=server,
+        tls=tls,
         cluster_configs=configs,
         broker_configs=broker_configs,
         group_configs=group_configs,

@@ -33,6 +33,7 @@ from broker.membership.operations import NodeOperations
 from broker.membership.ownership import Ownership
 from broker.net.parking import Parking
 from broker.net.server import Server
+from broker.net.tls import Tls
 from broker.partitions.producer_expiry import keep_expiring
 from broker.partitions.retention import keep_enforcing
 from broker.settings.memory import MemoryPlan
@@ -168,6 +169,8 @@ class Node:
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     server: Server
+    tls: Tls | None
+    """Certificates of the listeners with TLS; None: there is no such listener."""
     cluster_configs: ClusterConfigs
     broker_configs: BrokerConfigs
     group_configs: GroupConfigs

@@ -20,6 +20,7 @@ from typing import Protocol, cast
 
 from broker.net.budget import FrameBudget
 from broker.net.exchange import Exchange, Peer
+from broker.net.principals import ANONYMOUS
 from broker.net.slabs import SlabPool
 from broker.net.stalls import Transfer
 from broker.settings.listeners import DEFAULT_LISTENER
@@ -47,6 +48,11 @@ _OTHER_PROTOCOLS: Mapping[bytes, str] = {
     **dict.fromkeys((b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"CONN", b"PATC"), "an HTTP request"),
 }
 """Protocols of clients that connect to the wrong port, by the first bytes that they send."""
+
+
+def other_protocol(head: bytes) -> str:
+    """Return the protocol of a client that connects to the wrong port, by its first bytes; empty if it is unknown."""
+    return _OTHER_PROTOCOLS.get(head[:4]) or _OTHER_PROTOCOLS.get(head[:2]) or ""
 
 
 class ConnectionManager(Protocol):
@@ -132,6 +138,7 @@ class Connection(asyncio.BufferedProtocol):
         "number",
         "peer",
         "port",
+        "principal",
         "refused_batches",
         "software_name",
         "software_version",
@@ -146,6 +153,8 @@ class Connection(asyncio.BufferedProtocol):
         self.listener = listener
         self.host = ""
         self.port = 0
+        self.principal = ANONYMOUS
+        """Principal of the client, in Kafka's notation: `User:` and its name."""
         self.software_name = self.software_version = UNKNOWN_SOFTWARE
         """Name and version of the client's software, as it sends them (KIP-511)."""
         self.peer: Peer | None = None
@@ -361,8 +370,8 @@ class Connection(asyncio.BufferedProtocol):
             self._prefix = bytes(scratch[start:end])
 
     def _refuse_size(self, size: int) -> None:
-        other = _OTHER_PROTOCOLS.get(_SIZE.pack(size)) or _OTHER_PROTOCOLS.get(_SIZE.pack(size)[:2])
-        if other is not None:
+        other = other_protocol(_SIZE.pack(size))
+        if other:
             self.refuse(f"{other}, but this port expects Kafka's protocol without TLS")
         else:
             self.refuse(f"frame of {size} bytes, allowed are {FRAME_BYTES_MIN} to {self._request_bytes_max}")

@@ -9,7 +9,7 @@ import structlog
 
 from broker.net.server import bind
 from broker.settings.checks import is_loopback, share_port
-from broker.settings.listeners import Listener
+from broker.settings.listeners import Listener, SecurityProtocol
 from broker.settings.model import Settings
 
 
@@ -54,7 +54,7 @@ def reserve_ports(settings: Settings, stack: ExitStack | AsyncExitStack) -> Rese
 def warn_if_open(listener: Listener, bound: socket.socket) -> None:
     """Log a warning if everyone in the network can read and change everything through a listener."""
     host, port = bound.getsockname()[:2]
-    if not is_loopback(host):
+    if listener.protocol is SecurityProtocol.PLAINTEXT and not is_loopback(host):
         structlog.get_logger("network").warning(
             "a listener has neither encryption nor authentication, and is not on loopback: whoever reaches it can read "
             "and change everything",

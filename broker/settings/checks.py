@@ -7,6 +7,7 @@ from typing import Final
 
 from broker.settings.errors import SettingsError
 from broker.settings.model import Settings
+from broker.settings.ssl_area import check_ssl
 
 _ENDPOINT: Final = re.compile(r"https?://[^/]", re.IGNORECASE)
 _CATALOG_URL: Final = re.compile(r"(sqlite|postgresql)(\+\w+)?://")
@@ -41,6 +42,7 @@ def check_together(settings: Settings) -> None:
             f"group.session_timeout_max_ms ({group.session_timeout_max_ms})"
         )
     _check_ports(settings)
+    check_ssl(settings.ssl, is_used=settings.uses_tls)
     request_max, held_max = settings.network.request_bytes_max, settings.network.node_bytes_max
     if held_max is not None and request_max > held_max:
         raise SettingsError(

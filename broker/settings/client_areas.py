@@ -37,7 +37,7 @@ class ListenerSettings(Area):
         default="",
         description=(
             "Security protocol of each listener, as NAME:PROTOCOL, separated by commas (Kafka: "
-            "listener.security.protocol.map). The protocol is PLAINTEXT. A listener that bears the name of a "
+            "listener.security.protocol.map). Protocols are PLAINTEXT and SSL. A listener that bears the name of a "
             "protocol need not be named here."
         ),
     )

@@ -25,6 +25,7 @@ class SecurityProtocol(StrEnum):
     """How the connections of a listener are secured."""
 
     PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,8 @@ def _listener(
     if protocol is None:
         if name not in set(SecurityProtocol):
             raise SettingsError(
-                f"setting listener.security_protocol_map: no protocol for listener {name}: add {name}:PLAINTEXT"
+                f"setting listener.security_protocol_map: no protocol for listener {name}: add {name}:SSL or "
+                f"{name}:PLAINTEXT"
             )
         protocol = SecurityProtocol(name)
     host, port = address

@@ -23,7 +23,8 @@ from broker.settings.client_areas import (
     TopicSettings,
     TransactionSettings,
 )
-from broker.settings.listeners import Listener, listeners_of
+from broker.settings.listeners import Listener, SecurityProtocol, listeners_of
+from broker.settings.ssl_area import SslSettings
 from broker.settings.storage_areas import (
     CatalogSettings,
     CompactionArea,
@@ -115,6 +116,7 @@ class Settings(Area):
 
     node: NodeSettings = NodeSettings()
     listener: ListenerSettings = ListenerSettings()
+    ssl: SslSettings = SslSettings()
     network: NetworkSettings = NetworkSettings()
     cluster: ClusterSettings = ClusterSettings()
     wal: WalArea = WalArea()
@@ -156,6 +158,11 @@ class Settings(Area):
     def listeners(self) -> Sequence[Listener]:
         """Listeners for clients, at least one. Raises SettingsError."""
         return listeners_of(self.listener)
+
+    @property
+    def uses_tls(self) -> bool:
+        """True if a listener uses TLS. Raises SettingsError."""
+        return any(each.protocol is SecurityProtocol.SSL for each in self.listeners)
 
     @property
     def internal_host(self) -> str:
