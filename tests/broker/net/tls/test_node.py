@@ -437,13 +437,13 @@ async def test_the_status_shows_listeners_principals_and_the_certificate(tmp_pat
 async def test_an_open_listener_warns_at_the_start(
     tmp_path: Path, authority: Authority, listener: str, expected: list[str]
 ) -> None:
-    name = listener.split(":")[0]
+    name = listener.split(":", maxsplit=1)[0]
     settings: dict[str, Any] = {"listeners": listener, "advertised_listeners": f"{name}://localhost:0"}
     if name == "SSL":
         settings["ssl_certificate_file"] = authority.issue("node").both
     with capture_logs() as logs:
         async with running_node(tmp_path, **settings):
-            pass
+            await asyncio.sleep(0)  # its tasks begin
     warned = [line for line in logs if line["event"].startswith("a listener has neither encryption")]
     assert [line["address"].split(":")[0] for line in warned] == expected
     assert all(line["listener"] == name for line in warned)
