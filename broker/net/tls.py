@@ -41,7 +41,7 @@ class TlsError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """What was read from the files: the context of the next handshakes, and facts about the certificate to show."""
+    """Content of the files: the context of the next handshakes, and facts about the certificate to show."""
 
     context: ssl.SSLContext
     subject: str

@@ -22,7 +22,7 @@ _PORT_MAX: Final = 65535
 
 
 class SecurityProtocol(StrEnum):
-    """How the connections of a listener are secured."""
+    """Protection of the connections of a listener."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
