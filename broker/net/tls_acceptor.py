@@ -5,7 +5,7 @@ Invariants:
 - A connection counts against the limits from the moment it is accepted, and has a limited time for its handshake.
 - Nothing of TLS is created before the client's whole first message has arrived. So a client that connects and waits
   costs a socket, and one that speaks without TLS is recognized by its first bytes.
-- At most one handshake begins in each round of the event loop. A handshake costs up to a millisecond of computing: a
+- At most one handshake begins in each round of the event loop. A handshake costs about a millisecond of computing: a
   thousand clients that connect at once slow down the others, but do not stop them.
 """
 

@@ -301,3 +301,44 @@ def test_clients_work_on_while_certificates_change(tmp_path: Path) -> None:
         assert end.get_watermark_offsets(TopicPartition("rotation", 0), timeout=30)[1] == len(acked)
         end.close()
         assert process.terminate() == 0
+
+
+def await_brokers(admin: AdminClient, expected: set[str]) -> None:
+    """Wait until a client is told exactly these addresses."""
+    wait_until(
+        lambda: {f"{each.host}:{each.port}" for each in admin.list_topics(timeout=30).brokers.values()} == expected,
+        "all nodes are listed",
+    )
+
+
+def test_a_cluster_is_reached_at_the_addresses_of_each_listener(tmp_path: Path) -> None:
+    """Partitions and coordinators of two nodes. Clients inside use no TLS and other ports than those outside."""
+    first = TlsNode(tmp_path / "1")
+    shared: dict[str, object] = {
+        "catalog_url": f"sqlite:///{tmp_path}/catalog.db",
+        "objects_path": tmp_path / "objects",
+        "cluster_internal_port": 0,
+        "topic_num_partitions": 4,
+    }
+    first.process.settings |= {"node_id": 1, **shared}
+    second = TlsNode(tmp_path / "2")
+    second.process.settings |= {
+        "node_id": 2,
+        **shared,
+        "ssl_ca_file": first.authority.file,
+        "ssl_crl_file": first.authority.revoke(first.revoked),
+        "ssl_certificate_file": first.authority.issue("second").both,
+    }
+    with first.process, second.process:
+        inside: dict[str, Any] = {"bootstrap.servers": first.listeners[0].split("://")[1], "log_level": 0}
+        for settings, listener in ((inside, 0), (first.confluent(), 1)):
+            expected = {node.listeners[listener].split("://")[1] for node in (first, second)}
+            await_brokers(AdminClient(settings), expected)
+        produce(first, "spread")
+        leaders = AdminClient(first.confluent()).list_topics("spread", timeout=30).topics["spread"].partitions.values()
+        assert {each.leader for each in leaders} == {1, 2}
+        assert sorted(consume(first, "spread")) == sorted(RECORDS)
+        for node in (first, second):
+            assert {line["listener"] for line in node.process.events("connected")} == {"SECURE"}
+        assert second.process.terminate() == 0
+        assert first.process.terminate() == 0

@@ -1,16 +1,20 @@
 """A node with TLS: handshakes, certificates of clients, limits, the wire path, and certificates that change."""
 
 import asyncio
+import errno
 import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from broker.net.tls_acceptor import TlsAcceptor
 from broker.net.tls_connection import PIECE_BYTES
 from broker.node import Node
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -221,6 +225,53 @@ async def test_a_handshake_that_stalls_in_the_middle_is_closed_in_time(tmp_path:
                         pass
             await until(lambda: not node.server.handshakes)
     assert reasons(logs) == ["it took longer than 0.3 s (ssl.handshake_timeout_ms)"]
+
+
+async def test_damaged_handshakes_leave_nothing_behind(tmp_path: Path, authority: Authority) -> None:
+    chance = Random(16)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    hello = authority.client_context().wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    with pytest.raises(ssl.SSLWantReadError):
+        hello.do_handshake()
+    whole = outgoing.read()
+    async with (
+        tls_node(tmp_path, authority, ssl_handshake_timeout_ms=2_000) as node,
+        raw_client(address(node), context=authority.client_context()) as other,
+    ):
+        for _ in range(150):
+            damaged = bytearray(whole[: chance.randrange(1, len(whole) + 1)])
+            for _ in range(chance.choice((0, 1, 20))):
+                damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+            async with raw_client(address(node)) as client:
+                client.send_bytes(bytes(damaged) + chance.randbytes(chance.choice((0, 5, 40_000))))
+        await other.call(ASK, 9)
+        await until(lambda: not node.server.handshakes)
+        assert [each.principal for each in node.server.connections] == ["User:ANONYMOUS"]
+        assert node.server.stats.accepted == 1
+        assert node.server.bytes_held == 0
+
+
+async def test_a_shortage_of_descriptors_ends(
+    tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.net.tls_acceptor.PAUSE_S", 0.01)
+    with capture_logs() as logs:
+        async with tls_node(tmp_path, authority) as node:
+            (acceptor,) = [each for each in node.server._listeners if isinstance(each, TlsAcceptor)]  # noqa: SLF001
+            bound = acceptor._bound  # noqa: SLF001
+            answers = iter([OSError(errno.EMFILE, "Too many open files"), ConnectionAbortedError()])
+
+            def accept() -> Any:
+                error = next(answers, None)
+                if error is not None:
+                    raise error
+                return bound.accept()
+
+            short = SimpleNamespace(accept=accept, fileno=bound.fileno, close=bound.close)
+            monkeypatch.setattr(acceptor, "_bound", short)
+            assert not await fails(address(node), authority.client_context())
+    (line,) = [each for each in logs if each["event"] == "no connection can be accepted; trying again"]
+    assert line["reason"] == "[Errno 24] Too many open files"
 
 
 async def test_a_thousand_slow_handshakes_hold_up_nobody(tmp_path: Path, authority: Authority) -> None:
