@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.cluster.members import Member, addresses
+from broker.cluster.members import Member
 from broker.fetch_sessions import TOPIC_IDS_SINCE, FetchPlan, FetchTarget
 from broker.handlers.leadership import find_leadership
 from broker.net.exchange import Exchange
@@ -105,7 +105,8 @@ def build_response(
             plan.served(target)
     endpoints = [
         NodeEndpoint(node_id=leader.node_id, host=address.host, port=address.port, rack=leader.rack or None)
-        for leader, address in addresses(leaders.values() if api_version >= ENDPOINTS_SINCE else (), exchange.listener)
+        for leader in (leaders.values() if api_version >= ENDPOINTS_SINCE else ())
+        if (address := leader.at(exchange.listener)) is not None
     ]
     return FetchResponse(session_id=plan.session_id, responses=responses, node_endpoints=endpoints)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from broker.cluster.members import Member, addresses
+from broker.cluster.members import Member
 from broker.partitions.record_checks import RecordsRefused
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.produce import (
@@ -64,7 +64,8 @@ def build_response(
         partitions.append(result)
     endpoints = [
         NodeEndpoint(node_id=leader.node_id, host=address.host, port=address.port, rack=leader.rack or None)
-        for leader, address in addresses(leaders, listener)
+        for leader in leaders
+        if (address := leader.at(listener)) is not None
     ]
     return ProduceResponse(responses=responses, node_endpoints=endpoints)
 
