@@ -41,7 +41,7 @@ from broker.membership.drain import Drain
 from broker.membership.environment import Environment
 from broker.membership.failover import Failover
 from broker.membership.follower import CatalogFollower, member_of
-from broker.membership.join import internal_address, join, log_owner, open_catalog_and_stores
+from broker.membership.join import announced_listeners, internal_address, join, log_owner, open_catalog_and_stores
 from broker.membership.lease import LeaseKeeper
 from broker.membership.log_recovery import LogRecovery, takeover_of
 from broker.membership.node_log import NodeLog
@@ -49,12 +49,15 @@ from broker.membership.object_log import ObjectStartLog
 from broker.membership.operations import NodeOperations
 from broker.membership.ownership import Ownership
 from broker.membership.start_log import StartLog
+from broker.net.ports import warn_if_open
 from broker.net.server import Server
-from broker.node import Address, Node, NodeFailure, NodeTasks
+from broker.net.tls import Tls
+from broker.node import Node, NodeFailure, NodeTasks
 from broker.partitions.cleaning import tail_of
 from broker.partitions.record_work import RecordWork
 from broker.settings.clock import CautiousClock
 from broker.settings.data_dir import DataDirError
+from broker.settings.listeners import SecurityProtocol
 from broker.settings.memory import MemoryPlan, memory_for, with_sizes
 from broker.settings.model import Settings
 from broker.settings.package_settings import compaction_settings, gc_settings, storage_settings
@@ -72,7 +75,7 @@ from compaction.context import CompactionContext
 from compaction.scheduler import CleaningScheduler
 from compaction.service import CompactionService
 from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeInfo, Takeover
+from s3stream.catalog.values import NodeInfo, NodeListener, Takeover
 from s3stream.engine import S3Stream
 from s3stream.errors import StorageError
 from s3stream.maintain.gc import GarbageCollector
@@ -143,13 +146,11 @@ async def _start(
     lock = environment.lock_directory(settings.node.data_dir)
     stack.callback(lock.release)
     ports = environment.reserve_ports(settings, stack)
-    advertised = Address(
-        settings.listener.advertised_host or settings.listener.host,
-        settings.listener.advertised_port or int(ports.clients.getsockname()[1]),
-    )
+    tls = Tls(settings.ssl, now_ms) if settings.uses_tls else None
+    announced = announced_listeners(settings, [int(bound.getsockname()[1]) for bound in ports.clients])
     internal = internal_address(settings, ports.internal)
     failure = NodeFailure()
-    opened = await _open_storage(environment, settings, memory, advertised, internal, lock.lock_id, failure, stack)
+    opened = await _open_storage(environment, settings, memory, announced, internal, lock.lock_id, failure, stack)
     configs = ClusterConfigs(opened.catalog)
     members = Members(member_of(opened.info))
     await configs.load()
@@ -167,9 +168,7 @@ async def _start(
     existing_topics = await topics.load()
     tasks = await stack.enter_async_context(NodeTasks())
     broker_configs.watch(topics.apply_defaults)
-    node = _make_node(
-        opened, members, topics, configs, broker_configs, log_levels, cautious, advertised, tasks, failure
-    )
+    node = _make_node(opened, members, topics, configs, broker_configs, log_levels, cautious, tls, tasks, failure)
     stack.push_async_callback(node.drop_clients)
     admin = AdminServer(node)
     stack.push_async_callback(admin.close)
@@ -182,7 +181,14 @@ async def _start(
     if node.internal is not None and ports.internal is not None:
         await node.internal.listen(ports.internal)
     await node.follower.learn_who_lives()
-    await node.server.listen(ports.clients)
+    if tls is not None:
+        tasks.spawn(tls.run())
+    for listener, bound in zip(settings.listeners, ports.clients, strict=True):
+        if listener.protocol is SecurityProtocol.SSL and tls is not None:
+            node.server.listen_tls(bound, listener.name, tls, tasks.spawn)
+        else:
+            await node.server.listen(bound, listener.name)
+        warn_if_open(listener, bound)
     # No await from here on: a caller that reads "serving" in the log can stop the node cleanly at once.
     node.log_serving(time.perf_counter() - began)
     return node, admin
@@ -192,7 +198,7 @@ async def _open_storage(
     environment: Environment,
     settings: Settings,
     memory: MemoryPlan,
-    advertised: Address,
+    announced: Sequence[NodeListener],
     internal: tuple[str, int],
     lock_id: str,
     failure: NodeFailure,
@@ -216,8 +222,7 @@ async def _open_storage(
         node_log,
         settings,
         lock_id,
-        host=advertised.host,
-        port=advertised.port,
+        listeners=announced,
         internal=internal,
         now_ms=now_ms,
     )
@@ -280,7 +285,7 @@ def _make_node(
     broker_configs: BrokerConfigs,
     log_levels: LogLevels,
     cautious: CautiousClock,
-    advertised: Address,
+    tls: Tls | None,
     tasks: NodeTasks,
     failure: NodeFailure,
 ) -> Node:
@@ -435,6 +440,7 @@ def _make_node(
         producer_ids=producer_ids,
         fetch_sessions=fetch_sessions,
         server=server,
+        tls=tls,
         cluster_configs=configs,
         broker_configs=broker_configs,
         group_configs=group_configs,
@@ -443,7 +449,6 @@ def _make_node(
         log_levels=log_levels,
         tasks=tasks,
         failure=failure,
-        advertised=advertised,
         # The admin port exposes the metrics that clients push, so telemetry needs it.
         advertised_apis=advertised_apis(telemetry=settings.telemetry.enabled and settings.admin.enabled),
     )

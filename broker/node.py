@@ -33,6 +33,7 @@ from broker.membership.operations import NodeOperations
 from broker.membership.ownership import Ownership
 from broker.net.parking import Parking
 from broker.net.server import Server
+from broker.net.tls import Tls
 from broker.partitions.producer_expiry import keep_expiring
 from broker.partitions.retention import keep_enforcing
 from broker.settings.memory import MemoryPlan
@@ -51,6 +52,7 @@ from compaction.service import CompactionService
 from protocol.errors import ErrorCode
 from protocol.messages.api_versions import ApiVersion
 from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.values import NodeListener
 from s3stream.engine import S3Stream
 from s3stream.errors import CatalogError, NodeFenced
 from s3stream.maintain.gc import GarbageCollector
@@ -68,14 +70,6 @@ which one is filled and two are uploaded."""
 def _logger() -> FilteringBoundLogger:
     logger: FilteringBoundLogger = structlog.get_logger("node")
     return logger
-
-
-@dataclass(slots=True)
-class Address:
-    """Host and port that clients connect to."""
-
-    host: str
-    port: int
 
 
 class NodeFailure:
@@ -175,6 +169,8 @@ class Node:
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     server: Server
+    tls: Tls | None
+    """Certificates of the listeners with TLS; None: there is no such listener."""
     cluster_configs: ClusterConfigs
     broker_configs: BrokerConfigs
     group_configs: GroupConfigs
@@ -186,7 +182,6 @@ class Node:
     failure: NodeFailure
     stopping: bool = False
 
-    advertised: Address
     advertised_apis: Sequence[ApiVersion] = ()
     """APIs and versions in the answer to ApiVersions."""
     admin_address: str = ""
@@ -200,8 +195,13 @@ class Node:
     """Requests answered with an error because an object is corrupt or missing."""
 
     @property
+    def advertised(self) -> NodeListener:
+        """The first listener, at the address that clients connect to."""
+        return self.members.own.listeners[0]
+
+    @property
     def bootstrap(self) -> str:
-        """`host:port` for clients."""
+        """`host:port` of the first listener."""
         return f"{self.advertised.host}:{self.advertised.port}"
 
     @property
@@ -265,6 +265,7 @@ class Node:
         log.info(
             "serving",
             address=self.bootstrap,
+            listeners=",".join(f"{each.name}://{each.host}:{each.port}" for each in self.members.own.listeners),
             internal=self.internal_address or "off",
             admin=self.admin_address or "off",
             data_dir=str(self.settings.node.data_dir),

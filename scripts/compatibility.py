@@ -100,7 +100,7 @@ Known differences between a node and Apache Kafka {KAFKA_VERSION}.
 
 Not served, and therefore not advertised:
 
-- authentication and authorization: SASL, TLS, ACLs, SCRAM users, delegation tokens;
+- authentication and authorization: SASL, ACLs, SCRAM users, delegation tokens (TLS is served);
 - quotas;
 - share groups, and the streams protocol of groups (KIP-932, KIP-1071);
 - controller quorums, and changes of their voters.

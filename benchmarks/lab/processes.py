@@ -31,8 +31,8 @@ KAFKA_PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://127.0.0.1:{port}{other_listeners},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}{other_listeners}
 controller.listener.names=CONTROLLER
 log.dirs={home}/logs
 offsets.topic.replication.factor=1
@@ -238,8 +238,11 @@ class ApacheKafka(Broker):
         properties: Mapping[str, str] = DELETE_SOON,
         jvm: Sequence[str] = KAFKA_JVM,
         plugins: Sequence[Path] = (),
+        other_listeners: str = "",
     ) -> None:
+        """Describe a broker; `other_listeners` are in Kafka's format, each after a comma."""
         super().__init__(home)
+        self._other_listeners = other_listeners
         self._plugins = plugins
         self._properties = properties
         self._jvm = jvm
@@ -247,7 +250,12 @@ class ApacheKafka(Broker):
     def command(self) -> Sequence[str]:
         properties = self.home / "server.properties"
         properties.write_text(
-            KAFKA_PROPERTIES.format(port=self.port, controller_port=free_port(), home=self.home.resolve())
+            KAFKA_PROPERTIES.format(
+                port=self.port,
+                other_listeners=self._other_listeners,
+                controller_port=free_port(),
+                home=self.home.resolve(),
+            )
             + "".join(f"{name}={value}\n" for name, value in self._properties.items())
         )
         class_path = ":".join([kafka_class_path(), *map(str, self._plugins)])

@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from broker.net.tls import Tls
 from broker.node import Node
+from broker.settings.listeners import bracketed
 from protocol.registry import APIS
 from s3stream.errors import CatalogError
 from s3stream.outages import CATALOG
@@ -21,6 +23,9 @@ WAL_GAUGES = frozenset({"in_flight", "queued_bytes", "used_bytes", "capacity_byt
 
 CATALOG_TIMEOUT_S = 2
 """Limit of the status's query of the catalog: the rest of the status matters most while the catalog is away."""
+
+PRINCIPALS_MAX = 20
+"""Principals with the most connections that the status names."""
 
 
 def prometheus_text(node: Node) -> str:
@@ -48,6 +53,7 @@ def _samples(node: Node) -> Iterator[Sample]:
             yield "request_seconds", labels, latency.quantile_us(quantile) / 1e6
     yield "request_failures_total", {}, node.request_failures + node.damaged_requests
     yield "connections", {}, len(node.server.connections)
+    yield from _tls_samples(node)
     yield "request_bytes_held", {}, node.server.bytes_held
     yield "requests_waiting_for_memory", {}, node.server.budget.waiting
     yield "network_bytes_in_total", {}, node.server.bytes_in
@@ -78,6 +84,15 @@ def _samples(node: Node) -> Iterator[Sample]:
     for store in node.stores.values():
         for name, value in _numbers(store.calls):
             yield "store_calls_total", {"store": store.name, "kind": name}, value
+
+
+def _tls_samples(node: Node) -> Iterator[Sample]:
+    """Samples of the listeners with TLS, if there are any."""
+    if node.tls is not None:
+        yield "tls_handshakes", {}, node.server.handshakes
+        yield "tls_certificate_expiry_seconds", {}, node.tls.files.expires_ms // 1000
+        yield "tls_reloads_total", {}, node.tls.reloads
+        yield "tls_reload_failures_total", {}, node.tls.reload_failures
 
 
 def _storage_samples(node: Node) -> Iterator[Sample]:
@@ -227,4 +242,31 @@ async def status(node: Node) -> dict[str, Any]:
             for key, latency in sorted(node.server.latency.items())
         },
         "connections": len(node.server.connections),
+        "listeners": _listeners(node),
+        "principals": dict(Counter(each.principal for each in node.server.connections).most_common(PRINCIPALS_MAX)),
+        "tls": None if node.tls is None else _tls(node.tls),
+    }
+
+
+def _listeners(node: Node) -> list[dict[str, Any]]:
+    connections = Counter(each.listener for each in node.server.connections)
+    return [
+        {
+            "name": listener.name,
+            "protocol": listener.protocol,
+            "address": f"{bracketed(listener.host)}:{node.server.ports[listener.name]}",
+            "advertised": f"{bracketed(announced.host)}:{announced.port}",
+            "connections": connections[listener.name],
+        }
+        for listener, announced in zip(node.settings.listeners, node.members.own.listeners, strict=True)
+        if listener.name in node.server.ports
+    ]
+
+
+def _tls(tls: Tls) -> dict[str, Any]:
+    return {
+        "certificate": tls.files.subject,
+        "expires_ms": tls.files.expires_ms,
+        "reloads": tls.reloads,
+        "reload_failures": tls.reload_failures,
     }

@@ -5,7 +5,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,11 +41,16 @@ class GroupedCommand(click.Command):
         """Write a section for each area of settings, and one for other options."""
         records = {param.name: param.get_help_record(ctx) for param in self.get_params(ctx)}
         for area, model in area_models():
-            rows = [records.pop(_parameter(setting)) for setting in all_settings() if setting.area == area]
+            rows = [records.pop(_parameter(setting)) for setting in _flagged() if setting.area == area]
             with formatter.section(f"{area} - {(model.__doc__ or '').splitlines()[0].rstrip('.')}"):
                 formatter.write_dl([row for row in rows if row is not None])
         with formatter.section("Other"):
             formatter.write_dl([row for row in records.values() if row is not None])
+
+
+def _flagged() -> Iterator[Setting]:
+    """Yield the settings that have a flag."""
+    return (setting for setting in all_settings() if setting.flag)
 
 
 def _parameter(setting: Setting) -> str:
@@ -63,7 +68,7 @@ def _option(setting: Setting) -> Callable[[Callable[..., Any]], Callable[..., An
 
 
 def _with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
-    for setting in reversed(list(all_settings())):
+    for setting in reversed(list(_flagged())):
         function = _option(setting)(function)
     return function
 

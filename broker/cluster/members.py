@@ -4,9 +4,11 @@ librdkafka forgets a broker that Metadata does not list, and may then keep a req
 for ever. So a node that dies is listed for some time, as by Apache Kafka, but leads nothing.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+
+from s3stream.catalog.values import NodeListener
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,13 +17,23 @@ class Member:
 
     node_id: int
     epoch: int
-    host: str
-    """Address that clients connect to."""
-    port: int
+    listeners: tuple[NodeListener, ...]
+    """Addresses that clients connect to."""
     rack: str = ""
     internal_host: str = ""
     """Address that other nodes connect to; empty: it takes no such connections."""
     internal_port: int = 0
+
+    def at(self, listener: str) -> NodeListener | None:
+        """Return the node's address for clients of a listener; None if it has no listener of that name."""
+        return next((each for each in self.listeners if each.name == listener), None)
+
+
+def addresses(members: Iterable[Member], listener: str) -> Iterator[tuple[Member, NodeListener]]:
+    """Yield the members that have a listener of that name, with its address. The others are left out, as in Kafka."""
+    for member in members:
+        if (address := member.at(listener)) is not None:
+            yield member, address
 
 
 class Members:

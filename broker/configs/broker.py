@@ -13,9 +13,11 @@ import structlog
 from broker.configs.broker_table import BROKER_CONFIGS, CLEANER_BACKOFF, DYNAMIC, STORAGE_POLICY
 from broker.configs.cluster import BROKER, ClusterConfigs
 from broker.configs.definitions import ConfigDef, ConfigSource, ConfigType, Synonym, default_value
+from broker.settings.listeners import bracketed
 from broker.settings.model import Settings
 from compaction.settings import CompactionSettings
 from protocol.errors import KafkaError
+from s3stream.catalog.values import NodeListener
 
 ALL_NODES: Final = ""
 """Name of the entry with the values for all nodes, as in Kafka's requests."""
@@ -104,14 +106,19 @@ def _static_values(row: ConfigDef, name: str, settings: Settings) -> Sequence[Sy
     return [default] if value == row.default else [(name, value, ConfigSource.STATIC_BROKER_CONFIG), default]
 
 
-def fixed_configs(settings: Settings, host: str, port: int) -> Sequence[tuple[ConfigDef, str]]:
-    """Return the read-only configs of a node that no table has: its addresses, its ids, fixed values."""
+def fixed_configs(
+    settings: Settings, announced: Sequence[NodeListener], bound: Mapping[str, int]
+) -> Sequence[tuple[ConfigDef, str]]:
+    """Return the read-only configs of a node that no table has: its addresses, its ids, fixed values.
+
+    `announced` are the addresses that clients are told, `bound` the ports of the listeners by name.
+    """
     text, number, long, items = ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.LIST
     node, backoff = settings.node, str(CompactionSettings().clean_backoff_ms)
     return (
         (
             ConfigDef("advertised.listeners", text, "", "Addresses that clients connect to."),
-            f"PLAINTEXT://{host}:{port}",
+            ",".join(f"{each.name}://{bracketed(each.host)}:{each.port}" for each in announced),
         ),
         (ConfigDef("broker.id", number, "-1", "Id of this node."), str(node.node_id)),
         (
@@ -122,7 +129,7 @@ def fixed_configs(settings: Settings, host: str, port: int) -> Sequence[tuple[Co
         ),
         (
             ConfigDef("listeners", text, "", "Addresses that this node listens on."),
-            f"PLAINTEXT://{settings.listener.host}:{port}",
+            ",".join(f"{each.name}://{bracketed(each.host)}:{bound[each.name]}" for each in settings.listeners),
         ),
         (ConfigDef(CLEANER_BACKOFF, long, "15000", "Time between two cleanings of a compacted partition."), backoff),
         (

@@ -7,7 +7,9 @@ registered nodes are named too, as fenced.
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from broker.cluster.members import addresses
 from broker.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
+from broker.membership.follower import member_of
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.errors import ErrorCode
@@ -23,7 +25,7 @@ CONTROLLERS = 2
 
 
 def handle(
-    node: Node, request: DescribeClusterRequest, _exchange: Exchange
+    node: Node, request: DescribeClusterRequest, exchange: Exchange
 ) -> DescribeClusterResponse | Coroutine[Any, Any, DescribeClusterResponse]:
     """Describe the brokers; controllers are not reached through this listener."""
     if request.endpoint_type != BROKERS:
@@ -35,28 +37,33 @@ def handle(
             if known
             else f"Unsupported endpoint type {request.endpoint_type}",
         )
-    return _respond_with_fenced(node, request) if request.include_fenced_brokers else _respond(node, request)
+    listener = exchange.listener
+    return (
+        _respond_with_fenced(node, request, listener)
+        if request.include_fenced_brokers
+        else _respond(node, request, listener)
+    )
 
 
-async def _respond_with_fenced(node: Node, request: DescribeClusterRequest) -> DescribeClusterResponse:
+async def _respond_with_fenced(node: Node, request: DescribeClusterRequest, listener: str) -> DescribeClusterResponse:
     try:
         registered = await node.catalog.list_nodes()
     except StorageError as error:
         return DescribeClusterResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, error_message=str(error))
     fenced = [
-        DescribeClusterBroker(broker_id=each.node_id, host=each.host, port=each.port, is_fenced=True)
-        for each in registered
-        if not node.members.is_listed(each.node_id)
+        DescribeClusterBroker(broker_id=member.node_id, host=address.host, port=address.port, is_fenced=True)
+        for member, address in addresses(map(member_of, registered), listener)
+        if not node.members.is_listed(member.node_id)
     ]
-    return _respond(node, request, fenced)
+    return _respond(node, request, listener, fenced)
 
 
 def _respond(
-    node: Node, request: DescribeClusterRequest, fenced: Sequence[DescribeClusterBroker] = ()
+    node: Node, request: DescribeClusterRequest, listener: str, fenced: Sequence[DescribeClusterBroker] = ()
 ) -> DescribeClusterResponse:
     listed = [
-        DescribeClusterBroker(broker_id=member.node_id, host=member.host, port=member.port, rack=member.rack or None)
-        for member in node.members.listed()
+        DescribeClusterBroker(broker_id=member.node_id, host=address.host, port=address.port, rack=member.rack or None)
+        for member, address in addresses(node.members.listed(), listener)
     ]
     return DescribeClusterResponse(
         cluster_id=node.cluster_id,

@@ -27,7 +27,6 @@ from protocol.messages.describe_quorum import (
 )
 from s3stream.errors import StorageError
 
-LISTENER = "PLAINTEXT"
 NODES_SINCE = 2
 UNKNOWN = -1
 """Offset of a node that does not answer, and times that are not known."""
@@ -120,8 +119,8 @@ def _voter(node_id: int, offset: int, end_offset: int, now_ms: int) -> ReplicaSt
 
 
 def _node(member: Member) -> describe_quorum.Node:
-    listener = Listener(name=LISTENER, host=member.host, port=member.port)
-    return describe_quorum.Node(node_id=member.node_id, listeners=(listener,))
+    listeners = [Listener(name=each.name, host=each.host, port=each.port) for each in member.listeners]
+    return describe_quorum.Node(node_id=member.node_id, listeners=listeners)
 
 
 def _unknown(topic: TopicData, version: int) -> TopicDataResponse:

@@ -19,7 +19,7 @@ PARTITIONS_MAX = 2000
 """Kafka's default of `max.request.partition.size.limit`."""
 
 
-def handle(node: Node, request: DescribeTopicPartitionsRequest, _exchange: Exchange) -> DescribeTopicPartitionsResponse:
+def handle(node: Node, request: DescribeTopicPartitionsRequest, exchange: Exchange) -> DescribeTopicPartitionsResponse:
     """Describe topics in the order of their names, from the cursor on, up to the limit of partitions."""
     names = sorted({topic.name for topic in request.topics}) or [topic.name for topic in node.topics]
     first_index = 0
@@ -42,7 +42,7 @@ def handle(node: Node, request: DescribeTopicPartitionsRequest, _exchange: Excha
             topics.append(_unknown(name))
             continue
         last_index = min(len(topic.partitions), first_index + room)
-        topics.append(_describe(node, topic, range(first_index, last_index)))
+        topics.append(_describe(node, exchange.listener, topic, range(first_index, last_index)))
         room -= last_index - first_index
         if last_index < len(topic.partitions):
             next_cursor = Cursor(topic_name=name, partition_index=last_index)
@@ -72,22 +72,23 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
     )
 
 
-def _describe(node: Node, topic: Topic, indexes: range) -> DescribeTopicPartitionsResponseTopic:
+def _describe(node: Node, listener: str, topic: Topic, indexes: range) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.info.internal,
-        partitions=[_partition(node, topic, index) for index in indexes],
+        partitions=[_partition(node, listener, topic, index) for index in indexes],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 
-def _partition(node: Node, topic: Topic, index: int) -> DescribeTopicPartitionsResponsePartition:
+def _partition(node: Node, listener: str, topic: Topic, index: int) -> DescribeTopicPartitionsResponsePartition:
     """Describe a partition. One without a leader has no error code, as in Kafka."""
     found = leadership_of(node, topic, index)
+    is_reached = found.leader is not None and found.leader.at(listener) is not None
     return DescribeTopicPartitionsResponsePartition(
         partition_index=index,
-        leader_id=NO_LEADER if found.leader is None else found.leader.node_id,
+        leader_id=found.leader.node_id if found.leader is not None and is_reached else NO_LEADER,
         leader_epoch=found.leader_epoch,
         replica_nodes=found.replicas,
         isr_nodes=found.replicas,

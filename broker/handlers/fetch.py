@@ -317,5 +317,4 @@ class _FetchCall:
         reads = self._reads
         if self._failed:
             reads = sorted(reads, key=lambda read: read.is_unknown)  # unknown partitions come last, as in Kafka
-        version = self._exchange.api_version
-        return build_response(self._node, self._plan, reads, self._request.isolation_level, version)
+        return build_response(self._node, self._plan, reads, self._request.isolation_level, self._exchange)

@@ -11,6 +11,7 @@ from typing import Final
 from broker.cluster.members import Member
 from broker.fetch_sessions import TOPIC_IDS_SINCE, FetchPlan, FetchTarget
 from broker.handlers.leadership import find_leadership
+from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.partitions.partition import Partition
 from broker.partitions.transactions import AbortedEntry
@@ -67,9 +68,14 @@ class PartitionRead:
 
 
 def build_response(
-    node: Node, plan: FetchPlan, reads: Iterable[PartitionRead], isolation_level: int, api_version: int
+    node: Node,
+    plan: FetchPlan,
+    reads: Iterable[PartitionRead],
+    isolation_level: int,
+    exchange: Exchange,
 ) -> FetchResponse:
     """Build the response from `reads`, in their order, and note in the session what it contains."""
+    api_version = exchange.api_version
     responses: list[FetchableTopicResponse] = []
     leaders: dict[int, Member] = {}
     previous: str | bytes | None = None
@@ -98,8 +104,9 @@ def build_response(
         if read.batches:
             plan.served(target)
     endpoints = [
-        NodeEndpoint(node_id=leader.node_id, host=leader.host, port=leader.port, rack=leader.rack or None)
+        NodeEndpoint(node_id=leader.node_id, host=address.host, port=address.port, rack=leader.rack or None)
         for leader in (leaders.values() if api_version >= ENDPOINTS_SINCE else ())
+        if (address := leader.at(exchange.listener)) is not None
     ]
     return FetchResponse(session_id=plan.session_id, responses=responses, node_endpoints=endpoints)
 

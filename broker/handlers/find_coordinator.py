@@ -30,8 +30,8 @@ def handle(
     """Answer at once if the coordinator's topic exists; otherwise create it first."""
     coordinator = _coordinator_of(node, request.key_type)
     if coordinator is not None and not coordinator.is_open:
-        return _create_and_answer(coordinator, node, request, exchange.api_version)
-    return _answer(node, request, exchange.api_version)
+        return _create_and_answer(coordinator, node, request, exchange)
+    return _answer(node, request, exchange)
 
 
 def _coordinator_of(node: Node, key_type: int) -> GroupCoordinator | TransactionCoordinator | None:
@@ -44,22 +44,23 @@ async def _create_and_answer(
     coordinator: GroupCoordinator | TransactionCoordinator,
     node: Node,
     request: FindCoordinatorRequest,
-    version: int,
+    exchange: Exchange,
 ) -> FindCoordinatorResponse:
     try:
         await coordinator.ensure_topic()
     except (KafkaError, StorageError) as error:
-        return _answer(node, request, version, str(error))
-    return _answer(node, request, version)
+        return _answer(node, request, exchange, str(error))
+    return _answer(node, request, exchange)
 
 
 def _answer(
-    node: Node, request: FindCoordinatorRequest, version: int, problem: str | None = None
+    node: Node, request: FindCoordinatorRequest, exchange: Exchange, problem: str | None = None
 ) -> FindCoordinatorResponse:
-    if version >= BATCH_VERSION:
-        coordinators = [_coordinator(node, request.key_type, key, problem) for key in request.coordinator_keys]
+    kind, listener = request.key_type, exchange.listener
+    if exchange.api_version >= BATCH_VERSION:
+        coordinators = [_coordinator(node, listener, kind, key, problem) for key in request.coordinator_keys]
         return FindCoordinatorResponse(coordinators=coordinators)
-    found = _coordinator(node, request.key_type, request.key, problem)
+    found = _coordinator(node, listener, kind, request.key, problem)
     return FindCoordinatorResponse(
         error_code=found.error_code,
         error_message=found.error_message or "NONE",
@@ -69,17 +70,18 @@ def _answer(
     )
 
 
-def _coordinator(node: Node, key_type: int, key: str, problem: str | None) -> Coordinator:
+def _coordinator(node: Node, listener: str, key_type: int, key: str, problem: str | None) -> Coordinator:
     error = ErrorCode.NONE
     found = None if problem is not None else _find(node, key_type, key)
+    address = None if found is None else found.at(listener)
     if _coordinator_of(node, key_type) is None:
         error, problem = ErrorCode.INVALID_REQUEST, f"this node coordinates no keys of type {key_type}"
-    elif found is None:
+    elif address is None:
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if found is None:
+    if found is None or address is None:
         message = problem or error.message
         return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error, error_message=message)
-    return Coordinator(key=key, node_id=found.node_id, host=found.host, port=found.port)
+    return Coordinator(key=key, node_id=found.node_id, host=address.host, port=address.port)
 
 
 def _find(node: Node, key_type: int, key: str) -> Member | None:

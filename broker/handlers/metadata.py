@@ -1,8 +1,9 @@
 """Metadata: nodes, topics and the leader of each partition. Creates unknown topics if the request allows it."""
 
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from broker.cluster.members import Member, addresses
 from broker.configs.broker_table import AUTO_CREATE
 from broker.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from broker.handlers.leadership import NO_LEADER, leadership_of
@@ -20,9 +21,22 @@ from protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from protocol.wire import ZERO_UUID
+from s3stream.catalog.values import NodeListener
 from s3stream.errors import StorageError
 
 IDS_SINCE = 12
+LISTENER_ERRORS_SINCE = 6
+"""First version in which a leader without the client's listener has its own error."""
+
+
+class _Asked(NamedTuple):
+    """A request, and the nodes that its client can be told of."""
+
+    node: Node
+    request: MetadataRequest
+    version: int
+    addresses: Mapping[int, tuple[Member, NodeListener]]
+    """By node id: the listed nodes that have the client's listener, and their addresses there."""
 
 
 def handle(
@@ -30,8 +44,10 @@ def handle(
 ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
     """Answer at once, or with a coroutine if a topic has to be created."""
     version = exchange.api_version
+    addressed = addresses(node.members.listed(), exchange.listener)
+    asked = _Asked(node, request, version, {member.node_id: (member, address) for member, address in addressed})
     if request.topics is None or (version == 0 and not request.topics):
-        return _respond(node, request, [_topic(node, request, topic) for topic in node.topics])
+        return _respond(asked, [_topic(asked, topic) for topic in node.topics])
     if version < IDS_SINCE and any(
         requested.name is None or requested.topic_id != ZERO_UUID for requested in request.topics
     ):
@@ -46,8 +62,8 @@ def handle(
         and not node.topics.is_being_removed(requested.name)  # its deletion must not seem to have failed
     ]
     if missing and request.allow_auto_topic_creation and node.broker_configs.is_on(AUTO_CREATE):
-        return _create_and_respond(node, request, requested_topics, missing)
-    return _respond(node, request, [_lookup(node, request, requested) for requested in requested_topics])
+        return _create_and_respond(asked, requested_topics, missing)
+    return _respond(asked, [_lookup(asked, requested) for requested in requested_topics])
 
 
 def _refuse(request: MetadataRequest) -> MetadataResponse:
@@ -62,12 +78,12 @@ def _refuse(request: MetadataRequest) -> MetadataResponse:
 
 
 async def _create_and_respond(
-    node: Node, request: MetadataRequest, requested_topics: Sequence[MetadataRequestTopic], missing: Sequence[str]
+    asked: _Asked, requested_topics: Sequence[MetadataRequestTopic], missing: Sequence[str]
 ) -> MetadataResponse:
     refused: dict[str, ErrorCode] = {}
     for name in missing:
         try:
-            await _create(node, name)
+            await _create(asked.node, name)
         except KafkaError as error:
             refused[name] = error.code
         except StorageError:
@@ -78,8 +94,8 @@ async def _create_and_respond(
         if name in refused:
             topics.append(MetadataResponseTopic(error_code=refused[name], name=name))
         else:
-            topics.append(_lookup(node, request, requested))
-    return _respond(node, request, topics)
+            topics.append(_lookup(asked, requested))
+    return _respond(asked, topics)
 
 
 async def _create(node: Node, name: str) -> None:
@@ -89,16 +105,17 @@ async def _create(node: Node, name: str) -> None:
     await node.topics.ensure(name, partitions=node.settings.topic.num_partitions, configs={})
 
 
-def _lookup(node: Node, request: MetadataRequest, requested: MetadataRequestTopic) -> MetadataResponseTopic:
+def _lookup(asked: _Asked, requested: MetadataRequestTopic) -> MetadataResponseTopic:
+    node = asked.node
     if requested.topic_id != ZERO_UUID:
         topic = node.topics.get_by_id(requested.topic_id)
         if topic is None:
             return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=requested.topic_id)
-        return _topic(node, request, topic)
+        return _topic(asked, topic)
     name = requested.name or ""
     topic = node.topics.get(name)
     if topic is not None:
-        return _topic(node, request, topic)
+        return _topic(asked, topic)
     try:
         check_topic_name(name)
     except KafkaError as error:
@@ -106,23 +123,31 @@ def _lookup(node: Node, request: MetadataRequest, requested: MetadataRequestTopi
     return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
 
 
-def _topic(node: Node, request: MetadataRequest, topic: Topic) -> MetadataResponseTopic:
+def _topic(asked: _Asked, topic: Topic) -> MetadataResponseTopic:
+    with_operations = asked.request.include_topic_authorized_operations
     return MetadataResponseTopic(
         error_code=ErrorCode.NONE,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.info.internal,
-        partitions=[_partition(node, topic, index) for index in range(len(topic.partitions))],
-        topic_authorized_operations=TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_REQUESTED,
+        partitions=[_partition(asked, topic, index) for index in range(len(topic.partitions))],
+        topic_authorized_operations=TOPIC_OPERATIONS if with_operations else NOT_REQUESTED,
     )
 
 
-def _partition(node: Node, topic: Topic, index: int) -> MetadataResponsePartition:
-    found = leadership_of(node, topic, index)
+def _partition(asked: _Asked, topic: Topic, index: int) -> MetadataResponsePartition:
+    found = leadership_of(asked.node, topic, index)
+    leader, error = found.leader, ErrorCode.NONE
+    if leader is None:
+        error = ErrorCode.LEADER_NOT_AVAILABLE
+    elif leader.node_id not in asked.addresses:
+        leader = None
+        since = asked.version >= LISTENER_ERRORS_SINCE
+        error = ErrorCode.LISTENER_NOT_FOUND if since else ErrorCode.LEADER_NOT_AVAILABLE
     return MetadataResponsePartition(
-        error_code=ErrorCode.NONE if found.leader is not None else ErrorCode.LEADER_NOT_AVAILABLE,
+        error_code=error,
         partition_index=index,
-        leader_id=NO_LEADER if found.leader is None else found.leader.node_id,
+        leader_id=NO_LEADER if leader is None else leader.node_id,
         leader_epoch=found.leader_epoch,
         replica_nodes=found.replicas,
         isr_nodes=found.replicas,
@@ -130,16 +155,19 @@ def _partition(node: Node, topic: Topic, index: int) -> MetadataResponsePartitio
     )
 
 
-def _respond(node: Node, request: MetadataRequest, topics: Sequence[MetadataResponseTopic]) -> MetadataResponse:
+def _respond(asked: _Asked, topics: Sequence[MetadataResponseTopic]) -> MetadataResponse:
+    node = asked.node
     return MetadataResponse(
         brokers=[
-            MetadataResponseBroker(node_id=member.node_id, host=member.host, port=member.port, rack=member.rack or None)
-            for member in node.members.listed()
+            MetadataResponseBroker(
+                node_id=member.node_id, host=address.host, port=address.port, rack=member.rack or None
+            )
+            for member, address in asked.addresses.values()
         ],
         cluster_id=node.cluster_id,
         controller_id=node.members.controller_id,
         topics=topics,
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
+            CLUSTER_OPERATIONS if asked.request.include_cluster_authorized_operations else NOT_REQUESTED
         ),
     )

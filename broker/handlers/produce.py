@@ -444,7 +444,7 @@ class _ProduceCall:
 
     def response(self, error: WalError | None = None) -> ProduceResponse:
         """Build the answer. With `error` the log has failed, and no batch counts as written."""
-        return build_response(self._work, self._results, self._leaders.values(), error)
+        return build_response(self._work, self._results, self._leaders.values(), self._connection.listener, error)
 
 
 @asynccontextmanager

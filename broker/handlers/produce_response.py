@@ -38,11 +38,13 @@ def build_response(
     work: Sequence[BatchItem],
     results: Sequence[PartitionProduceResponse],
     leaders: Iterable[Member],
+    listener: str,
     error: WalError | None,
 ) -> ProduceResponse:
-    """Group the results by topic, in the order of the request; `leaders` are the nodes that results name.
+    """Group the results by topic, in the order of the request.
 
-    With `error` the log has failed: every batch that was appended is answered with KAFKA_STORAGE_ERROR.
+    `leaders` are the nodes that results name: the response has their addresses for clients of `listener`. With `error`
+    the log has failed: every batch that was appended is answered with KAFKA_STORAGE_ERROR.
     """
     if error is not None:
         results = [
@@ -61,8 +63,9 @@ def build_response(
             )
         partitions.append(result)
     endpoints = [
-        NodeEndpoint(node_id=leader.node_id, host=leader.host, port=leader.port, rack=leader.rack or None)
+        NodeEndpoint(node_id=leader.node_id, host=address.host, port=address.port, rack=leader.rack or None)
         for leader in leaders
+        if (address := leader.at(listener)) is not None
     ]
     return ProduceResponse(responses=responses, node_endpoints=endpoints)
 

@@ -183,4 +183,4 @@ class CatalogFollower:
 
 def member_of(node: NodeInfo) -> Member:
     """Return a registered node as a member."""
-    return Member(node.node_id, node.epoch, node.host, node.port, node.rack, node.internal_host, node.internal_port)
+    return Member(node.node_id, node.epoch, node.listeners, node.rack, node.internal_host, node.internal_port)

@@ -6,7 +6,7 @@ a node's id is taken only from a process that is gone.
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Final
 
@@ -15,9 +15,10 @@ from broker.membership.log_identity import why_blank_catalog_refused
 from broker.membership.own_recovery import wait_until_recovered
 from broker.membership.start_log import StartLog
 from broker.membership.store_checks import check_stores_hold_objects, check_stores_known, find_object
+from broker.settings.listeners import ALL_ADDRESSES
 from broker.settings.model import Settings
 from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeHolder, NodeInfo
+from s3stream.catalog.values import NodeHolder, NodeInfo, NodeListener
 from s3stream.errors import CatalogError
 from s3stream.maintain.manifest_store import check_catalog_is_newest, newest_manifest_key
 from s3stream.store.interface import ObjectStore
@@ -27,7 +28,6 @@ NO_ADDRESS: Final = ("", 0)
 """Address of a node that takes no connections from others."""
 RECOVERY_WAIT_S: Final = 30.0
 """Longest wait for another node that recovers this node's log."""
-ALL_ADDRESSES: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound to
 
 
 async def open_catalog_and_stores(
@@ -80,10 +80,18 @@ def internal_address(settings: Settings, bound: socket.socket | None) -> tuple[s
     """Return the host and port that other nodes connect to, for the bound internal port."""
     if bound is None:
         return NO_ADDRESS
-    cluster, listener = settings.cluster, settings.listener
-    announced = listener.advertised_host or listener.host
+    cluster = settings.cluster
+    announced = settings.listeners[0].advertised_host
     host = cluster.internal_advertised_host or cluster.internal_host or announced
     return socket.gethostname() if host in ALL_ADDRESSES else host, int(bound.getsockname()[1])
+
+
+def announced_listeners(settings: Settings, ports: Sequence[int]) -> Sequence[NodeListener]:
+    """Return the addresses that clients are told of each listener, for the ports that the listeners are bound to."""
+    return [
+        NodeListener(each.name, each.advertised_host, each.advertised_port or port)
+        for each, port in zip(settings.listeners, ports, strict=True)
+    ]
 
 
 def log_owner(settings: Settings, catalog: Catalog, node_epoch: int) -> Owner:
@@ -102,8 +110,7 @@ async def join(
     settings: Settings,
     lock_id: str,
     *,
-    host: str,
-    port: int,
+    listeners: Sequence[NodeListener],
     internal: tuple[str, int],
     now_ms: Callable[[], int],
 ) -> NodeInfo:
@@ -122,8 +129,7 @@ async def join(
         node_id,
         claimant,
         seen,
-        host=host,
-        port=port,
+        listeners=listeners,
         lease_ms=settings.catalog.lease_ms,
         now_ms=now_ms(),
         rack=settings.listener.rack,
@@ -137,8 +143,7 @@ async def register(
     claimant: Claimant,
     seen: NodeInfo | None,
     *,
-    host: str,
-    port: int,
+    listeners: Sequence[NodeListener],
     lease_ms: int,
     now_ms: int,
     rack: str = "",
@@ -150,12 +155,13 @@ async def register(
     """
     return await catalog.register_node(
         node_id,
-        host,
-        port,
+        listeners[0].host,
+        listeners[0].port,
         now_ms=now_ms,
         lease_ms=lease_ms,
         holder=NodeHolder(claimant.host_name, os.getpid(), claimant.lock_id),
         after_epoch=0 if seen is None else seen.epoch,
         rack=rack,
         internal=internal,
+        listeners=listeners,
     )

@@ -12,7 +12,7 @@ from typing import Any
 from broker.configs.broker import BrokerConfigs
 from broker.configs.cluster import ClusterConfigs
 from broker.configs.topic import parse_topic_config
-from broker.membership.join import claimant_of, register
+from broker.membership.join import announced_listeners, claimant_of, register
 from broker.membership.lease import wait_until_free
 from broker.membership.store_checks import check_stores_hold_objects
 from broker.partitions.cleaning import KafkaBatches, clean_policies, history_of
@@ -100,10 +100,9 @@ class StoppedNode:
 
 async def _take_id(settings: Settings, catalog: Catalog, lock_id: str, now_ms: Callable[[], int]) -> int:
     """Register this process as the stopped node, without a lease; return the new epoch. Raises NodeInUse."""
-    node_id, listener = settings.node.node_id, settings.listener
+    node_id = settings.node.node_id
+    listeners = announced_listeners(settings, [each.port for each in settings.listeners])
     claimant = claimant_of(settings, lock_id)
     seen = await wait_until_free(catalog, node_id, claimant)
-    info = await register(
-        catalog, node_id, claimant, seen, host=listener.host, port=listener.port, lease_ms=0, now_ms=now_ms()
-    )
+    info = await register(catalog, node_id, claimant, seen, listeners=listeners, lease_ms=0, now_ms=now_ms())
     return info.epoch

@@ -20,8 +20,10 @@ from typing import Protocol, cast
 
 from broker.net.budget import FrameBudget
 from broker.net.exchange import Exchange, Peer
+from broker.net.principals import ANONYMOUS
 from broker.net.slabs import SlabPool
 from broker.net.stalls import Transfer
+from broker.settings.listeners import DEFAULT_LISTENER
 from broker.settings.memory import FRAME_SIZE_BYTES
 from protocol.errors import ProtocolError
 from protocol.header import parse_request_header
@@ -46,6 +48,11 @@ _OTHER_PROTOCOLS: Mapping[bytes, str] = {
     **dict.fromkeys((b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"CONN", b"PATC"), "an HTTP request"),
 }
 """Protocols of clients that connect to the wrong port, by the first bytes that they send."""
+
+
+def other_protocol(head: bytes) -> str:
+    """Return the protocol of a client that connects to the wrong port, by its first bytes; empty if it is unknown."""
+    return _OTHER_PROTOCOLS.get(head[:4]) or _OTHER_PROTOCOLS.get(head[:2]) or ""
 
 
 class ConnectionManager(Protocol):
@@ -127,22 +134,27 @@ class Connection(asyncio.BufferedProtocol):
         "closed",
         "draining",
         "host",
+        "listener",
         "number",
         "peer",
         "port",
+        "principal",
         "refused_batches",
         "software_name",
         "software_version",
     )
 
-    def __init__(self, manager: ConnectionManager, number: int) -> None:
+    def __init__(self, manager: ConnectionManager, number: int, listener: str = DEFAULT_LISTENER) -> None:
         self._manager = manager
         self._budget = manager.budget
         self._request_bytes_max = manager.request_bytes_max
         self.clock = manager.clock
         self.number = number
+        self.listener = listener
         self.host = ""
         self.port = 0
+        self.principal = ANONYMOUS
+        """Principal of the client, in Kafka's notation: `User:` and its name."""
         self.software_name = self.software_version = UNKNOWN_SOFTWARE
         """Name and version of the client's software, as it sends them (KIP-511)."""
         self.peer: Peer | None = None
@@ -358,8 +370,8 @@ class Connection(asyncio.BufferedProtocol):
             self._prefix = bytes(scratch[start:end])
 
     def _refuse_size(self, size: int) -> None:
-        other = _OTHER_PROTOCOLS.get(_SIZE.pack(size)) or _OTHER_PROTOCOLS.get(_SIZE.pack(size)[:2])
-        if other is not None:
+        other = other_protocol(_SIZE.pack(size))
+        if other:
             self.refuse(f"{other}, but this port expects Kafka's protocol without TLS")
         else:
             self.refuse(f"frame of {size} bytes, allowed are {FRAME_BYTES_MIN} to {self._request_bytes_max}")

@@ -20,6 +20,8 @@ class ClientConnection(Protocol):
     host: str
     """Address of the client, in Kafka's notation."""
     port: int
+    listener: str
+    """Name of the listener that the client has connected to."""
     closed: bool
     draining: bool
     """True if the node is stopping."""
@@ -93,6 +95,11 @@ class Exchange:
     def client_host(self) -> str:
         """Address of the client, in Kafka's notation."""
         return self.connection.host
+
+    @property
+    def listener(self) -> str:
+        """Name of the listener that the client has connected to: answers name the addresses of this listener."""
+        return self.connection.listener
 
     @property
     def peer(self) -> Peer | None:

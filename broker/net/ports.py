@@ -1,18 +1,23 @@
 """Reservation of a node's ports before anything is created, so that a busy port leaves no log and no catalog behind."""
 
 import socket
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack
 from typing import NamedTuple
 
+import structlog
+
 from broker.net.server import bind
-from broker.settings.checks import share_port
+from broker.settings.checks import is_loopback, share_port
+from broker.settings.listeners import Listener, SecurityProtocol
 from broker.settings.model import Settings
 
 
 class ReservedPorts(NamedTuple):
     """Bound sockets that do not listen yet. None: not wanted."""
 
-    clients: socket.socket
+    clients: Sequence[socket.socket]
+    """One for each listener, in the order of the settings."""
     internal: socket.socket | None
     """For other nodes."""
     admin: socket.socket | None
@@ -23,19 +28,39 @@ def reserve_ports(settings: Settings, stack: ExitStack | AsyncExitStack) -> Rese
 
     Raises OSError with a message of one line.
     """
-    listener, admin = settings.listener, settings.admin
-    clients = _reserve("cannot listen on", listener.host, listener.port, stack)
+    admin = settings.admin
+    clients: list[socket.socket] = []
+    for each in settings.listeners:
+        what = f"listener {each.name}: cannot listen on" if settings.listener.listeners else "cannot listen on"
+        bound = _reserve(what, each.host, each.port, stack)
+        for other in clients:
+            _check_distinct(f"listener {each.name}", bound, other, "clients of another listener")
+        clients.append(bound)
     internal = admin_bound = None
     if settings.internal_port is not None:
         internal = _reserve("internal port", settings.internal_host, settings.internal_port, stack)
-        _check_distinct(f"internal port {settings.internal_host}:{settings.internal_port}", internal, clients)
+        for bound in clients:
+            _check_distinct(f"internal port {settings.internal_host}:{settings.internal_port}", internal, bound)
     if admin.enabled:
         name = f"admin port {admin.host}:{admin.port}"
         admin_bound = _reserve("admin port", admin.host, admin.port, stack)
-        _check_distinct(name, admin_bound, clients)
+        for bound in clients:
+            _check_distinct(name, admin_bound, bound)
         if internal is not None:
             _check_distinct(name, admin_bound, internal, "other nodes")
     return ReservedPorts(clients, internal, admin_bound)
+
+
+def warn_if_open(listener: Listener, bound: socket.socket) -> None:
+    """Log a warning if everyone in the network can read and change everything through a listener."""
+    host, port = bound.getsockname()[:2]
+    if listener.protocol is SecurityProtocol.PLAINTEXT and not is_loopback(host):
+        structlog.get_logger("network").warning(
+            "a listener has neither encryption nor authentication, and is not on loopback: whoever reaches it can read "
+            "and change everything",
+            listener=listener.name,
+            address=f"{host}:{port}",
+        )
 
 
 def _check_distinct(name: str, bound: socket.socket, other: socket.socket, served: str = "Kafka clients") -> None:

@@ -8,9 +8,10 @@ are not affected. A connection that holds memory without progress while others w
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 import structlog
 from structlog.typing import FilteringBoundLogger
@@ -21,7 +22,10 @@ from broker.net.connection import LARGE_FRAME_BYTES, SCRATCH_BYTES, Connection
 from broker.net.exchange import Exchange
 from broker.net.slabs import SlabPool
 from broker.net.stalls import STALL_CHECKS, TransferProgress, check_stalls
+from broker.net.tls import Tls
+from broker.net.tls_acceptor import TlsAcceptor
 from broker.settings.client_areas import NetworkSettings
+from broker.settings.listeners import DEFAULT_LISTENER
 from broker.settings.memory import MemorySizes
 from wal.interface import Buffer
 
@@ -56,6 +60,8 @@ class NetworkStats:
     refused_limit: int = 0
     closed_idle: int = 0
     closed_bad_input: int = 0
+    failed_handshakes: int = 0
+    """Clients whose TLS handshake did not succeed."""
     closed_stalled: int = 0
     """Connections closed in mid-frame, or with unread responses, while others waited for memory."""
 
@@ -87,7 +93,7 @@ class Latency:
 
 @dataclass(slots=True)
 class Server:
-    """A listener and its connections. `dispatch` must be set before it listens."""
+    """Listeners and their connections. `dispatch` must be set before it listens."""
 
     settings: NetworkSettings
     memory: MemorySizes
@@ -118,7 +124,11 @@ class Server:
     _paused: dict[Connection, int] = field(default_factory=dict)
     """Connections that are not read, with the number of consecutive checks at which the peer had closed."""
     _peer_check: asyncio.TimerHandle | None = None
-    _listener: asyncio.Server | None = None
+    ports: dict[str, int] = field(default_factory=dict)
+    """Ports of the listeners by their names."""
+    handshakes: int = 0
+    """TLS handshakes under way. They count against the limits as connections do."""
+    _listeners: list[asyncio.Server | TlsAcceptor] = field(default_factory=list)
     _sweep: asyncio.TimerHandle | None = None
     _all_closed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -138,19 +148,34 @@ class Server:
         """Bytes of requests in progress, including reserved bytes that have not arrived."""
         return self.budget.bytes_held
 
-    async def listen(self, bound: socket.socket) -> None:
-        """Accept connections on a socket from `bind`."""
+    async def listen(self, bound: socket.socket, listener: str = DEFAULT_LISTENER) -> None:
+        """Accept connections on a socket from `bind`, as those of a listener of that name."""
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(
-            lambda: Connection(self, self.stats.accepted + self.stats.refused_limit), sock=bound, backlog=BACKLOG
+        self._add(
+            bound,
+            listener,
+            await loop.create_server(
+                lambda: Connection(self, self.next_number(), listener), sock=bound, backlog=BACKLOG
+            ),
         )
-        self._schedule_sweep()
+
+    def listen_tls(
+        self, bound: socket.socket, listener: str, tls: Tls, spawn: Callable[[Coroutine[Any, Any, None]], None]
+    ) -> None:
+        """Accept connections that use TLS. `spawn` runs a handshake as a task."""
+        self._add(bound, listener, TlsAcceptor(self, bound, listener, tls, spawn, backlog=BACKLOG))
+
+    def _add(self, bound: socket.socket, listener: str, accepting: asyncio.Server | TlsAcceptor) -> None:
+        self.ports[listener] = int(bound.getsockname()[1])
+        self._listeners.append(accepting)
+        if self._sweep is None:
+            self._schedule_sweep()
 
     async def stop_accepting(self) -> None:
-        """Close the listener; connections stay open."""
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        """Close the listeners; connections stay open."""
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
         for timer in (self._sweep, self._stall_check, self._peer_check):
             if timer is not None:
                 timer.cancel()
@@ -179,18 +204,46 @@ class Server:
 
     # calls by connections
 
+    def next_number(self) -> int:
+        """Return the number of the next connection."""
+        return self.stats.accepted + self.stats.refused_limit
+
     def connected(self, connection: Connection) -> bool:
         """Register a connection, within the limits."""
-        too_many = len(self.connections) >= self.connections_max
-        if too_many or self._per_host[connection.host] >= self.connections_per_address_max:
-            self.stats.refused_limit += 1
-            limit = "connections_max" if too_many else "connections_per_address_max"
-            self.log.warning("connection refused", client=connection.host, limit=limit, value=getattr(self, limit))
+        if not self._take_place(connection.host):
             return False
         self.stats.accepted += 1
-        self._per_host[connection.host] += 1
         self.connections.add(connection)
         return True
+
+    def begin_handshake(self, host: str) -> bool:
+        """Count a connection against the limits; return False if one refuses it."""
+        if not self._take_place(host):
+            return False
+        self.handshakes += 1
+        return True
+
+    def end_handshake(self, host: str, *, failed: bool = False) -> None:
+        """Count it no longer: it has become a connection, or has failed."""
+        self.handshakes -= 1
+        self.stats.failed_handshakes += failed
+        self._give_place(host)
+
+    def _take_place(self, host: str) -> bool:
+        """Take a place within the limits for an address; return False if there is none."""
+        too_many = len(self.connections) + self.handshakes >= self.connections_max
+        if too_many or self._per_host[host] >= self.connections_per_address_max:
+            self.stats.refused_limit += 1
+            limit = "connections_max" if too_many else "connections_per_address_max"
+            self.log.warning("connection refused", client=host, limit=limit, value=getattr(self, limit))
+            return False
+        self._per_host[host] += 1
+        return True
+
+    def _give_place(self, host: str) -> None:
+        self._per_host[host] -= 1
+        if not self._per_host[host]:
+            del self._per_host[host]
 
     def disconnected(self, connection: Connection, error: Exception | None) -> None:
         """Unregister a connection."""
@@ -198,9 +251,7 @@ class Server:
             return
         self.connections.discard(connection)
         self._paused.pop(connection, None)
-        self._per_host[connection.host] -= 1
-        if not self._per_host[connection.host]:
-            del self._per_host[connection.host]
+        self._give_place(connection.host)
         if not self.connections:
             self._all_closed.set()
         self.log.debug("disconnected", client=connection.host, port=connection.port, error=error and str(error))

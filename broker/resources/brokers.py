@@ -35,7 +35,7 @@ class BrokerResource:
         values = [
             _described(row, synonyms) for row, synonyms in found if len(synonyms) > 1 or row.name not in THROTTLES
         ]
-        for row, value in fixed_configs(node.settings, node.advertised.host, node.advertised.port):
+        for row, value in fixed_configs(node.settings, node.members.own.listeners, node.server.ports):
             default = (row.name, row.default, ConfigSource.DEFAULT_CONFIG)
             own = [] if value == row.default else [(row.name, value, ConfigSource.STATIC_BROKER_CONFIG)]
             values.append(_described(row, [*own, default]))

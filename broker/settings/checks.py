@@ -1,11 +1,13 @@
 """Rules about settings that concern more than one of them."""
 
+import ipaddress
 import re
 from itertools import combinations
 from typing import Final
 
 from broker.settings.errors import SettingsError
 from broker.settings.model import Settings
+from broker.settings.ssl_area import check_ssl
 
 _ENDPOINT: Final = re.compile(r"https?://[^/]", re.IGNORECASE)
 _CATALOG_URL: Final = re.compile(r"(sqlite|postgresql)(\+\w+)?://")
@@ -40,6 +42,7 @@ def check_together(settings: Settings) -> None:
             f"group.session_timeout_max_ms ({group.session_timeout_max_ms})"
         )
     _check_ports(settings)
+    check_ssl(settings.ssl, is_used=settings.uses_tls)
     request_max, held_max = settings.network.request_bytes_max, settings.network.node_bytes_max
     if held_max is not None and request_max > held_max:
         raise SettingsError(
@@ -48,9 +51,13 @@ def check_together(settings: Settings) -> None:
 
 
 def _check_ports(settings: Settings) -> None:
-    """Refuse one address for two of: Kafka clients, other nodes, the admin port."""
-    listener, admin = settings.listener, settings.admin
-    taken = [("listener.port", listener.host, listener.port)]
+    """Refuse one address for two of: listeners for clients, other nodes, the admin port."""
+    admin = settings.admin
+    is_named = bool(settings.listener.listeners)
+    taken = [
+        (f"listener.listeners ({each.name})" if is_named else "listener.port", each.host, each.port)
+        for each in settings.listeners
+    ]
     if settings.internal_port is not None:
         taken.append(("cluster.internal_port", settings.internal_host, settings.internal_port))
     if admin.enabled:
@@ -59,6 +66,14 @@ def _check_ports(settings: Settings) -> None:
         if port and port == other_port and share_port(other_host, host):
             how = f"at the same address ({host})" if host == other_host else f"and {other_host} includes {host}"
             raise SettingsError(f"setting {name}: {port} is also {other}, {how}: change one of them")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only processes of this machine can connect to an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host in _LOOPBACK
 
 
 def share_port(host: str, other: str) -> bool:

@@ -8,7 +8,7 @@ from broker.settings.area import KIB, MIB, Area, Bytes, Port
 
 
 class ListenerSettings(Area):
-    """The address that Kafka clients connect to."""
+    """The addresses that Kafka clients connect to."""
 
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
     port: Port = Field(default=9092, description="Port to listen on; 0: any free port.")
@@ -16,6 +16,31 @@ class ListenerSettings(Area):
         default="", description="Host name announced to clients. Empty: the address to listen on."
     )
     advertised_port: Port = Field(default=0, description="Port announced to clients; 0: the port to listen on.")
+    listeners: str = Field(
+        default="",
+        description=(
+            "Named listeners, each as NAME://HOST:PORT, separated by commas (Kafka: listeners). Without a host: all "
+            "addresses; port 0: any free port. Other nodes and clients know the addresses of a listener by its name. "
+            "Takes the place of `listener.host`, `listener.port` and their advertised forms. Empty: one listener "
+            "PLAINTEXT at these."
+        ),
+    )
+    advertised_listeners: str = Field(
+        default="",
+        description=(
+            "Addresses announced to clients of each listener, as NAME://HOST:PORT, separated by commas (Kafka: "
+            "advertised.listeners). A listener that is not named here announces the address that it listens on; port "
+            "0: the port to listen on."
+        ),
+    )
+    security_protocol_map: str = Field(
+        default="",
+        description=(
+            "Security protocol of each listener, as NAME:PROTOCOL, separated by commas (Kafka: "
+            "listener.security.protocol.map). Protocols are PLAINTEXT and SSL. A listener that bears the name of a "
+            "protocol need not be named here."
+        ),
+    )
     rack: str = Field(default="", description="Rack (or zone) of the node, as reported to clients.")
 
 

@@ -49,7 +49,8 @@ def documentation() -> str:
             setting = Setting(area, name, field)
             text = f"{field.description}{allowed_values(setting)}".replace("|", "\\|")
             default = describe_default(setting)
-            lines.append(f"| `{setting.key}` | `{setting.flag}` | `{setting.env}` | {default} | {text} |")
+            flag = f"`{setting.flag}`" if setting.flag else "none"
+            lines.append(f"| `{setting.key}` | {flag} | `{setting.env}` | {default} | {text} |")
     return "\n".join([*lines, *_memory_documentation(), *_stores_documentation()]) + "\n"
 
 

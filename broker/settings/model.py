@@ -7,7 +7,7 @@ setting's name consists of area and field (`wal.capacity_bytes`, `--wal-capacity
 stores have names that the user chooses: each has a table `[stores.NAME]`, and variables `ANABRANCH_STORE_NAME_FIELD`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +23,8 @@ from broker.settings.client_areas import (
     TopicSettings,
     TransactionSettings,
 )
+from broker.settings.listeners import Listener, SecurityProtocol, listeners_of
+from broker.settings.ssl_area import SslSettings
 from broker.settings.storage_areas import (
     CatalogSettings,
     CompactionArea,
@@ -79,7 +81,7 @@ class ClusterSettings(Area):
         ),
     )
     internal_host: str = Field(
-        default="", description="Address to listen on for other nodes. Empty: the one of the listener."
+        default="", description="Address to listen on for other nodes. Empty: the one of the first listener."
     )
     internal_advertised_host: str = Field(
         default="",
@@ -114,6 +116,7 @@ class Settings(Area):
 
     node: NodeSettings = NodeSettings()
     listener: ListenerSettings = ListenerSettings()
+    ssl: SslSettings = SslSettings()
     network: NetworkSettings = NetworkSettings()
     cluster: ClusterSettings = ClusterSettings()
     wal: WalArea = WalArea()
@@ -152,9 +155,19 @@ class Settings(Area):
         return self.catalog.url or f"sqlite:///{(self.node.data_dir / 'catalog.db').resolve()}"
 
     @property
+    def listeners(self) -> Sequence[Listener]:
+        """Listeners for clients, at least one. Raises SettingsError."""
+        return listeners_of(self.listener)
+
+    @property
+    def uses_tls(self) -> bool:
+        """True if a listener uses TLS. Raises SettingsError."""
+        return any(each.protocol is SecurityProtocol.SSL for each in self.listeners)
+
+    @property
     def internal_host(self) -> str:
-        """Address to listen on for other nodes."""
-        return self.cluster.internal_host or self.listener.host
+        """Address to listen on for other nodes. Raises SettingsError."""
+        return self.cluster.internal_host or self.listeners[0].host
 
     @property
     def internal_port(self) -> int | None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, get_args, get_origin
 
+from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from broker.settings.area import Area
@@ -37,9 +38,14 @@ class Setting:
         return self.name if self.area in _PLAIN_AREAS else f"{self.area}_{self.name}"
 
     @property
+    def is_secret(self) -> bool:
+        """True for a setting that has no flag, because any user of the machine can read a command line."""
+        return SecretStr in (self.field.annotation, *get_args(self.field.annotation))
+
+    @property
     def flag(self) -> str:
-        """Command line flag."""
-        return "--" + self.outside_name.replace("_", "-")
+        """Command line flag; empty for a secret."""
+        return "" if self.is_secret else "--" + self.outside_name.replace("_", "-")
 
     @property
     def env(self) -> str:

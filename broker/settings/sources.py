@@ -70,7 +70,7 @@ def load(
         elif setting.name in from_file.get(setting.area, {}):
             found = (f"{config_file}", from_file[setting.area][setting.name])
         if found is not None:
-            origins[setting.area, setting.name] = found
+            origins[setting.area, setting.name] = (found[0], "[hidden]") if setting.is_secret else found
             values.setdefault(setting.area, {})[setting.name] = found[1]
     tables = _store_tables(from_file.get(STORES, {}), environment, (flags or {}).get(STORES), config_file)
     for store, fields in tables.items():

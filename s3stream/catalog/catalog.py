@@ -27,6 +27,7 @@ from s3stream.catalog.database import Database
 from s3stream.catalog.manifest_state import CatalogState
 from s3stream.catalog.restore import Advance, CatalogContents, advance, restore
 from s3stream.catalog.values import (
+    DEFAULT_LISTENER,
     UNKNOWN_HOLDER,
     CatalogChanges,
     CompactionCommit,
@@ -37,6 +38,7 @@ from s3stream.catalog.values import (
     NodeBeat,
     NodeHolder,
     NodeInfo,
+    NodeListener,
     OpenStream,
     Pulse,
     StreamTransfer,
@@ -145,14 +147,16 @@ class Catalog:
         after_epoch: int | None = None,
         rack: str = "",
         internal: tuple[str, int] = ("", 0),
+        listeners: Sequence[NodeListener] = (),
     ) -> NodeInfo:
         """Claim a node id: its epoch grows by one, and every writer with an older one is fenced.
 
         With `after_epoch` the claim succeeds only if that is still the node's last epoch (0: never registered), so that
         one of several processes that found the id free gets it. Raises NodeFenced for the others. `internal` is the
-        address for other nodes.
+        address for other nodes. Without `listeners` the node has one, of the default name, at `host` and `port`.
         """
-        node = NodeInfo(node_id, 0, host, port, now_ms + lease_ms, lease_ms, holder, rack, *internal)
+        named = tuple(listeners) or (NodeListener(DEFAULT_LISTENER, host, port),)
+        node = NodeInfo(node_id, 0, host, port, now_ms + lease_ms, lease_ms, holder, rack, *internal, listeners=named)
         return await self._change(lambda c: nodes.register_node(c, node, after_epoch))
 
     async def beat(self, node_id: int, node_epoch: int, *, now_ms: int, lease_ms: int, due_ms: int = 0) -> Pulse:

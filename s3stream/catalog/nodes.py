@@ -3,6 +3,7 @@
 Each function is the body of one transaction.
 """
 
+import json
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from s3stream.catalog.rows import CHANGE, ENDED, check_node, next_change
 from s3stream.catalog.schema import cluster, counters, nodes, streams, wals
 from s3stream.catalog.takeover import end_recovery, give_leadership
 from s3stream.catalog.topics import NOBODY
-from s3stream.catalog.values import NodeBeat, NodeHolder, NodeInfo, Pulse, Takeover, WalInfo, WalState
+from s3stream.catalog.values import NodeBeat, NodeHolder, NodeInfo, NodeListener, Pulse, Takeover, WalInfo, WalState
 from s3stream.errors import CatalogError, NodeFenced, NotFound
 
 REMOVED_MAX: Final = -1
@@ -37,6 +38,7 @@ _NODE_COLUMNS: Final = (
     nodes.c.internal_host,
     nodes.c.internal_port,
     nodes.c.draining,
+    nodes.c.listeners,
 )
 _WAL_COLUMNS: Final = (
     wals.c.wal_id,
@@ -123,6 +125,7 @@ def register_node(connection: Connection, wanted: NodeInfo, after_epoch: int | N
         "beat": 0,
         "beat_ms": wanted.lease_ms // 3,
         "draining": 0,
+        "listeners": json.dumps(wanted.listeners),
     }
     change = next_change(connection)
     end_recovery(connection, wanted.node_id, change)
@@ -215,11 +218,20 @@ def observe_node(connection: Connection, node_id: int) -> tuple[NodeInfo, NodeBe
 
 def _to_node(row: Row[*tuple[Any, ...]]) -> NodeInfo:
     node_id, epoch, host, port, lease_until_ms, lease_ms, host_name, pid, lock_id, *place = row
-    rack, internal_host, internal_port, draining = place
-    holder = NodeHolder(host_name, pid, lock_id)
-    internal = (internal_host, internal_port)
+    rack, internal_host, internal_port, draining, listeners = place
     return NodeInfo(
-        node_id, epoch, host, port, lease_until_ms, lease_ms, holder, rack, *internal, draining=bool(draining)
+        node_id,
+        epoch,
+        host,
+        port,
+        lease_until_ms,
+        lease_ms,
+        NodeHolder(host_name, pid, lock_id),
+        rack,
+        internal_host,
+        internal_port,
+        draining=bool(draining),
+        listeners=tuple(NodeListener(*each) for each in json.loads(listeners or "[]")),
     )
 
 

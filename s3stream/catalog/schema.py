@@ -60,6 +60,7 @@ nodes = Table(
     Column("internal_port", Integer),
     Column("draining", Integer),  # 1: it gets no partitions; until its next start
     Column("beat_ms", BigInteger),  # within which the next beat is due; 0: unknown
+    Column("listeners", Text),  # a JSON array of [name, host, port]: addresses for clients; empty: it never registered
 )
 
 wals = Table(
@@ -324,6 +325,10 @@ MIGRATIONS: Final[Sequence[tuple[int, Sequence[str]]]] = (
                 reason INTEGER NOT NULL, asked_ms BIGINT NOT NULL, failure TEXT NOT NULL)""",
             "ALTER TABLE nodes ADD COLUMN draining INTEGER NOT NULL DEFAULT 0",
             "ALTER TABLE nodes ADD COLUMN beat_ms BIGINT NOT NULL DEFAULT 0",
+            "ALTER TABLE nodes ADD COLUMN listeners TEXT NOT NULL DEFAULT ''",
+            # Until now a node had one listener. The characters of a host's name need no escapes in JSON.
+            """UPDATE nodes SET listeners = '[["PLAINTEXT", "' || host || '", ' || CAST(port AS TEXT) || ']]'
+                WHERE host <> ''""",
             "ALTER TABLE streams ADD COLUMN preferred BIGINT NOT NULL DEFAULT -1",
             "UPDATE streams SET preferred = leader",
         ),

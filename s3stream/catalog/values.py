@@ -6,6 +6,7 @@ Times are ms since 1970 and are always passed in; `delete_after_ms` and `deadlin
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from typing import NamedTuple
 
 from s3stream.model import NewObject, StreamInfo, StreamOwner
 
@@ -23,6 +24,18 @@ class NodeHolder:
 
 
 UNKNOWN_HOLDER = NodeHolder()
+
+
+class NodeListener(NamedTuple):
+    """A named address at which a node serves clients."""
+
+    name: str
+    host: str
+    port: int
+
+
+DEFAULT_LISTENER = "PLAINTEXT"
+"""Name of the listener of a node that names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +57,8 @@ class NodeInfo:
     internal_port: int = 0
     draining: bool = False
     """True: it gets no partitions, until its next start or until the drain is cancelled."""
+    listeners: tuple[NodeListener, ...] = ()
+    """Addresses that clients connect to; `host` and `port` are those of the first one."""
 
 
 @dataclass(frozen=True, slots=True)

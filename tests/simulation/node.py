@@ -197,10 +197,10 @@ class SimNode:
 
     def _reserve_ports(self, settings: Settings, _stack: object) -> ReservedPorts:
         network = self.world.network
-        clients = Port(network, settings.listener.host, settings.listener.port)
+        clients = Port(network, settings.listeners[0].host, settings.listeners[0].port)
         port = settings.internal_port
         return ReservedPorts(
-            cast("socket.socket", clients),
+            [cast("socket.socket", clients)],
             None if port is None else cast("socket.socket", Port(network, settings.internal_host, port)),
             None,
         )

@@ -61,9 +61,7 @@ class LinkedNode:
 
     def __init__(self, nodes: "LinkedNodes", node_id: int, epoch: int, secret: bytes) -> None:
         self._nodes = nodes
-        self.member = Member(
-            node_id, epoch, "client", 9092, internal_host=f"node-{node_id}", internal_port=7000 + epoch
-        )
+        self.member = Member(node_id, epoch, (), internal_host=f"node-{node_id}", internal_port=7000 + epoch)
         self.members = Members(self.member)
         self.tasks: set[asyncio.Task[None]] = set()
         self.attempts = 0

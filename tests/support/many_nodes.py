@@ -16,7 +16,7 @@ from broker.cluster.members import Member, Members
 from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from broker.node import Node
 from broker.topics.topic import Topic
-from s3stream.catalog.values import NewTopic
+from s3stream.catalog.values import NewTopic, NodeListener
 from s3stream.model import StreamOwner
 from tests.support.catalog_node import CLUSTER, HOUR_MS, opened_catalog, topic_id_of
 from tests.support.node import running_node, settings_for
@@ -27,8 +27,8 @@ OWN_ID: Final = 2
 DEAD_ID: Final = 4
 LEADERS: Final = (OWN_ID, 3, 1, DEAD_ID, 3)
 """Leaders of the partitions."""
-FIRST: Final = Member(1, 11, "first", 9001, "a")
-THIRD: Final = Member(3, 33, "third", 9003)
+FIRST: Final = Member(1, 11, (NodeListener("PLAINTEXT", "first", 9001),), "a")
+THIRD: Final = Member(3, 33, (NodeListener("PLAINTEXT", "third", 9003),))
 TOPICS: Final = ("t", OFFSETS_TOPIC, TRANSACTION_TOPIC)
 
 

@@ -1,6 +1,7 @@
 """A client that sends exactly the requests or bytes that a test gives it, and decodes the responses."""
 
 import asyncio
+import ssl
 import struct
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -140,16 +141,18 @@ def produce_request(
 
 
 @asynccontextmanager
-async def raw_client(bootstrap: str, client_id: str = "raw") -> AsyncIterator[RawClient]:
-    """Connect, and close at the end."""
-    client = await connect(bootstrap, client_id)
+async def raw_client(
+    bootstrap: str, client_id: str = "raw", *, context: ssl.SSLContext | None = None
+) -> AsyncIterator[RawClient]:
+    """Connect, with TLS if there is a context, and close at the end."""
+    client = await connect(bootstrap, client_id, context=context)
     try:
         yield client
     finally:
         await client.close()
 
 
-async def connect(bootstrap: str, client_id: str = "raw") -> RawClient:
-    """Connect; the caller closes or aborts."""
+async def connect(bootstrap: str, client_id: str = "raw", *, context: ssl.SSLContext | None = None) -> RawClient:
+    """Connect, with TLS if there is a context; the caller closes or aborts."""
     host, port = bootstrap.rsplit(":", 1)
-    return RawClient(*await asyncio.open_connection(host, int(port)), client_id)
+    return RawClient(*await asyncio.open_connection(host, int(port), ssl=context), client_id)

@@ -271,7 +271,7 @@ async def test_a_node_that_lets_nobody_through_is_given_up_in_time(nodes: Linked
 async def test_nodes_that_are_unknown_or_take_no_connections_are_unavailable(nodes: LinkedNodes) -> None:
     first = await nodes.start(1)
     assert await failure(first.ask(2)) == "node 2 is not known to live"
-    first.members.update([Member(2, 1, "client", 9092)])
+    first.members.update([Member(2, 1, ())])
     assert "set its cluster.internal_port" in await failure(first.ask(2))
     first.links.close()
     assert await failure(first.ask(2)) == "this node is stopping"
@@ -321,7 +321,7 @@ async def with_impostor(nodes: LinkedNodes, reply: Callable[[int, bytes], list[B
     """Start node 1, for which an impostor answers as node 2."""
     first = await nodes.start(1)
     Port(nodes.network, "node-2", 7001).listen(lambda: Impostor(reply))
-    first.members.update([Member(2, 1, "client", 9092, internal_host="node-2", internal_port=7001)])
+    first.members.update([Member(2, 1, (), internal_host="node-2", internal_port=7001)])
     return first
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from broker.cluster.liveness import DEAD_AFTER_S, LISTED_FOR_S, RECONNECTION_S, Liveness, Silence
 from broker.cluster.members import Member, Members
-from s3stream.catalog.values import NodeBeat
+from s3stream.catalog.values import NodeBeat, NodeListener
 
 OWN, OTHER = 1, 2
 
@@ -147,7 +147,7 @@ def test_a_node_that_was_never_seen_alive_is_not_listed() -> None:
 
 
 def member(node_id: int, *, port: int = 9092) -> Member:
-    return Member(node_id, 1, "h", port)
+    return Member(node_id, 1, (NodeListener("PLAINTEXT", "h", port),))
 
 
 def test_this_node_is_always_a_member_and_the_lowest_id_is_the_controller() -> None:

@@ -140,7 +140,7 @@ async def test_a_node_that_stops_or_starts_is_seen_by_all(tmp_path: Path, catalo
                 await eventually(lambda node=node: node.members.get(3) is not None)
                 found = node.members.get(3)
                 assert found is not None
-                assert (found.host, found.port) == (third.advertised.host, third.advertised.port)
+                assert found.listeners == (third.advertised,)
                 assert found.rack == "r"
             await eventually(lambda: [each.node_id for each in third.members.living()] == [1, 2, 3])
         for node in nodes:

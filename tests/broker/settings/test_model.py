@@ -177,7 +177,21 @@ def test_help_lists_every_flag() -> None:
     shown = CliRunner().invoke(serve, ["--help"], terminal_width=200)
     assert shown.exit_code == 0
     for setting in all_settings():
-        assert f"{setting.flag} " in shown.output
+        if setting.flag:
+            assert f"{setting.flag} " in shown.output
+
+
+def test_a_secret_has_no_flag_and_is_not_shown(tmp_path: Path) -> None:
+    (secret,) = [setting for setting in all_settings() if setting.is_secret]
+    assert (secret.key, secret.flag) == ("ssl.key_password", "")
+    settings = load({}, {secret.env: "marked"})
+    assert settings.ssl.key_password is not None
+    assert settings.ssl.key_password.get_secret_value() == "marked"
+    assert "marked" not in repr(settings) + str(settings.model_dump())
+    file = tmp_path / "node.toml"
+    file.write_text('[ssl]\nkey_password = ["marked"]\n')
+    with pytest.raises(SettingsError, match=r"setting ssl.key_password from .*: '\[hidden\]' is not allowed: "):
+        load({}, {}, file)
 
 
 def test_the_documentation_is_the_models() -> None:

@@ -17,6 +17,7 @@ from s3stream.catalog import migration as migration_module
 from s3stream.catalog import objects
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.database import Database
+from s3stream.catalog.nodes import list_nodes
 from s3stream.catalog.rows import find_objects, find_streams
 from s3stream.catalog.schema import METADATA, MIGRATIONS
 from s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable
@@ -544,4 +545,6 @@ async def test_schema_9_prefers_the_leaders_of_before(url: str, monkeypatch: pyt
     query = text("SELECT leader, preferred FROM streams ORDER BY leader")
     assert (await database.read(lambda c: c.execute(query).all())) == [(1, 1), (2, 2)]
     assert (await database.read(lambda c: c.execute(text("SELECT draining FROM nodes")).scalars().all())) == [0]
+    (known,) = await database.read(list_nodes)
+    assert known.listeners == (("PLAINTEXT", "h", 1),)
     await database.close()

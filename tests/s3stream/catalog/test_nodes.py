@@ -15,7 +15,7 @@ from s3stream.catalog import migration as migration_module
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.database import Database
 from s3stream.catalog.schema import MIGRATIONS
-from s3stream.catalog.values import NodeHolder, NodeInfo, WalState
+from s3stream.catalog.values import NodeHolder, NodeInfo, NodeListener, WalState
 from s3stream.errors import CatalogError, NodeFenced, NodeInUse, NotFound
 from s3stream.model import StreamOwner
 from tests.support.catalog_node import NODE_ID, NOW, WAL_ID, MetadataNode
@@ -66,7 +66,8 @@ async def test_a_catalog_of_schema_3_keeps_its_nodes_and_takes_an_id(url: str, m
     assert not await catalog.is_blank()
     await catalog.open(cluster="c", new_id=ID)
     assert catalog.identity() == ID
-    assert await catalog.get_node(1) == NodeInfo(1, 5, "h", 9092, 700)
+    listeners = (NodeListener("PLAINTEXT", "h", 9092),)
+    assert await catalog.get_node(1) == NodeInfo(1, 5, "h", 9092, 700, listeners=listeners)
     assert await catalog.list_wals(1) == []
     registered = await catalog.register_node(1, "h", 9092, now_ms=NOW, lease_ms=10, holder=ONE, after_epoch=5)
     assert registered.epoch == 6
@@ -289,3 +290,12 @@ async def test_manifests_are_numbered_above_all_before(catalog: Catalog) -> None
     assert await catalog.next_manifest(7) == 8
     assert await catalog.next_manifest(0) == 9
     assert await catalog.last_manifest() == 9
+
+
+async def test_a_node_has_named_listeners(catalog: Catalog) -> None:
+    named = (NodeListener("INSIDE", "a", 1), NodeListener("OUTSIDE", "::1", 2))
+    await catalog.register_node(1, "a", 1, now_ms=NOW, lease_ms=10_000, listeners=named)
+    await catalog.register_node(2, "b", 3, now_ms=NOW, lease_ms=10_000)
+    assert [node.listeners for node in await catalog.list_nodes()] == [named, (("PLAINTEXT", "b", 3),)]
+    await catalog.register_node(1, "c", 4, now_ms=NOW, lease_ms=10_000)
+    assert [node.listeners[0] for node in await catalog.list_nodes()] == [("PLAINTEXT", "c", 4), ("PLAINTEXT", "b", 3)]
