@@ -385,7 +385,7 @@ def _make_node(
         own=(info.node_id, info.epoch),
         new_leaders=topics.new_leaders,
         left_any=topics.names_node,
-        reaches=lambda node: peers.reaches(member_of(node)),
+        reaches=lambda node: _reaches(links, node),
         spawn=tasks.spawn,
     )
     node = Node(
@@ -466,6 +466,11 @@ def _make_node(
     node.limit_connections()
     broker_configs.watch(node.limit_connections)
     return node
+
+
+async def _reaches(links: Links | None, node: NodeInfo) -> bool:
+    """Return whether another node answers this one, whatever the catalog says of it."""
+    return links is not None and await links.reaches(member_of(node))
 
 
 def _make_links(opened: _OpenStorage, members: Members, tasks: NodeTasks) -> Links | None:

@@ -2,8 +2,6 @@
 
 from typing import Any, Protocol
 
-from broker.cluster.members import Member
-
 
 class PeerUnavailable(Exception):
     """A node did not answer. The request may have taken effect."""
@@ -19,17 +17,9 @@ class Peers(Protocol):
         """
         ...
 
-    async def reaches(self, member: Member) -> bool:
-        """Return whether a node that is not known to live answers at its internal port."""
-        ...
-
 
 class NoPeers:
     """Peers of a node that is alone."""
-
-    async def reaches(self, member: Member) -> bool:  # noqa: ARG002
-        """Return False."""
-        return False
 
     async def call(self, node_id: int, request: Any, version: int) -> Any:  # noqa: ARG002
         """Raise PeerUnavailable."""
