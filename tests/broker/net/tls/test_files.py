@@ -1,10 +1,12 @@
 """Files of TLS: what is wrong with them is one line, and changed files are read when they have settled."""
 
 import shutil
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 from structlog.testing import capture_logs
 
 from broker.membership.environment import wall_ms
@@ -49,6 +51,15 @@ def wrong_password(authority: Authority) -> SslSettings:
 def no_password_file(authority: Authority) -> SslSettings:
     issued = authority.issue("node", password="right")
     return area(certificate_file=issued.both, key_password_file=authority.folder / "none")
+
+
+def of_an_unknown_version(authority: Authority) -> SslSettings:
+    issued = authority.issue("node")
+    encoded = issued.parsed.public_bytes(Encoding.DER)
+    version_3, version_8 = b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x07"
+    assert version_3 in encoded
+    issued.certificate.write_text(ssl.DER_cert_to_PEM_cert(encoded.replace(version_3, version_8, 1)))
+    return area(certificate_file=issued.certificate, key_file=issued.key)
 
 
 def expired(authority: Authority) -> SslSettings:
@@ -107,6 +118,7 @@ def old_list(authority: Authority) -> SslSettings:
         ),
         (wrong_password, "setting ssl.key_file: {ca}/node.key: the password does not open the private key"),
         (no_password_file, "setting ssl.key_password_file: {ca}/none: No such file or directory"),
+        (of_an_unknown_version, "a file of the settings in [ssl] has content that is not supported: 7 is not a valid"),
         (expired, "setting ssl.certificate_file: {ca}/node.both.pem: the certificate of 'CN=node' expired at 20"),
         (not_yet_valid, "setting ssl.certificate_file: {ca}/node.both.pem: the certificate of 'CN=node' is not valid"),
         (no_authority, "setting ssl.ca_file: {ca}/node.key: there is no valid certificate in PEM format in this file"),
