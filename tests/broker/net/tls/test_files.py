@@ -4,12 +4,15 @@ import shutil
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 from structlog.testing import capture_logs
 
 from broker.membership.environment import wall_ms
+from broker.net.principals import NoMatchingRule
 from broker.net.tls import Tls, TlsError, load
 from broker.settings.ssl_area import SslSettings
 from tests.support.certificates import Authority
@@ -194,3 +197,10 @@ def test_a_node_refuses_to_start_with_one_line(tmp_path: Path, authority: Author
     refused = NodeProcess(tmp_path, **settings).refusal()
     assert refused.startswith(f"anabranch: setting ssl.certificate_file: {issued.both}: the certificate of 'CN=node'")
     assert not (tmp_path / "data" / "wal").exists()
+
+
+def test_a_client_certificate_that_cannot_be_read_has_no_principal(authority: Authority) -> None:
+    tls = Tls(with_clients(authority), wall_ms)
+    shown = cast("ssl.SSLObject", SimpleNamespace(getpeercert=lambda *, binary_form: b"\x30\x03\x02\x01\x01"))
+    with pytest.raises(NoMatchingRule, match="the name of the client's certificate cannot be read: "):
+        tls.principal_of(shown)
