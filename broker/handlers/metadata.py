@@ -39,13 +39,17 @@ class _Asked(NamedTuple):
     """By node id: the listed nodes that have the client's listener, and their addresses there."""
 
 
+def _asked(node: Node, request: MetadataRequest, exchange: Exchange) -> _Asked:
+    told = addresses(node.members.listed(), exchange.listener)
+    return _Asked(node, request, exchange.api_version, {member.node_id: (member, address) for member, address in told})
+
+
 def handle(
     node: Node, request: MetadataRequest, exchange: Exchange
 ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
     """Answer at once, or with a coroutine if a topic has to be created."""
     version = exchange.api_version
-    addressed = addresses(node.members.listed(), exchange.listener)
-    asked = _Asked(node, request, version, {member.node_id: (member, address) for member, address in addressed})
+    asked = _asked(node, request, exchange)
     if request.topics is None or (version == 0 and not request.topics):
         return _respond(asked, [_topic(asked, topic) for topic in node.topics])
     if version < IDS_SINCE and any(
@@ -62,7 +66,7 @@ def handle(
         and not node.topics.is_being_removed(requested.name)  # its deletion must not seem to have failed
     ]
     if missing and request.allow_auto_topic_creation and node.broker_configs.is_on(AUTO_CREATE):
-        return _create_and_respond(asked, requested_topics, missing)
+        return _create_and_respond(node, request, exchange, requested_topics, missing)
     return _respond(asked, [_lookup(asked, requested) for requested in requested_topics])
 
 
@@ -78,17 +82,22 @@ def _refuse(request: MetadataRequest) -> MetadataResponse:
 
 
 async def _create_and_respond(
-    asked: _Asked, requested_topics: Sequence[MetadataRequestTopic], missing: Sequence[str]
+    node: Node,
+    request: MetadataRequest,
+    exchange: Exchange,
+    requested_topics: Sequence[MetadataRequestTopic],
+    missing: Sequence[str],
 ) -> MetadataResponse:
     refused: dict[str, ErrorCode] = {}
     for name in missing:
         try:
-            await _create(asked.node, name)
+            await _create(node, name)
         except KafkaError as error:
             refused[name] = error.code
         except StorageError:
             refused[name] = ErrorCode.LEADER_NOT_AVAILABLE
     topics = []
+    asked = _asked(node, request, exchange)
     for requested in requested_topics:
         name = requested.name or ""
         if name in refused:

@@ -29,6 +29,8 @@ certificate may be replaced one after the other."""
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 _CRL: Final = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
+_UNREADABLE: Final = (UnsupportedAlgorithm, x509.InvalidVersion, ValueError, TypeError)
+"""Errors of the parser of certificates."""
 _Signature = Sequence[tuple[int, int, int] | None]
 """Inode, size and time of the last change of each file; None: it cannot be read."""
 
@@ -83,10 +85,9 @@ class Tls:
         if encoded is None:
             return ANONYMOUS
         try:
-            subject = x509.load_der_x509_certificate(encoded).subject
-        except ValueError as error:
+            return self._rules.principal(x509.load_der_x509_certificate(encoded).subject)
+        except _UNREADABLE as error:
             raise NoMatchingRule(f"the name of the client's certificate cannot be read: {error}") from None
-        return self._rules.principal(subject)
 
     async def run(self) -> None:
         """Read the files again when they have changed, until cancelled."""
@@ -124,6 +125,14 @@ def _signature_of(path: Path) -> tuple[int, int, int] | None:
 
 def load(area: SslSettings, now_ms: int) -> TlsFiles:
     """Read all files, and check that they belong together and are valid at `now_ms`. Raises TlsError."""
+    try:
+        return _load(area, now_ms)
+    except _UNREADABLE as error:
+        raise TlsError(f"a file of the settings in [ssl] has content that is not supported: {error}") from None
+
+
+def _load(area: SslSettings, now_ms: int) -> TlsFiles:
+    """Read and check the files. Raises TlsError, and what the parser raises for content that it does not support."""
     assert area.certificate_file is not None, "checked with the settings"
     key_file = area.key_file or area.certificate_file
     password = _password(area)
@@ -207,8 +216,6 @@ def _check_key(area: SslSettings, path: Path, password: bytes | None, certificat
         )
     try:
         key = load_pem_private_key(content, password if is_encrypted else None)
-    except UnsupportedAlgorithm as error:
-        raise TlsError(f"setting {setting}: {path}: the private key cannot be used: {error}") from None
     except (TypeError, ValueError):
         if is_encrypted:
             raise TlsError(f"setting {setting}: {path}: the password does not open the private key") from None

@@ -1,13 +1,18 @@
 """Files of TLS: what is wrong with them is one line, and changed files are read when they have settled."""
 
 import shutil
+import ssl
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 from structlog.testing import capture_logs
 
 from broker.membership.environment import wall_ms
+from broker.net.principals import NoMatchingRule
 from broker.net.tls import Tls, TlsError, load
 from broker.settings.ssl_area import SslSettings
 from tests.support.certificates import Authority
@@ -49,6 +54,15 @@ def wrong_password(authority: Authority) -> SslSettings:
 def no_password_file(authority: Authority) -> SslSettings:
     issued = authority.issue("node", password="right")
     return area(certificate_file=issued.both, key_password_file=authority.folder / "none")
+
+
+def of_an_unknown_version(authority: Authority) -> SslSettings:
+    issued = authority.issue("node")
+    encoded = issued.parsed.public_bytes(Encoding.DER)
+    version_3, version_8 = b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x07"
+    assert version_3 in encoded
+    issued.certificate.write_text(ssl.DER_cert_to_PEM_cert(encoded.replace(version_3, version_8, 1)))
+    return area(certificate_file=issued.certificate, key_file=issued.key)
 
 
 def expired(authority: Authority) -> SslSettings:
@@ -107,6 +121,7 @@ def old_list(authority: Authority) -> SslSettings:
         ),
         (wrong_password, "setting ssl.key_file: {ca}/node.key: the password does not open the private key"),
         (no_password_file, "setting ssl.key_password_file: {ca}/none: No such file or directory"),
+        (of_an_unknown_version, "a file of the settings in [ssl] has content that is not supported: 7 is not a valid"),
         (expired, "setting ssl.certificate_file: {ca}/node.both.pem: the certificate of 'CN=node' expired at 20"),
         (not_yet_valid, "setting ssl.certificate_file: {ca}/node.both.pem: the certificate of 'CN=node' is not valid"),
         (no_authority, "setting ssl.ca_file: {ca}/node.key: there is no valid certificate in PEM format in this file"),
@@ -182,3 +197,10 @@ def test_a_node_refuses_to_start_with_one_line(tmp_path: Path, authority: Author
     refused = NodeProcess(tmp_path, **settings).refusal()
     assert refused.startswith(f"anabranch: setting ssl.certificate_file: {issued.both}: the certificate of 'CN=node'")
     assert not (tmp_path / "data" / "wal").exists()
+
+
+def test_a_client_certificate_that_cannot_be_read_has_no_principal(authority: Authority) -> None:
+    tls = Tls(with_clients(authority), wall_ms)
+    shown = cast("ssl.SSLObject", SimpleNamespace(getpeercert=lambda *, binary_form: b"\x30\x03\x02\x01\x01"))
+    with pytest.raises(NoMatchingRule, match="the name of the client's certificate cannot be read: "):
+        tls.principal_of(shown)

@@ -310,6 +310,20 @@ async def test_handshakes_count_against_the_limits_of_connections(
 # the wire path
 
 
+async def test_a_client_that_sends_no_frames_after_its_handshake_is_closed(
+    tmp_path: Path, authority: Authority
+) -> None:
+    with capture_logs() as logs:
+        async with tls_node(tmp_path, authority) as node:
+            async with raw_client(address(node), context=authority.client_context()) as client:
+                client.send_bytes(b"\xff\xff\xff\xff" + bytes(100_000))
+                assert await client.closed()
+            await until(lambda: not node.server.connections)
+            assert node.server.bytes_held == 0
+    (reason,) = reasons(logs, "connection closed")
+    assert reason.startswith("frame of -1 bytes, allowed are 8 to ")
+
+
 async def fill(client: RawClient, megabytes: int) -> None:
     await client.call(ASK, 9)
     for _ in range(megabytes):
