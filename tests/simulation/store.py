@@ -22,6 +22,8 @@ from wal.interface import Buffer
 CALL_S = (0.002, 0.03)
 TAIL_SHARE = 0.02
 TAIL_S = (0.2, 3.0)
+TIMEOUT_S = 30.0
+"""Longest time of a call on its way: a client of a real store gives up."""
 
 
 @dataclass(slots=True)
@@ -112,7 +114,10 @@ class Way:
         """Spend the time of a call on its way there. Raises StoreError if it is refused."""
         faults, random = self.disk.faults, self.disk.random
         tail = random.random() < TAIL_SHARE
-        await asyncio.sleep(random.uniform(*(TAIL_S if tail else CALL_S)) * faults.slow)
+        delay_s = random.uniform(*(TAIL_S if tail else CALL_S)) * faults.slow
+        await asyncio.sleep(min(delay_s, TIMEOUT_S))
+        if delay_s > TIMEOUT_S:
+            raise StoreError(f"{self.disk.objects.name}:{key}: simulated: {call} timed out")
         if self.disk.faults.away or self.is_cut():
             await asyncio.sleep(random.uniform(0.5, 10.0))
         if self.disk.faults.away or self.is_cut() or random.random() < faults.refused:
