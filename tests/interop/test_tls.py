@@ -243,6 +243,7 @@ def test_librdkafka_is_refused_with_one_line(node: TlsNode, tmp_path: Path, wron
     before = len(node.process.events("TLS handshake failed"))
     with pytest.raises(KafkaException):
         AdminClient(settings).list_topics(timeout=3)
+    wait_until(lambda: len(node.process.events("TLS handshake failed")) > before, "the node says why")
     lines = node.process.events("TLS handshake failed")[before:]
     assert {line["reason"] for line in lines} == {expected}
 
@@ -253,6 +254,7 @@ async def test_aiokafka_without_tls_is_refused_with_one_line(node: TlsNode, capl
     with caplog.at_level(logging.CRITICAL), pytest.raises(KafkaConnectionError):
         await producer.start()
     await producer.stop()
+    wait_until(lambda: len(node.process.events("TLS handshake failed")) > before, "the node says why")
     lines = node.process.events("TLS handshake failed")[before:]
     assert {line["reason"] for line in lines} == {"a client that does not use TLS, but this listener expects TLS"}
 

@@ -43,7 +43,8 @@ CLUSTER: Sequence[Planted] = (
         [
             Edit(
                 "broker.cluster.liveness",
-                "            elif broken:\n                before.since_s = now_s\n",
+                "            elif pause_s >= DEAD_AFTER_S / 2:\n"
+                "                before.since_s = now_s + (RECONNECTION_S if pause_s >= DEAD_AFTER_S else 0.0)\n",
                 "",
             )
         ],
