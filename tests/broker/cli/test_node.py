@@ -39,7 +39,7 @@ def test_a_dead_node_is_shown_its_log_given_up_and_the_node_removed(tmp_path: Pa
     first, second = nodes_of_a_cluster(tmp_path, 2, wal_takeover="none")
     with first, second:
         create_topic(first)
-        wait_until(lambda: states(second) == {1: "UP", 2: "UP"}, "both are up")
+        wait_until(lambda: states(first) == states(second) == {1: "UP", 2: "UP"}, "both are up")
         assert "every partition has a leader" in run(cluster, "status", *asked(second)).output
         assert status(second)[0] == 0
         refused = run(node, "fail", "1", "--yes", *asked(second))
@@ -73,7 +73,7 @@ def test_a_node_is_declared_dead_while_it_lives(tmp_path: Path) -> None:
     first, second = nodes_of_a_cluster(tmp_path, 2, wal_kind="object")
     with first, second:
         create_topic(first)
-        wait_until(lambda: states(second) == {1: "UP", 2: "UP"}, "both are up")
+        wait_until(lambda: states(first) == states(second) == {1: "UP", 2: "UP"}, "both are up")
         assert run(node, "fail", "1", *asked(second), answer="n\n").exit_code == 1
         failed = run(node, "fail", "1", *asked(second), answer="y\n")
         assert failed.exit_code == 0, failed.output
@@ -88,7 +88,7 @@ def test_a_stopped_cluster_is_described_from_its_catalog(tmp_path: Path) -> None
     where = ["--catalog-url", str(first.settings["catalog_url"])]
     with first, second:
         create_topic(first)
-        wait_until(lambda: states(second) == {1: "UP", 2: "UP"}, "both are up")
+        wait_until(lambda: states(first) == states(second) == {1: "UP", 2: "UP"}, "both are up")
         assert first.terminate() == 0
         wait_until(lambda: states(second) == {1: "LEFT", 2: "UP"}, "the first one has left")
         assert second.terminate() == 0
