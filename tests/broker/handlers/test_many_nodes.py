@@ -144,6 +144,8 @@ async def test_a_dead_leader_is_named_by_nobody_while_no_other_node_can_open_its
 
 async def test_a_node_that_stopped_is_still_listed_for_a_while(tmp_path: Path) -> None:
     async with running_nodes(tmp_path, 2) as (first, second):
+        assert second.internal is not None
+        await second.internal.stop_accepting()  # as long as it answers, it is only cut off from the catalog
         await second.lease.stop()
         await until(lambda: first.members.get(2) is None, timeout_s=60, pause_s=0.01)
         async with raw_client(first.bootstrap) as client:
