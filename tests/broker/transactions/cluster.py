@@ -25,6 +25,7 @@ from broker.partitions.partition import Partition
 from broker.partitions.producers import Producer
 from broker.partitions.record_work import RecordWork
 from broker.settings.client_areas import GroupSettings, TransactionSettings
+from broker.settings.listeners import DEFAULT_LISTENER
 from broker.topics.manager import TopicManager
 from broker.topics.topic import Topic
 from broker.topics.topic_map import TopicMap
@@ -241,6 +242,7 @@ class ClusterNode:
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         exchange: Any = SimpleNamespace(
             connection=SimpleNamespace(refused_batches={}),
+            listener=DEFAULT_LISTENER,
             api_version=version,
             closed=False,
             on_close=None,
