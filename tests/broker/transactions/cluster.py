@@ -241,7 +241,7 @@ class ClusterNode:
         """Answer a request that has arrived from a client or another node, by its handler."""
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         exchange: Any = SimpleNamespace(
-            connection=SimpleNamespace(refused_batches={}),
+            connection=SimpleNamespace(refused_batches={}, listener=DEFAULT_LISTENER),
             listener=DEFAULT_LISTENER,
             api_version=version,
             closed=False,
