@@ -154,10 +154,11 @@ class _Link:
 
     async def answers(self) -> bool:
         """Return whether the node completes the handshake, and close the connection."""
-        await self._opened.wait()
-        answered = not self.failure
-        self.close("it was opened to see whether the node answers")
-        return answered
+        try:
+            await self._opened.wait()
+            return not self.failure
+        finally:
+            self.close("it was opened to see whether the node answers")
 
     # the connection
 

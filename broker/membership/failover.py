@@ -7,6 +7,7 @@ slow is fenced in the catalog and in its log before anything of it is read.
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -109,11 +110,17 @@ class Failover:
             self._failures[node.node_id] = error
             if before is None or str(before) != str(error):
                 _log.warning("a silent node is not taken over", dead_node_id=node.node_id, reason=str(error))
-            if await self._reaches(node):
-                self._follower.vouch(node)
-            await asyncio.sleep(RETRY_S)
+            await self._pause(node)
         finally:
             self._under_way.discard(node.node_id)
+
+    async def _pause(self, node: NodeInfo) -> None:
+        """Wait until the next attempt; ask meanwhile whether the node, which cannot be taken over, answers."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RETRY_S):
+                if await self._reaches(node):
+                    self._follower.vouch(node)
+                await asyncio.sleep(RETRY_S)
 
     async def _take_over(self, node: NodeInfo, silence: Silence) -> None:
         """Take over the node if it is dead and leaves anything behind. Raises StorageError or WalError."""

@@ -23,10 +23,10 @@ from broker.net.exchange import Exchange, Peer
 from broker.net.principals import ANONYMOUS
 from broker.net.slabs import SlabPool
 from broker.net.stalls import Transfer
-from broker.settings.listeners import DEFAULT_LISTENER
 from broker.settings.memory import FRAME_SIZE_BYTES
 from protocol.errors import ProtocolError
 from protocol.header import parse_request_header
+from s3stream.catalog.values import DEFAULT_LISTENER
 from wal.interface import Buffer
 
 SCRATCH_BYTES = 64 << 10

@@ -25,8 +25,8 @@ from broker.net.stalls import STALL_CHECKS, TransferProgress, check_stalls
 from broker.net.tls import Tls
 from broker.net.tls_acceptor import TlsAcceptor
 from broker.settings.client_areas import NetworkSettings
-from broker.settings.listeners import DEFAULT_LISTENER
 from broker.settings.memory import MemorySizes
+from s3stream.catalog.values import DEFAULT_LISTENER
 from wal.interface import Buffer
 
 BACKLOG = 1024

@@ -12,9 +12,8 @@ from typing import Final
 
 from broker.settings.client_areas import ListenerSettings
 from broker.settings.errors import SettingsError
+from s3stream.catalog.values import DEFAULT_LISTENER
 
-DEFAULT_LISTENER: Final = "PLAINTEXT"
-"""Name of the listener of a node whose settings name none."""
 ALL_ADDRESSES: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound to
 _ALL_OF_IPV4: Final = "0.0.0.0"  # noqa: S104 - bound to when the operator leaves out the host
 _LISTENER: Final = re.compile(r"([A-Za-z0-9_-]+)://(\[[0-9A-Fa-f:.]+\]|[^\[\]:/]*):(\d+)")

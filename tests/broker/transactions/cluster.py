@@ -25,7 +25,6 @@ from broker.partitions.partition import Partition
 from broker.partitions.producers import Producer
 from broker.partitions.record_work import RecordWork
 from broker.settings.client_areas import GroupSettings, TransactionSettings
-from broker.settings.listeners import DEFAULT_LISTENER
 from broker.topics.manager import TopicManager
 from broker.topics.topic import Topic
 from broker.topics.topic_map import TopicMap
@@ -49,7 +48,7 @@ from protocol.messages.txn_offset_commit import (
 )
 from protocol.records import ControlType, control_record, decode_records
 from s3stream.append.stream import Stream
-from s3stream.catalog.values import PartitionInfo, TopicInfo
+from s3stream.catalog.values import DEFAULT_LISTENER, PartitionInfo, TopicInfo
 from s3stream.errors import StorageError, StreamFenced
 from s3stream.model import ReadResult, StreamBatch
 from tests.support.raw_client import API_OF, batch_of
