@@ -134,6 +134,8 @@ async def test_a_dead_leader_is_named_by_nobody_while_no_other_node_can_open_its
         first, second = nodes
         await create(first, CreatableTopic(name="t", num_partitions=2, replication_factor=1))
         await all_serve(nodes, "t")
+        assert second.internal is not None
+        await second.internal.stop_accepting()  # as long as it answers, it is only cut off from the catalog
         await second.lease.stop()
         await until(lambda: first.members.get(2) is None, timeout_s=60, pause_s=0.01)
         partitions = await describe(first, "t")
