@@ -5,7 +5,7 @@ meanwhile (`broker/net/parking.py`), as far as this node knows.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from broker.cluster.members import Member
 from broker.node import Node
@@ -15,8 +15,7 @@ NO_LEADER = -1
 """Stands for the leader of a partition that no node serves."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leadership:
+class Leadership(NamedTuple):
     """The leader and the replicas of a partition."""
 
     leader: Member | None
