@@ -90,6 +90,7 @@ class Actor(threading.Thread):
         self.bootstrap = bootstrap
         self.random = Random(process)
         self.stopping = threading.Event()
+        self._sends = 0
 
     def run(self) -> None:
         """Work, and note what it fails with."""
@@ -112,19 +113,21 @@ class Actor(threading.Thread):
     def note_delivery(
         self, value: str, where: tuple[str, int], transaction: str | None = None
     ) -> Callable[[KafkaError | None, Message], None]:
-        """Return the callback that records a delivery."""
+        """Return the callback that records the delivery of what is sent next."""
+        self._sends += 1
+        number = self._sends
 
         def note(error: KafkaError | None, message: Message) -> None:
             offset = message.offset()
             if error is not None or offset is None or offset < 0:
                 unknown = [Entry(where, -1, value)]
-                self.recorder.add(Operation(self.process, Kind.SEND, unknown, Verdict.UNKNOWN, transaction))
+                self.recorder.add(Operation(self.process, Kind.SEND, unknown, Verdict.UNKNOWN, transaction, number))
                 # Without an error it was acked: librdkafka concludes that from the ack of a later batch.
                 if error is not None and transaction is None:
                     self.recorder.errors.append(f"process {self.process}: {value} was refused: {error}")
             else:
                 sent = [Entry(where, offset, value)]
-                self.recorder.add(Operation(self.process, Kind.SEND, sent, Verdict.OK, transaction))
+                self.recorder.add(Operation(self.process, Kind.SEND, sent, Verdict.OK, transaction, number))
 
         return note
 

@@ -180,14 +180,14 @@ class PlainSender(Actor):
         )
         number = pending = 0
 
-        def note(where: tuple[str, int], value: str) -> Callable[[Any], None]:
+        def note(where: tuple[str, int], value: str, sent: int) -> Callable[[Any], None]:
             def noted(answer: Any) -> None:
                 nonlocal pending
                 pending -= 1
                 failed = isinstance(answer, BaseException)
                 entry = Entry(where, -1 if failed else answer.offset, value)
                 verdict = Verdict.UNKNOWN if failed else Verdict.OK
-                self.recorder.add(Operation(self.process, Kind.SEND, [entry], verdict))
+                self.recorder.add(Operation(self.process, Kind.SEND, [entry], verdict, number=sent))
 
             return noted
 
@@ -197,7 +197,7 @@ class PlainSender(Actor):
             number += 1
             pending += 1
             where, value = (TOPIC, self.random.randrange(PARTITIONS)), f"{self.process}:{number}"
-            noted = note(where, value)
+            noted = note(where, value, number)
             producer.send(TOPIC, value.encode(), partition=where[1]).add_both(noted)
         with suppress(PlainError):
             producer.flush(CALL_TIMEOUT_S)
@@ -384,7 +384,8 @@ class JavaSender(JavaActor):
         """Record an acknowledgement."""
         if event["name"] == "producer_send_success":
             entry = Entry((event["topic"], event["partition"]), event["offset"], event["value"])
-            self.recorder.add(Operation(self.process, Kind.SEND, [entry]))
+            number = int(event["value"].partition(".")[2])  # the tool counts what it sends
+            self.recorder.add(Operation(self.process, Kind.SEND, [entry], number=number))
 
 
 class JavaMember(JavaActor, Member):

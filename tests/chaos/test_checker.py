@@ -33,6 +33,15 @@ def test_a_good_history_has_no_anomaly() -> None:
     assert not check(GOOD, outcomes={}).found
 
 
+def test_acks_of_what_was_sent_in_order_may_come_in_any_order() -> None:
+    first, second = (
+        Operation(1, Kind.SEND, [Entry(P0, offset, value)], number=offset) for offset, value in enumerate("ab")
+    )
+    assert not check([second, first, poll(3, (0, "a"), (1, "b"))], outcomes={}).found
+    late = Operation(1, Kind.SEND, [Entry(P0, 2, "c")], number=-1)
+    assert check([first, late, poll(3, (0, "a"), (2, "c"))], outcomes={}).counts == {"non-monotonic send": 1}
+
+
 def test_a_send_of_unknown_outcome_may_be_there_or_not() -> None:
     unknown = Operation(1, Kind.SEND, [Entry(P0, -1, "maybe")], Verdict.UNKNOWN)
     assert not check([unknown], outcomes={}).found
