@@ -219,6 +219,7 @@ async def _open_storage(
     )
     info = await join(
         catalog,
+        stores,
         node_log,
         settings,
         lock_id,

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Final
 
+import structlog
+
 from broker.membership.lease import Claimant, wait_until_free
 from broker.membership.log_identity import why_blank_catalog_refused
 from broker.membership.own_recovery import wait_until_recovered
@@ -19,7 +21,7 @@ from broker.settings.listeners import ALL_ADDRESSES
 from broker.settings.model import Settings
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import NodeHolder, NodeInfo, NodeListener
-from s3stream.errors import CatalogError
+from s3stream.errors import CatalogError, NodeFenced
 from s3stream.maintain.manifest_store import check_catalog_is_newest, newest_manifest_key
 from s3stream.store.interface import ObjectStore
 from wal.owner import Owner
@@ -28,6 +30,7 @@ NO_ADDRESS: Final = ("", 0)
 """Address of a node that takes no connections from others."""
 RECOVERY_WAIT_S: Final = 30.0
 """Longest wait for another node that recovers this node's log."""
+_log = structlog.get_logger("node")
 
 
 async def open_catalog_and_stores(
@@ -106,6 +109,7 @@ def claimant_of(settings: Settings, lock_id: str) -> Claimant:
 
 async def join(
     catalog: Catalog,
+    stores: Mapping[str, ObjectStore],
     node_log: StartLog,
     settings: Settings,
     lock_id: str,
@@ -116,8 +120,35 @@ async def join(
 ) -> NodeInfo:
     """Register the node with the addresses that clients and other nodes connect to, once no other process has its id.
 
-    Raises NodeInUse when one has it, and WalError when the node must not continue with the log that was found.
+    A node that starts just after its death may be taken over by another one at any point of this: it begins again then.
+    Raises NodeInUse or NodeFenced when another process has the id, and WalError when the node must not continue with
+    the log that was found.
     """
+    node_id = settings.node.node_id
+    while True:
+        try:
+            return await _try_to_join(
+                catalog, node_log, settings, lock_id, listeners=listeners, internal=internal, now_ms=now_ms
+            )
+        except NodeFenced:
+            found = await catalog.get_node(node_id)
+            if found is None or found.lease_until_ms > 0:
+                raise
+        _log.info("this node was taken over while it was starting", recovered_in_epoch=found.epoch)
+        await wait_until_recovered(catalog, node_id, limit_s=RECOVERY_WAIT_S)
+        await node_log.attach(stores)
+
+
+async def _try_to_join(
+    catalog: Catalog,
+    node_log: StartLog,
+    settings: Settings,
+    lock_id: str,
+    *,
+    listeners: Sequence[NodeListener],
+    internal: tuple[str, int],
+    now_ms: Callable[[], int],
+) -> NodeInfo:
     node_id = settings.node.node_id
     known = await catalog.get_node(node_id)
     await node_log.check_claim(log_owner(settings, catalog, (0 if known is None else known.epoch) + 1), catalog)
