@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from functools import partial
 
 from broker.net.exchange import Exchange
@@ -22,6 +23,7 @@ async def handle(node: Node, request: DeleteTopicsRequest, exchange: Exchange) -
     else:
         requested = [(name, ZERO_UUID) for name in request.topic_names]
     request_counts = Counter(requested)
+    before = {name: node.topics.known_id(name) for name, _ in requested if name is not None}
     try:
         await node.follower.follow()  # a topic is unknown only when it is gone for good, and no node has created it
     except StorageError as error:
@@ -37,6 +39,7 @@ async def handle(node: Node, request: DeleteTopicsRequest, exchange: Exchange) -
         try:
             found_name, found_id = _find(node, name, topic_id, is_duplicate=request_counts[name, topic_id] > 1)
             _check_not_in(named_twice, found_id)
+            _check_meant(name, found_id, before)
         except KafkaError as error:
             known = node.topics.get(name) if name is not None and topic_id == ZERO_UUID else None
             responses.append(_failure(name, topic_id if known is None else known.topic_id, error.code, error.message))
@@ -44,13 +47,13 @@ async def handle(node: Node, request: DeleteTopicsRequest, exchange: Exchange) -
             found[found_name] = (len(responses), name, topic_id)
             responses.append(DeletableTopicResult(name=found_name, topic_id=found_id))
     try:
-        by_id = {found_name: topic_id for found_name, (_, name, topic_id) in found.items() if name is None}
-        deleted = await node.topics.delete(*found, ids=by_id)
+        meant = {found_name: responses[place].topic_id for found_name, (place, _, _) in found.items()}
+        deleted = await node.topics.delete(*meant, ids=meant)
     except StorageError as error:
         for place, requested_name, requested_id in found.values():
             responses[place] = _failure(requested_name, requested_id, ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
         return DeleteTopicsResponse(responses=responses)
-    for gone in found.keys() - set(deleted):  # deleted by another request meanwhile
+    for gone in found.keys() - set(deleted):  # deleted by another request meanwhile, and perhaps created again
         place, requested_name, requested_id = found[gone]
         unknown = ErrorCode.UNKNOWN_TOPIC_ID if requested_name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         responses[place] = _failure(requested_name, requested_id, unknown, unknown.message)
@@ -69,6 +72,16 @@ def _check_not_in(named_twice: set[bytes], topic_id: bytes) -> None:
     if topic_id in named_twice:
         message = "The provided topic name maps to an ID that was already supplied."
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
+def _check_meant(name: str | None, topic_id: bytes, before: Mapping[str, bytes | None]) -> None:
+    """Raise REQUEST_TIMED_OUT if the name stood for another topic when the request came.
+
+    A client may have given the request up while it waited, and have created the new topic since.
+    """
+    if name is not None and before[name] not in {None, topic_id}:
+        message = f"Topic '{name}' was created again, perhaps after this request: send it again to delete the new one."
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message)
 
 
 def _find(node: Node, name: str | None, topic_id: bytes, *, is_duplicate: bool) -> tuple[str, bytes]:

@@ -100,6 +100,12 @@ class TopicManager(TopicMap):
         """Return whether a topic of that name or id is being deleted or detached, or the outcome of that is unknown."""
         return topic_id in self._being_removed or any(topic.name == name for topic in self._being_removed.values())
 
+    def known_id(self, name: str) -> bytes | None:
+        """Return the id that the name stands for as far as this node knows, also if that topic is being removed."""
+        removed = (topic for topic in self._being_removed.values() if topic.name == name)
+        topic = self.get(name) or next(removed, None)
+        return None if topic is None else topic.topic_id
+
     def new_creation(self) -> TopicCreation:
         """Start a creation of topics, to check them before `create_all`."""
         return TopicCreation(self, self._settings.topic.partitions_max)
@@ -343,7 +349,7 @@ class TopicManager(TopicMap):
     async def delete(self, *names: str, ids: Mapping[str, bytes] | None = None) -> Sequence[str]:
         """Delete topics in one transaction of the catalog, and notify readers that wait on them.
 
-        `ids` has, by name, the ids of those that are meant by id: another topic of that name is left alone.
+        `ids` has, by name, the ids of those that are meant: another topic of that name is left alone.
         Returns the names of those that existed. After CatalogUnavailable either all or none are deleted: the request
         may be repeated, and `resolve_outcomes` finds the outcome.
         """

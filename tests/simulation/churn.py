@@ -75,7 +75,9 @@ class Churn:
             await self._detach_and_attach()
         clone = f"{self.name}-clone"
         cloned = moves and random.random() < 0.3
-        cloned = cloned and await self._until_moved(lambda node: node.moves.clone(self.name, clone))
+        cloned = cloned and await self._until_moved(
+            lambda node: node.moves.clone(self.name, clone), if_done=ErrorCode.TOPIC_ALREADY_EXISTS
+        )
         if cloned:
             await self._learn_id(clone)
             self.world.count("cloned")
@@ -189,12 +191,14 @@ class Churn:
 
     async def _detach_and_attach(self) -> None:
         """Detach the topic from the cluster and attach it again, as an operator does."""
-        if await self._until_moved(lambda node: node.moves.detach(self.name)):
+        if await self._until_moved(
+            lambda node: node.moves.detach(self.name), if_done=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        ):
             self.world.count("detached and attached")
-            await self._until_moved(lambda node: node.moves.attach(self.name))
+            await self._until_moved(lambda node: node.moves.attach(self.name), if_done=ErrorCode.TOPIC_ALREADY_EXISTS)
 
-    async def _until_moved(self, move: Callable[[Node], Coroutine[Any, Any, object]]) -> bool:
-        """Repeat a command of an operator until it has succeeded.
+    async def _until_moved(self, move: Callable[[Node], Coroutine[Any, Any, object]], *, if_done: ErrorCode) -> bool:
+        """Repeat a command of an operator until it has succeeded; `if_done` is its error when it was done before.
 
         Returns False when no node takes it: after a takeover the partitions may have several leaders.
         """
@@ -206,7 +210,7 @@ class Churn:
             except (OSError, StorageError):
                 tried = True
             except KafkaError as error:
-                if tried and error.code in {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_ALREADY_EXISTS}:
+                if tried and error.code == if_done:
                     return True  # an attempt that seemed to fail has done it
                 if not error.code.retriable and "is being drained" not in str(
                     error

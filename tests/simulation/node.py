@@ -297,8 +297,8 @@ class SimNode:
     async def stopped(self) -> None:
         """Stop cleanly for good, and wait for the end."""
         self.wanted = False
-        self.stop()
         while self.process is not None and not self.process.dead:
+            self.stop()  # again and again: one that is starting does not hear it yet
             await asyncio.sleep(0.05)
 
 

@@ -308,8 +308,10 @@ async def test_a_change_is_checked_against_what_other_nodes_have_changed_before(
         assert answer.results[0].error_code == ErrorCode.NONE
     assert (await delete(first, "t"), await create(second, topic)) == (ErrorCode.NONE, [(0, None)])
     assert (await delete(first, "t"), await create(first, topic)) == (ErrorCode.NONE, [(0, None)])
+    assert await delete(second, "t") == ErrorCode.REQUEST_TIMED_OUT, "it may be older than the topic"
     assert await delete(second, "t") == ErrorCode.NONE
     assert await create(first, topic) == [(0, None)]
+    assert await delete(second, "t") == ErrorCode.NONE, "the only topic of that name that it can mean"
 
 
 @pytest.mark.parametrize(
