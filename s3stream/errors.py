@@ -101,6 +101,10 @@ class NodeFenced(CatalogError):
     """Another process has registered with this node's id and a higher epoch."""
 
 
+class NodeStopped(CatalogError):
+    """The node has stopped cleanly, and its streams are released. What is left of the process may not take new ones."""
+
+
 class NodeInUse(CatalogError):
     """The node cannot be removed, because it is running or leads partitions."""
 

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import Column, Connection, Row, Select, bindparam, exists, select, update
 
 from s3stream.catalog.schema import counters, nodes, objects, ranges, streams
-from s3stream.errors import NodeFenced
+from s3stream.errors import NodeFenced, NodeStopped
 from s3stream.model import ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamInfo, StreamRange
 
 Item = TypeVar("Item")
@@ -114,6 +114,14 @@ def check_node(connection: Connection, node_id: int, node_epoch: int) -> None:
         raise NodeFenced(f"node {node_id} is not registered")
     if found != node_epoch:
         raise NodeFenced(f"node {node_id}: epoch {node_epoch} is not the registered {found}")
+
+
+def check_running(connection: Connection, node_id: int, node_epoch: int) -> None:
+    """Raise NodeFenced unless this is the node's newest epoch, NodeStopped when the node has stopped in it."""
+    check_node(connection, node_id, node_epoch)
+    until_ms: int = connection.execute(select(nodes.c.lease_until_ms).where(nodes.c.node_id == node_id)).scalar_one()
+    if until_ms <= ENDED:
+        raise NodeStopped(f"node {node_id} has stopped: it opens no streams")
 
 
 def not_draining(connection: Connection, wanted: Sequence[int]) -> Sequence[int]:

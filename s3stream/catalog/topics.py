@@ -11,7 +11,7 @@ from s3stream.catalog.placement import place_leaders
 from s3stream.catalog.rows import (
     STREAM_COLUMNS,
     ChangeKind,
-    check_node,
+    check_running,
     chunks,
     destroy_if_dead,
     find_streams,
@@ -273,9 +273,12 @@ def _rows(
 
 
 def open_streams(connection: Connection, stream_ids: Sequence[int], owner: StreamOwner) -> Sequence[OpenStream]:
-    """Give each stream its next epoch and leader epoch, and its owner: only if nobody or `owner` has it already."""
+    """Give each stream its next epoch and leader epoch, and its owner: only if nobody or `owner` has it already.
+
+    A stopped node may not own any: its log is drained, so nobody would recover them.
+    """
     node_id, wal_id = owner.node_id, owner.wal_id
-    check_node(connection, node_id, owner.node_epoch)
+    check_running(connection, node_id, owner.node_epoch)
     nobodys = and_(streams.c.node_id == NOBODY, streams.c.wal_id == "")
     own = and_(streams.c.node_id == node_id, streams.c.wal_id.in_((wal_id, "")))
     change = next_change(connection)

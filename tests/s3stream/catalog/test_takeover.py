@@ -7,7 +7,7 @@ import pytest
 
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import NodeBeat, NodeHolder, NodeInfo, Takeover, WalState
-from s3stream.errors import CatalogError, NodeFenced, NodeInUse, StreamHeld
+from s3stream.errors import CatalogError, NodeFenced, NodeInUse, NodeStopped, StreamHeld
 from s3stream.model import StreamOwner
 from tests.support.catalog_node import NOW
 
@@ -207,6 +207,14 @@ async def test_a_node_that_stops_cleanly_leaves_its_partitions_to_its_successors
     assert await cluster.leaders() == [DEAD] * 4, "its log may hold records"
     await catalog.stop_node(DEAD, dead.epoch, drained_wal=LOG, successors=(ONE, TWO), now_ms=NOW)
     assert (await cluster.leaders(), await cluster.owners()) == ([ONE, TWO, ONE, TWO], [-1] * 4)
+
+
+async def test_what_is_left_of_a_stopped_node_opens_nothing(cluster: Cluster) -> None:
+    catalog, dead = cluster.catalog, cluster.nodes[DEAD]
+    await catalog.stop_node(DEAD, dead.epoch, drained_wal=LOG, now_ms=NOW)
+    with pytest.raises(NodeStopped):
+        await catalog.open_streams(cluster.streams, StreamOwner(DEAD, dead.epoch, LOG))
+    assert await cluster.owners() == [-1] * 4, "nobody recovers a drained log"
 
 
 async def test_a_start_does_not_take_the_epoch_of_a_takeover_for_its_own(catalog: Catalog) -> None:
