@@ -101,12 +101,26 @@ class Churn:
             await reader.client.drop()
 
     async def _learn_id(self, topic: str) -> None:
-        """Learn the id of a new topic, to know it from the one before it that some node may still show."""
+        """Learn the id of a new topic, to know it from the one before it that some node may still show.
+
+        Its leaders must show it, too: one that has not heard of the deletion acknowledges into the old topic.
+        """
         while len(self.world.nodes) > 1:
             with suppress(Lost):
                 request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
                 found = (await self.client.call(request, 12)).topics[0]
-                if not found.error_code and found.topic_id not in self.gone:
+                leaders = {partition.leader_id for partition in found.partitions}
+                shown = [
+                    (await self.client.call_node(node, request, 12)).topics[0].topic_id == found.topic_id
+                    for node in self.world.nodes
+                    if node.node_id in leaders
+                ]
+                if (
+                    not found.error_code
+                    and found.topic_id not in self.gone
+                    and len(shown) == len(leaders)
+                    and all(shown)
+                ):
                     self.topic_ids[topic] = found.topic_id
                     return
             await self.client.pause()
