@@ -209,7 +209,9 @@ class Churn:
             lambda node: node.moves.detach(self.name), if_done=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         ):
             self.world.count("detached and attached")
-            await self._until_moved(lambda node: node.moves.attach(self.name), if_done=ErrorCode.TOPIC_ALREADY_EXISTS)
+            await self._until_moved(
+                lambda node: node.moves.attach(self.name), if_done=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
 
     async def _until_moved(self, move: Callable[[Node], Coroutine[Any, Any, object]], *, if_done: ErrorCode) -> bool:
         """Repeat a command of an operator until it has succeeded; `if_done` is its error when it was done before.
