@@ -16,6 +16,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from broker.acls.authorizer import Authorizer
+from broker.acls.store import ClusterAcls
 from broker.admin.http import AdminServer
 from broker.cluster.handshake import SECRET_BYTES
 from broker.cluster.links import LinkContext, Links
@@ -55,6 +57,7 @@ from broker.net.tls import Tls
 from broker.node import Node, NodeFailure, NodeTasks
 from broker.partitions.cleaning import tail_of
 from broker.partitions.record_work import RecordWork
+from broker.settings.authorizer_area import super_users_of
 from broker.settings.clock import CautiousClock
 from broker.settings.data_dir import DataDirError
 from broker.settings.listeners import SecurityProtocol
@@ -132,6 +135,8 @@ class _OpenStorage:
     """Number of the last change of the catalog before any of it was read."""
     nodes: Sequence[NodeInfo]
     """All registered nodes."""
+    acls: ClusterAcls | None
+    """What clients may do; None without an authorizer."""
 
 
 async def _start(
@@ -266,8 +271,24 @@ async def _open_storage(
     secret = await catalog.secret(environment.random_bytes(SECRET_BYTES)) if info.internal_port else b""
     seen_change = await catalog.last_change()
     nodes = await catalog.list_nodes()
+    acls = _make_acls(settings, catalog)
+    if acls is not None:
+        await acls.load()
     return _OpenStorage(
-        environment, settings, memory, catalog, stores, info, lease, wal, storage, secret, work, seen_change, nodes
+        environment,
+        settings,
+        memory,
+        catalog,
+        stores,
+        info,
+        lease,
+        wal,
+        storage,
+        secret,
+        work,
+        seen_change,
+        nodes,
+        acls,
     )
 
 
@@ -276,6 +297,14 @@ async def _start_log(environment: Environment, settings: Settings, stack: AsyncE
     if settings.wal.kind == "object":
         return ObjectStartLog(settings, lambda: environment.new_uuid().hex)
     return await stack.enter_async_context(NodeLog.opened(settings, files=environment.logs, wait_s=LOG_WAIT_S))
+
+
+def _make_acls(settings: Settings, catalog: Catalog) -> ClusterAcls | None:
+    area = settings.authorizer
+    if not area.enabled:
+        return None
+    authorizer = Authorizer(super_users=super_users_of(area), allow_if_no_acl=area.allow_everyone_if_no_acl_found)
+    return ClusterAcls(catalog, authorizer, acls_max=area.acls_max)
 
 
 def _make_node(
@@ -342,6 +371,7 @@ def _make_node(
         members,
         topics,
         configs,
+        opened.acls,
         seen=opened.seen_change,
         nodes=opened.nodes,
         on_nodes_changed=opened.lease.beat_soon,
@@ -442,6 +472,7 @@ def _make_node(
         fetch_sessions=fetch_sessions,
         server=server,
         tls=tls,
+        acls=opened.acls,
         cluster_configs=configs,
         broker_configs=broker_configs,
         group_configs=group_configs,

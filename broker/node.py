@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 import structlog
 from structlog.typing import FilteringBoundLogger
 
+from broker.acls.store import ClusterAcls
 from broker.cluster.links import Links
 from broker.cluster.members import Members
 from broker.configs.broker import BrokerConfigs
@@ -171,6 +172,8 @@ class Node:
     server: Server
     tls: Tls | None
     """Certificates of the listeners with TLS; None: there is no such listener."""
+    acls: ClusterAcls | None
+    """What clients may do; None: everything, since there is no authorizer."""
     cluster_configs: ClusterConfigs
     broker_configs: BrokerConfigs
     group_configs: GroupConfigs
@@ -299,6 +302,8 @@ class Node:
         self.limit_tail()
         await self.topics.resolve_outcomes()
         await self.cluster_configs.resolve_outcomes()
+        if self.acls is not None:
+            await self.acls.resolve_outcomes()
         await self.storage.damaged.forget_removed(self.catalog)
         self.storage.outages.over(CATALOG)
 
