@@ -16,6 +16,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from broker.access.guard import guarded
+from broker.access.table import GUARDS
 from broker.acls.authorizer import Authorizer
 from broker.acls.store import ClusterAcls
 from broker.admin.http import AdminServer
@@ -32,7 +34,7 @@ from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from broker.fetch_sessions import FetchSessions
 from broker.groups.consumer.topic_image import TopicImageSource
 from broker.groups.coordinator import GroupCoordinator
-from broker.handlers import advertised_apis
+from broker.handlers import HANDLERS, advertised_apis
 from broker.handlers.dispatch import Dispatcher
 from broker.handlers.internal import INTERNAL_HANDLERS, InternalPort, internal_server
 from broker.handover.orders import BEAT_AGE_S, MoveOrders
@@ -136,7 +138,7 @@ class _OpenStorage:
     nodes: Sequence[NodeInfo]
     """All registered nodes."""
     acls: ClusterAcls | None
-    """What clients may do; None without an authorizer."""
+    """ACLs of the cluster; None without an authorizer."""
 
 
 async def _start(
@@ -484,7 +486,8 @@ def _make_node(
         # The admin port exposes the metrics that clients push, so telemetry needs it.
         advertised_apis=advertised_apis(telemetry=settings.telemetry.enabled and settings.admin.enabled),
     )
-    server.dispatch = Dispatcher(node, spawn=tasks.spawn).dispatch
+    handlers = HANDLERS if opened.acls is None else guarded(HANDLERS, GUARDS)
+    server.dispatch = Dispatcher(node, spawn=tasks.spawn, handlers=handlers).dispatch
     if node.internal is not None:
         internal = InternalPort(
             node.internal,

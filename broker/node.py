@@ -173,7 +173,7 @@ class Node:
     tls: Tls | None
     """Certificates of the listeners with TLS; None: there is no such listener."""
     acls: ClusterAcls | None
-    """What clients may do; None: everything, since there is no authorizer."""
+    """ACLs of the cluster; None: clients may do everything, since there is no authorizer."""
     cluster_configs: ClusterConfigs
     broker_configs: BrokerConfigs
     group_configs: GroupConfigs

@@ -44,7 +44,7 @@ class PatternType(IntEnum):
 
 
 class AclOperation(IntEnum):
-    """What is done to a resource. ANY occurs in filters only, ALL in ACLs and filters."""
+    """Operations on resources. ANY occurs in filters only, ALL in ACLs and filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -69,7 +69,7 @@ class AclOperation(IntEnum):
 
 
 class Permission(IntEnum):
-    """Whether an ACL allows or denies. ANY occurs in filters only."""
+    """Allow or deny. ANY occurs in filters only."""
 
     UNKNOWN = 0
     ANY = 1

@@ -39,7 +39,7 @@ async def handle(node: Node, request: CreateAclsRequest, exchange: Exchange) -> 
         except KafkaError as error:
             results.append(_failure(error))
         else:
-            results.append(AclCreationResult(error_message=None))
+            results.append(AclCreationResult())
     if added:
         try:
             await node.follower.follow()  # so that what other nodes have changed counts

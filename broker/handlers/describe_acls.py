@@ -45,7 +45,6 @@ def handle(node: Node, request: DescribeAclsRequest, exchange: Exchange) -> Desc
         if wanted.matches(acl):
             found[acl.resource_type, acl.resource_name, acl.pattern_type].append(acl)
     return DescribeAclsResponse(
-        error_message=None,
         resources=[
             DescribeAclsResource(
                 resource_type=resource_type,

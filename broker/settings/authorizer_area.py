@@ -12,7 +12,7 @@ _USER: Final = "User:"
 
 
 class AuthorizerSettings(Area):
-    """What clients may do: ACLs, with the semantics of Apache Kafka's StandardAuthorizer."""
+    """Access control lists (ACLs), with the semantics of Apache Kafka's StandardAuthorizer."""
 
     enabled: bool = Field(
         default=False,

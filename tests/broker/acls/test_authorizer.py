@@ -77,7 +77,7 @@ def model(
 def model_any(
     acls: Sequence[Acl], principal: str, host: str, operation: AclOperation, resource_type: AclResourceType
 ) -> bool:
-    """Whether some resource can be named to which only ACLs for this very operation, or all, are applied."""
+    """True if some resource can be named to which the client may do this very operation."""
     mine = [
         acl
         for acl in acls

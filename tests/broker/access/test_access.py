@@ -1,0 +1,150 @@
+"""Access beyond what is compared with Apache Kafka: sessions, requests without an answer, audit events."""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.acls.model import Acl, AclOperation, AclResourceType, PatternType, Permission
+from broker.net.principals import ANONYMOUS
+from broker.node import Node
+from protocol.errors import ErrorCode
+from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.support.node import running_node
+from tests.support.raw_client import RawClient, batch_of, raw_client
+
+DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def allow(
+    operation: AclOperation, name: str = "t", resource_type: AclResourceType = AclResourceType.TOPIC, **other: Any
+) -> Acl:
+    acl = Acl(resource_type, name, PatternType.LITERAL, ANONYMOUS, "*", operation, Permission.ALLOW)
+    return acl._replace(**other)
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with running_node(tmp_path, authorizer_enabled=True) as running:
+        for name in ("t", "u"):
+            await running.topics.ensure(name, partitions=1, configs={})
+        yield running
+
+
+@pytest.fixture
+async def client(node: Node) -> AsyncIterator[RawClient]:
+    async with raw_client(node.bootstrap) as connected:
+        yield connected
+
+
+async def grant(node: Node, *acls: Acl) -> None:
+    assert node.acls is not None
+    await node.acls.alter(added=acls)
+
+
+async def revoke(node: Node, *acls: Acl) -> None:
+    assert node.acls is not None
+    await node.acls.alter(removed=acls)
+
+
+def fetch(session_id: int, epoch: int, topics: Sequence[str] = ()) -> FetchRequest:
+    wanted = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=100)]
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        session_id=session_id,
+        session_epoch=epoch,
+        topics=[FetchTopic(topic=name, partitions=wanted) for name in topics],
+    )
+
+
+async def test_a_fetch_session_follows_the_acls(node: Node, client: RawClient) -> None:
+    await grant(node, allow(AclOperation.READ, "u"), allow(AclOperation.WRITE, "t"))
+    produced = await client.produce("t", [batch_of(b"v")])
+    assert not produced.responses[0].partition_responses[0].error_code
+
+    async def errors(session_id: int, epoch: int, topics: Sequence[str] = ()) -> tuple[int, dict[str, int]]:
+        answer = await client.call(fetch(session_id, epoch, topics), 12)
+        assert not answer.error_code
+        return answer.session_id, {each.topic: each.partitions[0].error_code for each in answer.responses}
+
+    session_id, found = await errors(0, 0, ["t", "u"])
+    assert found == {"t": DENIED, "u": ErrorCode.NONE}
+    assert (await errors(session_id, 1))[1] == {"t": DENIED}, "each answer of the session says so"
+    read = allow(AclOperation.READ)
+    await grant(node, read)
+    answer = await client.call(fetch(session_id, 2), 12)
+    assert [(each.topic, each.partitions[0].error_code) for each in answer.responses] == [("t", ErrorCode.NONE)]
+    assert answer.responses[0].partitions[0].records
+    await revoke(node, read)
+    assert (await errors(session_id, 3))[1] == {"t": DENIED}
+
+
+def produce(*names: str, acks: int) -> ProduceRequest:
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=1000,
+        topic_data=[
+            TopicProduceData(name=name, partition_data=[PartitionProduceData(index=0, records=batch_of(b"v"))])
+            for name in names
+        ],
+    )
+
+
+async def test_a_denied_request_without_an_answer_closes_the_connection(node: Node, client: RawClient) -> None:
+    await grant(node, allow(AclOperation.WRITE, "u"))
+    client.send(produce("u", acks=0), 9)
+    client.send(produce("t", "u", acks=0), 9)
+    assert await client.closed()
+    ends = {name: node.topics.partition(name, 0).stream.next_offset for name in ("t", "u")}
+    assert ends == {"t": 0, "u": 2}, "what is allowed is appended"
+
+
+async def test_nothing_is_said_of_topics_that_one_may_not_describe(node: Node, client: RawClient) -> None:
+    """A topic looks the same to a client that may not describe it, whether it exists or not."""
+    topics = [MetadataRequestTopic(name=name) for name in ("t", "missing")]
+    answer = await client.call(MetadataRequest(topics=topics, allow_auto_topic_creation=True), 12)
+    found = {topic.name: (topic.error_code, topic.topic_id, len(topic.partitions)) for topic in answer.topics}
+    assert found == {name: (DENIED, bytes(16), 0) for name in ("t", "missing")}
+    assert node.topics.get("missing") is None
+    assert not (await client.call(MetadataRequest(topics=None), 12)).topics
+
+
+async def test_a_topic_is_created_with_an_acl_for_it_or_for_the_cluster(node: Node, client: RawClient) -> None:
+    async def created(*names: str) -> list[int]:
+        wanted = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
+        answer = await client.call(CreateTopicsRequest(topics=wanted, timeout_ms=5000), 7)
+        codes = {topic.name: topic.error_code for topic in answer.topics}
+        return [codes[name] for name in names]
+
+    assert await created("one", "two") == [DENIED, DENIED]
+    await grant(node, allow(AclOperation.CREATE, "o", pattern_type=PatternType.PREFIXED))
+    assert await created("one", "two") == [ErrorCode.NONE, DENIED]
+    await grant(node, allow(AclOperation.CREATE, "kafka-cluster", AclResourceType.CLUSTER))
+    assert await created("two") == [ErrorCode.NONE]
+    assert node.topics.get("one") is not None
+
+
+async def test_denials_are_audited(node: Node, client: RawClient) -> None:
+    with capture_logs() as logs:
+        await client.call(produce("t", acks=1), 9)
+        await client.call(MetadataRequest(topics=None), 12)
+        for _ in range(3):
+            await client.call(produce("t", acks=1), 9)
+    denied = [each for each in logs if each["event"] == "denied"]
+    assert len(denied) == 4, "the answer about all topics leaves some out: nothing was asked for that is denied"
+    assert denied[0] == {
+        "event": "denied",
+        "log_level": "info",
+        "principal": ANONYMOUS,
+        "host": "127.0.0.1",
+        "operation": "WRITE",
+        "resource_type": "TOPIC",
+        "resource": "t",
+        "api": "Produce",
+    }
