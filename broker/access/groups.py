@@ -168,8 +168,9 @@ def offset_commit(caller: Caller, request: OffsetCommitRequest) -> Verdict:
     """Check READ on the group and on each topic."""
     if not caller.may_group(AclOperation.READ, request.group_id):
         return Refused(OffsetCommitResponse(topics=[_uncommitted(each, GROUP_DENIED) for each in request.topics]))
-    allowed, denied = _split_by_name(caller, AclOperation.READ, request.topics)
-    errors = [_uncommitted(topic, DENIED) for topic in denied]
+    codes = {id(topic): _code(caller, AclOperation.READ, topic) for topic in request.topics}
+    allowed, refused = split(request.topics, lambda topic: codes[id(topic)] is ErrorCode.NONE)
+    errors = [_uncommitted(topic, codes[id(topic)]) for topic in refused]
     if not errors:
         return Passed(request)
     if not allowed:
@@ -181,14 +182,12 @@ def offset_commit(caller: Caller, request: OffsetCommitRequest) -> Verdict:
     return Passed(replace(request, topics=allowed), amend)
 
 
-def _split_by_name(caller: Caller, operation: AclOperation, topics: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Split topics that are named by name or id. An unknown id is allowed: the handler refuses it."""
-
-    def is_allowed(topic: Any) -> bool:
-        name = caller.name_of(topic.name, topic.topic_id)
-        return name is None or caller.may_topic(operation, name)
-
-    return split(topics, is_allowed)
+def _code(caller: Caller, operation: AclOperation, topic: Any) -> ErrorCode:
+    """Return the error for a topic that is named by name or id; NONE if the client may do the operation."""
+    name = caller.name_of(topic.name, topic.topic_id)
+    if name is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    return ErrorCode.NONE if caller.may_topic(operation, name) else DENIED
 
 
 def _uncommitted(topic: OffsetCommitRequestTopic, code: ErrorCode) -> OffsetCommitResponseTopic:
@@ -275,9 +274,9 @@ def _fetch_many(caller: Caller, request: OffsetFetchRequest) -> Verdict:
             passed.append(group)
             errors.append(None)
         else:
-            allowed, denied = _split_by_name(caller, AclOperation.DESCRIBE, group.topics)
-            passed.append(replace(group, topics=allowed))
-            errors.append([_new_error(topic) for topic in denied])
+            codes = {id(topic): _code(caller, AclOperation.DESCRIBE, topic) for topic in group.topics}
+            passed.append(replace(group, topics=[each for each in group.topics if not codes[id(each)]]))
+            errors.append([_new_error(each, codes[id(each)]) for each in group.topics if codes[id(each)]])
 
     def amend(response: OffsetFetchResponse) -> OffsetFetchResponse:
         groups = [_seen(caller, *each) for each in zip(response.groups, errors, strict=True)]
@@ -294,17 +293,17 @@ def _seen(
     if group.error_code:
         return group
     if errors is None:
-        allowed, _ = _split_by_name(caller, AclOperation.DESCRIBE, group.topics)
-        return replace(group, topics=allowed)
+        seen = [each for each in group.topics if _code(caller, AclOperation.DESCRIBE, each) is ErrorCode.NONE]
+        return replace(group, topics=seen)
     return replace(group, topics=[*group.topics, *errors])
 
 
-def _new_error(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
+def _new_error(topic: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetchResponseTopics:
     return OffsetFetchResponseTopics(
         name=topic.name,
         topic_id=topic.topic_id,
         partitions=[
-            OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, metadata="", error_code=DENIED)
+            OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, metadata="", error_code=code)
             for index in topic.partition_indexes
         ],
     )

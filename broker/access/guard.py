@@ -1,6 +1,10 @@
-"""The interface of guards, and handlers behind them."""
+"""The interface of guards, and handlers behind them.
 
-from collections.abc import Callable, Mapping
+A handler may wait before it looks a topic up. So a guard passes names that it has checked, whether they exist or not,
+and no ids that it does not know: it refuses those itself.
+"""
+
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -28,7 +32,7 @@ class Passed(NamedTuple):
 
 
 Verdict = Refused | Passed
-Guard = Callable[[Caller, Any], Verdict]
+Guard = Callable[[Caller, Any], Verdict | Coroutine[Any, Any, Verdict]]
 
 
 def open_to_all(_caller: Caller, request: Any) -> Passed:
@@ -58,6 +62,15 @@ def _behind(function: HandlerFunction, guard: Guard) -> HandlerFunction:
         if caller is None:
             return function(node, request, exchange)
         verdict = guard(caller, request)
+        if isinstance(verdict, Coroutine):
+            return handle_later(verdict, node, exchange)
+        return follow(verdict, node, exchange)
+
+    async def handle_later(verdict: Coroutine[Any, Any, Verdict], node: Node, exchange: Exchange) -> Any:
+        result = follow(await verdict, node, exchange)
+        return await result if isinstance(result, Coroutine) else result
+
+    def follow(verdict: Verdict, node: Node, exchange: Exchange) -> Any:
         if isinstance(verdict, Refused):
             return verdict.response
         exchange.amend = verdict.amend

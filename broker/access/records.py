@@ -34,7 +34,13 @@ from protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
     OffsetForLeaderTopicResult,
 )
-from protocol.messages.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceResponse
+from protocol.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
 
 DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
@@ -57,31 +63,36 @@ def produce(caller: Caller, request: ProduceRequest) -> Verdict:
             if request.acks == 0:
                 return Passed(replace(request, topic_data=()), failure=_no_answer(code))
             return Refused(refuse_all(request, code))
-    names = [caller.name_of(topic.name, topic.topic_id) for topic in request.topic_data]
-    writable = caller.topics(AclOperation.WRITE, (name for name in names if name is not None))
-    denied = {id(topic) for topic, name in zip(request.topic_data, names, strict=True) if name not in {*writable, None}}
-    if not denied:
+    codes = {id(topic): _code(caller, topic) for topic in request.topic_data}
+    allowed, refused = split(request.topic_data, lambda topic: codes[id(topic)] is ErrorCode.NONE)
+    if not refused:
         return Passed(request)
-    allowed, refused = split(request.topic_data, lambda topic: id(topic) not in denied)
     passed = replace(request, topic_data=allowed)
     if request.acks == 0:
-        return Passed(passed, failure=_no_answer(DENIED))
-    errors = [
-        TopicProduceResponse(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            partition_responses=[
-                PartitionProduceResponse(index=data.index, error_code=DENIED, base_offset=-1)
-                for data in topic.partition_data
-            ],
-        )
-        for topic in refused
-    ]
+        return Passed(passed, failure=_no_answer(codes[id(refused[0])]))
+    errors = [_unwritten(topic, codes[id(topic)]) for topic in refused]
 
     def amend(response: ProduceResponse) -> ProduceResponse:
         return replace(response, responses=[*response.responses, *errors])
 
     return Passed(passed, amend)
+
+
+def _code(caller: Caller, topic: TopicProduceData) -> ErrorCode:
+    name = caller.name_of(topic.name, topic.topic_id)
+    if name is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    return ErrorCode.NONE if caller.may_topic(AclOperation.WRITE, name) else DENIED
+
+
+def _unwritten(topic: TopicProduceData, code: ErrorCode) -> TopicProduceResponse:
+    return TopicProduceResponse(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partition_responses=[
+            PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1) for data in topic.partition_data
+        ],
+    )
 
 
 def _no_answer(code: ErrorCode) -> str:

@@ -1,9 +1,10 @@
 """Guards of the APIs for topics."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from broker.access.guard import Passed, Refused, Verdict
 from broker.access.records import DENIED, split
@@ -12,6 +13,7 @@ from broker.configs.broker_table import AUTO_CREATE
 from broker.handlers.caller import Caller
 from broker.handlers.delete_topics import STATES_SINCE
 from broker.topics.names import CLUSTER_METADATA_TOPIC
+from protocol.errors import ErrorCode
 from protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -38,6 +40,7 @@ from protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from protocol.wire import ZERO_UUID
+from s3stream.errors import StorageError
 
 IDS_SINCE: Final = 12
 
@@ -58,7 +61,10 @@ def metadata(caller: Caller, request: MetadataRequest) -> Verdict:
     errors: list[MetadataResponseTopic] = []
     for each in requested:
         name = caller.name_of(each.name or "", each.topic_id)
-        if name is None or caller.may_topic(AclOperation.DESCRIBE, name):
+        if name is None:
+            unknown = MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=each.topic_id)
+            errors.append(unknown)
+        elif caller.may_topic(AclOperation.DESCRIBE, name):
             allowed.append(each)
         elif each.topic_id != ZERO_UUID:
             errors.append(MetadataResponseTopic(error_code=DENIED, name=None, topic_id=each.topic_id))
@@ -176,13 +182,26 @@ def create_topics(caller: Caller, request: CreateTopicsRequest) -> Verdict:
     return Passed(replace(request, topics=allowed), amend)
 
 
-def delete_topics(caller: Caller, request: DeleteTopicsRequest) -> Verdict:
+def delete_topics(caller: Caller, request: DeleteTopicsRequest) -> Verdict | Coroutine[Any, Any, Verdict]:
     """Check DELETE on the cluster, or DESCRIBE and DELETE on each topic.
 
     Nothing is said of the name and the existence of a topic that the client may not describe.
     """
     if caller.may_cluster(AclOperation.DELETE, audited=False):
         return Passed(request)
+    if any(caller.name_of("", state.topic_id) is None for state in request.topics):
+        return _deletions_when_known(caller, request)
+    return _deletions(caller, request)
+
+
+async def _deletions_when_known(caller: Caller, request: DeleteTopicsRequest) -> Verdict:
+    """Wait until the ids of topics that other nodes have created are known."""
+    with suppress(StorageError):  # the handler reports it
+        await caller.node.follower.follow()
+    return _deletions(caller, request)
+
+
+def _deletions(caller: Caller, request: DeleteTopicsRequest) -> Verdict:
     by_state = caller.version >= STATES_SINCE
     states = request.topics if by_state else [DeleteTopicState(name=name) for name in request.topic_names]
     counts = Counter(states)
@@ -212,12 +231,14 @@ def _undeletable(caller: Caller, state: DeleteTopicState) -> DeletableTopicResul
         return None  # neither or both: it is refused
     found = caller.name_of(name or "", topic_id)
     if found is None:
-        return None  # an id that is unknown, as the answer will say
+        code = ErrorCode.UNKNOWN_TOPIC_ID
+        return DeletableTopicResult(name=None, topic_id=topic_id, error_code=code, error_message=code.message)
     may_describe = caller.may_topic(AclOperation.DESCRIBE, found)
-    if may_describe and caller.node.topics.get(found) is None:
-        return None
     if may_describe and caller.may_topic(AclOperation.DELETE, found):
         return None
+    if may_describe and caller.node.topics.get(found) is None:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return DeletableTopicResult(name=found, topic_id=topic_id, error_code=code, error_message=code.message)
     told = found if name is not None or may_describe else None
     return DeletableTopicResult(name=told, topic_id=topic_id, error_code=DENIED, error_message=DENIED.message)
 

@@ -10,8 +10,10 @@ from structlog.testing import capture_logs
 from broker.acls.model import Acl, AclOperation, AclResourceType, PatternType, Permission
 from broker.net.principals import ANONYMOUS
 from broker.node import Node
+from broker.topics.topic import Topic
 from protocol.errors import ErrorCode
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -148,3 +150,36 @@ async def test_denials_are_audited(node: Node, client: RawClient) -> None:
         "resource": "t",
         "api": "Produce",
     }
+
+
+async def test_a_topic_that_another_node_has_just_created_is_not_deleted_unchecked(
+    node: Node, client: RawClient
+) -> None:
+    """The handler looks topics up after it has waited, when one may exist that was unknown to the check."""
+    assert node.acls is not None
+    await grant(node, allow(AclOperation.DESCRIBE, "*"))
+    hidden = node.topics.get("t")
+    assert hidden is not None
+    by_id = DeleteTopicState(name=None, topic_id=hidden.topic_id)
+
+    async def deletion(state: DeleteTopicState) -> tuple[str | None, int]:
+        with pytest.MonkeyPatch.context() as patch:
+            really = node.topics.get_by_id
+            known: list[Topic | None] = []
+            patch.setattr(type(node.topics), "get", lambda *_: None)
+            patch.setattr(type(node.topics), "get_by_id", lambda *_: known[0] if known else None)
+
+            async def follow() -> None:
+                known.append(really(hidden.topic_id))
+                patch.undo()
+
+            patch.setattr(node.follower, "follow", follow)
+            answer = await client.call(DeleteTopicsRequest(topics=[state], timeout_ms=1000), 6)
+        return answer.responses[0].name, answer.responses[0].error_code
+
+    assert await deletion(DeleteTopicState(name="t")) == ("t", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert await deletion(by_id) == ("t", DENIED)
+    assert node.topics.get("t") is hidden
+    await grant(node, allow(AclOperation.DELETE))
+    assert await deletion(by_id) == ("t", ErrorCode.NONE)
+    assert node.topics.get("t") is None
