@@ -10,12 +10,14 @@ Stop: move partitions to other nodes, if there are any; refuse new connections; 
 and then of other nodes; upload; trim; close the log; end the lease.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from broker.access.changes import audited
 from broker.access.guard import guarded
 from broker.access.table import GUARDS
 from broker.acls.authorizer import Authorizer
@@ -40,6 +42,7 @@ from broker.handlers.internal import INTERNAL_HANDLERS, InternalPort, internal_s
 from broker.handover.orders import BEAT_AGE_S, MoveOrders
 from broker.handover.source import PartitionSource
 from broker.handover.target import PartitionTarget
+from broker.logging.audit import AuditLog
 from broker.logging.levels import LogLevels
 from broker.membership.drain import Drain
 from broker.membership.environment import Environment
@@ -474,6 +477,7 @@ def _make_node(
         fetch_sessions=fetch_sessions,
         server=server,
         tls=tls,
+        audit=AuditLog(asyncio.get_running_loop().time),
         acls=opened.acls,
         cluster_configs=configs,
         broker_configs=broker_configs,
@@ -487,7 +491,7 @@ def _make_node(
         advertised_apis=advertised_apis(telemetry=settings.telemetry.enabled and settings.admin.enabled),
     )
     handlers = HANDLERS if opened.acls is None else guarded(HANDLERS, GUARDS)
-    server.dispatch = Dispatcher(node, spawn=tasks.spawn, handlers=handlers).dispatch
+    server.dispatch = Dispatcher(node, spawn=tasks.spawn, handlers=audited(handlers)).dispatch
     if node.internal is not None:
         internal = InternalPort(
             node.internal,

@@ -25,6 +25,7 @@ from broker.fetch_sessions import FetchSessions
 from broker.groups.coordinator import GroupCoordinator
 from broker.handover.orders import MoveOrders
 from broker.handover.target import PartitionTarget
+from broker.logging.audit import AuditLog
 from broker.logging.levels import LogLevels
 from broker.membership.drain import Drain
 from broker.membership.failover import Failover
@@ -172,6 +173,7 @@ class Node:
     server: Server
     tls: Tls | None
     """Certificates of the listeners with TLS; None: there is no such listener."""
+    audit: AuditLog
     acls: ClusterAcls | None
     """ACLs of the cluster; None: clients may do everything, since there is no authorizer."""
     cluster_configs: ClusterConfigs

@@ -8,11 +8,17 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import structlog
+from structlog.typing import FilteringBoundLogger
+
 from broker.acls.model import AclOperation
 from broker.handlers import Handler, HandlerFunction
 from broker.handlers.caller import Caller, caller_of
 from broker.net.exchange import Exchange
 from broker.node import Node
+from protocol.registry import APIS
+
+_log: FilteringBoundLogger = structlog.get_logger("requests")
 
 
 class Refused(NamedTuple):
@@ -32,6 +38,7 @@ class Passed(NamedTuple):
 
 
 Verdict = Refused | Passed
+Amend = Callable[[Any], Any]
 Guard = Callable[[Caller, Any], Verdict | Coroutine[Any, Any, Verdict]]
 
 
@@ -56,6 +63,22 @@ def guarded(handlers: Mapping[int, Handler], guards: Mapping[int, Guard]) -> Map
     return {key: replace(handler, function=_behind(handler.function, guards[key])) for key, handler in handlers.items()}
 
 
+def amending(node: Node, exchange: Exchange, amend: Amend, further: Amend | None = None) -> Amend:
+    """Return `amend`, followed by `further`. A bug in them closes this connection only."""
+
+    def call(response: Any) -> Any:
+        try:
+            amended = amend(response)
+        except Exception as error:  # noqa: BLE001 - whoever completes the exchange must not fail
+            node.request_failures += 1
+            _log.error("request failed", api=APIS[exchange.api_key].name, version=exchange.api_version, exc_info=error)
+            exchange.connection.refuse(f"internal error in {APIS[exchange.api_key].name}")
+            return None
+        return amended if further is None else further(amended)
+
+    return call
+
+
 def _behind(function: HandlerFunction, guard: Guard) -> HandlerFunction:
     def handle(node: Node, request: Any, exchange: Exchange) -> Any:
         caller = caller_of(node, exchange)
@@ -73,7 +96,8 @@ def _behind(function: HandlerFunction, guard: Guard) -> HandlerFunction:
     def follow(verdict: Verdict, node: Node, exchange: Exchange) -> Any:
         if isinstance(verdict, Refused):
             return verdict.response
-        exchange.amend = verdict.amend
+        if verdict.amend is not None:
+            exchange.amend = amending(node, exchange, verdict.amend, exchange.amend)
         result = function(node, verdict.request, exchange)
         if verdict.failure:
             exchange.connection.refuse(verdict.failure)

@@ -8,7 +8,6 @@ When the answer to a change is lost, `resolve_outcomes` or the next change reads
 import asyncio
 from collections.abc import Collection, Sequence
 
-from broker.acls.audit import DenialLog
 from broker.acls.authorizer import Authorizer
 from broker.acls.model import Acl, AclOperation, AclResourceType, PatternType, Permission
 from protocol.errors import ErrorCode, KafkaError
@@ -21,7 +20,6 @@ class ClusterAcls:
 
     def __init__(self, catalog: Catalog, authorizer: Authorizer, *, acls_max: int) -> None:
         self.authorizer = authorizer
-        self.denials = DenialLog(asyncio.get_running_loop().time)
         self._catalog = catalog
         self._acls_max = acls_max
         self._changes = asyncio.Lock()

@@ -13,14 +13,13 @@ from protocol.wire import ZERO_UUID
 class Caller:
     """The client of one request. Denials are logged unless `audited` is False: then a check only filters an answer."""
 
-    __slots__ = ("_api_key", "_authorizer", "_denials", "_host", "_principal", "node", "version")
+    __slots__ = ("_api_key", "_authorizer", "_host", "_principal", "node", "version")
 
     def __init__(self, node: Node, exchange: Exchange, acls: ClusterAcls) -> None:
         self.node = node
         self.version = exchange.api_version
         self._api_key = exchange.api_key
         self._authorizer = acls.authorizer
-        self._denials = acls.denials
         self._principal = exchange.connection.principal
         self._host = exchange.connection.host
 
@@ -33,8 +32,15 @@ class Caller:
 
     def denied(self, operation: AclOperation, resource_type: AclResourceType, name: str) -> None:
         """Log that an action was denied."""
-        api = APIS[self._api_key].name
-        self._denials.denied(self._principal, self._host, operation, resource_type, name, api)
+        self.node.audit.record(
+            "denied",
+            principal=self._principal,
+            host=self._host,
+            api=APIS[self._api_key].name,
+            operation=operation.name,
+            resource_type=resource_type.name,
+            resource=name,
+        )
 
     def may_cluster(self, operation: AclOperation, *, audited: bool = True) -> bool:
         """Return whether the client may do an operation to the cluster."""

@@ -89,7 +89,7 @@ class Exchange:
         self.started = connection.clock()
         self.done = False
         self.amend: Callable[[Any], Any] | None = None
-        """Returns the response to send for that of the handler."""
+        """Returns the response to send for that of the handler; None closes the connection itself. It never raises."""
         self.parts: Sequence[Buffer] | None = None
         self.on_close: Callable[[], None] | None = None
         """Called if the connection is lost before the response: for handlers that wait without a task."""
@@ -121,9 +121,9 @@ class Exchange:
         assert not self.done, "an exchange completes once"
         self.done = True
         connection = self.connection
+        if response is not None and self.amend is not None:
+            response = self.amend(response)
         if response is not None and not connection.closed:
-            if self.amend is not None:
-                response = self.amend(response)
             answered = self.api_version if version is None else version
             self.parts = response_frame(self.api_key, answered, self.correlation_id, response)
         connection.completed(self)

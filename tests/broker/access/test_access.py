@@ -12,11 +12,22 @@ from broker.net.principals import ANONYMOUS
 from broker.node import Node
 from broker.topics.topic import Topic
 from protocol.errors import ErrorCode
+from protocol.messages.create_acls import AclCreation, CreateAclsRequest
+from protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from protocol.messages.delete_groups import DeleteGroupsRequest
+from protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.messages.unregister_broker import UnregisterBrokerRequest
+from protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
 
@@ -183,3 +194,72 @@ async def test_a_topic_that_another_node_has_just_created_is_not_deleted_uncheck
     await grant(node, allow(AclOperation.DELETE))
     assert await deletion(by_id) == ("t", ErrorCode.NONE)
     assert node.topics.get("t") is None
+
+
+async def test_changes_are_audited_with_their_outcome(node: Node, client: RawClient) -> None:
+    await grant(node, allow(AclOperation.CREATE, "mine"))
+    await grant(node, allow(AclOperation.ALTER, "kafka-cluster", AclResourceType.CLUSTER))
+    wanted = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in ("mine", "other")]
+    acl = AclCreation(
+        resource_type=2,
+        resource_name="t",
+        resource_pattern_type=4,
+        principal="User:a",
+        host="*",
+        operation=3,
+        permission_type=3,
+    )
+    with capture_logs() as logs:
+        await client.call(CreateTopicsRequest(topics=wanted, timeout_ms=5000, validate_only=True), 7)
+        await client.call(CreateTopicsRequest(topics=wanted, timeout_ms=5000), 7)
+        await client.call(CreateAclsRequest(creations=[acl]), 3)
+        await client.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="mine")], timeout_ms=1000), 6)
+    found = [
+        (each["event"], each["api"], each["resource_type"], each["resource"], each["outcome"])
+        for each in logs
+        if each["event"].startswith("change")
+    ]
+    assert found == [
+        ("changed", "CreateTopics", "TOPIC", "mine", "NONE"),
+        ("change refused", "CreateTopics", "TOPIC", "other", "TOPIC_AUTHORIZATION_FAILED"),
+        ("changed", "CreateAcls", "ACL", "ALLOW User:a at * READ on TOPIC PREFIXED t", "NONE"),
+        ("change refused", "DeleteTopics", "TOPIC", "mine", "TOPIC_AUTHORIZATION_FAILED"),
+    ]
+    assert {(each["principal"], each["host"]) for each in logs if "api" in each} == {(ANONYMOUS, "127.0.0.1")}
+
+
+async def test_changes_are_audited_without_an_authorizer(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
+        requests: list[Any] = [
+            CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)]),
+            IncrementalAlterConfigsRequest(
+                resources=[
+                    AlterConfigsResource(
+                        resource_type=2,
+                        resource_name="t",
+                        configs=[AlterableConfig(name="cleanup.policy", config_operation=0, value="compact")],
+                    )
+                ]
+            ),
+            CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="t", count=2)], timeout_ms=1000),
+            DeleteRecordsRequest(
+                topics=[DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=0)])],
+                timeout_ms=1000,
+            ),
+            DeleteGroupsRequest(groups_names=["g"]),
+            UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey(feature="f", max_version_level=1)]),
+            UnregisterBrokerRequest(broker_id=99),
+        ]
+        with capture_logs() as logs:
+            for request in requests:
+                await client.call(request)
+    found = [(each["api"], each["resource"]) for each in logs if each["event"].startswith("change")]
+    assert found == [
+        ("CreateTopics", "t"),
+        ("IncrementalAlterConfigs", "t"),
+        ("CreatePartitions", "t"),
+        ("DeleteRecords", "t-0"),
+        ("DeleteGroups", "g"),
+        ("UpdateFeatures", "f"),
+        ("UnregisterBroker", "99"),
+    ]
