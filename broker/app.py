@@ -17,6 +17,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
+import structlog
+
 from broker.access.changes import audited
 from broker.access.guard import guarded
 from broker.access.table import GUARDS
@@ -279,6 +281,11 @@ async def _open_storage(
     acls = _make_acls(settings, catalog)
     if acls is not None:
         await acls.load()
+        if not acls.authorizer.acls and not super_users_of(settings.authorizer):
+            structlog.get_logger("node").warning(
+                "there are no ACLs and no super users: clients may do nothing that is checked",
+                setting="authorizer.super_users",
+            )
     return _OpenStorage(
         environment,
         settings,

@@ -1,8 +1,11 @@
 """Every served API has a guard, and without an authorizer there are none."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker.access.guard import Passed, Verdict, guarded, open_to_all
 from broker.access.table import GUARDS
@@ -63,3 +66,18 @@ async def test_a_bug_in_a_guard_closes_one_connection_only(tmp_path: Path, fails
                 assert await client.closed()
                 assert (await other.call(MetadataRequest(topics=()), 12)).brokers
         assert node.request_failures == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "warns"),
+    [
+        ({"authorizer_enabled": True}, True),
+        ({"authorizer_enabled": True, "authorizer_super_users": "User:a"}, False),
+        ({}, False),
+    ],
+)
+async def test_a_node_that_nobody_may_use_warns(tmp_path: Path, settings: Mapping[str, Any], *, warns: bool) -> None:
+    with capture_logs() as logs:
+        async with running_node(tmp_path, **settings):
+            pass
+    assert any(each.get("setting") == "authorizer.super_users" for each in logs) is warns
