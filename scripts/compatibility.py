@@ -119,7 +119,7 @@ Different by design:
   of the last change as the offset.
 - ACLs: a name, principal or host has up to 4096 characters, and a cluster up to `authorizer.acls_max` ACLs. A refusal
   for want of an operation on the cluster has Kafka's default message; in Apache Kafka it names the request's Java
-  object. A member that subscribes by pattern may be assigned topics that it may not describe.
+  object.
 - These broker configs can be changed while a node runs, for one node (its id) or for all (the default):
   {{dynamic}}. The defaults of topic configs without effect can be changed too. They override the settings of the
   node's start, and topics without their own value follow at once. In Apache Kafka, `auto.create.topics.enable`

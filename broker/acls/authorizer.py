@@ -99,6 +99,8 @@ class Authorizer:
         self._allow_if_no_acl = allow_if_no_acl
         self._acls: frozenset[Acl] | None = None
         self._patterns = {each: _Patterns() for each in AclResourceType}
+        self.version = 0
+        """Grows with every change of the ACLs."""
         self._remembered: dict[tuple[str, str, int, int, str], bool] = {}
 
     @property
@@ -121,6 +123,7 @@ class Authorizer:
             if acl not in had:
                 self._patterns[acl.resource_type].add(acl)
         self._acls = wanted
+        self.version += 1
         self._remembered.clear()
 
     def is_super_user(self, principal: str) -> bool:

@@ -66,6 +66,11 @@ class Caller:
         """Return the topics among `names` to which the client may do an operation."""
         return {name for name in set(names) if self.may_topic(operation, name, audited=audited)}
 
+    @property
+    def acl_version(self) -> int:
+        """Version of the ACLs: decisions stay the same until it grows."""
+        return self._authorizer.version
+
     def operations(self, resource_type: AclResourceType, name: str) -> int:
         """Return what the client may do to a resource, as bits (KIP-430)."""
         bits = 0

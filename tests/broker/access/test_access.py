@@ -12,6 +12,11 @@ from broker.net.principals import ANONYMOUS
 from broker.node import Node
 from broker.topics.topic import Topic
 from protocol.errors import ErrorCode
+from protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
 from protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -263,3 +268,33 @@ async def test_changes_are_audited_without_an_authorizer(tmp_path: Path) -> None
         ("UpdateFeatures", "f"),
         ("UnregisterBroker", "99"),
     ]
+
+
+async def test_a_pattern_matches_topics_that_its_member_may_describe(node: Node, client: RawClient) -> None:
+    group = allow(AclOperation.READ, "g", AclResourceType.GROUP)
+    await grant(node, group, allow(AclOperation.DESCRIBE, "g", AclResourceType.GROUP), allow(AclOperation.READ, "u"))
+    await node.groups.ensure_topic()
+    ids = {topic.topic_id: topic.name for topic in node.topics}
+
+    async def beat(epoch: int, **fields: Any) -> ConsumerGroupHeartbeatResponse:
+        request = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=epoch, **fields)
+        answer: ConsumerGroupHeartbeatResponse = await client.call(request, 1)
+        assert not answer.error_code, answer
+        return answer
+
+    def assigned(answer: ConsumerGroupHeartbeatResponse) -> set[str] | None:
+        if answer.assignment is None:
+            return None
+        return {ids[each.topic_id] for each in answer.assignment.topic_partitions}
+
+    joined = await beat(0, rebalance_timeout_ms=60_000, subscribed_topic_regex="[tu]", topic_partitions=[])
+    assert assigned(joined) == {"u"}
+    read = allow(AclOperation.READ)
+    await grant(node, read)
+    grown = await beat(joined.member_epoch)
+    assert assigned(grown) == {"t", "u"}
+    await grant(node, allow(AclOperation.READ, "v"))
+    assert (await beat(grown.member_epoch)).member_epoch == grown.member_epoch, "other ACLs change nothing"
+    await revoke(node, read)
+    owned = [TopicPartitions(topic_id=topic_id, partitions=[0]) for topic_id, name in ids.items() if name in {"t", "u"}]
+    assert assigned(await beat(grown.member_epoch, topic_partitions=owned)) == {"u"}
