@@ -10,12 +10,20 @@ Stop: move partitions to other nodes, if there are any; refuse new connections; 
 and then of other nodes; upload; trim; close the log; end the lease.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
+import structlog
+
+from broker.access.changes import audited
+from broker.access.guard import guarded
+from broker.access.table import GUARDS
+from broker.acls.authorizer import Authorizer
+from broker.acls.store import ClusterAcls
 from broker.admin.http import AdminServer
 from broker.cluster.handshake import SECRET_BYTES
 from broker.cluster.links import LinkContext, Links
@@ -30,12 +38,13 @@ from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from broker.fetch_sessions import FetchSessions
 from broker.groups.consumer.topic_image import TopicImageSource
 from broker.groups.coordinator import GroupCoordinator
-from broker.handlers import advertised_apis
+from broker.handlers import HANDLERS, advertised_apis
 from broker.handlers.dispatch import Dispatcher
 from broker.handlers.internal import INTERNAL_HANDLERS, InternalPort, internal_server
 from broker.handover.orders import BEAT_AGE_S, MoveOrders
 from broker.handover.source import PartitionSource
 from broker.handover.target import PartitionTarget
+from broker.logging.audit import AuditLog
 from broker.logging.levels import LogLevels
 from broker.membership.drain import Drain
 from broker.membership.environment import Environment
@@ -55,6 +64,7 @@ from broker.net.tls import Tls
 from broker.node import Node, NodeFailure, NodeTasks
 from broker.partitions.cleaning import tail_of
 from broker.partitions.record_work import RecordWork
+from broker.settings.authorizer_area import super_users_of
 from broker.settings.clock import CautiousClock
 from broker.settings.data_dir import DataDirError
 from broker.settings.listeners import SecurityProtocol
@@ -132,6 +142,8 @@ class _OpenStorage:
     """Number of the last change of the catalog before any of it was read."""
     nodes: Sequence[NodeInfo]
     """All registered nodes."""
+    acls: ClusterAcls | None
+    """ACLs of the cluster; None without an authorizer."""
 
 
 async def _start(
@@ -266,8 +278,29 @@ async def _open_storage(
     secret = await catalog.secret(environment.random_bytes(SECRET_BYTES)) if info.internal_port else b""
     seen_change = await catalog.last_change()
     nodes = await catalog.list_nodes()
+    acls = _make_acls(settings, catalog)
+    if acls is not None:
+        await acls.load()
+        if not acls.authorizer.acls and not super_users_of(settings.authorizer):
+            structlog.get_logger("node").warning(
+                "there are no ACLs and no super users: clients may do nothing that is checked",
+                setting="authorizer.super_users",
+            )
     return _OpenStorage(
-        environment, settings, memory, catalog, stores, info, lease, wal, storage, secret, work, seen_change, nodes
+        environment,
+        settings,
+        memory,
+        catalog,
+        stores,
+        info,
+        lease,
+        wal,
+        storage,
+        secret,
+        work,
+        seen_change,
+        nodes,
+        acls,
     )
 
 
@@ -276,6 +309,14 @@ async def _start_log(environment: Environment, settings: Settings, stack: AsyncE
     if settings.wal.kind == "object":
         return ObjectStartLog(settings, lambda: environment.new_uuid().hex)
     return await stack.enter_async_context(NodeLog.opened(settings, files=environment.logs, wait_s=LOG_WAIT_S))
+
+
+def _make_acls(settings: Settings, catalog: Catalog) -> ClusterAcls | None:
+    area = settings.authorizer
+    if not area.enabled:
+        return None
+    authorizer = Authorizer(super_users=super_users_of(area), allow_if_no_acl=area.allow_everyone_if_no_acl_found)
+    return ClusterAcls(catalog, authorizer, acls_max=area.acls_max)
 
 
 def _make_node(
@@ -342,6 +383,7 @@ def _make_node(
         members,
         topics,
         configs,
+        opened.acls,
         seen=opened.seen_change,
         nodes=opened.nodes,
         on_nodes_changed=opened.lease.beat_soon,
@@ -442,6 +484,8 @@ def _make_node(
         fetch_sessions=fetch_sessions,
         server=server,
         tls=tls,
+        audit=AuditLog(asyncio.get_running_loop().time),
+        acls=opened.acls,
         cluster_configs=configs,
         broker_configs=broker_configs,
         group_configs=group_configs,
@@ -453,7 +497,8 @@ def _make_node(
         # The admin port exposes the metrics that clients push, so telemetry needs it.
         advertised_apis=advertised_apis(telemetry=settings.telemetry.enabled and settings.admin.enabled),
     )
-    server.dispatch = Dispatcher(node, spawn=tasks.spawn).dispatch
+    handlers = HANDLERS if opened.acls is None else guarded(HANDLERS, GUARDS)
+    server.dispatch = Dispatcher(node, spawn=tasks.spawn, handlers=audited(handlers)).dispatch
     if node.internal is not None:
         internal = InternalPort(
             node.internal,

@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 import structlog
 from structlog.typing import FilteringBoundLogger
 
+from broker.acls.store import ClusterAcls
 from broker.cluster.links import Links
 from broker.cluster.members import Members
 from broker.configs.broker import BrokerConfigs
@@ -24,6 +25,7 @@ from broker.fetch_sessions import FetchSessions
 from broker.groups.coordinator import GroupCoordinator
 from broker.handover.orders import MoveOrders
 from broker.handover.target import PartitionTarget
+from broker.logging.audit import AuditLog
 from broker.logging.levels import LogLevels
 from broker.membership.drain import Drain
 from broker.membership.failover import Failover
@@ -171,6 +173,9 @@ class Node:
     server: Server
     tls: Tls | None
     """Certificates of the listeners with TLS; None: there is no such listener."""
+    audit: AuditLog
+    acls: ClusterAcls | None
+    """ACLs of the cluster; None: clients may do everything, since there is no authorizer."""
     cluster_configs: ClusterConfigs
     broker_configs: BrokerConfigs
     group_configs: GroupConfigs
@@ -299,6 +304,8 @@ class Node:
         self.limit_tail()
         await self.topics.resolve_outcomes()
         await self.cluster_configs.resolve_outcomes()
+        if self.acls is not None:
+            await self.acls.resolve_outcomes()
         await self.storage.damaged.forget_removed(self.catalog)
         self.storage.outages.over(CATALOG)
 

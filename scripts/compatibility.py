@@ -22,7 +22,8 @@ KAFKA_VERSION = "4.3.1"
 LINE = 120
 NOT_ADVERTISED = {71: "only with a metrics plug-in", 72: "only with a metrics plug-in"}
 """APIs that Apache Kafka implements but does not list in ApiVersions."""
-_SECURITY = "Not implemented: authentication and authorization. Every client may do everything."
+_SECURITY = "Not implemented: authentication with SASL."
+_ACLS = "With the setting `authorizer.enabled`; else SECURITY_DISABLED, as in Apache Kafka."
 _QUOTAS = "Not implemented: quotas. No client is throttled."
 _SHARE = "Share groups are not served."
 _STREAMS = "The streams protocol is not served. Kafka Streams uses the classic protocol."
@@ -36,9 +37,9 @@ NOTES: Mapping[int, str] = {
     17: _SECURITY,
     19: "Factors and assignments are accepted. A partition has one replica all the same.",
     27: "In Apache Kafka between brokers; here for administrators who end a hanging transaction.",
-    29: _SECURITY,
-    30: _SECURITY,
-    31: _SECURITY,
+    29: _ACLS,
+    30: _ACLS,
+    31: _ACLS,
     32: "Topics, brokers, loggers, groups (consumer protocol) and client metrics subscriptions.",
     33: "Topics, brokers, groups, subscriptions.",
     34: "A node has one log directory: a replica can only be assigned to it.",
@@ -100,7 +101,7 @@ Known differences between a node and Apache Kafka {KAFKA_VERSION}.
 
 Not served, and therefore not advertised:
 
-- authentication and authorization: SASL, ACLs, SCRAM users, delegation tokens (TLS is served);
+- authentication with SASL: SCRAM users, delegation tokens (TLS is served);
 - quotas;
 - share groups, and the streams protocol of groups (KIP-932, KIP-1071);
 - controller quorums, and changes of their voters.
@@ -116,6 +117,9 @@ Different by design:
   Kafka such partitions have no leader until the broker returns. A living node cannot be unregistered.
 - The catalog, a database, replaces the metadata log. DescribeQuorum shows the living nodes as voters, with the number
   of the last change as the offset.
+- ACLs: a name, principal or host has up to 4096 characters, and a cluster up to `authorizer.acls_max` ACLs. A refusal
+  for want of an operation on the cluster has Kafka's default message; in Apache Kafka it names the request's Java
+  object.
 - These broker configs can be changed while a node runs, for one node (its id) or for all (the default):
   {{dynamic}}. The defaults of topic configs without effect can be changed too. They override the settings of the
   node's start, and topics without their own value follow at once. In Apache Kafka, `auto.create.topics.enable`

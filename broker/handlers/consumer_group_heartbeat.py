@@ -2,15 +2,18 @@
 
 from collections.abc import Sequence
 
+from broker.acls.model import AclOperation
 from broker.groups.consumer.assignors import ASSIGNORS
 from broker.groups.consumer.heartbeat import (
     LEAVE_EPOCH,
     LEAVE_STATIC_EPOCH,
     ConsumerHeartbeat,
     ConsumerHeartbeatResponse,
+    TopicFilter,
 )
 from broker.groups.consumer.records import by_topic
 from broker.groups.consumer.topic_image import Partitions, TopicIdPartition
+from broker.handlers.caller import caller_of
 from broker.handlers.consumer_protocol import check_consumer_protocol
 from broker.net.exchange import Exchange
 from broker.node import Node
@@ -99,7 +102,16 @@ def _beat(node: Node, request: ConsumerGroupHeartbeatRequest, exchange: Exchange
         owned=None if request.topic_partitions is None else _owned(request.topic_partitions),
         client_id=exchange.client_id or "",
         client_host=f"/{exchange.client_host}",
+        topic_filter=_topic_filter(node, exchange),
     )
+
+
+def _topic_filter(node: Node, exchange: Exchange) -> TopicFilter | None:
+    """Return the topics that the client may describe; None: all."""
+    caller = caller_of(node, exchange)
+    if caller is None:
+        return None
+    return TopicFilter(caller.acl_version, lambda name: caller.may_topic(AclOperation.DESCRIBE, name, audited=False))
 
 
 def _owned(topics: Sequence[TopicPartitions]) -> Partitions:

@@ -16,10 +16,12 @@ is kept while any of its offsets is past the start, or a cache may hold its reco
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from typing import Any
 
-from broker.fetch_sessions import FetchPlan, FetchTarget
+from broker.acls.model import AclOperation
+from broker.fetch_sessions import FetchPlan, FetchTarget, Key
+from broker.handlers.caller import caller_of
 from broker.handlers.fetch_response import READ_COMMITTED, PartitionRead, build_response
 from broker.net.exchange import Exchange
 from broker.net.parking import PARKED_S
@@ -54,12 +56,27 @@ def handle(
     return None
 
 
+def _denied(node: Node, exchange: Exchange, plan: FetchPlan) -> Collection[Key]:
+    """Return the partitions of topics that the client may not read. Each request checks all of its session."""
+    caller = caller_of(node, exchange)
+    if caller is None:
+        return ()
+    denied = set()
+    for target in plan.targets:
+        topic, _ = target.key
+        name = topic if isinstance(topic, str) else caller.name_of("", topic)
+        if name is not None and not caller.may_topic(AclOperation.READ, name):
+            denied.add(target.key)
+    return denied
+
+
 class _FetchCall:
     """Progress of one Fetch request."""
 
     __slots__ = (
         "_bytes_grown",
         "_bytes_max",
+        "_denied",
         "_exchange",
         "_failed",
         "_min_bytes",
@@ -80,6 +97,7 @@ class _FetchCall:
         self._request = request
         self._exchange = exchange
         self._plan = plan
+        self._denied = _denied(node, exchange, plan)
         self._bytes_max = min(request.max_bytes, node.settings.fetch.response_bytes_max)
         self._min_bytes = min(request.min_bytes, self._bytes_max)
         self._reads: list[PartitionRead] = []
@@ -116,6 +134,10 @@ class _FetchCall:
         for target in self._plan.targets:
             read = PartitionRead(target, None)
             self._reads.append(read)
+            if self._denied and target.key in self._denied:
+                read.error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                self._failed = True
+                continue
             try:
                 read.partition = partition = self._find(target)
                 partition.check_leader_epoch(target.current_leader_epoch)
@@ -316,5 +338,5 @@ class _FetchCall:
         """Build the answer from what was read last."""
         reads = self._reads
         if self._failed:
-            reads = sorted(reads, key=lambda read: read.is_unknown)  # unknown partitions come last, as in Kafka
+            reads = sorted(reads, key=lambda read: read.is_not_read)  # they come last, as in Kafka
         return build_response(self._node, self._plan, reads, self._request.isolation_level, self._exchange)

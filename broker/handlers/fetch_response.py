@@ -38,7 +38,9 @@ WITH_LEADER: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENC
 """Errors that name the leader."""
 
 
-_UNKNOWN: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+_NOT_READ: Final = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+)
 
 
 @dataclass(slots=True)
@@ -53,9 +55,9 @@ class PartitionRead:
     diverging: EpochEndOffset | None = None
 
     @property
-    def is_unknown(self) -> bool:
-        """True if no such partition exists, as far as this node knows."""
-        return self.error in _UNKNOWN
+    def is_not_read(self) -> bool:
+        """True if no such partition exists, as far as this node knows, or the client may not read it."""
+        return self.error in _NOT_READ
 
     def refuse_deleted(self) -> None:
         """Replace data that the log's start has passed since it was read by OFFSET_OUT_OF_RANGE.
@@ -134,7 +136,7 @@ def _partition_data(read: PartitionRead, isolation_level: int) -> PartitionData:
             partition_index=index,
             error_code=read.error,
             high_watermark=-1,
-            aborted_transactions=() if read.is_unknown else None,
+            aborted_transactions=() if read.is_not_read else None,
             records=b"",
         )
     records: list[Buffer] = [batch.payload for batch in read.batches]

@@ -18,7 +18,7 @@ LEVELS: Final[Mapping[str, int]] = MappingProxyType(
 METHODS: Final[Mapping[str, int]] = MappingProxyType(
     {"debug": 10, "info": 20, "warning": 30, "warn": 30, "error": 40, "exception": 40, "critical": 50, "fatal": 50}
 )
-INITIAL_LOGGERS: Final = ("network", "node", "requests", "telemetry")
+INITIAL_LOGGERS: Final = ("audit", "network", "node", "requests", "telemetry")
 """Loggers that exist before they have logged anything."""
 PACKAGES: Final = frozenset({"broker", "compaction", "s3stream", "wal"})
 

@@ -1,4 +1,4 @@
-"""Keeps this node's view of the cluster up to date: nodes, topics, leaders and configs, whoever changed them.
+"""Keeps this node's view of the cluster up to date: nodes, topics, leaders, configs and ACLs, whoever changed them.
 
 Other nodes' changes are numbered in the catalog. A notification, or a beat that returns a larger number than the last
 one seen, makes the follower read and apply what is new. A lost notification costs one beat.
@@ -11,6 +11,7 @@ from typing import Final
 
 import structlog
 
+from broker.acls.store import ClusterAcls
 from broker.cluster.liveness import BEAT_S, BEATS_MISSED, Liveness, Silence
 from broker.cluster.members import Member, Members
 from broker.configs.cluster import ClusterConfigs
@@ -38,6 +39,7 @@ class CatalogFollower:
         members: Members,
         topics: TopicManager,
         configs: ClusterConfigs,
+        acls: ClusterAcls | None,
         *,
         seen: int,
         nodes: Sequence[NodeInfo],
@@ -50,6 +52,7 @@ class CatalogFollower:
         self._members = members
         self._topics = topics
         self._configs = configs
+        self._acls = acls
         self._seen = seen
         self._nodes = nodes
         self._on_nodes_changed = on_nodes_changed
@@ -178,6 +181,8 @@ class CatalogFollower:
         await self._topics.apply_changes(changes)
         if changes.configs_changed:
             await self._configs.load()
+        if changes.acls_changed and self._acls is not None:
+            await self._acls.load()
         self._seen = changes.version
 
 

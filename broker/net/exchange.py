@@ -20,6 +20,8 @@ class ClientConnection(Protocol):
     host: str
     """Address of the client, in Kafka's notation."""
     port: int
+    principal: str
+    """Principal of the client, in Kafka's notation."""
     listener: str
     """Name of the listener that the client has connected to."""
     closed: bool
@@ -58,6 +60,7 @@ class Exchange:
     """A request in progress: the context of its handler, and the place of its response in the order."""
 
     __slots__ = (
+        "amend",
         "api_key",
         "api_version",
         "client_id",
@@ -85,6 +88,8 @@ class Exchange:
         """Size of the frame, length prefix included; 0 once it is released."""
         self.started = connection.clock()
         self.done = False
+        self.amend: Callable[[Any], Any] | None = None
+        """Returns the response to send for that of the handler; None closes the connection itself. It never raises."""
         self.parts: Sequence[Buffer] | None = None
         self.on_close: Callable[[], None] | None = None
         """Called if the connection is lost before the response: for handlers that wait without a task."""
@@ -116,6 +121,8 @@ class Exchange:
         assert not self.done, "an exchange completes once"
         self.done = True
         connection = self.connection
+        if response is not None and self.amend is not None:
+            response = self.amend(response)
         if response is not None and not connection.closed:
             answered = self.api_version if version is None else version
             self.parts = response_frame(self.api_key, answered, self.correlation_id, response)

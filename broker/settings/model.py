@@ -14,6 +14,7 @@ from typing import Literal
 from pydantic import Field
 
 from broker.settings.area import MIB, Area, Bytes, Port
+from broker.settings.authorizer_area import AuthorizerSettings
 from broker.settings.client_areas import (
     FetchSettings,
     GroupSettings,
@@ -117,6 +118,7 @@ class Settings(Area):
     node: NodeSettings = NodeSettings()
     listener: ListenerSettings = ListenerSettings()
     ssl: SslSettings = SslSettings()
+    authorizer: AuthorizerSettings = AuthorizerSettings()
     network: NetworkSettings = NetworkSettings()
     cluster: ClusterSettings = ClusterSettings()
     wal: WalArea = WalArea()

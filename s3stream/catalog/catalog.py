@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
-from s3stream.catalog import changes, configs, departure, detach, nodes, objects, orders, rows, topics
+from s3stream.catalog import acls, changes, configs, departure, detach, nodes, objects, orders, rows, topics
 from s3stream.catalog import manifest_rows as state_rows
 from s3stream.catalog import takeover as takeovers
 from s3stream.catalog import transfer as transfers
@@ -29,6 +29,7 @@ from s3stream.catalog.restore import Advance, CatalogContents, advance, restore
 from s3stream.catalog.values import (
     DEFAULT_LISTENER,
     UNKNOWN_HOLDER,
+    AclRow,
     CatalogChanges,
     CompactionCommit,
     DetachedTopic,
@@ -104,7 +105,10 @@ class Catalog:
         await self._database.close()
 
     def watch_metadata(self, callback: Callable[[], None]) -> None:
-        """Call `callback` after each command of this object that may have changed topics, stream owners or configs."""
+        """Call `callback` after each command of this object that may have changed what manifests hold.
+
+        That is: topics, stream owners, configs and access control lists.
+        """
         self._watchers.append(callback)
 
     async def _change(self, command: Callable[[Connection], Result]) -> Result:
@@ -618,7 +622,7 @@ class Catalog:
         """Return (count, bytes) by kind and state, as in `"SSO committed"`."""
         return await self._database.read(objects.count_objects)
 
-    # configs and producer ids
+    # configs, access control lists and producer ids
 
     async def alter_config(
         self, kind: str, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]
@@ -633,6 +637,15 @@ class Catalog:
         """
         read = self._database.read_settled if settled else self._database.read
         return await read(configs.list_configs)
+
+    async def alter_acls(self, added: Collection[AclRow], removed: Collection[AclRow]) -> Sequence[AclRow]:
+        """Add access control lists that do not exist yet, and remove those that do; returns all there are then."""
+        return await self._change_as_node(lambda c: acls.alter_acls(c, added, removed))
+
+    async def list_acls(self, *, settled: bool = False) -> Sequence[AclRow]:
+        """Return all access control lists. `settled` as in `list_topics_and_detached`."""
+        read = self._database.read_settled if settled else self._database.read
+        return await read(acls.list_acls)
 
     async def next_producer_ids(self, count: int) -> int:
         """Reserve `count` producer ids; returns the first."""

@@ -25,6 +25,7 @@ def read_changes(connection: Connection, seen: int) -> CatalogChanges | None:
         topic_ids=frozenset(connection.execute(select(topics.c.topic_id)).scalars()) if removed else None,
         detached_ids=frozenset(connection.execute(select(detached_topics.c.topic_id)).scalars()) if removed else (),
         configs_changed=last[ChangeKind.CONFIG] > seen,
+        acls_changed=last[ChangeKind.ACL] > seen,
     )
 
 

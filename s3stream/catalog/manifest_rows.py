@@ -6,6 +6,7 @@ from typing import Final
 
 from sqlalchemy import Connection, insert, literal_column, select, update
 
+from s3stream.catalog.acls import list_acls
 from s3stream.catalog.configs import list_configs
 from s3stream.catalog.detach import list_detached
 from s3stream.catalog.manifest_state import BorrowedRange, CatalogState, StreamState, TopicState
@@ -45,6 +46,7 @@ def read_state(connection: Connection) -> tuple[int, CatalogState]:
         topics=_list_topics(connection),
         detached=list_detached(connection),
         configs=list_configs(connection),
+        acls=list_acls(connection),
         streams=_list_streams(connection),
         borrowed=_list_borrowed(connection),
         committed=_list_committed(connection),

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from s3stream.catalog.values import DetachedTopic, WalInfo
+from s3stream.catalog.values import AclRow, DetachedTopic, WalInfo
 
 
 class TopicState(NamedTuple):
@@ -54,6 +54,7 @@ class CatalogState:
     topics: Sequence[TopicState] = ()
     detached: Sequence[DetachedTopic] = ()
     configs: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
+    acls: Sequence[AclRow] = ()
     streams: Sequence[StreamState] = ()
     """By id."""
     borrowed: Sequence[BorrowedRange] = ()

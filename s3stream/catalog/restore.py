@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Table, func, insert, select, update
 
+from s3stream.catalog.acls import insert_acls
 from s3stream.catalog.manifest_rows import MANIFEST_COUNTER
 from s3stream.catalog.manifest_state import TopicState
 from s3stream.catalog.rows import ENDED, chunks
@@ -28,7 +29,7 @@ from s3stream.catalog.schema import (
     wals,
 )
 from s3stream.catalog.topics import NO_TIMESTAMP, NOBODY
-from s3stream.catalog.values import DetachedTopic, WalInfo
+from s3stream.catalog.values import AclRow, DetachedTopic, WalInfo
 from s3stream.errors import CatalogError
 from s3stream.model import ObjectInfo, StreamRange
 
@@ -83,6 +84,7 @@ class CatalogContents:
     new_topics: Sequence[RecoveredTopic]
     detached: Sequence[DetachedTopic]
     configs: Mapping[tuple[str, str], Mapping[str, str]]
+    acls: Sequence[AclRow]
     streams: Sequence[RestoredStream]
     objects: Sequence[ObjectInfo]
 
@@ -123,6 +125,7 @@ def restore(connection: Connection, wanted: CatalogContents) -> None:
         configs,
         ({"kind": kind, "name": name, "entries": _dump(entries)} for (kind, name), entries in wanted.configs.items()),
     )
+    insert_acls(connection, wanted.acls)
 
 
 def _insert(connection: Connection, table: Table, rows: Iterator[Mapping[str, Any]]) -> None:

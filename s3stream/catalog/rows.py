@@ -22,6 +22,8 @@ class ChangeKind(StrEnum):
     """Topics were deleted or detached."""
     CONFIG = "last_config"
     """Configs of other things than topics."""
+    ACL = "last_acl"
+    """Access control lists."""
 
 
 CHANGE: Final = "change"

@@ -163,6 +163,19 @@ configs = Table(
     Column("entries", Text),  # a JSON object of texts, never empty
 )
 
+acls = Table(
+    "acls",
+    METADATA,
+    Column("acl_id", Text, primary_key=True),  # digest of the others, which may be long
+    Column("resource_type", Integer),
+    Column("resource_name", Text),
+    Column("pattern_type", Integer),
+    Column("principal", Text),
+    Column("host", Text),
+    Column("operation", Integer),
+    Column("permission", Integer),
+)
+
 detached_topics = Table(
     "detached_topics",
     METADATA,
@@ -331,6 +344,11 @@ MIGRATIONS: Final[Sequence[tuple[int, Sequence[str]]]] = (
                 WHERE host <> ''""",
             "ALTER TABLE streams ADD COLUMN preferred BIGINT NOT NULL DEFAULT -1",
             "UPDATE streams SET preferred = leader",
+            """CREATE TABLE acls (
+                acl_id TEXT PRIMARY KEY, resource_type INTEGER NOT NULL, resource_name TEXT NOT NULL,
+                pattern_type INTEGER NOT NULL, principal TEXT NOT NULL, host TEXT NOT NULL, operation INTEGER NOT NULL,
+                permission INTEGER NOT NULL)""",
+            "INSERT INTO counters (name, next) VALUES ('last_acl', 0)",
         ),
     ),
 )

@@ -224,9 +224,21 @@ class DetachedTopic:
     detached_ms: int
 
 
+class AclRow(NamedTuple):
+    """An access control list with one entry, in Kafka's codes."""
+
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission: int
+
+
 @dataclass(frozen=True, slots=True)
 class CatalogChanges:
-    """The changes of topics, nodes and configs since an earlier one."""
+    """The changes of topics, nodes, configs and ACLs since an earlier one."""
 
     version: int
     """Number of the last one."""
@@ -240,6 +252,8 @@ class CatalogChanges:
     """The detached ones among those that are gone, if `topic_ids` is given."""
     configs_changed: bool
     """True if configs of brokers, groups or others have changed."""
+    acls_changed: bool
+    """True if access control lists have changed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
 from s3stream.catalog.manifest_state import BorrowedRange, CatalogState, StreamState, TopicState
-from s3stream.catalog.values import DetachedTopic, Takeover, WalInfo, WalState
+from s3stream.catalog.values import AclRow, DetachedTopic, Takeover, WalInfo, WalState
 from s3stream.errors import CorruptObject
 
 FORMAT: Final = "anabranch manifest"
@@ -119,6 +119,7 @@ def json_text(manifest: Manifest) -> str:
             for topic in state.detached
         ],
         "configs": [[kind, name, entries] for (kind, name), entries in state.configs.items()],
+        **({"acls": state.acls} if state.acls else {}),
         "streams": state.streams,
         "borrowed": state.borrowed,
         "committed": [[node_id, deltas(ids)] for node_id, ids in state.committed.items()],
@@ -166,6 +167,7 @@ def _manifest_of(content: Mapping[str, Any]) -> Manifest:
             for name, topic_id, internal, configs, streams, detached_ms in content["detached"]
         ],
         configs={(kind, name): entries for kind, name, entries in content["configs"]},
+        acls=tuple(AclRow(*row) for row in content.get("acls", ())),
         streams=[StreamState(*row) for row in content["streams"]],
         borrowed=[BorrowedRange(*row) for row in content["borrowed"]],
         committed={node_id: summed(ids) for node_id, ids in content["committed"]},

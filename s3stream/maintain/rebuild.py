@@ -97,6 +97,7 @@ def assemble(
         ],
         detached=state.detached,
         configs=state.configs,
+        acls=state.acls,
         streams=streams,
         objects=_objects(manifest, plan, stored, now_ms, keep_ms),
     )

@@ -12,6 +12,7 @@ from typing import Self, TypeAlias
 from broker.coordination.log import KeyValue
 from broker.groups.consumer import records
 from broker.groups.consumer.assignors import ASSIGNORS, UNIFORM, MemberSpec
+from broker.groups.consumer.heartbeat import TopicFilter
 from broker.groups.consumer.member import ConsumerMember, MemberState
 from broker.groups.consumer.reconciliation import reconcile
 from broker.groups.consumer.records import ConsumerKey
@@ -252,6 +253,14 @@ class ConsumerGroupBase:
         subscribed = {member.topic_regex for member in self.members.values() if member.topic_regex}
         for changed in self._patterns.update(subscribed, topics, now.wall_ms):
             self._mark_changed(records.PATTERN, changed)
+
+    def _filter_pattern(self, text: str, topic_filter: TopicFilter | None, topics: TopicImage, now: Now) -> bool:
+        """Let a pattern match those topics only that its member may know of. Returns whether it matches others now."""
+        if not text or not self._patterns.note_filter(text, topic_filter):
+            return False
+        before = self._patterns.matches(text)
+        self._match_patterns(topics, now)
+        return self._patterns.matches(text) != before
 
     def _subscribed(self, member: ConsumerMember) -> frozenset[str]:
         return self._patterns.matches(member.topic_regex).union(member.topic_names)

@@ -1,7 +1,8 @@
 """ConsumerGroupHeartbeat as the state machine handles it: request, response and special epochs (KIP-848)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from broker.groups.consumer.topic_image import Partitions
 
@@ -9,6 +10,14 @@ LEAVE_EPOCH = -1
 """Member epoch in the heartbeat of a member that leaves."""
 LEAVE_STATIC_EPOCH = -2
 """Member epoch in the heartbeat of a static member that leaves temporarily: its partitions stay assigned to it."""
+
+
+class TopicFilter(NamedTuple):
+    """Topics that a member may know of."""
+
+    version: int
+    """Grows when a topic may be allowed that was not, or the other way around."""
+    allows: Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +35,8 @@ class ConsumerHeartbeat:
     owned: Partitions | None = None
     client_id: str = ""
     client_host: str = ""
+    topic_filter: TopicFilter | None = None
+    """Topics that a pattern may match; None: all."""
 
     @property
     def is_full(self) -> bool:

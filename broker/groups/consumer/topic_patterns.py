@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from broker.coordination.patterns import PATTERN_CHARACTERS_MAX, Pattern
 from broker.groups.consumer import records
+from broker.groups.consumer.heartbeat import TopicFilter
 from broker.groups.consumer.topic_image import TopicImage
 from protocol.errors import ErrorCode, KafkaError
 
@@ -40,6 +41,16 @@ class TopicPatterns:
         self._compiled: dict[str, TopicPattern] = {}
         self._matches: dict[str, frozenset[str]] = {}
         self._record_values: dict[str, bytes] = {}
+        self._filters: dict[str, TopicFilter] = {}
+        """By pattern, the topics that a member with it may know of, as of its last heartbeat."""
+
+    def note_filter(self, text: str, topic_filter: TopicFilter | None) -> bool:
+        """Note which topics a pattern may match; returns True if it has to be matched again."""
+        before = self._filters.get(text)
+        if topic_filter is None:
+            return self._filters.pop(text, None) is not None
+        self._filters[text] = topic_filter
+        return before is None or before.version != topic_filter.version
 
     def restore(self, text: str, value: bytes) -> None:
         """Add a pattern from its record in the log. Raises MalformedMessage."""
@@ -65,6 +76,7 @@ class TopicPatterns:
             self._compiled.pop(text, None)
             self._matches.pop(text, None)
             self._record_values.pop(text, None)
+            self._filters.pop(text, None)
             changed.append(text)
         for text in subscribed:
             try:
@@ -72,6 +84,8 @@ class TopicPatterns:
             except KafkaError:
                 continue  # from a log that Apache Kafka wrote: the pattern keeps the topics it matched there
             matched = pattern.matching(topics.by_name)
+            if (topic_filter := self._filters.get(text)) is not None:
+                matched = frozenset(name for name in matched if topic_filter.allows(name))
             if self._matches.get(text) != matched or text not in self._record_values:
                 self._matches[text] = matched
                 self._record_values[text] = records.pattern_value(matched, topics.version, now_ms)

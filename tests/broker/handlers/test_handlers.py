@@ -24,7 +24,7 @@ def test_every_message_module_has_a_handler_and_the_other_way_round() -> None:
 
 
 def test_a_message_module_without_a_handler_fails_the_import() -> None:
-    [unserved] = [api for api in all_apis().values() if api.name == "CreateAcls"]
+    [unserved] = [api for api in all_apis().values() if api.name == "ShareFetch"]
     assert unserved.key not in APIS
-    with pytest.raises(ModuleNotFoundError, match=r"broker\.handlers\.create_acls"):
+    with pytest.raises(ModuleNotFoundError, match=r"broker\.handlers\.share_fetch"):
         broker.handlers.handler_of(unserved)

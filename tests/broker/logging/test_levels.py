@@ -21,7 +21,7 @@ def test_a_logger_is_known_when_it_is_loaded_and_listed_when_it_has_spoken() -> 
         levels.drop_below_level(logs.NamedLogger(LineWriter(), "storage"), "debug", {})
     assert levels.exists("storage")
     levels.set("broker.logging.logs", "DEBUG")
-    assert list(levels.loggers) == [ROOT, "broker.logging.logs", *INITIAL_LOGGERS[:3], "storage", "telemetry"]
+    assert list(levels.loggers) == [ROOT, "audit", "broker.logging.logs", *INITIAL_LOGGERS[1:4], "storage", "telemetry"]
 
 
 def test_a_logger_follows_the_root_until_it_has_a_level_of_its_own() -> None:

@@ -2,6 +2,7 @@
 
 from tests.differential.script import ScriptFunction
 from tests.differential.scripts import (
+    acls,
     admin,
     cluster,
     configs,
@@ -22,6 +23,7 @@ ALL_SCRIPTS: tuple[ScriptFunction, ...] = (
     *configs.SCRIPTS,
     *resources.SCRIPTS,
     *admin.SCRIPTS,
+    *acls.SCRIPTS,
     *telemetry.SCRIPTS,
     *produce.SCRIPTS,
     *fetch.SCRIPTS,

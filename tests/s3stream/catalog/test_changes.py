@@ -7,7 +7,7 @@ import pytest
 
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.placement import place_leaders
-from s3stream.catalog.values import CatalogChanges, MoveReason, NewTopic, TopicInfo
+from s3stream.catalog.values import AclRow, CatalogChanges, MoveReason, NewTopic, TopicInfo
 from s3stream.errors import NodeFenced
 from s3stream.model import StreamOwner
 from tests.support.catalog_node import LATER, NODE_ID, NOW, WAL_ID, MetadataNode, opened_catalog, span, topic_id_of
@@ -121,6 +121,17 @@ async def test_what_no_other_node_must_see_is_no_change(catalog: Catalog) -> Non
     await scene.trim(scene.streams[0], 5)
     await catalog.beat(NODE_ID, scene.epoch, now_ms=NOW, lease_ms=1)
     assert await catalog.read_changes(seen) is None
+
+
+async def test_acls_are_read_again_when_they_change(catalog: Catalog) -> None:
+    scene = await MetadataNode.started(catalog)
+    found = await read_changes(scene, 0)
+    assert not found.acls_changed
+    await catalog.alter_acls([AclRow(2, "t", 3, "User:a", "*", 3, 3)], [])
+    found = await read_changes(scene, found.version)
+    assert (found.acls_changed, found.configs_changed, found.topics, found.topic_ids) == (True, False, (), None)
+    await set_config(scene)
+    assert not (await read_changes(scene, found.version)).acls_changed
 
 
 async def test_configs_and_nodes_are_read_again_when_they_change(catalog: Catalog) -> None:

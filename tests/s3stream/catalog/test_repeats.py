@@ -9,7 +9,7 @@ from sqlalchemy import Connection, RowMapping, text
 
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.database import Database
-from s3stream.catalog.values import MoveReason, NewTopic, NodeBeat, StreamTransfer
+from s3stream.catalog.values import AclRow, MoveReason, NewTopic, NodeBeat, StreamTransfer
 from s3stream.errors import NodeFenced
 from s3stream.model import ObjectState, StreamOwner
 from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, WAL_ID, MetadataNode, span
@@ -28,6 +28,7 @@ READS = frozenset(
         "get_streams",
         "list_compactable_streams",
         "list_moves",
+        "list_acls",
         "list_configs",
         "list_detached",
         "list_node_ssos",
@@ -266,6 +267,12 @@ async def alter_config(scene: MetadataNode) -> Command:
     return lambda: scene.catalog.alter_config("k", "n", set_configs={"a": "1"}, unset=["b"])
 
 
+async def alter_acls(scene: MetadataNode) -> Command:
+    kept, gone = AclRow(2, "t", 3, "User:a", "*", 3, 3), AclRow(2, "t", 3, "User:a", "*", 4, 3)
+    await scene.catalog.alter_acls([gone], [])
+    return lambda: scene.catalog.alter_acls([kept], [gone])
+
+
 async def next_manifest(scene: MetadataNode) -> Command:
     return lambda: scene.catalog.next_manifest(0)
 
@@ -313,13 +320,14 @@ COMMANDS: dict[str, Prepare] = {
         discard_objects,
         forget_objects,
         alter_config,
+        alter_acls,
         next_producer_ids,
         next_manifest,
     )
 }
 TAKES_MORE = {"beat", "register_node", "open_streams", "prepare_objects", "next_producer_ids", "next_manifest"}
 """A repetition gets another epoch, or other ids: those of the lost answer stay unused and do no harm."""
-CHANGE_NUMBERS = {"change", "last_deletion", "last_config", "changed"}
+CHANGE_NUMBERS = {"change", "last_deletion", "last_config", "last_acl", "changed"}
 """Counters and a column that a repetition may raise: other nodes look once more."""
 
 
@@ -338,6 +346,7 @@ async def state_of(url: str) -> dict[str, list[Any]]:
         "objects",
         "ranges",
         "configs",
+        "acls",
         "detached_topics",
         "counters",
         "wals",

@@ -9,7 +9,7 @@ from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.manifest_state import BorrowedRange, StreamState, TopicState
 from s3stream.catalog.restore import Advance, CatalogContents, RecoveredTopic, RestoredRange, RestoredStream
 from s3stream.catalog.schema import MIGRATIONS
-from s3stream.catalog.values import DetachedTopic, Takeover, WalInfo, WalState
+from s3stream.catalog.values import AclRow, DetachedTopic, Takeover, WalInfo, WalState
 from s3stream.errors import CatalogError
 from s3stream.model import ObjectInfo, ObjectKind, ObjectState, StreamOwner, StreamRange
 from tests.support.catalog_node import WAL_ID
@@ -67,6 +67,7 @@ CONTENTS = CatalogContents(
     new_topics=[RecoveredTopic("recovered-stream-8", b"r" * 16, 8)],
     detached=[DetachedTopic("aside", b"a" * 16, {}, [3], internal=False, detached_ms=NOW)],
     configs={("group", "readers"): {"a": "b"}},
+    acls=(AclRow(2, "flights", 3, "User:a", "*", 3, 3),),
     streams=[
         stream(1, 5, 30, {(0, 10): (11, 0), (10, 30): (12, 0)}),
         stream(2, 0, 20, {(0, 20): (12, 1)}),
@@ -89,6 +90,7 @@ async def test_all_of_it_is_there(catalog: Catalog) -> None:
     assert state.topics == [*CONTENTS.topics, TopicState("recovered-stream-8", b"r" * 16, False, {}, [8])]
     assert state.detached == CONTENTS.detached
     assert state.configs == CONTENTS.configs
+    assert state.acls == CONTENTS.acls
     assert state.streams == [
         StreamState(each.stream_id, 1_003, 1, 1, 1_004, each.start_offset, each.end_offset) for each in CONTENTS.streams
     ]

@@ -3,6 +3,7 @@
 import pytest
 
 from broker.groups.consumer import records
+from broker.groups.consumer.heartbeat import TopicFilter
 from broker.groups.consumer.topic_image import TopicImage, TopicMetadata
 from broker.groups.consumer.topic_patterns import TopicPatterns
 from protocol.errors import ErrorCode, KafkaError
@@ -32,6 +33,23 @@ def test_a_pattern_that_nobody_is_subscribed_to_is_dropped() -> None:
     assert patterns.update({"b"}, image(1, "a", "b"), NOW_MS) == ["a"]
     assert patterns.matches("a") == frozenset()
     assert patterns.record_value("a") is None
+
+
+def test_a_pattern_matches_only_what_its_filter_allows() -> None:
+    patterns = TopicPatterns()
+    known = {"flights"}
+    topic_filter = TopicFilter(1, known.__contains__)
+    assert patterns.note_filter("fl.*", topic_filter), "it was matched without one"
+    assert not patterns.note_filter("fl.*", topic_filter)
+    topics = image(1, "flights", "flowers")
+    patterns.update({"fl.*"}, topics, NOW_MS)
+    assert patterns.matches("fl.*") == {"flights"}
+    known.add("flowers")
+    assert patterns.note_filter("fl.*", topic_filter._replace(version=2))
+    assert patterns.update({"fl.*"}, topics, NOW_MS) == ["fl.*"]
+    assert patterns.matches("fl.*") == {"flights", "flowers"}
+    assert patterns.note_filter("fl.*", None), "there is no filter any more"
+    assert not patterns.note_filter("fl.*", None)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,45 @@
+"""Statements about access control lists. The catalog stores them; what they mean is the broker's matter."""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, delete, insert, select
+
+from s3stream.catalog.rows import ChangeKind, chunks, next_change, select_in
+from s3stream.catalog.schema import acls
+from s3stream.catalog.values import AclRow
+
+_COLUMNS = tuple(acls.c[name] for name in AclRow._fields)
+
+
+def acl_id(acl: AclRow) -> str:
+    """Return the id of an ACL: a digest of its fields, so that the same ACL is stored once. Names may be long."""
+    return hashlib.sha256(json.dumps(list(acl)).encode()).hexdigest()
+
+
+def alter_acls(connection: Connection, added: Iterable[AclRow], removed: Collection[AclRow]) -> Sequence[AclRow]:
+    """Add ACLs that do not exist yet, and remove those that do; returns all there are then."""
+    next_change(connection, ChangeKind.ACL)
+    for piece in chunks(acl_id(acl) for acl in removed):
+        connection.execute(delete(acls).where(acls.c.acl_id.in_(piece)))
+    wanted = {acl_id(acl): acl for acl in added}
+    present = {row[0] for row in select_in(connection, select(acls.c.acl_id), acls.c.acl_id, wanted)}
+    insert_acls(connection, [acl for key, acl in wanted.items() if key not in present])
+    return list_acls(connection)
+
+
+def insert_acls(connection: Connection, wanted: Sequence[AclRow]) -> None:
+    """Add ACLs, none of which exists yet."""
+    for piece in chunks(_values(wanted)):
+        connection.execute(insert(acls), [dict(row) for row in piece])
+
+
+def list_acls(connection: Connection) -> Sequence[AclRow]:
+    """Return all ACLs, by id."""
+    return tuple(AclRow(*row) for row in connection.execute(select(*_COLUMNS).order_by(acls.c.acl_id)))
+
+
+def _values(wanted: Sequence[AclRow]) -> Iterator[Mapping[str, Any]]:
+    return ({"acl_id": acl_id(acl), **acl._asdict()} for acl in wanted)

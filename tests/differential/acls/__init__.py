@@ -1,0 +1,1 @@
+"""The same ACLs and requests by several principals to a node and to Apache Kafka with its StandardAuthorizer."""
