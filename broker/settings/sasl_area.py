@@ -1,0 +1,115 @@
+"""Settings of SASL, and rules that concern several of them. Names are Kafka's where it has them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from pydantic import Field
+
+from broker.settings.area import CENTURY_MS, KIB, Area, Bytes
+from broker.settings.errors import SettingsError
+from broker.settings.listeners import Listener
+
+PLAIN: Final = "PLAIN"
+SCRAM_SHA_256: Final = "SCRAM-SHA-256"
+SCRAM_SHA_512: Final = "SCRAM-SHA-512"
+MECHANISMS: Final = (SCRAM_SHA_512, SCRAM_SHA_256, PLAIN)
+"""The mechanisms, the preferred ones first."""
+
+
+class SaslSettings(Area):
+    """Authentication of clients by SASL, at the listeners whose protocol is SASL_SSL or SASL_PLAINTEXT."""
+
+    enabled_mechanisms: str = Field(
+        default=f"{SCRAM_SHA_512},{SCRAM_SHA_256}",
+        description=(
+            "Mechanisms that clients may use, separated by commas (Kafka: sasl.enabled.mechanisms): SCRAM-SHA-512, "
+            "SCRAM-SHA-256, PLAIN. `listener.sasl_mechanisms` names others for single listeners."
+        ),
+    )
+    plain_users_file: Path | None = Field(
+        default=None,
+        description=(
+            "File with the users of the mechanism PLAIN: in each line a name, a colon, and what `anabranch user hash` "
+            "has printed for the password. It is read again when it changes."
+        ),
+    )
+    server_max_receive_bytes: Bytes = Field(
+        default=32 * KIB,
+        ge=KIB,
+        le=2**31 - 1,
+        description=(
+            "Largest request of a client that is not authenticated yet (Kafka: sasl.server.max.receive.size, with a "
+            "default of 512KiB). A larger one closes its connection."
+        ),
+    )
+    authentication_timeout_ms: int = Field(
+        default=10_000,
+        ge=10,
+        description="Time that a client has to authenticate itself after it has connected. Then it is disconnected.",
+    )
+    failed_authentication_delay_ms: int = Field(
+        default=100,
+        ge=0,
+        le=60_000,
+        description=(
+            "Time by which the answer to a failed authentication is delayed, and the connection is not read (Kafka: "
+            "connection.failed.authentication.delay.ms)."
+        ),
+    )
+    max_reauth_ms: int = Field(
+        default=0,
+        ge=0,
+        le=CENTURY_MS,
+        description=(
+            "Time after which a client must authenticate itself again (KIP-368; Kafka: connections.max.reauth.ms). "
+            "The node tells it to the client, and closes the connection at the first request after it. 0: never."
+        ),
+    )
+
+
+def mechanisms_of(area: SaslSettings, by_listener: str, listener: str) -> Sequence[str]:
+    """Return the mechanisms of a listener, in the order of the settings. Raises SettingsError."""
+    own = _by_listener(by_listener).get(listener)
+    return own or _check_mechanisms("sasl.enabled_mechanisms", _items(area.enabled_mechanisms))
+
+
+def check_sasl(area: SaslSettings, by_listener: str, listeners: Sequence[Listener]) -> None:
+    """Check rules that concern several settings. Raises SettingsError."""
+    used = {each.name: mechanisms_of(area, by_listener, each.name) for each in listeners if each.protocol.uses_sasl}
+    for name in _by_listener(by_listener):
+        if name not in used:
+            raise SettingsError(
+                f"setting listener.sasl_mechanisms: {name} is not a listener with protocol SASL_SSL or SASL_PLAINTEXT"
+            )
+    if any(not mechanisms for mechanisms in used.values()):
+        raise SettingsError(f"setting sasl.enabled_mechanisms: empty: expected one of {', '.join(MECHANISMS)}")
+    takes_passwords = any(PLAIN in mechanisms for mechanisms in used.values())
+    if takes_passwords and area.plain_users_file is None:
+        raise SettingsError("setting sasl.plain_users_file: unset, but a listener has the mechanism PLAIN")
+    if area.plain_users_file is not None and not takes_passwords:
+        raise SettingsError("setting sasl.plain_users_file: set, but no listener has the mechanism PLAIN")
+
+
+def _by_listener(text: str) -> Mapping[str, Sequence[str]]:
+    found: dict[str, Sequence[str]] = {}
+    for part in _items(text):
+        name, separator, mechanism = (each.strip().upper() for each in part.partition(":"))
+        if not name or not separator:
+            raise SettingsError(
+                f"setting listener.sasl_mechanisms: expected NAME:MECHANISM, such as SASL_SSL:SCRAM-SHA-512, "
+                f"found {part!r}"
+            )
+        found[name] = _check_mechanisms("listener.sasl_mechanisms", [*found.get(name, ()), mechanism])
+    return found
+
+
+def _check_mechanisms(setting: str, named: Sequence[str]) -> Sequence[str]:
+    for name in named:
+        if name not in MECHANISMS:
+            raise SettingsError(f"setting {setting}: expected mechanisms of {', '.join(MECHANISMS)}, found {name!r}")
+    return list(dict.fromkeys(named))
+
+
+def _items(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
