@@ -226,13 +226,14 @@ class _Session:
         if not handler.min_version <= exchange.api_version <= handler.max_version:
             raise _Malformed(f"SaslHandshake request in version {exchange.api_version}")
         request, _ = decode(SaslHandshakeRequest, frame, exchange.api_version, exchange.header_end)
+        if request.mechanism not in mechanisms:
+            response = SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=mechanisms)
+            reason = "the client has chosen a mechanism that this listener does not have"
+            self._fail(exchange, response if self._user is None else None, reason)
+            return
         if exchange.api_version == 0:
             response = SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, mechanisms=mechanisms)
             self._fail(exchange, response, "the client sends tokens without requests (SaslHandshake version 0)")
-            return
-        if request.mechanism not in mechanisms:
-            response = SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=mechanisms)
-            self._fail(exchange, response, "the client has chosen a mechanism that this listener does not have")
             return
         if self._user is not None and request.mechanism != self._mechanism:
             self._state = State.OTHER_MECHANISM
@@ -350,8 +351,10 @@ class _Session:
 
 def _illegal_state(handler: Handler, version: int) -> object | None:
     """Return the response to a request that is out of order; None if the API has no place for an error of its own."""
-    response = handler.api.response
-    if not any(field.name == "error_code" and version in field.versions for field in schema_of(response).fields):
+    fields = {field.name for field in schema_of(handler.api.response).fields if version in field.versions}
+    if "error_code" not in fields:
         return None
-    refused: object = response(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+    code = ErrorCode.ILLEGAL_SASL_STATE
+    message = {"error_message": code.message} if "error_message" in fields else {}
+    refused: object = handler.api.response(error_code=code, **message)
     return refused

@@ -47,4 +47,4 @@ def _describe(node: Node, user: str, count: int) -> DescribeUserScramCredentials
         for number, mechanism in MECHANISM_TYPES.items()
         if mechanism in found
     ]
-    return DescribeUserScramCredentialsResult(user=user, error_message=None, credential_infos=infos)
+    return DescribeUserScramCredentialsResult(user=user, credential_infos=infos)

@@ -219,10 +219,16 @@ def parse_plain(token: bytes) -> tuple[str, str, str]:
     except UnicodeDecodeError:
         raise AuthenticationFailed("the message is not UTF-8") from None
     if len(parts) != PARTS:
-        raise AuthenticationFailed(f"the message has {len(parts)} parts, expected {PARTS}")
+        found = min(len(parts), PARTS + 1)
+        raise AuthenticationFailed(
+            f"the message has {len(parts)} parts, expected {PARTS}",
+            answer=f"Invalid SASL/PLAIN response: expected {PARTS} tokens, got {found}",
+        )
     authzid, user, password = parts
     if not user:
-        raise AuthenticationFailed("the name of the user is empty")
+        raise AuthenticationFailed(
+            "the name of the user is empty", answer="Authentication failed: username not specified"
+        )
     if not password:
-        raise AuthenticationFailed("the password is empty")
+        raise AuthenticationFailed("the password is empty", answer="Authentication failed: password not specified")
     return authzid, user, password

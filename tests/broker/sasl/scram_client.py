@@ -11,9 +11,9 @@ HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 
 @cache
-def salted(name: str, password: str, salt: str, iterations: int) -> bytes:
+def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
     """The salted password, remembered as clients do."""
-    return hashlib.pbkdf2_hmac(name, password.encode(), base64.b64decode(salt), iterations)
+    return hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
 
 
 @dataclass
@@ -45,7 +45,7 @@ class ScramClient:
     def final(self, answer: bytes) -> bytes:
         server_first = answer.decode()
         nonce, salt, iterations = (part[2:] for part in server_first.split(","))
-        self._salted = salted(HASHES[self.mechanism], self.password, salt, int(iterations))
+        self._salted = salted_password(self.mechanism, self.password, base64.b64decode(salt), int(iterations))
         header = self.header.encode() if self.bound is None else self.bound
         unproved = f"c={base64.b64encode(header).decode()},r={self.server_nonce or nonce}{self.tail}"
         self._signed = f"{self.bare},{server_first},{unproved}"

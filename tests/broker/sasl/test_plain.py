@@ -26,22 +26,22 @@ def write(tmp_path: Path) -> Write:
 
 
 @pytest.mark.parametrize(
-    ("token", "reason"),
+    ("token", "reason", "answer"),
     [
-        (b"", "1 parts"),
-        (b"alice", "1 parts"),
-        (b"\0alice", "2 parts"),
-        (b"\0alice\0a\0b", "4 parts"),
-        (b"\0\0password", "name of the user is empty"),
-        (b"\0alice\0", "password is empty"),
-        (b"\0alice\0\xff", "not UTF-8"),
+        (b"", "1 parts", "Invalid SASL/PLAIN response: expected 3 tokens, got 1"),
+        (b"alice", "1 parts", "Invalid SASL/PLAIN response: expected 3 tokens, got 1"),
+        (b"\0alice", "2 parts", "Invalid SASL/PLAIN response: expected 3 tokens, got 2"),
+        (b"\0alice\0a\0b\0c", "5 parts", "Invalid SASL/PLAIN response: expected 3 tokens, got 4"),
+        (b"\0\0password", "name of the user is empty", "Authentication failed: username not specified"),
+        (b"\0alice\0", "password is empty", "Authentication failed: password not specified"),
+        (b"\0alice\0\xff", "not UTF-8", ""),
     ],
 )
-def test_malformed_messages_are_refused_without_being_shown(token: bytes, reason: str) -> None:
+def test_malformed_messages_are_refused_without_being_shown(token: bytes, reason: str, answer: str) -> None:
     with pytest.raises(AuthenticationFailed) as raised:
         parse_plain(token)
     assert reason in str(raised.value)
-    assert not raised.value.answer
+    assert raised.value.answer == answer
 
 
 async def step(users: PlainUsers, token: bytes) -> PlainExchange:
