@@ -203,6 +203,11 @@ async def test_a_client_that_does_not_authenticate_itself_in_time_is_disconnecte
             [connection] = node.server.connections
             gate: Any = node.server.gates["SASL_PLAINTEXT"]
             assert gate._sessions[connection]._timer is None  # noqa: SLF001 - nothing is due any more
+        async with client_of(node) as client:
+            await handshake(client)
+            [connection] = await connections(node, 1)
+            timer = gate._sessions[connection]._timer  # noqa: SLF001
+        await until(timer.cancelled)
         await until(lambda: not gate._sessions)  # noqa: SLF001 - nothing is kept
 
 
