@@ -66,8 +66,7 @@ from broker.node import Node, NodeFailure, NodeTasks
 from broker.partitions.cleaning import tail_of
 from broker.partitions.record_work import RecordWork
 from broker.sasl.credentials import ScramCredentials
-from broker.sasl.mechanisms import Mechanisms
-from broker.sasl.plain import PlainUsers
+from broker.sasl.mechanisms import Mechanisms, open_files
 from broker.settings.authorizer_area import super_users_of
 from broker.settings.clock import CautiousClock
 from broker.settings.data_dir import DataDirError
@@ -164,8 +163,7 @@ async def _start(
     stack.callback(lock.release)
     ports = environment.reserve_ports(settings, stack)
     tls = Tls(settings.ssl, now_ms) if settings.uses_tls else None
-    plain_file = settings.sasl.plain_users_file
-    plain = None if plain_file is None else PlainUsers(plain_file, environment.random_bytes)
+    sasl = open_files(settings.sasl, environment.random_bytes)
     announced = announced_listeners(settings, [int(bound.getsockname()[1]) for bound in ports.clients])
     internal = internal_address(settings, ports.internal)
     failure = NodeFailure()
@@ -188,7 +186,7 @@ async def _start(
     tasks = await stack.enter_async_context(NodeTasks())
     broker_configs.watch(topics.apply_defaults)
     node = _make_node(opened, members, topics, configs, broker_configs, log_levels, cautious, tls, tasks, failure)
-    node.server.gates.update(make_gates(node, Mechanisms(node.scram, plain, environment.random_bytes).begin))
+    node.server.gates.update(make_gates(node, Mechanisms(node.scram, sasl, environment.random_bytes, now_ms).begin))
     stack.push_async_callback(node.drop_clients)
     admin = AdminServer(node)
     stack.push_async_callback(admin.close)
@@ -203,8 +201,7 @@ async def _start(
     await node.follower.learn_who_lives()
     if tls is not None:
         tasks.spawn(tls.run())
-    if plain is not None:
-        tasks.spawn(plain.run())
+    sasl.keep_current(tasks.spawn)
     for listener, bound in zip(settings.listeners, ports.clients, strict=True):
         if listener.protocol.uses_tls and tls is not None:
             node.server.listen_tls(bound, listener.name, tls, tasks.spawn)

@@ -44,7 +44,7 @@ NOTES: Mapping[int, str] = {
     33: "Topics, brokers, groups, subscriptions.",
     34: "A node has one log directory: a replica can only be assigned to it.",
     35: "One log directory. Sizes are bytes in the log and in objects; free space is that of a local object store.",
-    36: "PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512.",
+    36: "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER.",
     37: "Refused for internal topics: the coordinator of an existing group would change.",
     38: _TOKENS,
     39: _TOKENS,
@@ -100,7 +100,7 @@ Known differences between a node and Apache Kafka {KAFKA_VERSION}.
 
 Not served, and therefore not advertised:
 
-- delegation tokens, and the SASL mechanisms GSSAPI and OAUTHBEARER;
+- delegation tokens, and the SASL mechanism GSSAPI;
 - quotas;
 - share groups, and the streams protocol of groups (KIP-932, KIP-1071);
 - controller quorums, and changes of their voters.

@@ -16,9 +16,12 @@ from typing import Any, Final
 
 from broker.handlers.authentication import GateContext, SaslGate
 from broker.net.principals import ANONYMOUS
-from broker.sasl.mechanisms import Mechanisms
+from broker.sasl.jwks import Jwks
+from broker.sasl.mechanism import AuthenticationFailed
+from broker.sasl.mechanisms import Mechanisms, SaslFiles
+from broker.sasl.oauthbearer import TokenRules, parse_message
 from broker.sasl.plain import PasswordHash, PlainUsers
-from broker.settings.sasl_area import MECHANISMS, PLAIN, SCRAM_SHA_256
+from broker.settings.sasl_area import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM_SHA_256
 from protocol.codec import encode
 from protocol.errors import ErrorCode, MalformedMessage
 from protocol.messages.api_versions import ApiVersionsRequest
@@ -27,6 +30,7 @@ from protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from protocol.messages.sasl_handshake import SaslHandshakeRequest
 from s3stream.catalog.values import DEFAULT_LISTENER
 from tests.broker.sasl.clients import PASSWORD, add_user
+from tests.broker.sasl.provider import AUDIENCE, ISSUER, claims, key_set, message, rsa_key, sign
 from tests.broker.sasl.scram_client import ScramClient
 from tests.fuzz.connections import Rig
 from tests.fuzz.target import Choices, Target, edited, random_script
@@ -37,7 +41,7 @@ INPUTS_MAX: Final = 400
 STEPS_MAX: Final = 12
 ANSWER_S: Final = 0.3
 """Virtual time in which an answer arrives: longer than that to a failure is delayed."""
-RAW, FRAME, VERSIONS, HANDSHAKE, FIRST, FINAL, PASSWORD_TOKEN, SERVED = range(8)
+RAW, FRAME, VERSIONS, HANDSHAKE, FIRST, FINAL, PASSWORD_TOKEN, SERVED, BEARER = STEPS = range(9)
 
 
 def cheap_hash(password: bytes) -> PasswordHash:
@@ -57,7 +61,12 @@ class SaslRig(Rig):
         path.write_text(f"alice:{cheap_hash(PASSWORD.encode()).to_text()}")
         users: Any = PlainUsers(path, Random(1).randbytes)
         users._nobody = cheap_hash(b"nobody")  # noqa: SLF001 - as cheap as others
-        begin = Mechanisms(node.scram, users, Random(2).randbytes).begin
+        keys = path.with_name("keys")
+        keys.write_bytes(key_set(rsa_key()))
+        known = Jwks(keys.as_uri(), refresh_s=1, clock=self.world.loop.time)
+        files = SaslFiles(users, known, TokenRules(ISSUER, (AUDIENCE,), (), "scope", "sub", 30))
+        self.bearer = message(sign(rsa_key(), claims(node.now_ms() // 1000, exp=node.now_ms() // 1000 + 10**9)))
+        begin = Mechanisms(node.scram, files, Random(2).randbytes, node.now_ms).begin
         settings = node.settings.sasl.model_copy(update={"max_reauth_ms": 60_000})
         self.gate: Any = SaslGate(GateContext(node, settings, MECHANISMS, begin, node.tasks.spawn))
         node.server.gates[DEFAULT_LISTENER] = self.gate
@@ -67,7 +76,7 @@ class SaslRig(Rig):
         node, failures = self.node, self.node.request_failures
         self.world.trace.lines.clear()
         client = await self.connect("stranger")
-        stranger = Stranger(client, steps)
+        stranger = Stranger(client, steps, self.bearer)
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             await stranger.run()
         principals = {each.principal for each in node.server.connections} - {ANONYMOUS}
@@ -89,9 +98,10 @@ class SaslRig(Rig):
 class Stranger:
     """A client that follows the steps of an input."""
 
-    def __init__(self, client: RawClient, steps: Choices) -> None:
+    def __init__(self, client: RawClient, steps: Choices, bearer: bytes) -> None:
         self._client = client
         self._steps = steps
+        self._bearer = bearer
         self._scram = ScramClient("alice", PASSWORD)
         self._challenge = b""
         """Token that the node has sent last."""
@@ -103,7 +113,7 @@ class Stranger:
         for _ in range(STEPS_MAX):
             if not self._steps.left:
                 return
-            await self._take(self._steps.number(1) % 8)
+            await self._take(self._steps.number(1) % len(STEPS))
 
     async def _take(self, step: int) -> None:
         steps = self._steps
@@ -118,7 +128,7 @@ class Stranger:
             await self._send(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3)
         elif step == HANDSHAKE:
             choice = steps.number(1)
-            name = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_256, *MECHANISMS, "", "GSSAPI")[choice % 8]
+            name = (PLAIN, SCRAM_SHA_256, OAUTHBEARER, *MECHANISMS, "GSSAPI")[choice % 8]
             await self._send(SaslHandshakeRequest(mechanism=name), 0 if choice > 250 else 1)
         elif step == SERVED:
             await self._send(MetadataRequest(topics=()), 9)
@@ -128,7 +138,9 @@ class Stranger:
     def _token(self, step: int) -> bytes:
         """Return a token of an authentication after the edits of the input."""
         whole = f"\0alice\0{PASSWORD}".encode()
-        if step == FIRST:
+        if step == BEARER:
+            whole = self._bearer
+        elif step == FIRST:
             whole = self._scram.first()
         elif step == FINAL:
             try:
@@ -141,6 +153,8 @@ class Stranger:
             self.has_proved |= token.removeprefix(b"alice") == whole
         elif step == FINAL:
             self.has_proved |= same_proof(token, whole)
+        elif step == BEARER:
+            self.has_proved |= same_bearer(token, whole)
         return token
 
     async def _send(self, request: object, version: int) -> None:
@@ -168,6 +182,17 @@ def same_proof(token: bytes, whole: bytes) -> bool:
     try:
         return unproved == expected and base64.b64decode(proof) == base64.b64decode(right)
     except binascii.Error:
+        return False
+
+
+def same_bearer(token: bytes, whole: bytes) -> bool:
+    """Return whether two messages have the same token, but for the way in which base64 is written."""
+    try:
+        parts, expected = (parse_message(each)[1].split(".") for each in (token, whole))
+        return [base64.urlsafe_b64decode(part + "==") for part in parts] == [
+            base64.urlsafe_b64decode(part + "==") for part in expected
+        ]
+    except (AuthenticationFailed, binascii.Error):
         return False
 
 
@@ -204,11 +229,14 @@ SCRAM: Final = bytes((HANDSHAKE, 1)) + step(FIRST) + step(FINAL) + bytes((SERVED
 PASSWORDS: Final = bytes((HANDSHAKE, 0)) + step(PASSWORD_TOKEN) + bytes((SERVED,))
 
 
+BEARERS: Final = bytes((HANDSHAKE, 2)) + step(BEARER) + bytes((SERVED,))
+
+
 def fresh(random: Random) -> bytes:
     parts = []
     for _ in range(random.choice((1, 2, 4, 8))):
-        kind = random.choice((RAW, FRAME, VERSIONS, HANDSHAKE, FIRST, FINAL, PASSWORD_TOKEN, SERVED))
-        if kind in {FIRST, FINAL, PASSWORD_TOKEN}:
+        kind = random.choice((RAW, FRAME, VERSIONS, HANDSHAKE, FIRST, FINAL, PASSWORD_TOKEN, BEARER, SERVED))
+        if kind in {FIRST, FINAL, PASSWORD_TOKEN, BEARER}:
             parts.append(step(kind, random.choice((b"", random_script(random)[:255]))))
         elif kind == HANDSHAKE:
             parts.append(bytes((HANDSHAKE, random.randrange(256))))
@@ -221,12 +249,14 @@ def fresh(random: Random) -> bytes:
             parts.append(random.randbytes(size))
         else:
             parts.append(bytes((kind,)))
-    return random.choice((b"", b"", SCRAM, PASSWORDS, bytes((HANDSHAKE, 1)), bytes((HANDSHAKE, 0)))) + b"".join(parts)
+    return random.choice(
+        (b"", b"", SCRAM, PASSWORDS, BEARERS, *(bytes((HANDSHAKE, at)) for at in range(3)))
+    ) + b"".join(parts)
 
 
 def seeds() -> list[bytes]:
     random = Random(1)
-    whole = [SCRAM, PASSWORDS, bytes((VERSIONS,)) + SCRAM, SCRAM + SCRAM, PASSWORDS + PASSWORDS]
+    whole = [SCRAM, PASSWORDS, BEARERS, bytes((VERSIONS,)) + SCRAM, SCRAM + SCRAM, PASSWORDS + PASSWORDS]
     return [*whole, *(fresh(random) for _ in range(60))]
 
 

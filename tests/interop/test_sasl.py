@@ -4,22 +4,26 @@ import asyncio
 import logging
 import sqlite3
 import subprocess
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka.admin
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.abc import AbstractTokenProvider as AioKafkaTokenProvider
 from aiokafka.errors import KafkaConnectionError
 from click.testing import CliRunner
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from broker.cli.user import PASSWORD_ENV, user
-from tests.interop.test_java import CONFIGS, CONSUMER, PRODUCER, TIMEOUT_S, command
+from tests.broker.sasl.provider import AUDIENCE, ISSUER, claims, key_set, rsa_key, sign
+from tests.interop.test_java import CONFIGS, CONSUMER, PRODUCER, TIMEOUT_S, TOPICS, command
 from tests.interop.test_tls import value_of
 from tests.support.certificates import Authority
 from tests.support.node import NodeProcess
@@ -29,6 +33,7 @@ from tests.support.waiting import wait_until
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
     from kafka import KafkaConsumer, KafkaProducer  # it reads its own schemas so
+    from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokenProvider
 
 pytestmark = [
     pytest.mark.interop,
@@ -38,6 +43,8 @@ pytestmark = [
 USERS: Any = confluent_kafka.admin  # its types for users are not exported
 RECORDS = [f"record {number}" for number in range(100)]
 MARK = "MARKED-SECRET"
+TOKENS: list[str] = []
+"""Tokens that clients have presented."""
 PASSWORD = f"{MARK}-of-alice"
 WRONG = f"{MARK}-wrong"
 SHA_256, SHA_512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
@@ -60,10 +67,15 @@ class SaslNode:
         self.authority = Authority(folder / "ca")
         users = folder / "users"
         users.write_text(run_user("hash", "alice"))
+        keys = folder / "keys"
+        keys.write_bytes(key_set(rsa_key()))
         self.process = NodeProcess(
             folder,
             listeners="PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0,SASL_SSL://127.0.0.1:0",
-            sasl_enabled_mechanisms=f"{SHA_512},{SHA_256},PLAIN",
+            sasl_enabled_mechanisms=f"{SHA_512},{SHA_256},PLAIN,OAUTHBEARER",
+            sasl_oauthbearer_jwks_url=keys.as_uri(),
+            sasl_oauthbearer_expected_issuer=ISSUER,
+            sasl_oauthbearer_expected_audience=AUDIENCE,
             sasl_plain_users_file=users,
             ssl_certificate_file=self.authority.issue("node").both,
             wal_capacity_bytes=64 << 20,
@@ -124,6 +136,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SaslNode]:
         assert MARK not in text, where
         assert "scrypt" not in text, where
         assert not [entry for entry in entries if entry in text], where
+        assert not [token for token in TOKENS if token.split(".")[2] in text], where
     assert "alice" in shown["log"]
 
 
@@ -271,6 +284,91 @@ def test_kafka_python(node: SaslNode, protocol: str, mechanism: str) -> None:
             break
     consumer.close()
     assert found == RECORDS
+
+
+def token_of_alice(**changed: Any) -> str:
+    """A token of the provider; its id is a marked secret."""
+    TOKENS.append(sign(rsa_key(), claims(int(time.time()), jti=MARK, **changed)))
+    return TOKENS[-1]
+
+
+class KafkaPythonToken(KafkaPythonTokenProvider):  # type: ignore[misc]
+    """Tokens for kafka-python."""
+
+    def token(self) -> str:
+        return token_of_alice()
+
+
+class AioKafkaToken(AioKafkaTokenProvider):  # type: ignore[misc]
+    """Tokens for aiokafka."""
+
+    async def token(self) -> str:
+        return token_of_alice()
+
+
+async def test_clients_with_tokens(node: SaslNode) -> None:
+    def confluent_settings(token: str) -> dict[str, Any]:
+        removed = {"sasl.username", "sasl.password"}
+        settings = {
+            key: value for key, value in node.confluent("SASL_SSL", "OAUTHBEARER").items() if key not in removed
+        }
+        return {**settings, "oauth_cb": lambda _: (token, time.time() + 600)}
+
+    def authenticated() -> int:
+        lines = [line for line in node.process.events("authenticated") if line["mechanism"] == "OAUTHBEARER"]
+        assert {line["principal"] for line in lines} <= {"User:alice"}
+        return len(lines)
+
+    def confluent() -> None:
+        admin = AdminClient(confluent_settings(token_of_alice()))
+        admin.poll(0)
+        assert admin.list_topics(timeout=30).brokers
+        wrong = AdminClient(confluent_settings(token_of_alice(aud="other")))
+        wrong.poll(0)
+        with pytest.raises(KafkaException):
+            wrong.list_topics(timeout=3)
+
+    def kafka_python() -> None:
+        settings = {
+            "bootstrap_servers": node.servers("SASL_PLAINTEXT"),
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "OAUTHBEARER",
+            "sasl_oauth_token_provider": KafkaPythonToken(),
+        }
+        producer = KafkaProducer(**settings)
+        producer.send("tokens", b"x").get(30)
+        producer.close()
+
+    def java() -> None:
+        path = node.folder / "token"
+        path.write_text(token_of_alice())
+        settings = node.java("SASL_PLAINTEXT", "OAUTHBEARER")
+        settings.write_text(
+            f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=OAUTHBEARER\n"
+            f"sasl.oauthbearer.token.endpoint.url={path.as_uri()}\n"
+            "sasl.login.callback.handler.class="
+            "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler\n"
+            "sasl.jaas.config=org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;\n"
+        )
+        words = command(node.servers("SASL_PLAINTEXT"), TOPICS, ["--command-config", str(settings), "--list"])
+        words.insert(1, f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={path.as_uri()}")
+        words.insert(1, f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.files={path}")
+        done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def is_more(before: int) -> bool:
+        return authenticated() > before
+
+    for work in (confluent, kafka_python, java):
+        before = authenticated()
+        await asyncio.to_thread(work)
+        wait_until(partial(is_more, before), work.__name__)
+    reasons = {line["reason"] for line in node.failures() if line["mechanism"] == "OAUTHBEARER"}
+    assert reasons == {"the token is for another audience"}
+    settings = {"bootstrap_servers": node.servers("SASL_PLAINTEXT"), "security_protocol": "SASL_PLAINTEXT"}
+    oauth = {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": AioKafkaToken()}
+    async with AIOKafkaProducer(**settings, **oauth) as producer:
+        await producer.send_and_wait("tokens", b"x")
 
 
 def test_kcat(node: SaslNode) -> None:

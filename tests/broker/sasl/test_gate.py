@@ -1,6 +1,7 @@
 """A listener with SASL: what is served to whom, in which order, within which limits."""
 
 import asyncio
+import time
 from asyncio import IncompleteReadError
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,6 +28,7 @@ from tests.broker.sasl.clients import (
     token,
     users_file,
 )
+from tests.broker.sasl.provider import AUDIENCE, ISSUER, claims, message, provider_of, rsa_key, sign
 from tests.broker.sasl.scram_client import ScramClient
 from tests.support.certificates import Authority
 from tests.support.node import running_node
@@ -45,6 +47,7 @@ async def sasl_node(tmp_path: Path, **wanted: Any) -> AsyncIterator[Node]:
         "sasl_enabled_mechanisms": ",".join(MECHANISMS),
         "sasl_plain_users_file": users_file(tmp_path),
         "sasl_failed_authentication_delay_ms": 0,
+        "sasl_authentication_timeout_ms": 600_000,
         **wanted,
     }
     async with running_node(tmp_path, **settings) as node:
@@ -154,7 +157,7 @@ async def test_a_request_that_cannot_be_answered_with_an_error_closes_the_connec
 
 async def test_failures_are_answered_and_close_the_connection(node: Node) -> None:
     password, credentials = "Invalid username or password", "invalid credentials with SASL mechanism"
-    for mechanism, data, message in (
+    for mechanism, data, expected in (
         ("PLAIN", b"\0alice\0wrong", f"Authentication failed: {password}"),
         ("PLAIN", b"\0mallory\0wrong", f"Authentication failed: {password}"),
         ("PLAIN", b"\0alice", "expected 3 tokens, got 2"),
@@ -166,7 +169,7 @@ async def test_failures_are_answered_and_close_the_connection(node: Node) -> Non
             await handshake(client, mechanism)
             answer = await token(client, data)
             assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
-            assert answer.error_message.endswith(message)
+            assert answer.error_message.endswith(expected)
             assert await client.closed()
     assert node.server.stats.failed_authentications == 6
 
@@ -218,8 +221,10 @@ async def test_a_stranger_may_send_small_requests_only(node: Node) -> None:
         [connection] = await connections(node, 1)
         assert not connection.closed, "a request of this size is allowed"
     async with client_of(node) as client:
-        client.send_bytes(((32 << 10) + 1).to_bytes(4, "big") + b"\0\x11\0\1")
-        assert await client.closed()
+        with capture_logs() as logs:
+            client.send_bytes(((32 << 10) + 1).to_bytes(4, "big") + b"\0\x11\0\1")
+            assert await client.closed()
+    assert [line["reason"] for line in logs if "reason" in line] == ["frame of 32769 bytes, allowed are 8 to 32768"]
 
 
 async def connections(node: Node, count: int) -> list[Any]:
@@ -294,6 +299,35 @@ async def test_requests_of_an_authentication_may_be_sent_ahead(node: Node) -> No
             version = 3 if expected is ApiVersionsRequest else None
             assert (await client.receive(expected, version))[1].error_code == ErrorCode.NONE
         assert (await client.receive(MetadataRequest, 9))[1].brokers
+
+
+async def test_a_session_ends_with_its_token(tmp_path: Path) -> None:
+    now_s = time.time_ns() // 10**9
+    with provider_of(rsa_key()) as provider:
+        wanted = {
+            "sasl_enabled_mechanisms": "PLAIN,OAUTHBEARER",
+            "sasl_oauthbearer_jwks_url": provider.url,
+            "sasl_oauthbearer_expected_issuer": ISSUER,
+            "sasl_oauthbearer_expected_audience": AUDIENCE,
+        }
+        async with sasl_node(tmp_path, **wanted) as node:
+            async with client_of(node) as client:
+                await handshake(client, "OAUTHBEARER")
+                answer = await token(client, message(sign(rsa_key(), claims(now_s))))
+                assert answer.error_code == ErrorCode.NONE
+                assert 500_000 < answer.session_lifetime_ms <= 600_000
+                await assert_served(node, client)
+                age(node, 600_001)
+                client.send(ASK, 9)
+                assert await client.closed()
+            async with client_of(node) as client:
+                await log_in_plain(client)
+                await assert_served(node, client)
+            async with client_of(node) as client:
+                await handshake(client, "OAUTHBEARER")
+                answer = await token(client, message(sign(rsa_key(), claims(now_s, aud="other"))))
+                assert (answer.error_code, answer.error_message) == (58, '{"status":"invalid_token"}')
+                assert await client.closed()
 
 
 # clients that authenticate themselves again

@@ -21,7 +21,7 @@ def test_listeners_have_the_mechanisms_of_the_settings_or_their_own() -> None:
     [
         (
             {"sasl.enabled_mechanisms": "GSSAPI"},
-            "expected mechanisms of SCRAM-SHA-512, SCRAM-SHA-256, PLAIN, found 'GSSAPI'",
+            "expected mechanisms of SCRAM-SHA-512, SCRAM-SHA-256, OAUTHBEARER, PLAIN, found 'GSSAPI'",
         ),
         ({"sasl.enabled_mechanisms": ","}, "sasl.enabled_mechanisms: empty"),
         ({"sasl.enabled_mechanisms": "PLAIN"}, "sasl.plain_users_file: unset, but a listener has the mechanism PLAIN"),
@@ -29,6 +29,19 @@ def test_listeners_have_the_mechanisms_of_the_settings_or_their_own() -> None:
         ({"listener.sasl_mechanisms": "A"}, "expected NAME:MECHANISM, such as SASL_SSL:SCRAM-SHA-512, found 'A'"),
         ({"listener.sasl_mechanisms": "A:X"}, "setting listener.sasl_mechanisms: expected mechanisms of"),
         ({"listener.sasl_mechanisms": "B:PLAIN"}, "B is not a listener with protocol SASL_SSL or SASL_PLAINTEXT"),
+        (
+            {"sasl.enabled_mechanisms": "OAUTHBEARER"},
+            "sasl.oauthbearer_jwks_url: empty, but a listener has the mechanism",
+        ),
+        ({"sasl.oauthbearer_jwks_url": "https://a/b"}, "sasl.oauthbearer_jwks_url: set, but no listener has"),
+        *(
+            (
+                {"sasl.enabled_mechanisms": "OAUTHBEARER", "sasl.oauthbearer_jwks_url": url},
+                "expected https://HOST/PATH or",
+            )
+            for url in ("http://a/b", "ftp://a/b", "file://host/b", "file:b", "a", "https:///b")
+        ),
+        ({"sasl.enabled_mechanisms": "OAUTHBEARER", "sasl.oauthbearer_jwks_url": "https://[/b"}, "not a URL"),
         ({"sasl.server_max_receive_bytes": "10"}, "sasl.server_max_receive_bytes"),
     ],
 )
