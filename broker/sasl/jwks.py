@@ -11,11 +11,13 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import structlog
+from cryptography.exceptions import UnsupportedAlgorithm
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, RSAKey
 
@@ -29,6 +31,8 @@ TIMEOUT_S: Final = 10.0
 BYTES_MAX: Final = 1 << 20
 KEYS_MAX: Final = 100
 RSA_BITS_MIN: Final = 2048
+_UNREADABLE: Final = (JoseError, UnsupportedAlgorithm, AttributeError, KeyError, OverflowError, TypeError, ValueError)
+"""Errors of the parser of keys."""
 _TYPES: Final[dict[str, type[PublicKey]]] = {"RSA": RSAKey, "EC": ECKey}
 
 _log = structlog.get_logger("network")
@@ -63,7 +67,7 @@ def parse_keys(content: bytes) -> Sequence[PublicKey]:
             key = kind.import_key({name: value for name, value in entry.items() if name not in {"use", "key_ops"}})
             if not key.is_private:
                 keys.append(key)
-        except (JoseError, ValueError, TypeError, KeyError):
+        except _UNREADABLE:
             continue
     if not keys:
         raise JwksError(f"there is no public key for signatures of {', '.join(ALGORITHMS)}")
@@ -147,7 +151,7 @@ class Jwks:
             return parse_keys(_download(self._url) if self._path is None else self._path.read_bytes())
         except JwksError as error:
             raise JwksError(f"setting sasl.oauthbearer_jwks_url: {self._url}: {error}") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             reason = getattr(error, "strerror", None) or getattr(error, "reason", None) or error
             raise JwksError(f"setting sasl.oauthbearer_jwks_url: {self._url}: {reason}") from None
 

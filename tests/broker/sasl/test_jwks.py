@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from http.client import BadStatusLine
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from joserfc.jwk import OctKey
 from structlog.testing import capture_logs
 
+from broker.sasl import jwks
 from broker.sasl.jwks import BYTES_MAX, Jwks, JwksError, parse_keys
 from tests.broker.sasl.provider import ec_key, key_set, okp_key, provider_of, rsa_key
 
@@ -115,3 +117,28 @@ async def test_the_keys_of_before_remain_when_the_provider_is_down_or_answers_no
         assert not await keys.find("b", "RSA")
         assert await keys.find("a", "RSA")
     assert len([line for line in logs if line["log_level"] == "error"]) == 5
+
+
+async def test_an_answer_that_is_not_http_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(_: str) -> bytes:
+        raise BadStatusLine("nonsense")
+
+    monkeypatch.setattr(jwks, "_download", answer)
+    keys = Jwks("https://provider.example/keys", refresh_s=3600, clock=Clock())
+    with capture_logs() as logs:
+        assert not await keys.find("a", "RSA")
+    assert [line["log_level"] for line in logs] == ["error"]
+
+
+def test_no_entry_of_a_set_does_harm() -> None:
+    """Fields of every type and content, beside a key that is in order."""
+    good = rsa_key().as_dict(private=False)
+    values: list[Any] = [None, 5, -1, 1e300, True, "", "!", "AQAB", "A" * 10_000, [], {}, ["sig"], {"a": 1}]
+    entries = [
+        {**base, field: value}
+        for base in (good, ec_key().as_dict(private=False))
+        for field in ("kty", "n", "e", "crv", "x", "y", "d", "kid", "alg", "use", "key_ops", "x5c")
+        for value in values
+    ]
+    for entry in entries:
+        assert parse_keys(json.dumps({"keys": [entry, good]}).encode())
