@@ -40,8 +40,6 @@ REQUESTS_IN_FLIGHT_MAX: Final = 4
 """Requests in flight of a client that is not authenticated. At the limit, its socket is not read."""
 REAUTHENTICATION_INTERVAL_S: Final = 1.0
 """A client may begin to authenticate itself again once in this time, as in Apache Kafka."""
-USER_CHARACTERS_MAX: Final = 200
-"""Longest name of a user in the log."""
 
 _log = structlog.get_logger("network")
 
@@ -326,15 +324,13 @@ class _Session:
         context, connection = self._context, self._connection
         self._state = State.NOTHING
         context.node.server.stats.failed_authentications += 1
-        user = "" if self._exchange is None else self._exchange.user[:USER_CHARACTERS_MAX]
-        _log.warning(
+        known = {"mechanism": self._mechanism, "user": "" if self._exchange is None else self._exchange.user}
+        context.node.audit.record(
             "authentication failed",
+            host=connection.host,
             listener=connection.listener,
-            client=connection.host,
-            port=connection.port,
-            mechanism=self._mechanism or None,
-            user=user or None,
             reason=reason,
+            **{name: text for name, text in known.items() if text},
         )
         if connection.closed:
             return

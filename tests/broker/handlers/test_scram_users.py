@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from structlog.testing import capture_logs
+
 from protocol.errors import ErrorCode
 from protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -55,7 +57,21 @@ async def test_each_user_is_changed_or_refused_by_itself(tmp_path: Path) -> None
         ]
         wanted = DescribeUserScramCredentialsRequest(users=[UserName(name="few")])
         assert (await client.call(wanted)).results[0].error_code == ErrorCode.RESOURCE_NOT_FOUND
-        assert await alter(client, ScramCredentialDeletion(name="good", mechanism=1)) == {"good": ErrorCode.NONE}
+        with capture_logs() as logs:
+            assert await alter(client, ScramCredentialDeletion(name="good", mechanism=1)) == {"good": ErrorCode.NONE}
+        assert node.scram.users == []
+        [event] = [line for line in logs if line["event"] == "changed"]
+        assert (event["resource_type"], event["resource"], event["outcome"]) == ("USER", "good", "NONE")
+
+
+async def test_users_may_be_changed_by_those_who_may_change_the_cluster(tmp_path: Path) -> None:
+    async with running_node(tmp_path, authorizer_enabled=True) as node, raw_client(node.bootstrap) as client:
+        removal = ScramCredentialDeletion(name="b", mechanism=1)
+        assert await alter(client, upsertion("a"), removal) == dict.fromkeys(
+            "ab", ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        )
+        described = await client.call(DescribeUserScramCredentialsRequest(users=None))
+        assert described.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         assert node.scram.users == []
 
 

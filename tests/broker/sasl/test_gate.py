@@ -157,21 +157,26 @@ async def test_a_request_that_cannot_be_answered_with_an_error_closes_the_connec
 
 async def test_failures_are_answered_and_close_the_connection(node: Node) -> None:
     password, credentials = "Invalid username or password", "invalid credentials with SASL mechanism"
-    for mechanism, data, expected in (
+    cases = (
         ("PLAIN", b"\0alice\0wrong", f"Authentication failed: {password}"),
         ("PLAIN", b"\0mallory\0wrong", f"Authentication failed: {password}"),
         ("PLAIN", b"\0alice", "expected 3 tokens, got 2"),
         ("PLAIN", b"\0alice\0\xff", f"Authentication failed during authentication due to {credentials} PLAIN"),
         ("SCRAM-SHA-256", b"p=tls-unique,,n=alice,r=a", f"{credentials} SCRAM-SHA-256"),
         ("SCRAM-SHA-512", b"x", f"{credentials} SCRAM-SHA-512"),
-    ):
-        async with client_of(node) as client:
-            await handshake(client, mechanism)
-            answer = await token(client, data)
-            assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
-            assert answer.error_message.endswith(expected)
-            assert await client.closed()
+    )
+    with capture_logs() as logs:
+        for mechanism, data, expected in cases:
+            async with client_of(node) as client:
+                await handshake(client, mechanism)
+                answer = await token(client, data)
+                assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+                assert answer.error_message.endswith(expected)
+                assert await client.closed()
     assert node.server.stats.failed_authentications == 6
+    failed = [line for line in logs if line["event"] == "authentication failed"]
+    assert [line.get("user") for line in failed] == ["alice", "mallory", None, None, None, None]
+    assert {line["listener"] for line in failed} == {"SASL_PLAINTEXT"}
 
 
 async def test_a_user_that_is_removed_or_has_a_new_password_is_refused(node: Node) -> None:
