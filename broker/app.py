@@ -39,6 +39,7 @@ from broker.fetch_sessions import FetchSessions
 from broker.groups.consumer.topic_image import TopicImageSource
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers import HANDLERS, advertised_apis
+from broker.handlers.authentication import make_gates
 from broker.handlers.dispatch import Dispatcher
 from broker.handlers.internal import INTERNAL_HANDLERS, InternalPort, internal_server
 from broker.handover.orders import BEAT_AGE_S, MoveOrders
@@ -64,10 +65,11 @@ from broker.net.tls import Tls
 from broker.node import Node, NodeFailure, NodeTasks
 from broker.partitions.cleaning import tail_of
 from broker.partitions.record_work import RecordWork
+from broker.sasl.credentials import ScramCredentials
+from broker.sasl.mechanisms import Mechanisms, open_files
 from broker.settings.authorizer_area import super_users_of
 from broker.settings.clock import CautiousClock
 from broker.settings.data_dir import DataDirError
-from broker.settings.listeners import SecurityProtocol
 from broker.settings.memory import MemoryPlan, memory_for, with_sizes
 from broker.settings.model import Settings
 from broker.settings.package_settings import compaction_settings, gc_settings, storage_settings
@@ -137,6 +139,8 @@ class _OpenStorage:
     storage: S3Stream
     secret: bytes
     """Known to the nodes of the catalog only; empty if this node takes no connections from others."""
+    users_secret: bytes
+    """The same, to hide which users exist; empty without SASL."""
     work: RecordWork
     seen_change: int
     """Number of the last change of the catalog before any of it was read."""
@@ -159,6 +163,7 @@ async def _start(
     stack.callback(lock.release)
     ports = environment.reserve_ports(settings, stack)
     tls = Tls(settings.ssl, now_ms) if settings.uses_tls else None
+    sasl = open_files(settings.sasl, environment.random_bytes)
     announced = announced_listeners(settings, [int(bound.getsockname()[1]) for bound in ports.clients])
     internal = internal_address(settings, ports.internal)
     failure = NodeFailure()
@@ -181,6 +186,7 @@ async def _start(
     tasks = await stack.enter_async_context(NodeTasks())
     broker_configs.watch(topics.apply_defaults)
     node = _make_node(opened, members, topics, configs, broker_configs, log_levels, cautious, tls, tasks, failure)
+    node.server.gates.update(make_gates(node, Mechanisms(node.scram, sasl, environment.random_bytes, now_ms).begin))
     stack.push_async_callback(node.drop_clients)
     admin = AdminServer(node)
     stack.push_async_callback(admin.close)
@@ -195,8 +201,9 @@ async def _start(
     await node.follower.learn_who_lives()
     if tls is not None:
         tasks.spawn(tls.run())
+    sasl.keep_current(tasks.spawn)
     for listener, bound in zip(settings.listeners, ports.clients, strict=True):
-        if listener.protocol is SecurityProtocol.SSL and tls is not None:
+        if listener.protocol.uses_tls and tls is not None:
             node.server.listen_tls(bound, listener.name, tls, tasks.spawn)
         else:
             await node.server.listen(bound, listener.name)
@@ -275,7 +282,10 @@ async def _open_storage(
     )
     work = RecordWork(memory.sizes.decompressed_bytes_max)
     stack.callback(work.close)
-    secret = await catalog.secret(environment.random_bytes(SECRET_BYTES)) if info.internal_port else b""
+    uses_sasl = any(each.protocol.uses_sasl for each in settings.listeners)
+    needs_secret = uses_sasl or info.internal_port
+    known = await catalog.secret(environment.random_bytes(SECRET_BYTES)) if needs_secret else b""
+    secret, users_secret = known if info.internal_port else b"", known if uses_sasl else b""
     seen_change = await catalog.last_change()
     nodes = await catalog.list_nodes()
     acls = _make_acls(settings, catalog)
@@ -297,6 +307,7 @@ async def _open_storage(
         wal,
         storage,
         secret,
+        users_secret,
         work,
         seen_change,
         nodes,
@@ -490,6 +501,7 @@ def _make_node(
         broker_configs=broker_configs,
         group_configs=group_configs,
         features=Features(configs, info.node_id),
+        scram=ScramCredentials(configs, opened.users_secret),
         telemetry=ClientMetrics(configs, settings.telemetry, now_ms, lambda: environment.new_uuid().bytes),
         log_levels=log_levels,
         tasks=tasks,

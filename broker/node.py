@@ -38,6 +38,7 @@ from broker.net.server import Server
 from broker.net.tls import Tls
 from broker.partitions.producer_expiry import keep_expiring
 from broker.partitions.retention import keep_enforcing
+from broker.sasl.credentials import ScramCredentials
 from broker.settings.memory import MemoryPlan
 from broker.settings.model import Settings
 from broker.telemetry.clients import ClientMetrics
@@ -180,6 +181,8 @@ class Node:
     broker_configs: BrokerConfigs
     group_configs: GroupConfigs
     features: Features
+    scram: ScramCredentials
+    """Credentials of users by SCRAM."""
     telemetry: ClientMetrics
     log_levels: LogLevels
 

@@ -22,8 +22,8 @@ KAFKA_VERSION = "4.3.1"
 LINE = 120
 NOT_ADVERTISED = {71: "only with a metrics plug-in", 72: "only with a metrics plug-in"}
 """APIs that Apache Kafka implements but does not list in ApiVersions."""
-_SECURITY = "Not implemented: authentication with SASL."
 _ACLS = "With the setting `authorizer.enabled`; else SECURITY_DISABLED, as in Apache Kafka."
+_TOKENS = "Not implemented: delegation tokens."
 _QUOTAS = "Not implemented: quotas. No client is throttled."
 _SHARE = "Share groups are not served."
 _STREAMS = "The streams protocol is not served. Kafka Streams uses the classic protocol."
@@ -34,7 +34,7 @@ NOTES: Mapping[int, str] = {
     2: "No tiered storage: -4 returns the log start offset, -5 and -6 return nothing.",
     3: "A topic is created before the response. A leader serves, or parks requests for two seconds until it does.",
     10: "Groups and transactions, not share groups.",
-    17: _SECURITY,
+    17: "0 is advertised, since librdkafka looks for it, but refused: tokens are sent in requests (KIP-152).",
     19: "Factors and assignments are accepted. A partition has one replica all the same.",
     27: "In Apache Kafka between brokers; here for administrators who end a hanging transaction.",
     29: _ACLS,
@@ -44,12 +44,12 @@ NOTES: Mapping[int, str] = {
     33: "Topics, brokers, groups, subscriptions.",
     34: "A node has one log directory: a replica can only be assigned to it.",
     35: "One log directory. Sizes are bytes in the log and in objects; free space is that of a local object store.",
-    36: _SECURITY,
+    36: "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER.",
     37: "Refused for internal topics: the coordinator of an existing group would change.",
-    38: _SECURITY,
-    39: _SECURITY,
-    40: _SECURITY,
-    41: _SECURITY,
+    38: _TOKENS,
+    39: _TOKENS,
+    40: _TOKENS,
+    41: _TOKENS,
     43: "Preferred: the partition moves to its preferred leader. Unclean: accepts the loss of what only a dead node's "
     "log has, if nobody can open it.",
     44: "Topics, brokers, groups, subscriptions, log levels.",
@@ -57,8 +57,7 @@ NOTES: Mapping[int, str] = {
     46: "Moves of all kinds that are not carried out yet, drains of nodes included.",
     48: _QUOTAS,
     49: _QUOTAS,
-    50: _SECURITY,
-    51: _SECURITY,
+    51: "Each user is changed in a transaction of its own.",
     55: "The living nodes are the voters. Offsets are numbers of changes of the catalog: the leader's is the last one, "
     "a voter lags by what it has not applied, and -1 means that it does not answer.",
     57: "`group.version` and `transaction.version`; `metadata.version` has one level.",
@@ -101,7 +100,7 @@ Known differences between a node and Apache Kafka {KAFKA_VERSION}.
 
 Not served, and therefore not advertised:
 
-- authentication with SASL: SCRAM users, delegation tokens (TLS is served);
+- delegation tokens, and the SASL mechanism GSSAPI;
 - quotas;
 - share groups, and the streams protocol of groups (KIP-932, KIP-1071);
 - controller quorums, and changes of their voters.

@@ -18,6 +18,7 @@ from protocol.errors import ErrorCode
 from protocol.messages import (
     alter_configs,
     alter_partition_reassignments,
+    alter_user_scram_credentials,
     create_acls,
     create_partitions,
     create_topics,
@@ -138,6 +139,10 @@ def _broker(request: Any, response: Any) -> Iterable[Change]:
     return (Change("BROKER", str(request.broker_id), response.error_code),)
 
 
+def _users(_request: Any, response: Any) -> Iterable[Change]:
+    return (Change("USER", each.user, each.error_code) for each in response.results)
+
+
 def _markers(_request: Any, response: Any) -> Iterable[Change]:
     for marker in response.markers:
         for topic in marker.topics:
@@ -161,6 +166,7 @@ CHANGES: Final[Mapping[int, Changes]] = MappingProxyType(
         alter_partition_reassignments.KEY: _reassignments,
         update_features.KEY: _features,
         unregister_broker.KEY: _broker,
+        alter_user_scram_credentials.KEY: _users,
         write_txn_markers.KEY: _markers,
     }
 )

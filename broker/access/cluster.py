@@ -24,6 +24,11 @@ from protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopicResult,
 )
+from protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+)
 from protocol.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
 from protocol.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
 from protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
@@ -35,6 +40,10 @@ from protocol.messages.describe_configs import (
 )
 from protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+)
 from protocol.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -183,6 +192,23 @@ def update_features_refusal(_request: UpdateFeaturesRequest, _version: int) -> U
 def unregister_broker_refusal(_request: UnregisterBrokerRequest, _version: int) -> UnregisterBrokerResponse:
     """Return the answer to an UnregisterBroker request."""
     return UnregisterBrokerResponse(error_code=CODE, error_message=CODE.message)
+
+
+def describe_scram_refusal(
+    _request: DescribeUserScramCredentialsRequest, _version: int
+) -> DescribeUserScramCredentialsResponse:
+    """Return the answer to a DescribeUserScramCredentials request."""
+    return DescribeUserScramCredentialsResponse(error_code=CODE, error_message=CODE.message)
+
+
+def alter_scram_refusal(request: AlterUserScramCredentialsRequest, _version: int) -> AlterUserScramCredentialsResponse:
+    """Return the answer to an AlterUserScramCredentials request."""
+    users = dict.fromkeys(each.name for changes in (request.deletions, request.upsertions) for each in changes)
+    return AlterUserScramCredentialsResponse(
+        results=[
+            AlterUserScramCredentialsResult(user=user, error_code=CODE, error_message=CODE.message) for user in users
+        ]
+    )
 
 
 def list_config_resources_refusal(_request: ListConfigResourcesRequest, _version: int) -> ListConfigResourcesResponse:

@@ -10,6 +10,7 @@ COMMANDS = {
     "topic": "Create, list, describe, move, delete, detach, attach and clone topics of a running node.",
     "cluster": "Show the state of the whole cluster.",
     "node": "List the nodes of a cluster, drain one, declare one dead, give up its log, remove it.",
+    "user": "Add, list and remove users that authenticate themselves with SASL.",
     "compact": "Compact a node's objects now.",
     "storage": "List and verify a node's objects, and handle stopped partitions.",
     "catalog": "Back up a node's catalog, or rebuild it from the object store.",

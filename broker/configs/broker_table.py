@@ -23,6 +23,8 @@ STORAGE_POLICY: Final = "log.storage.policy"
 _B, _S, _I, _L = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
 _STATIC_ROWS = (
     ("connections.max.idle.ms", _L, "600000", ("network", "idle_timeout_ms")),
+    ("connection.failed.authentication.delay.ms", _I, "100", ("sasl", "failed_authentication_delay_ms")),
+    ("connections.max.reauth.ms", _L, "0", ("sasl", "max_reauth_ms")),
     ("fetch.max.bytes", _I, "57671680", ("fetch", "response_bytes_max")),
     ("group.consumer.heartbeat.interval.ms", _I, "5000", ("group", "consumer_heartbeat_interval_ms")),
     ("group.consumer.max.heartbeat.interval.ms", _I, "15000", ("group", "consumer_heartbeat_interval_max_ms")),
@@ -41,6 +43,7 @@ _STATIC_ROWS = (
     ("offset.metadata.max.bytes", _I, "4096", ("group", "offset_metadata_bytes_max")),
     ("offsets.topic.num.partitions", _I, "50", ("group", "offsets_partitions")),
     ("queued.max.request.bytes", _L, "-1", ("network", "node_bytes_max")),
+    ("sasl.server.max.receive.size", _I, "524288", ("sasl", "server_max_receive_bytes")),
     ("telemetry.max.bytes", _I, "1048576", ("telemetry", "push_bytes_max")),
     ("transaction.abort.timed.out.transaction.cleanup.interval.ms", _I, "10000", ("transaction", "abort_interval_ms")),
     ("transaction.max.timeout.ms", _I, "900000", ("transaction", "timeout_max_ms")),

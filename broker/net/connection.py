@@ -110,6 +110,7 @@ class Connection(asyncio.BufferedProtocol):
         "_awaits_grant",
         "_budget",
         "_bytes_held",
+        "_dispatch",
         "_exclusive",
         "_filled",
         "_flush_scheduled",
@@ -124,6 +125,7 @@ class Connection(asyncio.BufferedProtocol):
         "_pumping",
         "_queue",
         "_request_bytes_max",
+        "_requests_in_flight_max",
         "_transport",
         "_unread_since",
         "_waiting_frame_bytes",
@@ -148,6 +150,8 @@ class Connection(asyncio.BufferedProtocol):
         self._manager = manager
         self._budget = manager.budget
         self._request_bytes_max = manager.request_bytes_max
+        self._requests_in_flight_max = manager.requests_in_flight_max
+        self._dispatch: Callable[[Exchange, Buffer], None] = manager.dispatch
         self.clock = manager.clock
         self.number = number
         self.listener = listener
@@ -471,7 +475,7 @@ class Connection(asyncio.BufferedProtocol):
         if header.api_key != PRODUCE_KEY and self.peer is None:
             self._exclusive = exchange
         self._outstanding.append(exchange)
-        self._manager.dispatch(exchange, frame)
+        self._dispatch(exchange, frame)
 
     def hold(self, exchange: Exchange) -> None:
         """Start no request until this Produce is answered: it could not append at once, and the order must be kept."""
@@ -482,6 +486,22 @@ class Connection(asyncio.BufferedProtocol):
         """Serve another node from now on: requests of up to that size, each answered as soon as it is done."""
         self.peer = peer
         self._request_bytes_max = request_bytes_max
+
+    def intercept(
+        self, dispatch: Callable[[Exchange, Buffer], None], *, request_bytes_max: int, requests_in_flight_max: int
+    ) -> None:
+        """Pass requests, within these limits, to `dispatch` instead of the server, until `admit`."""
+        self._dispatch = dispatch
+        self._request_bytes_max = request_bytes_max
+        self._requests_in_flight_max = requests_in_flight_max
+
+    def admit(self, principal: str, dispatch: Callable[[Exchange, Buffer], None] | None = None) -> None:
+        """Serve an authenticated client, within the limits of the server. `dispatch` gets its requests, if given."""
+        manager = self._manager
+        self.principal = principal
+        self._dispatch = dispatch or manager.dispatch
+        self._request_bytes_max = manager.request_bytes_max
+        self._requests_in_flight_max = manager.requests_in_flight_max
 
     def release(self, exchange: Exchange) -> None:
         """Release the memory of a frame that is no longer needed, before its request is answered."""
@@ -553,7 +573,7 @@ class Connection(asyncio.BufferedProtocol):
         full = (
             self.draining
             or self._writing_paused
-            or len(self._queue) + len(self._outstanding) >= manager.requests_in_flight_max
+            or len(self._queue) + len(self._outstanding) >= self._requests_in_flight_max
             or self._bytes_held >= manager.connection_bytes_max
             or self._waiting_frame_bytes
             or (self._queue and self._bytes_held > SCRATCH_BYTES and self._next_may_wait_long)

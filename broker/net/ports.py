@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -51,15 +51,20 @@ def reserve_ports(settings: Settings, stack: ExitStack | AsyncExitStack) -> Rese
     return ReservedPorts(clients, internal, admin_bound)
 
 
+_OPEN: Final = {
+    SecurityProtocol.PLAINTEXT: "a listener has neither encryption nor authentication, and is not on loopback: whoever "
+    "reaches it can read and change everything",
+    SecurityProtocol.SASL_PLAINTEXT: "a listener has no encryption, and is not on loopback: whoever reads in the "
+    "network sees all records, and the passwords of clients that use PLAIN",
+}
+
+
 def warn_if_open(listener: Listener, bound: socket.socket) -> None:
-    """Log a warning if everyone in the network can read and change everything through a listener."""
+    """Log a warning if a listener without encryption can be reached from other machines."""
     host, port = bound.getsockname()[:2]
-    if listener.protocol is SecurityProtocol.PLAINTEXT and not is_loopback(host):
+    if listener.protocol in _OPEN and not is_loopback(host):
         structlog.get_logger("network").warning(
-            "a listener has neither encryption nor authentication, and is not on loopback: whoever reaches it can read "
-            "and change everything",
-            listener=listener.name,
-            address=f"{host}:{port}",
+            _OPEN[listener.protocol], listener=listener.name, address=f"{host}:{port}"
         )
 
 

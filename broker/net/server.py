@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 from structlog.typing import FilteringBoundLogger
@@ -52,6 +52,18 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
+class Gate(Protocol):
+    """Authenticates the clients of a listener."""
+
+    def meet(self, connection: Connection) -> None:
+        """Take over the requests of a new connection, until its client is authenticated."""
+        ...
+
+    def forget(self, connection: Connection) -> None:
+        """Drop what is kept for a connection that is closed."""
+        ...
+
+
 @dataclass(slots=True)
 class NetworkStats:
     """Counters since the start."""
@@ -62,6 +74,11 @@ class NetworkStats:
     closed_bad_input: int = 0
     failed_handshakes: int = 0
     """Clients whose TLS handshake did not succeed."""
+    authenticated: int = 0
+    """Authentications by SASL that succeeded, those of connections that did so again included."""
+    failed_authentications: int = 0
+    expired_sessions: int = 0
+    """Connections closed because their clients had not authenticated themselves again in time."""
     closed_stalled: int = 0
     """Connections closed in mid-frame, or with unread responses, while others waited for memory."""
 
@@ -124,6 +141,8 @@ class Server:
     _paused: dict[Connection, int] = field(default_factory=dict)
     """Connections that are not read, with the number of consecutive checks at which the peer had closed."""
     _peer_check: asyncio.TimerHandle | None = None
+    gates: dict[str, Gate] = field(default_factory=dict)
+    """Gates by the names of their listeners. A listener without one serves everybody."""
     ports: dict[str, int] = field(default_factory=dict)
     """Ports of the listeners by their names."""
     handshakes: int = 0
@@ -163,7 +182,9 @@ class Server:
         self, bound: socket.socket, listener: str, tls: Tls, spawn: Callable[[Coroutine[Any, Any, None]], None]
     ) -> None:
         """Accept connections that use TLS. `spawn` runs a handshake as a task."""
-        self._add(bound, listener, TlsAcceptor(self, bound, listener, tls, spawn, backlog=BACKLOG))
+        asks = listener not in self.gates  # as in Kafka, SASL names the clients of SASL_SSL, not certificates
+        acceptor = TlsAcceptor(self, bound, listener, tls, spawn, asks_certificates=asks, backlog=BACKLOG)
+        self._add(bound, listener, acceptor)
 
     def _add(self, bound: socket.socket, listener: str, accepting: asyncio.Server | TlsAcceptor) -> None:
         self.ports[listener] = int(bound.getsockname()[1])
@@ -214,6 +235,8 @@ class Server:
             return False
         self.stats.accepted += 1
         self.connections.add(connection)
+        if (gate := self.gates.get(connection.listener)) is not None:
+            gate.meet(connection)
         return True
 
     def begin_handshake(self, host: str) -> bool:
@@ -251,6 +274,8 @@ class Server:
             return
         self.connections.discard(connection)
         self._paused.pop(connection, None)
+        if (gate := self.gates.get(connection.listener)) is not None:
+            gate.forget(connection)
         self._give_place(connection.host)
         if not self.connections:
             self._all_closed.set()

@@ -46,6 +46,8 @@ class TlsFiles:
     """Content of the files: the context of the next handshakes, and facts about the certificate to show."""
 
     context: ssl.SSLContext
+    anonymous_context: ssl.SSLContext
+    """The same without certificates of clients: for listeners that authenticate them with SASL."""
     subject: str
     """Name of the certificate, in the notation of RFC 4514."""
     expires_ms: int
@@ -139,17 +141,9 @@ def _load(area: SslSettings, now_ms: int) -> TlsFiles:
     chain = _certificates("ssl.certificate_file", area.certificate_file)
     _check_dates("ssl.certificate_file", area.certificate_file, chain, now_ms)
     _check_key(area, key_file, password, chain[0])
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    protocols = protocols_of(area)
-    context.minimum_version, context.maximum_version = _VERSIONS[protocols[0]], _VERSIONS[protocols[-1]]
-    context.set_ciphers(ciphers_of(area))
-    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    context = _context(area, area.certificate_file, key_file, password)
+    anonymous_context = _context(area, area.certificate_file, key_file, password)
     context.verify_mode = _CLIENT_AUTH[area.client_auth]
-    try:
-        # A password that is not needed is not asked for. Without one OpenSSL would ask at the terminal.
-        context.load_cert_chain(area.certificate_file, key_file, lambda: password or b"")
-    except (OSError, ValueError) as error:
-        raise TlsError(f"setting ssl.certificate_file: {area.certificate_file}: {error}") from None
     if area.ca_file is not None:
         _certificates("ssl.ca_file", area.ca_file)
         _trust(context, "ssl.ca_file", area.ca_file)
@@ -158,7 +152,23 @@ def _load(area: SslSettings, now_ms: int) -> TlsFiles:
         _trust(context, "ssl.crl_file", area.crl_file)
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     expires_ms = min(int(each.not_valid_after_utc.timestamp() * 1000) for each in chain)
-    return TlsFiles(context, chain[0].subject.rfc4514_string(), expires_ms)
+    return TlsFiles(context, anonymous_context, chain[0].subject.rfc4514_string(), expires_ms)
+
+
+def _context(area: SslSettings, certificate_file: Path, key_file: Path, password: bytes | None) -> ssl.SSLContext:
+    """Return a context that asks for no certificates. Raises TlsError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    protocols = protocols_of(area)
+    context.minimum_version, context.maximum_version = _VERSIONS[protocols[0]], _VERSIONS[protocols[-1]]
+    context.set_ciphers(ciphers_of(area))
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        # A password that is not needed is not asked for. Without one OpenSSL would ask at the terminal.
+        context.load_cert_chain(certificate_file, key_file, lambda: password or b"")
+    except (OSError, ValueError) as error:
+        raise TlsError(f"setting ssl.certificate_file: {certificate_file}: {error}") from None
+    return context
 
 
 def _read(setting: str, path: Path) -> bytes:

@@ -69,13 +69,16 @@ class TlsAcceptor:
         tls: Tls,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         *,
+        asks_certificates: bool = True,
         backlog: int,
     ) -> None:
+        """Listen; with `asks_certificates`, clients are identified by certificates, as the settings say."""
         self._server = server
         self._bound = bound
         self._listener = listener
         self._tls = tls
         self._spawn = spawn
+        self._asks_certificates = asks_certificates
         self._loop = asyncio.get_running_loop()
         self._turn = asyncio.Lock()
         """Held by the handshake that begins in this round of the loop."""
@@ -151,9 +154,15 @@ class TlsAcceptor:
         """Complete a handshake with the newest certificate. Raises OSError."""
         server, tls = self._server, self._tls
         await self._loop.connect_accepted_socket(
-            lambda: TlsConnection(server, server.next_number(), self._listener, tls, established),
+            lambda: TlsConnection(
+                server,
+                server.next_number(),
+                self._listener,
+                tls if self._asks_certificates else None,
+                established,
+            ),
             accepted,
-            ssl=tls.files.context,
+            ssl=tls.files.context if self._asks_certificates else tls.files.anonymous_context,
             ssl_handshake_timeout=tls.handshake_timeout_s,
             ssl_shutdown_timeout=server.frame_timeout_s,
         )

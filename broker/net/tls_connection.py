@@ -158,9 +158,12 @@ class TlsConnection(Connection):
     __slots__ = ("_established", "_tls", "_tls_transport")
 
     def __init__(
-        self, manager: ConnectionManager, number: int, listener: str, tls: Tls, established: Callable[[], None]
+        self, manager: ConnectionManager, number: int, listener: str, tls: Tls | None, established: Callable[[], None]
     ) -> None:
-        """Create the protocol before the handshake; `established` is called when that is complete."""
+        """Create the protocol before the handshake; `established` is called when that is complete.
+
+        Without `tls`, certificates do not identify the clients of the listener.
+        """
         super().__init__(manager, number, listener)
         self._tls = tls
         self._established = established
@@ -178,7 +181,8 @@ class TlsConnection(Connection):
             return
         ssl_object = transport.get_extra_info("ssl_object")
         try:
-            self.principal = self._tls.principal_of(ssl_object)
+            if self._tls is not None:
+                self.principal = self._tls.principal_of(ssl_object)
         except NoMatchingRule as error:
             self.refuse(str(error))
             return

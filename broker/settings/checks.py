@@ -8,6 +8,7 @@ from typing import Final
 from broker.settings.authorizer_area import super_users_of
 from broker.settings.errors import SettingsError
 from broker.settings.model import Settings
+from broker.settings.sasl_area import check_sasl
 from broker.settings.ssl_area import check_ssl
 
 _ENDPOINT: Final = re.compile(r"https?://[^/]", re.IGNORECASE)
@@ -45,6 +46,7 @@ def check_together(settings: Settings) -> None:
     _check_ports(settings)
     check_ssl(settings.ssl, is_used=settings.uses_tls)
     super_users_of(settings.authorizer)
+    check_sasl(settings.sasl, settings.listener.sasl_mechanisms, settings.listeners)
     request_max, held_max = settings.network.request_bytes_max, settings.network.node_bytes_max
     if held_max is not None and request_max > held_max:
         raise SettingsError(

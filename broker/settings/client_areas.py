@@ -37,8 +37,16 @@ class ListenerSettings(Area):
         default="",
         description=(
             "Security protocol of each listener, as NAME:PROTOCOL, separated by commas (Kafka: "
-            "listener.security.protocol.map). Protocols are PLAINTEXT and SSL. A listener that bears the name of a "
-            "protocol need not be named here."
+            "listener.security.protocol.map). Protocols are PLAINTEXT, SSL, SASL_PLAINTEXT and SASL_SSL. A "
+            "listener that bears the name of a protocol need not be named here."
+        ),
+    )
+    sasl_mechanisms: str = Field(
+        default="",
+        description=(
+            "SASL mechanisms of single listeners, as NAME:MECHANISM, separated by commas; a listener with several "
+            "mechanisms is named once for each (Kafka: listener.name.NAME.sasl.enabled.mechanisms). A listener that is "
+            "not named here has those of `sasl.enabled_mechanisms`."
         ),
     )
     rack: str = Field(default="", description="Rack (or zone) of the node, as reported to clients.")

@@ -25,6 +25,18 @@ class SecurityProtocol(StrEnum):
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def uses_tls(self) -> bool:
+        """True if connections are encrypted."""
+        return self in {SecurityProtocol.SSL, SecurityProtocol.SASL_SSL}
+
+    @property
+    def uses_sasl(self) -> bool:
+        """True if clients authenticate themselves with SASL."""
+        return self in {SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +88,8 @@ def _listener(
     if protocol is None:
         if name not in set(SecurityProtocol):
             raise SettingsError(
-                f"setting listener.security_protocol_map: no protocol for listener {name}: add {name}:SSL or "
-                f"{name}:PLAINTEXT"
+                f"setting listener.security_protocol_map: no protocol for listener {name}: add {name}:SSL, or another "
+                f"of {', '.join(SecurityProtocol)}"
             )
         protocol = SecurityProtocol(name)
     host, port = address

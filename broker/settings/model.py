@@ -24,7 +24,8 @@ from broker.settings.client_areas import (
     TopicSettings,
     TransactionSettings,
 )
-from broker.settings.listeners import Listener, SecurityProtocol, listeners_of
+from broker.settings.listeners import Listener, listeners_of
+from broker.settings.sasl_area import SaslSettings
 from broker.settings.ssl_area import SslSettings
 from broker.settings.storage_areas import (
     CatalogSettings,
@@ -119,6 +120,7 @@ class Settings(Area):
     listener: ListenerSettings = ListenerSettings()
     ssl: SslSettings = SslSettings()
     authorizer: AuthorizerSettings = AuthorizerSettings()
+    sasl: SaslSettings = SaslSettings()
     network: NetworkSettings = NetworkSettings()
     cluster: ClusterSettings = ClusterSettings()
     wal: WalArea = WalArea()
@@ -164,7 +166,7 @@ class Settings(Area):
     @property
     def uses_tls(self) -> bool:
         """True if a listener uses TLS. Raises SettingsError."""
-        return any(each.protocol is SecurityProtocol.SSL for each in self.listeners)
+        return any(each.protocol.uses_tls for each in self.listeners)
 
     @property
     def internal_host(self) -> str:

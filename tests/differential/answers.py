@@ -25,6 +25,8 @@ CLOSED = "<connection closed>"
 ABSENT = "<absent>"
 NO_ANSWER = "<no answer>"
 
+SCRAM_SECRETS = re.compile(rb"(?<=r=)[^,]+|(?<=s=)[^,]+|(?<=v=)[^,]+")
+"""Nonces, salts and signatures."""
 NUMBER = re.compile(r"\b\d{13}\b")
 
 EPOCHS = frozenset(
@@ -104,6 +106,10 @@ KEYED: Mapping[str, Callable[[Any], object]] = {
     "DescribeLogDirsTopic.partitions": lambda partition: partition["partition_index"],
     "AlterReplicaLogDirTopicResult.partitions": lambda partition: partition["partition_index"],
     "ElectLeadersResponse.replica_election_results": lambda topic: topic["topic"],
+    "SaslHandshakeResponse.mechanisms": lambda mechanism: mechanism,
+    "AlterUserScramCredentialsResponse.results": lambda result: result["user"],
+    "DescribeUserScramCredentialsResponse.results": lambda result: result["user"],
+    "DescribeUserScramCredentialsResult.credential_infos": lambda info: info["mechanism"],
     "ListConfigResourcesResponse.config_resources": lambda one: f"{one['resource_type']} {one['resource_name']}",
 }
 """Convert lists whose order has no meaning to dicts, by the field that identifies their elements."""
@@ -147,6 +153,8 @@ class Normal:
             return self._records(value)
         if field in IDS and value not in NONE_IDS and (field, value) != ("session_id", 0):
             return self._symbols.name(IDS[field], value)
+        if field == "auth_bytes":
+            return SCRAM_SECRETS.sub(b"<secret>", value).decode()
         if field in FRESH_IDS and value not in (0, ZERO_UUID):
             return "<id>"
         if isinstance(value, memoryview | bytearray | bytes):

@@ -6,23 +6,38 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.lab.processes import ApacheKafka
+from benchmarks.lab.processes import ApacheKafka, free_port
+from broker.sasl.plain import hash_password
 from tests.differential.peer import Peer
 from tests.differential.script import ScriptFunction, Step, run_script
+from tests.differential.scripts.sasl import PASSWORD
 from tests.support import tools
 from tests.support.node import NodeProcess
 
 QUICK_JVM = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+MODULES = "listener.name.sasl_plaintext"
+LOGIN = "org.apache.kafka.common.security"
 KAFKA_SETTINGS = {
     "group.consumer.assignment.interval.ms": "0",  # otherwise an assignment follows its trigger after a delay
     "group.consumer.assignor.offload.enable": "false",
     "transaction.state.log.num.partitions": "1",
     "log.initial.task.delay.ms": "3600000",  # otherwise it deletes records to which scripts gave an old timestamp
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+    "sasl.server.max.receive.size": "32768",
+    "connections.max.reauth.ms": "3600000",
+    f"{MODULES}.plain.sasl.jaas.config": f"{LOGIN}.plain.PlainLoginModule required "
+    f'user_alice="{PASSWORD}" user_bob="of bob";',
+    f"{MODULES}.scram-sha-256.sasl.jaas.config": f"{LOGIN}.scram.ScramLoginModule required;",
+    f"{MODULES}.scram-sha-512.sasl.jaas.config": f"{LOGIN}.scram.ScramLoginModule required;",
 }
 OUR_SETTINGS: dict[str, object] = {
     "group_offsets_partitions": 1,
     "wal_capacity_bytes": 64 << 20,
     "telemetry_enabled": True,
+    "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
+    "sasl_enabled_mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+    "sasl_max_reauth_ms": 3_600_000,
 }
 
 
@@ -49,15 +64,28 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
         command: list[str | Path] = [_compiler(), "-cp", class_path, "-d", plugins[0], TELEMETRY_PLUGIN]
         subprocess.run(command, check=True, capture_output=True)
         settings = {**settings, "metric.reporters": TELEMETRY_PLUGIN.stem}
-    with ApacheKafka(folder / "home", properties=settings, jvm=QUICK_JVM, plugins=plugins) as broker:
-        yield Peer("Apache Kafka", "127.0.0.1", broker.port)
+    port = free_port()
+    with ApacheKafka(
+        folder / "home",
+        properties=settings,
+        jvm=QUICK_JVM,
+        plugins=plugins,
+        other_listeners=f",SASL_PLAINTEXT://127.0.0.1:{port}",
+    ) as broker:
+        yield Peer("Apache Kafka", "127.0.0.1", broker.port, port)
 
 
 @pytest.fixture(scope="session")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
     """A node."""
-    with NodeProcess(tmp_path_factory.mktemp("node"), **OUR_SETTINGS) as node:
-        yield Peer("anabranch", node.host, node.port)
+    folder = tmp_path_factory.mktemp("node")
+    users = folder / "users"
+    users.write_text(
+        "\n".join(f"{name}:{hash_password(f'of {name}', bytes(16)).to_text()}" for name in ("alice", "bob"))
+    )
+    with NodeProcess(folder, **OUR_SETTINGS, sasl_plain_users_file=users) as node:
+        sasl_port = int(str(node.events("serving")[-1]["listeners"]).rpartition(":")[2])
+        yield Peer("anabranch", node.host, node.port, sasl_port)
         assert node.terminate() == 0
 
 

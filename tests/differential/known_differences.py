@@ -78,6 +78,18 @@ NAMED_STORES = "Apache Kafka has no storage.policy, which selects the object sto
 GROUP_CONFIGS_WITH_EFFECT = "Only group configs with an effect are served: those of the consumer protocol."
 NO_METADATA_LOG = "The catalog is a database, not a log, and has no directory."
 CHANGE_NUMBERS = "The catalog is a database: its offset is the number of the last change that other nodes must see."
+SASL_STATE = (
+    "A request that is out of order in an authentication is answered with ILLEGAL_SASL_STATE, where its response has a "
+    "field for that, and closes the connection. Apache Kafka fills in each response in its own way."
+)
+UNKNOWN_USER = (
+    "Apache Kafka ends the exchange of an unknown user at once. Here it fails at the proof, so that nobody learns "
+    "which users exist."
+)
+SCRAM_HEADER = (
+    "Apache Kafka signs what it has understood of the client's messages. Here what the client has sent is signed, and "
+    "its last message must repeat the header of the first (RFC 5802)."
+)
 
 KNOWN: Mapping[str, Sequence[Known]] = {
     "api_versions": (
@@ -187,7 +199,7 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known("the quorum v*", "*.high_watermark", CHANGE_NUMBERS),
         Known("the quorum v2", "*.replica_directory_id", NO_METADATA_LOG, ours="00" * 16),
         Known(
-            "the quorum v2", "nodes.*.listeners.0.*", "A node's controller has the same address as its client listener."
+            "the quorum v2", "nodes.*.listeners", "A node's controller has the same addresses as its client listeners."
         ),
     ),
     "telemetry": (
@@ -242,4 +254,22 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known("array of a negative size v1", "", STRICT_DECODING, ours=CLOSED),
         Known("a name that is not UTF-8 v1", "", STRICT_DECODING, ours=CLOSED),
     ),
+    "sasl_handshakes": (
+        Known(
+            "tokens without requests v0",
+            "error_code",
+            "Tokens are sent in requests (KIP-152). Clients that send them without are refused.",
+            "NONE",
+            "UNSUPPORTED_VERSION",
+        ),
+        Known("instead of a token v3", "node_id", SASL_STATE, -1, 0),
+        Known("instead of a token v3", "port", SASL_STATE, -1, 0),
+    ),
+    "sasl_scram": (
+        Known("unknown user v2", "*", UNKNOWN_USER),
+        Known("without a credential for the mechanism v2", "*", UNKNOWN_USER),
+        Known("another header at the end: *", "*", SCRAM_HEADER),
+        Known("an extension at the end: *", "*", SCRAM_HEADER),
+    ),
+    "sasl_again": (Known("something else v9", "", SASL_STATE, ours=CLOSED),),
 }

@@ -18,6 +18,8 @@ class Peer:
     name: str
     host: str
     port: int
+    sasl_port: int = 0
+    """Port of the listener with SASL; 0: there is none."""
 
 
 class ClosedError(Exception):

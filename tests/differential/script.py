@@ -7,7 +7,7 @@ for later requests are taken from the answers.
 import struct
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from protocol.errors import ErrorCode
@@ -41,7 +41,7 @@ class Script:
         self.peer = peer
         self.steps: list[Step] = []
         self._wires: dict[str, Wire] = {}
-        self._normal = Normal(symbols or Symbols(), {peer.port: "<port>"})
+        self._normal = Normal(symbols or Symbols(), {peer.port: "<port>", peer.sasl_port: "<port>"})
 
     def close(self) -> None:
         """Close all connections."""
@@ -147,9 +147,9 @@ class Script:
         if wire is not None:
             wire.close()
 
-    def _peer_of(self, _name: str) -> Peer:
+    def _peer_of(self, name: str) -> Peer:
         """The broker that a connection of that name goes to."""
-        return self.peer
+        return replace(self.peer, port=self.peer.sasl_port) if name.startswith("sasl") else self.peer
 
     def _wire(self, name: str) -> Wire:
         if name not in self._wires:

@@ -8,7 +8,7 @@ from random import Random
 from typing import Final
 
 CORPUS: Final = Path(__file__).parent / "corpus"
-TARGETS: Final = ("requests", "connections", "batches", "logs", "objects", "catalogs", "settings", "pipelines")
+TARGETS: Final = ("requests", "connections", "sasl", "batches", "logs", "objects", "catalogs", "settings", "pipelines")
 
 
 def _nothing() -> None:

@@ -19,6 +19,8 @@ from protocol.messages import (
     list_groups,
     produce,
     push_telemetry,
+    sasl_authenticate,
+    sasl_handshake,
 )
 from protocol.messages.delete_groups import DeleteGroupsRequest
 from protocol.messages.list_groups import ListGroupsRequest
@@ -33,7 +35,14 @@ def test_every_served_api_has_a_guard() -> None:
 
 def test_few_apis_are_open_to_all() -> None:
     unguarded = {key for key, guard in GUARDS.items() if guard is open_to_all}
-    assert unguarded == {api_versions.KEY, fetch.KEY, get_telemetry_subscriptions.KEY, push_telemetry.KEY}
+    assert unguarded == {
+        api_versions.KEY,
+        sasl_handshake.KEY,
+        sasl_authenticate.KEY,
+        fetch.KEY,
+        get_telemetry_subscriptions.KEY,
+        push_telemetry.KEY,
+    }
 
 
 def test_an_api_that_was_forgotten_stops_the_start() -> None:

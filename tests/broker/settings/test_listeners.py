@@ -67,7 +67,10 @@ def test_listeners_are_named_as_in_kafka(values: dict[str, str], expected: list[
         ({"listeners": "127.0.0.1:9092"}, "listener.listeners: expected NAME://HOST:PORT, such as"),
         ({"listeners": "A://h:99999"}, "found 'A://h:99999'"),
         ({"listeners": "A://[::1:1"}, "found 'A://[::1:1'"),
-        ({"listeners": "SECURE://h:1"}, "no protocol for listener SECURE: add SECURE:SSL or SECURE:PLAINTEXT"),
+        (
+            {"listeners": "SECURE://h:1"},
+            "no protocol for listener SECURE: add SECURE:SSL, or another of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL",
+        ),
         ({"listeners": "PLAINTEXT://h:1,plaintext://h:2"}, "PLAINTEXT is named twice"),
         ({"listeners": "PLAINTEXT://0.0.0.0:1"}, "cannot connect to 0.0.0.0: announce PLAINTEXT://HOST:PORT"),
         (
@@ -75,8 +78,11 @@ def test_listeners_are_named_as_in_kafka(values: dict[str, str], expected: list[
             "advertised_listeners: OTHER is not among listener.listeners",
         ),
         ({"advertised_listeners": "PLAINTEXT://h:1"}, "set without listener.listeners"),
-        ({"security_protocol_map": "A"}, "expected NAME:PROTOCOL with a protocol of PLAINTEXT, SSL, found 'A'"),
-        ({"security_protocol_map": "A:SASL_SSL"}, "found 'A:SASL_SSL'"),
+        (
+            {"security_protocol_map": "A"},
+            "expected NAME:PROTOCOL with a protocol of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL, found 'A'",
+        ),
+        ({"security_protocol_map": "A:SASL"}, "found 'A:SASL'"),
         (
             {"listeners": "PLAINTEXT://h:1,B://h:1", "security_protocol_map": "B:PLAINTEXT"},
             "setting listener.listeners (B): 1 is also listener.listeners (PLAINTEXT), at the same address (h)",

@@ -12,6 +12,7 @@ from tests.differential.scripts import (
     groups,
     produce,
     resources,
+    sasl,
     telemetry,
     topics,
     transactions,
@@ -31,4 +32,5 @@ ALL_SCRIPTS: tuple[ScriptFunction, ...] = (
     *consumers.SCRIPTS,
     *transactions.SCRIPTS,
     *frames.SCRIPTS,
+    *sasl.SCRIPTS,
 )

@@ -1,0 +1,24 @@
+"""AlterUserScramCredentials: set and remove the SCRAM credentials of users (KIP-554)."""
+
+from broker.net.exchange import Exchange
+from broker.node import Node
+from broker.resources.scram import alter_credentials
+from protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+)
+
+
+async def handle(
+    node: Node, request: AlterUserScramCredentialsRequest, _exchange: Exchange
+) -> AlterUserScramCredentialsResponse:
+    """Change each user that can be changed."""
+    return AlterUserScramCredentialsResponse(
+        results=[
+            AlterUserScramCredentialsResult(user=user, error_code=error.code, error_message=error.message)
+            if error is not None
+            else AlterUserScramCredentialsResult(user=user, error_message=None)
+            for user, error in (await alter_credentials(node.scram, request)).items()
+        ]
+    )

@@ -1,0 +1,1 @@
+"""SASL: mechanisms, passwords of users, and their credentials in the catalog."""

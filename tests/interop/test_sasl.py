@@ -1,0 +1,458 @@
+"""Real clients that authenticate themselves with SASL, with and without TLS, and secrets that must not get out."""
+
+import asyncio
+import logging
+import sqlite3
+import subprocess
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka.admin
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.abc import AbstractTokenProvider as AioKafkaTokenProvider
+from aiokafka.errors import KafkaConnectionError
+from click.testing import CliRunner
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from broker.cli.user import PASSWORD_ENV, user
+from tests.broker.sasl.provider import AUDIENCE, ISSUER, claims, key_set, rsa_key, sign
+from tests.interop.test_java import CONFIGS, CONSUMER, PRODUCER, TIMEOUT_S, TOPICS, command
+from tests.interop.test_tls import value_of
+from tests.support.certificates import Authority
+from tests.support.node import NodeProcess
+from tests.support.tools import kcat
+from tests.support.waiting import wait_until
+
+with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
+    from kafka import KafkaConsumer, KafkaProducer  # it reads its own schemas so
+    from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokenProvider
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning"),
+]
+
+USERS: Any = confluent_kafka.admin  # its types for users are not exported
+RECORDS = [f"record {number}" for number in range(100)]
+MARK = "MARKED-SECRET"
+TOKENS: list[str] = []
+"""Tokens that clients have presented."""
+PASSWORD = f"{MARK}-of-alice"
+WRONG = f"{MARK}-wrong"
+SHA_256, SHA_512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
+COMBINATIONS = [("SASL_SSL", SHA_256), ("SASL_SSL", "PLAIN"), ("SASL_PLAINTEXT", SHA_512), ("SASL_PLAINTEXT", "PLAIN")]
+combinations = pytest.mark.parametrize(("protocol", "mechanism"), COMBINATIONS)
+
+
+def run_user(*arguments: str) -> str:
+    done = CliRunner().invoke(user, [*arguments], env={PASSWORD_ENV: PASSWORD})
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+class SaslNode:
+    """A node process with listeners of both protocols, and the user alice."""
+
+    def __init__(self, folder: Path, **wanted: object) -> None:
+        folder.mkdir(exist_ok=True)
+        self.folder = folder
+        self.authority = Authority(folder / "ca")
+        users = folder / "users"
+        users.write_text(run_user("hash", "alice"))
+        keys = folder / "keys"
+        keys.write_bytes(key_set(rsa_key()))
+        self.process = NodeProcess(
+            folder,
+            listeners="PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0,SASL_SSL://127.0.0.1:0",
+            sasl_enabled_mechanisms=f"{SHA_512},{SHA_256},PLAIN,OAUTHBEARER",
+            sasl_oauthbearer_jwks_url=keys.as_uri(),
+            sasl_oauthbearer_expected_issuer=ISSUER,
+            sasl_oauthbearer_expected_audience=AUDIENCE,
+            sasl_plain_users_file=users,
+            ssl_certificate_file=self.authority.issue("node").both,
+            wal_capacity_bytes=64 << 20,
+            log_level="debug",
+            **wanted,
+        )
+
+    def add_user(self, name: str) -> None:
+        run_user("add", name, "--catalog-url", f"sqlite:///{self.folder}/data/catalog.db")
+
+    def servers(self, protocol: str) -> str:
+        listeners: str = self.process.events("serving")[-1]["listeners"]
+        return next(each for each in listeners.split(",") if each.startswith(f"{protocol}://")).split("://")[1]
+
+    def confluent(self, protocol: str, mechanism: str, password: str = PASSWORD, name: str = "alice") -> dict[str, Any]:
+        """Settings of librdkafka."""
+        return {
+            "bootstrap.servers": self.servers(protocol),
+            "security.protocol": protocol,
+            "sasl.mechanism": mechanism,
+            "sasl.username": name,
+            "sasl.password": password,
+            "ssl.ca.location": str(self.authority.file),
+            "log_level": 0,
+        }
+
+    def java(self, protocol: str, mechanism: str, password: str = PASSWORD, name: str = "alice") -> Path:
+        """A file with settings of Java's clients."""
+        module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
+        properties: Mapping[str, object] = {
+            "security.protocol": protocol,
+            "sasl.mechanism": mechanism,
+            "sasl.jaas.config": f"org.apache.kafka.common.security.{module} required "
+            f'username="{name}" password="{password}";',
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": self.authority.file,
+        }
+        path = self.folder / f"{protocol}-{mechanism}-{name}.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        return path
+
+    def failures(self) -> list[dict[str, Any]]:
+        return self.process.events("authentication failed")
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SaslNode]:
+    made = SaslNode(tmp_path_factory.mktemp("sasl"))
+    with made.process as process:
+        made.add_user("alice")
+        wait_until(lambda: knows(made, "alice"), "the node follows the command")
+        yield made
+        shown = {path: process.ask(path).decode() for path in ("/status", "/metrics", "/nodes", "/cluster")}
+        assert process.terminate() == 0
+    entries = stored_entries(made)
+    shown["log"] = "\n".join(process.lines)
+    for where, text in shown.items():
+        assert MARK not in text, where
+        assert "scrypt" not in text, where
+        assert not [entry for entry in entries if entry in text], where
+        assert not [token for token in TOKENS if token.split(".")[2] in text], where
+    assert "alice" in shown["log"]
+
+
+def stored_entries(node: SaslNode) -> list[str]:
+    """Keys and salts of all users, as the catalog has them, and hashes of the file."""
+    with closing(sqlite3.connect(node.folder / "data" / "catalog.db")) as database:
+        rows = database.execute("SELECT entries FROM configs WHERE kind = 'scram'").fetchall()
+    found = [part.partition("=")[2] for (entries,) in rows for part in entries.replace('"', "").split(",")]
+    hashed = (node.folder / "users").read_text().strip().split("$")[-2:]
+    assert len(found) >= 8
+    return [each for each in (*found, *hashed) if len(each) > 8]
+
+
+def scram_admin(settings: dict[str, Any]) -> Any:
+    """A client whose calls for users have no types."""
+    return AdminClient(settings)
+
+
+def knows(node: SaslNode, name: str) -> bool:
+    admin = scram_admin({"bootstrap.servers": node.servers("PLAINTEXT")})
+    return name in admin.describe_user_scram_credentials().result(30)
+
+
+def run_java(node: SaslNode, settings: Path, protocol: str, tool: str, *arguments: str, stdin: str = "") -> Any:
+    return subprocess.run(
+        command(node.servers(protocol), tool, ["--command-config", str(settings), *arguments]),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("protocol", "mechanism"), [("SASL_SSL", SHA_512), ("SASL_PLAINTEXT", "PLAIN")])
+def test_java(node: SaslNode, protocol: str, mechanism: str) -> None:
+    topic = f"java-{mechanism}"
+    settings = node.java(protocol, mechanism)
+    done = run_java(node, settings, protocol, PRODUCER, "--topic", topic, stdin="\n".join(RECORDS))
+    assert done.returncode == 0, done.stdout + done.stderr
+    limits = ["--max-messages", str(len(RECORDS)), "--timeout-ms", "30000", "--group", f"{topic}-group"]
+    done = run_java(node, settings, protocol, CONSUMER, "--topic", topic, "--from-beginning", *limits)
+    assert done.stdout.splitlines() == RECORDS, done.stderr
+    connected = [line for line in node.process.events("authenticated") if line["mechanism"] == mechanism]
+    assert {line["principal"] for line in connected} == {"User:alice"}
+
+
+def test_kafkas_tool_manages_users(node: SaslNode) -> None:
+    settings = node.java("SASL_SSL", SHA_256)
+    of_bob = ["--alter", "--entity-type", "users", "--entity-name", "bob"]
+    added = f"SCRAM-SHA-256=[iterations=8192,password={PASSWORD}]"
+    done = run_java(node, settings, "SASL_SSL", CONFIGS, *of_bob, "--add-config", added)
+    assert done.returncode == 0, done.stdout + done.stderr
+    admin = scram_admin(node.confluent("SASL_PLAINTEXT", SHA_256, name="bob"))
+    found = admin.describe_user_scram_credentials(["bob"])["bob"].result(30)
+    assert [(each.mechanism, each.iterations) for each in found.scram_credential_infos] == [
+        (USERS.ScramMechanism.SCRAM_SHA_256, 8192)
+    ]
+    done = run_java(node, settings, "SASL_SSL", CONFIGS, *of_bob, "--delete-config", "SCRAM-SHA-256")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not knows(node, "bob")
+
+
+@combinations
+def test_librdkafka(node: SaslNode, protocol: str, mechanism: str) -> None:
+    topic = f"confluent-{protocol}-{mechanism}"
+    settings = node.confluent(protocol, mechanism)
+    failures: list[KafkaError] = []
+    producer = Producer(settings)
+    for value in RECORDS:
+        producer.produce(topic, value, on_delivery=lambda error, _: failures.append(error) if error else None)
+    assert producer.flush(30) == 0
+    assert not failures
+    consumer = Consumer({**settings, "group.id": topic, "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    found: list[str] = []
+    try:
+        while len(found) < len(RECORDS):
+            messages = consumer.consume(100, timeout=30)
+            assert messages, f"{len(found)} of {len(RECORDS)} records"
+            found += [value_of(message) for message in messages]
+    finally:
+        consumer.close()
+    assert sorted(found) == sorted(RECORDS)
+
+
+def test_librdkafka_manages_users(node: SaslNode) -> None:
+    admin = scram_admin(node.confluent("SASL_SSL", SHA_512))
+    info = USERS.ScramCredentialInfo(USERS.ScramMechanism.SCRAM_SHA_256, 5000)
+    changes = [USERS.UserScramCredentialUpsertion("carol", info, PASSWORD.encode())]
+    admin.alter_user_scram_credentials(changes)["carol"].result(30)
+    AdminClient(node.confluent("SASL_PLAINTEXT", SHA_256, name="carol")).list_topics(timeout=30)
+    removal = [USERS.UserScramCredentialDeletion("carol", USERS.ScramMechanism.SCRAM_SHA_256)]
+    admin.alter_user_scram_credentials(removal)["carol"].result(30)
+    with pytest.raises(KafkaException, match="does not exist"):
+        admin.alter_user_scram_credentials(removal)["carol"].result(30)
+    with pytest.raises(KafkaException, match="does not exist"):
+        admin.describe_user_scram_credentials(["carol"])["carol"].result(30)
+
+
+def of_python(node: SaslNode, protocol: str, mechanism: str, password: str = PASSWORD) -> dict[str, Any]:
+    return {
+        "bootstrap_servers": node.servers(protocol),
+        "security_protocol": protocol,
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": "alice",
+        "sasl_plain_password": password,
+    }
+
+
+@combinations
+async def test_aiokafka(node: SaslNode, protocol: str, mechanism: str) -> None:
+    topic = f"aiokafka-{protocol}-{mechanism}"
+    settings = of_python(node, protocol, mechanism)
+    if protocol == "SASL_SSL":
+        settings["ssl_context"] = node.authority.client_context()
+    async with AIOKafkaProducer(**settings) as producer:
+        for sent in [await producer.send(topic, value.encode()) for value in RECORDS]:
+            await sent
+    found: list[str] = []
+    async with AIOKafkaConsumer(topic, group_id=topic, auto_offset_reset="earliest", **settings) as consumer:
+        async with asyncio.timeout(30):
+            while len(found) < len(RECORDS):
+                found.append((await consumer.getone()).value.decode())
+    assert found == RECORDS
+
+
+@combinations
+def test_kafka_python(node: SaslNode, protocol: str, mechanism: str) -> None:
+    topic = f"kafka-python-{protocol}-{mechanism}"
+    settings = of_python(node, protocol, mechanism)
+    if protocol == "SASL_SSL":
+        settings["ssl_cafile"] = str(node.authority.file)
+    producer = KafkaProducer(**settings)
+    for sent in [producer.send(topic, value.encode()) for value in RECORDS]:
+        sent.get(30)
+    producer.close()
+    consumer = KafkaConsumer(
+        topic, group_id=topic, auto_offset_reset="earliest", consumer_timeout_ms=30_000, **settings
+    )
+    found = []
+    for message in consumer:
+        found.append(message.value.decode())
+        if len(found) == len(RECORDS):
+            break
+    consumer.close()
+    assert found == RECORDS
+
+
+def token_of_alice(**changed: Any) -> str:
+    """A token of the provider; its id is a marked secret."""
+    TOKENS.append(sign(rsa_key(), claims(int(time.time()), jti=MARK, **changed)))
+    return TOKENS[-1]
+
+
+class KafkaPythonToken(KafkaPythonTokenProvider):  # type: ignore[misc]
+    """Tokens for kafka-python."""
+
+    def token(self) -> str:
+        return token_of_alice()
+
+
+class AioKafkaToken(AioKafkaTokenProvider):  # type: ignore[misc]
+    """Tokens for aiokafka."""
+
+    async def token(self) -> str:
+        return token_of_alice()
+
+
+async def test_clients_with_tokens(node: SaslNode) -> None:
+    def confluent_settings(token: str) -> dict[str, Any]:
+        removed = {"sasl.username", "sasl.password"}
+        settings = {
+            key: value for key, value in node.confluent("SASL_SSL", "OAUTHBEARER").items() if key not in removed
+        }
+        return {**settings, "oauth_cb": lambda _: (token, time.time() + 600)}
+
+    def authenticated() -> int:
+        lines = [line for line in node.process.events("authenticated") if line["mechanism"] == "OAUTHBEARER"]
+        assert {line["principal"] for line in lines} <= {"User:alice"}
+        return len(lines)
+
+    def confluent() -> None:
+        admin = AdminClient(confluent_settings(token_of_alice()))
+        admin.poll(0)
+        assert admin.list_topics(timeout=30).brokers
+        wrong = AdminClient(confluent_settings(token_of_alice(aud="other")))
+        wrong.poll(0)
+        with pytest.raises(KafkaException):
+            wrong.list_topics(timeout=3)
+
+    def kafka_python() -> None:
+        settings = {
+            "bootstrap_servers": node.servers("SASL_PLAINTEXT"),
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "OAUTHBEARER",
+            "sasl_oauth_token_provider": KafkaPythonToken(),
+        }
+        producer = KafkaProducer(**settings)
+        producer.send("tokens", b"x").get(30)
+        producer.close()
+
+    def java() -> None:
+        path = node.folder / "token"
+        path.write_text(token_of_alice())
+        settings = node.java("SASL_PLAINTEXT", "OAUTHBEARER")
+        settings.write_text(
+            f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=OAUTHBEARER\n"
+            f"sasl.oauthbearer.token.endpoint.url={path.as_uri()}\n"
+            "sasl.login.callback.handler.class="
+            "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler\n"
+            "sasl.jaas.config=org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;\n"
+        )
+        words = command(node.servers("SASL_PLAINTEXT"), TOPICS, ["--command-config", str(settings), "--list"])
+        words.insert(1, f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={path.as_uri()}")
+        words.insert(1, f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.files={path}")
+        done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def is_more(before: int) -> bool:
+        return authenticated() > before
+
+    for work in (confluent, kafka_python, java):
+        before = authenticated()
+        await asyncio.to_thread(work)
+        wait_until(partial(is_more, before), work.__name__)
+    reasons = {line["reason"] for line in node.failures() if line.get("mechanism") == "OAUTHBEARER"}
+    assert reasons == {"the token is for another audience"}
+    settings = {"bootstrap_servers": node.servers("SASL_PLAINTEXT"), "security_protocol": "SASL_PLAINTEXT"}
+    oauth = {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": AioKafkaToken()}
+    async with AIOKafkaProducer(**settings, **oauth) as producer:
+        await producer.send_and_wait("tokens", b"x")
+
+
+def test_kcat(node: SaslNode) -> None:
+    """By PLAIN: librdkafka before 2.6.1 sends another nonce in SCRAM, which RFC 5802 and Apache Kafka 4 refuse."""
+    shown = {name: value for name, value in node.confluent("SASL_SSL", "PLAIN").items() if name.startswith("s")}
+    options = [option for name, value in shown.items() for option in ("-X", f"{name}={value}")]
+    program: list[str | Path] = [kcat(), "-b", node.servers("SASL_SSL"), "-q", *options, "-t", "kcat"]
+    subprocess.run([*program, "-P"], input="\n".join(RECORDS).encode(), timeout=TIMEOUT_S, check=True)
+    done = subprocess.run([*program, "-C", "-o", "beginning", "-e"], capture_output=True, timeout=TIMEOUT_S, check=True)
+    assert done.stdout.decode().splitlines() == RECORDS
+
+
+@pytest.mark.parametrize("mechanism", [SHA_256, "PLAIN"])
+async def test_wrong_passwords_are_refused_with_one_line(
+    node: SaslNode, mechanism: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = len(node.failures())
+    with pytest.raises(KafkaException):
+        AdminClient(node.confluent("SASL_SSL", mechanism, password=WRONG)).list_topics(timeout=3)
+    producer = AIOKafkaProducer(**of_python(node, "SASL_PLAINTEXT", mechanism, WRONG))
+    with caplog.at_level(logging.CRITICAL), pytest.raises(KafkaConnectionError):
+        await producer.start()
+    await producer.stop()
+    wait_until(lambda: len(node.failures()) >= before + 2, "the node says why")
+    reasons = {(line["reason"], line["user"], line["mechanism"]) for line in node.failures()[before:]}
+    reason = "unknown user or wrong password" if mechanism == "PLAIN" else "wrong password"
+    assert reasons == {(reason, "alice", mechanism)}
+
+
+def test_java_is_told_that_its_password_is_wrong(node: SaslNode) -> None:
+    settings = node.java("SASL_PLAINTEXT", SHA_256, WRONG)
+    done = run_java(node, settings, "SASL_PLAINTEXT", CONFIGS, "--describe", "--entity-type", "topics")
+    message = "Authentication failed during authentication due to invalid credentials with SASL mechanism SCRAM-SHA-256"
+    assert f"SaslAuthenticationException: {message}" in done.stdout + done.stderr
+
+
+async def test_a_client_without_sasl_is_refused_with_one_line(node: SaslNode, caplog: pytest.LogCaptureFixture) -> None:
+    producer = AIOKafkaProducer(bootstrap_servers=node.servers("SASL_PLAINTEXT"))
+    with caplog.at_level(logging.CRITICAL), pytest.raises(KafkaConnectionError):
+        await producer.start()
+    await producer.stop()
+    reason = "Metadata request before authentication: this listener expects SASL"
+    wait_until(lambda: reason in {line["reason"] for line in node.process.events("connection closed")}, reason)
+
+
+def test_clients_authenticate_themselves_again(tmp_path: Path) -> None:
+    """Java's producer and librdkafka, on connections that stay open."""
+    node = SaslNode(tmp_path / "again", sasl_max_reauth_ms=1500)
+    with node.process as process:
+        node.add_user("alice")
+        wait_until(lambda: knows(node, "alice"), "the node follows the command")
+        failures: list[KafkaError] = []
+        producer = Producer(node.confluent("SASL_SSL", SHA_256))
+        java = subprocess.Popen(
+            command(
+                node.servers("SASL_PLAINTEXT"),
+                PRODUCER,
+                ["--command-config", str(node.java("SASL_PLAINTEXT", SHA_512)), "--topic", "java-again"],
+            ),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert java.stdin
+
+        def again(mechanism: str) -> bool:
+            producer.produce("again", "x", on_delivery=lambda error, _: failures.append(error) if error else None)
+            producer.poll(0)
+            assert java.stdin
+            java.stdin.write("x\n")
+            java.stdin.flush()
+            lines = [line for line in process.events("authenticated") if line["mechanism"] == mechanism]
+            return any(line["again"] for line in lines)
+
+        try:
+            wait_until(lambda: again(SHA_256), "librdkafka authenticates itself again")
+            wait_until(lambda: again(SHA_512), "Java authenticates itself again")
+            assert producer.flush(30) == 0
+            assert not failures
+            assert not process.events("authentication failed")
+            java.stdin.close()
+            assert java.wait(30) == 0
+        finally:
+            java.kill()
+            java.wait()
+        assert process.terminate() == 0
