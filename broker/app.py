@@ -64,6 +64,7 @@ from broker.net.tls import Tls
 from broker.node import Node, NodeFailure, NodeTasks
 from broker.partitions.cleaning import tail_of
 from broker.partitions.record_work import RecordWork
+from broker.quotas.table import QuotaTable
 from broker.settings.authorizer_area import super_users_of
 from broker.settings.clock import CautiousClock
 from broker.settings.data_dir import DataDirError
@@ -489,6 +490,7 @@ def _make_node(
         cluster_configs=configs,
         broker_configs=broker_configs,
         group_configs=group_configs,
+        quota_table=QuotaTable(configs),
         features=Features(configs, info.node_id),
         telemetry=ClientMetrics(configs, settings.telemetry, now_ms, lambda: environment.new_uuid().bytes),
         log_levels=log_levels,

@@ -38,6 +38,7 @@ from broker.net.server import Server
 from broker.net.tls import Tls
 from broker.partitions.producer_expiry import keep_expiring
 from broker.partitions.retention import keep_enforcing
+from broker.quotas.table import QuotaTable
 from broker.settings.memory import MemoryPlan
 from broker.settings.model import Settings
 from broker.telemetry.clients import ClientMetrics
@@ -179,6 +180,7 @@ class Node:
     cluster_configs: ClusterConfigs
     broker_configs: BrokerConfigs
     group_configs: GroupConfigs
+    quota_table: QuotaTable
     features: Features
     telemetry: ClientMetrics
     log_levels: LogLevels

@@ -24,7 +24,6 @@ NOT_ADVERTISED = {71: "only with a metrics plug-in", 72: "only with a metrics pl
 """APIs that Apache Kafka implements but does not list in ApiVersions."""
 _SECURITY = "Not implemented: authentication with SASL."
 _ACLS = "With the setting `authorizer.enabled`; else SECURITY_DISABLED, as in Apache Kafka."
-_QUOTAS = "Not implemented: quotas. No client is throttled."
 _SHARE = "Share groups are not served."
 _STREAMS = "The streams protocol is not served. Kafka Streams uses the classic protocol."
 _QUORUM = "There is no controller quorum: the catalog replaces it."
@@ -55,8 +54,7 @@ NOTES: Mapping[int, str] = {
     44: "Topics, brokers, groups, subscriptions, log levels.",
     45: "A partition has one replica, its leader: a reassignment names one broker.",
     46: "Moves of all kinds that are not carried out yet, drains of nodes included.",
-    48: _QUOTAS,
-    49: _QUOTAS,
+    49: "Stored and described; not enforced yet.",
     50: _SECURITY,
     51: _SECURITY,
     55: "The living nodes are the voters. Offsets are numbers of changes of the catalog: the leader's is the last one, "
@@ -102,7 +100,6 @@ Known differences between a node and Apache Kafka {KAFKA_VERSION}.
 Not served, and therefore not advertised:
 
 - authentication with SASL: SCRAM users, delegation tokens (TLS is served);
-- quotas;
 - share groups, and the streams protocol of groups (KIP-932, KIP-1071);
 - controller quorums, and changes of their voters.
 
@@ -123,8 +120,7 @@ Different by design:
 - These broker configs can be changed while a node runs, for one node (its id) or for all (the default):
   {{dynamic}}. The defaults of topic configs without effect can be changed too. They override the settings of the
   node's start, and topics without their own value follow at once. In Apache Kafka, `auto.create.topics.enable`
-  cannot be changed at run time. Other names and invalid values are refused. There are no quotas, and therefore no
-  default quotas.
+  cannot be changed at run time. Other names and invalid values are refused.
 - By default topics keep their records forever (`retention.ms` is -1). The config `storage.policy` selects a topic's
   object store. Accepted and described, but without effect: {{no_effect}}.
 - Served group configs are `consumer.session.timeout.ms` and `consumer.heartbeat.interval.ms`. Served features are

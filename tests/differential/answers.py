@@ -104,6 +104,11 @@ KEYED: Mapping[str, Callable[[Any], object]] = {
     "DescribeLogDirsTopic.partitions": lambda partition: partition["partition_index"],
     "AlterReplicaLogDirTopicResult.partitions": lambda partition: partition["partition_index"],
     "ElectLeadersResponse.replica_election_results": lambda topic: topic["topic"],
+    "DescribeClientQuotasResponse.entries": lambda entry: str(entry["entity"]),
+    "AlterClientQuotasResponse.entries": lambda entry: str(entry["entity"]),
+    "EntryData.entity": lambda part: part["entity_type"],
+    "EntryDataResponse.entity": lambda part: part["entity_type"],
+    "EntryData.values": lambda value: value["key"],
     "ListConfigResourcesResponse.config_resources": lambda one: f"{one['resource_type']} {one['resource_name']}",
 }
 """Convert lists whose order has no meaning to dicts, by the field that identifies their elements."""

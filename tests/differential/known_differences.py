@@ -79,7 +79,13 @@ GROUP_CONFIGS_WITH_EFFECT = "Only group configs with an effect are served: those
 NO_METADATA_LOG = "The catalog is a database, not a log, and has no directory."
 CHANGE_NUMBERS = "The catalog is a database: its offset is the number of the last change that other nodes must see."
 
+NO_NUMBER = "Apache Kafka accepts NaN, and throttles nobody by it. Here it is refused, as no quota."
+
 KNOWN: Mapping[str, Sequence[Known]] = {
+    "quotas_of_users_and_clients": (
+        Known("bytes: nan*", "entries.*", NO_NUMBER),
+        Known("percentage: nan*", "entries.*", NO_NUMBER),
+    ),
     "api_versions": (
         Known("*", "api_keys.*", NOT_SERVED, ours=ABSENT),
         Known(
