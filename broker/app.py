@@ -58,12 +58,15 @@ from broker.membership.object_log import ObjectStartLog
 from broker.membership.operations import NodeOperations
 from broker.membership.ownership import Ownership
 from broker.membership.start_log import StartLog
-from broker.net.ports import warn_if_open
+from broker.net.ports import resolve, warn_if_open
 from broker.net.server import Server
 from broker.net.tls import Tls
 from broker.node import Node, NodeFailure, NodeTasks
 from broker.partitions.cleaning import tail_of
 from broker.partitions.record_work import RecordWork
+from broker.quotas.addresses import AddressQuotas
+from broker.quotas.clients import ClientQuotas
+from broker.quotas.metering import Metering
 from broker.quotas.table import QuotaTable
 from broker.settings.authorizer_area import super_users_of
 from broker.settings.clock import CautiousClock
@@ -338,6 +341,7 @@ def _make_node(
     now_ms = environment.now_ms
     server = Server(settings.network, memory.sizes)
     group_configs = GroupConfigs(configs, settings.group)
+    quota_table = QuotaTable(configs)
     groups = GroupCoordinator(
         CoordinatorTopic(topics, OFFSETS_TOPIC, settings.group.offsets_partitions, now_ms),
         settings.group,
@@ -490,7 +494,11 @@ def _make_node(
         cluster_configs=configs,
         broker_configs=broker_configs,
         group_configs=group_configs,
-        quota_table=QuotaTable(configs),
+        quota_table=quota_table,
+        quotas=ClientQuotas(quota_table, settings.quota, environment.steady_ms),
+        address_quotas=AddressQuotas(
+            quota_table, settings.quota, environment.steady_ms, resolve=resolve, spawn=tasks.spawn
+        ),
         features=Features(configs, info.node_id),
         telemetry=ClientMetrics(configs, settings.telemetry, now_ms, lambda: environment.new_uuid().bytes),
         log_levels=log_levels,
@@ -500,7 +508,16 @@ def _make_node(
         advertised_apis=advertised_apis(telemetry=settings.telemetry.enabled and settings.admin.enabled),
     )
     handlers = HANDLERS if opened.acls is None else guarded(HANDLERS, GUARDS)
-    server.dispatch = Dispatcher(node, spawn=tasks.spawn, handlers=audited(handlers)).dispatch
+    handlers = audited(handlers)
+    metering = Metering(
+        server,
+        node.quotas,
+        lambda spawn: Dispatcher(node, spawn=spawn, handlers=handlers).dispatch,
+        spawn=tasks.spawn,
+    )
+    node.quotas.watch(configs, metering.update)
+    node.address_quotas.watch(configs)
+    server.connection_delay_s = node.address_quotas.delay_s
     if node.internal is not None:
         internal = InternalPort(
             node.internal,

@@ -54,7 +54,8 @@ NOTES: Mapping[int, str] = {
     44: "Topics, brokers, groups, subscriptions, log levels.",
     45: "A partition has one replica, its leader: a reassignment names one broker.",
     46: "Moves of all kinds that are not carried out yet, drains of nodes included.",
-    49: "Stored and described; not enforced yet.",
+    48: "",
+    49: "",
     50: _SECURITY,
     51: _SECURITY,
     55: "The living nodes are the voters. Offsets are numbers of changes of the catalog: the leader's is the last one, "
@@ -121,6 +122,8 @@ Different by design:
   {{dynamic}}. The defaults of topic configs without effect can be changed too. They override the settings of the
   node's start, and topics without their own value follow at once. In Apache Kafka, `auto.create.topics.enable`
   cannot be changed at run time. Other names and invalid values are refused.
+- Quotas count the time of the one event loop (100 is all of it), bytes of records only for Fetch, and changes of topics
+  on the node that is asked ([quotas](quotas.md)).
 - By default topics keep their records forever (`retention.ms` is -1). The config `storage.policy` selects a topic's
   object store. Accepted and described, but without effect: {{no_effect}}.
 - Served group configs are `consumer.session.timeout.ms` and `consumer.heartbeat.interval.ms`. Served features are

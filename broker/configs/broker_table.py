@@ -24,6 +24,8 @@ _B, _S, _I, _L = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigTy
 _STATIC_ROWS = (
     ("connections.max.idle.ms", _L, "600000", ("network", "idle_timeout_ms")),
     ("fetch.max.bytes", _I, "57671680", ("fetch", "response_bytes_max")),
+    ("controller.quota.window.num", _I, "11", ("quota", "controller_window_num")),
+    ("controller.quota.window.size.seconds", _I, "1", ("quota", "controller_window_size_seconds")),
     ("group.consumer.heartbeat.interval.ms", _I, "5000", ("group", "consumer_heartbeat_interval_ms")),
     ("group.consumer.max.heartbeat.interval.ms", _I, "15000", ("group", "consumer_heartbeat_interval_max_ms")),
     ("group.consumer.max.session.timeout.ms", _I, "60000", ("group", "consumer_session_timeout_max_ms")),
@@ -40,6 +42,8 @@ _STATIC_ROWS = (
     ("num.partitions", _I, "1", ("topic", "num_partitions")),
     ("offset.metadata.max.bytes", _I, "4096", ("group", "offset_metadata_bytes_max")),
     ("offsets.topic.num.partitions", _I, "50", ("group", "offsets_partitions")),
+    ("quota.window.num", _I, "11", ("quota", "window_num")),
+    ("quota.window.size.seconds", _I, "1", ("quota", "window_size_seconds")),
     ("queued.max.request.bytes", _L, "-1", ("network", "node_bytes_max")),
     ("telemetry.max.bytes", _I, "1048576", ("telemetry", "push_bytes_max")),
     ("transaction.abort.timed.out.transaction.cleanup.interval.ms", _I, "10000", ("transaction", "abort_interval_ms")),

@@ -3,9 +3,8 @@
 An error concerns its entity only.
 """
 
-import asyncio
-
 from broker.net.exchange import Exchange
+from broker.net.ports import resolve
 from broker.node import Node
 from broker.quotas.entities import IP, QuotaAlteration, QuotaEntity, check_entity, check_operations, unresolvable
 from protocol.errors import ErrorCode, KafkaError
@@ -65,6 +64,6 @@ async def _check_address(entity: QuotaEntity) -> None:
     address = dict(entity.parts).get(IP)
     if address is not None:
         try:
-            await asyncio.get_running_loop().getaddrinfo(address, None)
-        except (OSError, UnicodeError):
+            await resolve(address)
+        except OSError:
             raise unresolvable(address) from None

@@ -20,6 +20,7 @@ from broker.settings.client_areas import (
     GroupSettings,
     ListenerSettings,
     NetworkSettings,
+    QuotaSettings,
     TelemetrySettings,
     TopicSettings,
     TransactionSettings,
@@ -130,6 +131,7 @@ class Settings(Area):
     group: GroupSettings = GroupSettings()
     transaction: TransactionSettings = TransactionSettings()
     compaction: CompactionArea = CompactionArea()
+    quota: QuotaSettings = QuotaSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     admin: AdminSettings = AdminSettings()
     log: LogSettings = LogSettings()

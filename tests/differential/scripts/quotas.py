@@ -3,8 +3,15 @@
 from collections.abc import Mapping
 
 from protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
+from protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from protocol.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
+from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from protocol.messages.list_groups import ListGroupsRequest
+from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.differential.script import Script
+from tests.support.raw_client import batch_of
 
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2
 Names = Mapping[str, str | None]
@@ -159,4 +166,78 @@ def quotas_of_addresses(script: Script) -> None:
     describe(script, "nothing left")
 
 
-SCRIPTS = (quotas_of_users_and_clients, quotas_of_addresses)
+EVERYBODY: Names = {"user": "ANONYMOUS"}
+
+
+def throttled_bytes(script: Script) -> None:
+    """Over a quota of bytes, Produce is accepted and Fetch gets nothing. Each connection is muted afterwards."""
+    script.topic("q-bytes")
+    partition = [PartitionProduceData(index=0, records=bytes(batch_of(b"x" * 6000)))]
+    produce = ProduceRequest(
+        acks=-1, timeout_ms=5000, topic_data=[TopicProduceData(name="q-bytes", partition_data=partition)]
+    )
+    script.ask(produce, 9)
+    set_quotas(script, EVERYBODY, producer_byte_rate=1000, consumer_byte_rate=1000)
+    for version, at in ((9, 1), (9, 2), (3, 3), (12, 4)):
+        script.call(f"produce {at}", produce, version, on=f"producer {at}")
+    first = script.call("fetch", _fetch(0), 11, on="consumer")
+    script.call("more than the quota", _fetch(1, first.session_id), 11, on="consumer")
+    script.call("more, in a session, elsewhere", _fetch(2, first.session_id), 11, on="consumer 2")
+    script.call("more, with a new session", _fetch(0), 11, on="consumer 3")
+    script.call("more, without a session", _fetch(-1), 4, on="consumer 4")
+    set_quotas(script, EVERYBODY, producer_byte_rate=None, consumer_byte_rate=None)
+    script.call("the session, without a quota", _fetch(3, first.session_id), 11, on="consumer 5")
+    script.call("produce without a quota", produce, 9, on="producer 5")
+
+
+def _fetch(epoch: int, session_id: int = 0) -> FetchRequest:
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=7000)
+    topics = [FetchTopic(topic="q-bytes", partitions=[partition])] if epoch <= 0 else []
+    return FetchRequest(max_wait_ms=0, max_bytes=7000, session_id=session_id, session_epoch=epoch, topics=topics)
+
+
+def throttled_time(script: Script) -> None:
+    """Over a quota of time, answers to all requests have a throttle time, of a second at most."""
+    set_quotas(script, EVERYBODY, request_percentage=0.0001)
+    script.until(DescribeClientQuotasRequest(), 1, lambda answer: answer.throttle_time_ms > 0, on="first")
+    describe(script, "describe")
+    script.call("groups", ListGroupsRequest(), 4, on="throttled", own="q-no-group")
+    set_quotas(script, EVERYBODY, request_percentage=None)
+
+
+def throttled_changes(script: Script) -> None:
+    """Over a quota of changes, newer versions of requests are refused, and older ones accepted and throttled."""
+    script.topic("q-changes")
+    set_quotas(script, EVERYBODY, controller_mutation_rate=0.01)
+    for name, partitions, version in (("q-ch-a", 3, 7), ("q-ch-b", 1, 7), ("q-ch-c", 1, 6), ("q-ch-d", 1, 5)):
+        script.call(f"create {name}", _create(name, partitions), version, on=name)
+    script.call("validate only", _create("q-ch-e", 1, validate_only=True), 7, on="validate")
+    script.call("create what there is", _create("q-changes", 1), 7, on="exists")
+    for version in (3, 2):
+        grow = CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name="q-changes", count=2, assignments=None)], timeout_ms=30_000
+        )
+        script.call("grow", grow, version, on=f"grow {version}")
+    for version in (6, 5, 4):
+        names = ["q-ch-a"]
+        states = [DeleteTopicState(name=name) for name in names]
+        delete = DeleteTopicsRequest(
+            topics=states if version == 6 else (), topic_names=() if version == 6 else names, timeout_ms=30_000
+        )
+        script.call("delete", delete, version, on=f"delete {version}")
+    script.call("delete what there is not", _delete("q-no-such"), 6, on="unknown")
+    set_quotas(script, EVERYBODY, controller_mutation_rate=None)
+    script.call("delete without a quota", _delete("q-changes"), 6)
+    script.gone("q-changes", "q-ch-a")
+
+
+def _create(name: str, partitions: int, *, validate_only: bool = False) -> CreateTopicsRequest:
+    wanted = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+    return CreateTopicsRequest(topics=[wanted], timeout_ms=30_000, validate_only=validate_only)
+
+
+def _delete(name: str) -> DeleteTopicsRequest:
+    return DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=30_000)
+
+
+SCRIPTS = (quotas_of_users_and_clients, quotas_of_addresses, throttled_bytes, throttled_time, throttled_changes)
