@@ -24,6 +24,7 @@ from broker.access.guard import guarded
 from broker.access.table import GUARDS
 from broker.acls.authorizer import Authorizer
 from broker.acls.store import ClusterAcls
+from broker.admin.access import open_access
 from broker.admin.http import AdminServer
 from broker.cluster.handshake import SECRET_BYTES
 from broker.cluster.links import LinkContext, Links
@@ -163,6 +164,7 @@ async def _start(
     stack.callback(lock.release)
     ports = environment.reserve_ports(settings, stack)
     tls = Tls(settings.ssl, now_ms) if settings.uses_tls else None
+    access = None if ports.admin is None else open_access(settings.admin, ports.admin, now_ms)
     announced = announced_listeners(settings, [int(bound.getsockname()[1]) for bound in ports.clients])
     internal = internal_address(settings, ports.internal)
     failure = NodeFailure()
@@ -191,8 +193,8 @@ async def _start(
     node.groups.start(existing_topics)
     node.transactions.start()
     node.start_background_work()
-    if ports.admin is not None:
-        await admin.start(ports.admin)
+    if ports.admin is not None and access is not None:
+        await admin.start(ports.admin, access)
         node.admin_address = admin.address
     if node.internal is not None and ports.internal is not None:
         await node.internal.listen(ports.internal)
