@@ -509,8 +509,7 @@ def _make_node(
         # The admin port exposes the metrics that clients push, so telemetry needs it.
         advertised_apis=advertised_apis(telemetry=settings.telemetry.enabled and settings.admin.enabled),
     )
-    handlers = HANDLERS if opened.acls is None else guarded(HANDLERS, GUARDS)
-    handlers = audited(handlers)
+    handlers = audited(HANDLERS if opened.acls is None else guarded(HANDLERS, GUARDS))
     metering = Metering(
         server,
         node.quotas,

@@ -43,8 +43,6 @@ class ClientConnection(Protocol):
     """By partition, how many batches may have been sent behind one that was refused for want of a leader."""
     software_name: str
     software_version: str
-    principal: str
-    """Principal of the client, in Kafka's notation."""
     peer: Peer | None
     """The node at the other end, once it is authenticated; None for a client."""
 
