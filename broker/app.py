@@ -24,6 +24,7 @@ from broker.access.guard import guarded
 from broker.access.table import GUARDS
 from broker.acls.authorizer import Authorizer
 from broker.acls.store import ClusterAcls
+from broker.admin.access import open_access
 from broker.admin.http import AdminServer
 from broker.cluster.handshake import SECRET_BYTES
 from broker.cluster.links import LinkContext, Links
@@ -59,12 +60,16 @@ from broker.membership.object_log import ObjectStartLog
 from broker.membership.operations import NodeOperations
 from broker.membership.ownership import Ownership
 from broker.membership.start_log import StartLog
-from broker.net.ports import warn_if_open
+from broker.net.ports import resolve, warn_if_open
 from broker.net.server import Server
 from broker.net.tls import Tls
 from broker.node import Node, NodeFailure, NodeTasks
 from broker.partitions.cleaning import tail_of
 from broker.partitions.record_work import RecordWork
+from broker.quotas.addresses import AddressQuotas
+from broker.quotas.clients import ClientQuotas
+from broker.quotas.metering import Metering
+from broker.quotas.table import QuotaTable
 from broker.sasl.credentials import ScramCredentials
 from broker.sasl.mechanisms import Mechanisms, open_files
 from broker.settings.authorizer_area import super_users_of
@@ -164,6 +169,7 @@ async def _start(
     ports = environment.reserve_ports(settings, stack)
     tls = Tls(settings.ssl, now_ms) if settings.uses_tls else None
     sasl = open_files(settings.sasl, environment.random_bytes)
+    access = None if ports.admin is None else open_access(settings.admin, ports.admin, now_ms)
     announced = announced_listeners(settings, [int(bound.getsockname()[1]) for bound in ports.clients])
     internal = internal_address(settings, ports.internal)
     failure = NodeFailure()
@@ -193,8 +199,8 @@ async def _start(
     node.groups.start(existing_topics)
     node.transactions.start()
     node.start_background_work()
-    if ports.admin is not None:
-        await admin.start(ports.admin)
+    if ports.admin is not None and access is not None:
+        await admin.start(ports.admin, access)
         node.admin_address = admin.address
     if node.internal is not None and ports.internal is not None:
         await node.internal.listen(ports.internal)
@@ -348,6 +354,7 @@ def _make_node(
     now_ms = environment.now_ms
     server = Server(settings.network, memory.sizes)
     group_configs = GroupConfigs(configs, settings.group)
+    quota_table = QuotaTable(configs)
     groups = GroupCoordinator(
         CoordinatorTopic(topics, OFFSETS_TOPIC, settings.group.offsets_partitions, now_ms),
         settings.group,
@@ -500,6 +507,11 @@ def _make_node(
         cluster_configs=configs,
         broker_configs=broker_configs,
         group_configs=group_configs,
+        quota_table=quota_table,
+        quotas=ClientQuotas(quota_table, settings.quota, environment.steady_ms),
+        address_quotas=AddressQuotas(
+            quota_table, settings.quota, environment.steady_ms, resolve=resolve, spawn=tasks.spawn
+        ),
         features=Features(configs, info.node_id),
         scram=ScramCredentials(configs, opened.users_secret),
         telemetry=ClientMetrics(configs, settings.telemetry, now_ms, lambda: environment.new_uuid().bytes),
@@ -509,8 +521,16 @@ def _make_node(
         # The admin port exposes the metrics that clients push, so telemetry needs it.
         advertised_apis=advertised_apis(telemetry=settings.telemetry.enabled and settings.admin.enabled),
     )
-    handlers = HANDLERS if opened.acls is None else guarded(HANDLERS, GUARDS)
-    server.dispatch = Dispatcher(node, spawn=tasks.spawn, handlers=audited(handlers)).dispatch
+    handlers = audited(HANDLERS if opened.acls is None else guarded(HANDLERS, GUARDS))
+    metering = Metering(
+        server,
+        node.quotas,
+        lambda spawn: Dispatcher(node, spawn=spawn, handlers=handlers).dispatch,
+        spawn=tasks.spawn,
+    )
+    node.quotas.watch(configs, metering.update)
+    node.address_quotas.watch(configs)
+    server.connection_delay_s = node.address_quotas.delay_s
     if node.internal is not None:
         internal = InternalPort(
             node.internal,

@@ -110,6 +110,11 @@ class FetchSessions:
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
         return FetchPlan(list(session.targets.values()), session, incremental=True)
 
+    def withdraw(self, plan: FetchPlan) -> None:
+        """Drop the session that a request has created, because its answer does not name it."""
+        if plan.session is not None and not plan.incremental:
+            self._sessions.pop(plan.session.session_id, None)
+
     def _create(self, targets: dict[Key, FetchTarget], *, uses_topic_ids: bool, now_ms: int) -> FetchSession | None:
         if len(targets) > TARGETS_MAX:
             return None

@@ -38,6 +38,9 @@ from broker.net.server import Server
 from broker.net.tls import Tls
 from broker.partitions.producer_expiry import keep_expiring
 from broker.partitions.retention import keep_enforcing
+from broker.quotas.addresses import AddressQuotas
+from broker.quotas.clients import ClientQuotas
+from broker.quotas.table import QuotaTable
 from broker.sasl.credentials import ScramCredentials
 from broker.settings.memory import MemoryPlan
 from broker.settings.model import Settings
@@ -180,6 +183,9 @@ class Node:
     cluster_configs: ClusterConfigs
     broker_configs: BrokerConfigs
     group_configs: GroupConfigs
+    quota_table: QuotaTable
+    quotas: ClientQuotas
+    address_quotas: AddressQuotas
     features: Features
     scram: ScramCredentials
     """Credentials of users by SCRAM."""

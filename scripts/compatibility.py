@@ -24,7 +24,6 @@ NOT_ADVERTISED = {71: "only with a metrics plug-in", 72: "only with a metrics pl
 """APIs that Apache Kafka implements but does not list in ApiVersions."""
 _ACLS = "With the setting `authorizer.enabled`; else SECURITY_DISABLED, as in Apache Kafka."
 _TOKENS = "Not implemented: delegation tokens."
-_QUOTAS = "Not implemented: quotas. No client is throttled."
 _SHARE = "Share groups are not served."
 _STREAMS = "The streams protocol is not served. Kafka Streams uses the classic protocol."
 _QUORUM = "There is no controller quorum: the catalog replaces it."
@@ -55,8 +54,8 @@ NOTES: Mapping[int, str] = {
     44: "Topics, brokers, groups, subscriptions, log levels.",
     45: "A partition has one replica, its leader: a reassignment names one broker.",
     46: "Moves of all kinds that are not carried out yet, drains of nodes included.",
-    48: _QUOTAS,
-    49: _QUOTAS,
+    48: "",
+    49: "",
     51: "Each user is changed in a transaction of its own.",
     55: "The living nodes are the voters. Offsets are numbers of changes of the catalog: the leader's is the last one, "
     "a voter lags by what it has not applied, and -1 means that it does not answer.",
@@ -101,7 +100,6 @@ Known differences between a node and Apache Kafka {KAFKA_VERSION}.
 Not served, and therefore not advertised:
 
 - delegation tokens, and the SASL mechanism GSSAPI;
-- quotas;
 - share groups, and the streams protocol of groups (KIP-932, KIP-1071);
 - controller quorums, and changes of their voters.
 
@@ -122,8 +120,9 @@ Different by design:
 - These broker configs can be changed while a node runs, for one node (its id) or for all (the default):
   {{dynamic}}. The defaults of topic configs without effect can be changed too. They override the settings of the
   node's start, and topics without their own value follow at once. In Apache Kafka, `auto.create.topics.enable`
-  cannot be changed at run time. Other names and invalid values are refused. There are no quotas, and therefore no
-  default quotas.
+  cannot be changed at run time. Other names and invalid values are refused.
+- Quotas count the time of the one event loop (100 is all of it), bytes of records only for Fetch, and changes of topics
+  on the node that is asked ([quotas](quotas.md)).
 - By default topics keep their records forever (`retention.ms` is -1). The config `storage.policy` selects a topic's
   object store. Accepted and described, but without effect: {{no_effect}}.
 - Served group configs are `consumer.session.timeout.ms` and `consumer.heartbeat.interval.ms`. Served features are

@@ -16,6 +16,7 @@ from broker.node import Node
 from broker.resources.values import ResourceType
 from protocol.errors import ErrorCode
 from protocol.messages import (
+    alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
     alter_user_scram_credentials,
@@ -70,6 +71,12 @@ def _configs(_request: Any, response: Any) -> Iterable[Change]:
         known = each.resource_type in set(ResourceType)
         kind = ResourceType(each.resource_type).name if known else str(each.resource_type)
         yield Change(kind, each.resource_name, each.error_code)
+
+
+def _quotas(_request: Any, response: Any) -> Iterable[Change]:
+    for each in response.entries:
+        names = ", ".join(f"{part.entity_type}={part.entity_name or '<default>'}" for part in each.entity)
+        yield Change("CLIENT_QUOTA", names, each.error_code)
 
 
 def _groups(_request: Any, response: Any) -> Iterable[Change]:
@@ -158,6 +165,7 @@ CHANGES: Final[Mapping[int, Changes]] = MappingProxyType(
         delete_records.KEY: _partitions,
         alter_configs.KEY: _configs,
         incremental_alter_configs.KEY: _configs,
+        alter_client_quotas.KEY: _quotas,
         delete_groups.KEY: _groups,
         offset_delete.KEY: _offsets,
         create_acls.KEY: _created_acls,

@@ -11,6 +11,11 @@ from broker.acls.model import AclOperation
 from broker.handlers.caller import Caller
 from broker.resources.values import ResourceType
 from protocol.errors import ErrorCode
+from protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    EntryDataResponse,
+)
 from protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResourceResponse
 from protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -32,6 +37,7 @@ from protocol.messages.alter_user_scram_credentials import (
 from protocol.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
 from protocol.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
 from protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from protocol.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 from protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -214,6 +220,21 @@ def alter_scram_refusal(request: AlterUserScramCredentialsRequest, _version: int
 def list_config_resources_refusal(_request: ListConfigResourcesRequest, _version: int) -> ListConfigResourcesResponse:
     """Return the answer to a ListConfigResources request."""
     return ListConfigResourcesResponse(error_code=CODE)
+
+
+def describe_quotas_refusal(_request: DescribeClientQuotasRequest, _version: int) -> DescribeClientQuotasResponse:
+    """Return the answer to a DescribeClientQuotas request."""
+    return DescribeClientQuotasResponse(error_code=CODE, error_message=None, entries=None)
+
+
+def alter_quotas_refusal(request: AlterClientQuotasRequest, _version: int) -> AlterClientQuotasResponse:
+    """Return the answer to an AlterClientQuotas request."""
+    return AlterClientQuotasResponse(
+        entries=[
+            EntryDataResponse(error_code=CODE, error_message=CODE.message, entity=entry.entity)
+            for entry in request.entries
+        ]
+    )
 
 
 # configs

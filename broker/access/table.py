@@ -10,6 +10,7 @@ from broker.acls.model import AclOperation
 from protocol.messages import (
     add_offsets_to_txn,
     add_partitions_to_txn,
+    alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
     alter_replica_log_dirs,
@@ -25,6 +26,7 @@ from protocol.messages import (
     delete_records,
     delete_topics,
     describe_acls,
+    describe_client_quotas,
     describe_cluster,
     describe_configs,
     describe_groups,
@@ -107,6 +109,8 @@ GUARDS: Final[Mapping[int, Guard]] = MappingProxyType(
         describe_configs.KEY: cluster.describe_configs,
         alter_configs.KEY: cluster.alter_configs,
         incremental_alter_configs.KEY: cluster.incremental_alter_configs,
+        describe_client_quotas.KEY: needs_cluster(AclOperation.DESCRIBE_CONFIGS, cluster.describe_quotas_refusal),
+        alter_client_quotas.KEY: needs_cluster(AclOperation.ALTER_CONFIGS, cluster.alter_quotas_refusal),
         list_config_resources.KEY: needs_cluster(AclOperation.DESCRIBE_CONFIGS, cluster.list_config_resources_refusal),
         # the cluster
         describe_acls.KEY: needs_cluster(AclOperation.DESCRIBE, cluster.describe_acls_refusal),

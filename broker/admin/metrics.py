@@ -7,6 +7,8 @@ import asyncio
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
+from heapq import nlargest
+from itertools import islice
 from typing import Any
 
 from broker.net.tls import Tls
@@ -26,6 +28,10 @@ CATALOG_TIMEOUT_S = 2
 
 PRINCIPALS_MAX = 20
 """Principals with the most connections that the status names."""
+QUOTA_CLIENTS_MAX = 100
+"""Clients with a quota that the metrics name, for each quota: those that have used it last."""
+THROTTLED_MAX = 20
+"""Clients that the status names, for each quota: those that were throttled for longest."""
 
 
 def prometheus_text(node: Node) -> str:
@@ -72,6 +78,7 @@ def _samples(node: Node) -> Iterator[Sample]:
             yield f"{area}_{name}_total", {}, value
     yield from _internal_samples(node)
     yield from _client_samples(node)
+    yield from _quota_samples(node)
     for name, value in _numbers(node.compaction.stats):
         yield f"compaction_{name}_total", {}, value
     needs = [state.need for state in node.cleaning.states.values()]
@@ -126,6 +133,26 @@ def _client_samples(node: Node) -> Iterator[Sample]:
     for name, value in _numbers(telemetry.series.stats):
         yield f"telemetry_{name}_total", {}, value
     yield from telemetry.series.samples(node.now_ms())
+
+
+def _quota_samples(node: Node) -> Iterator[Sample]:
+    """Samples of what clients with quotas have used, for a limited number of them."""
+    quotas = node.quotas
+    quotas.drop_idle()
+    for quota, table in quotas.tables.items():
+        if table.limits or len(table):
+            yield "quota_clients", {"quota": quota}, len(table)
+        for client, used in islice(reversed(quotas.describe(quota)), QUOTA_CLIENTS_MAX):
+            labels = {"quota": quota, "user": _escaped(client.user), "client_id": _escaped(client.client_id)}
+            yield "quota_limit", labels, used.limit
+            yield "quota_used", labels, used.used
+            yield "quota_throttles_total", labels, used.throttles
+            yield "quota_throttle_seconds_total", labels, used.throttled_ms / 1000
+
+
+def _escaped(text: str) -> str:
+    """Return a text that a client has chosen as the value of a label."""
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _api_name(key: int) -> str:
@@ -241,10 +268,31 @@ async def status(node: Node) -> dict[str, Any]:
             }
             for key, latency in sorted(node.server.latency.items())
         },
+        "quotas": _quotas(node),
         "connections": len(node.server.connections),
         "listeners": _listeners(node),
         "principals": dict(Counter(each.principal for each in node.server.connections).most_common(PRINCIPALS_MAX)),
         "tls": None if node.tls is None else _tls(node.tls),
+    }
+
+
+def _quotas(node: Node) -> dict[str, Any]:
+    """Describe which clients are throttled most, by quota."""
+    node.quotas.drop_idle()
+    return {
+        quota: {
+            "clients": len(table),
+            "throttled": [
+                {"user": client.user, "client_id": client.client_id, **dataclasses.asdict(used)}
+                for client, used in nlargest(
+                    THROTTLED_MAX,
+                    (each for each in node.quotas.describe(quota) if each[1].throttles),
+                    key=lambda each: each[1].throttled_ms,
+                )
+            ],
+        }
+        for quota, table in node.quotas.tables.items()
+        if table.limits
     }
 
 

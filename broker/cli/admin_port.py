@@ -1,9 +1,13 @@
-"""Client of a running node's admin port, for requests that Kafka's protocol does not have."""
+"""Client of a running node's admin port, for requests that Kafka's protocol does not have.
+
+A token comes from a file or the environment, and never from the command line, which others can read.
+"""
 
 import http.client
 import json
+import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import update_wrapper
 from pathlib import Path
 from typing import Any, Final
@@ -11,17 +15,15 @@ from urllib.parse import urlencode
 
 import click
 
+from broker.admin.access import AccessError, read_tokens
 from broker.cli.options import config_option, read_settings
+from broker.settings.admin_area import AdminSettings
 from broker.settings.model import Settings
 
 GREETING_TIMEOUT_S: Final = 5.0
 """Limit for the node's status; the request that follows has no limit."""
 REFUSED: Final = frozenset({http.HTTPStatus.BAD_REQUEST, http.HTTPStatus.CONFLICT})
 """Responses whose body is the reason of a refusal, in one line."""
-
-admin_option: Final = click.option(
-    "--admin", metavar="HOST:PORT", help="Admin port of the running node  [default: from the settings]"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,10 @@ class AdminPort:
 
     host: str
     port: int
+    token: str = field(default="", repr=False)
+    """Bearer token; empty: none."""
+    context: ssl.SSLContext | None = None
+    """TLS of the port; None: it has none."""
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -43,11 +49,17 @@ class AdminPort:
 
     def call(self, method: str, path: str, timeout_s: float | None) -> Any:
         """Send one request. Raises OSError without an answer in time, ClickException when the node refuses it."""
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
+        if self.context is None:
+            connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
+        else:
+            connection = http.client.HTTPSConnection(self.host, self.port, timeout=timeout_s, context=self.context)
         try:
-            connection.request(method, path)
+            connection.request(method, path, headers={"Authorization": f"Bearer {self.token}"} if self.token else {})
             response = connection.getresponse()
             body = response.read().decode("utf-8", "replace")
+        except ssl.SSLError as error:
+            reason = getattr(error, "verify_message", "") or error.reason or str(error)
+            raise click.ClickException(f"{self}: TLS: {reason}; see --admin-ca-file") from None
         except http.client.RemoteDisconnected:
             raise click.ClickException(f"{self} is not an admin port: it closes the connection") from None
         except http.client.HTTPException as error:
@@ -88,18 +100,91 @@ def _why(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def parse_admin(text: str) -> AdminPort:
-    """Parse `HOST:PORT`, the value of `--admin`."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit():
-        raise click.BadParameter(f"expected HOST:PORT, found {text!r}", param_hint="--admin")
-    return AdminPort(host.strip("[]"), int(port))
+@dataclass(frozen=True, slots=True)
+class AdminOptions:
+    """The options that name an admin port, and how a command authenticates there."""
+
+    address: str | None
+    token_file: Path | None = None
+    ca_file: Path | None = None
+    certificate_file: Path | None = None
+
+    def find(self, settings: Settings) -> AdminPort | None:
+        """Return the port; None if neither option nor settings name one. Raises ClickException."""
+        admin = settings.admin
+        if self.address is None and not (admin.enabled and admin.port):
+            return None
+        host, port, is_https = admin.host, admin.port, False
+        if self.address is not None:
+            host, port, is_https = parse_admin(self.address)
+        has_tls = is_https or self.ca_file is not None or (self.address is None and admin.ssl is not None)
+        context = self._context(admin.ssl_ca_file) if has_tls else None
+        return AdminPort(host, port, self._token(admin), context)
+
+    def _token(self, admin: AdminSettings) -> str:
+        """Return the token of the option, else that of the settings: one that may operate, if there is one."""
+        try:
+            if self.token_file is not None:
+                return read_tokens("--admin-token-file", self.token_file)[0]
+            for name in ("operate_token", "read_token"):
+                secret, path = getattr(admin, name), getattr(admin, f"{name}_file")
+                if secret is not None:
+                    return str(secret.get_secret_value())
+                if path is not None:
+                    return read_tokens(f"admin.{name}_file", path)[0]
+        except AccessError as error:
+            raise click.ClickException(str(error)) from None
+        return ""
+
+    def _context(self, settings_ca_file: Path | None) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file or settings_ca_file)
+            if self.certificate_file is not None:
+                context.load_cert_chain(self.certificate_file, password=lambda: "")
+        except (OSError, ValueError) as error:
+            files = ", ".join(str(each) for each in (self.ca_file or settings_ca_file, self.certificate_file) if each)
+            raise click.ClickException(f"{files}: {getattr(error, 'strerror', None) or error}") from None
+        return context
 
 
-def configured(settings: Settings) -> AdminPort | None:
-    """Return the admin port in the settings; None if it is disabled or any free port."""
-    admin = settings.admin
-    return AdminPort(admin.host, admin.port) if admin.enabled and admin.port else None
+def parse_admin(text: str) -> tuple[str, int, bool]:
+    """Parse `HOST:PORT` or `https://HOST:PORT`, the value of `--admin`; the last part is whether it has TLS."""
+    scheme, separator, rest = text.rpartition("://")
+    host, _, port = rest.rstrip("/").rpartition(":")
+    if not host or not port.isdigit() or (separator and scheme not in {"http", "https"}):
+        raise click.BadParameter(f"expected HOST:PORT or https://HOST:PORT, found {text!r}", param_hint="--admin")
+    return host.strip("[]"), int(port), scheme == "https"
+
+
+def admin_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that name an admin port; the command receives them as `admin`."""
+
+    def run(
+        admin: str | None,
+        admin_token_file: Path | None,
+        admin_ca_file: Path | None,
+        admin_certificate_file: Path | None,
+        **arguments: Any,
+    ) -> None:
+        command(admin=AdminOptions(admin, admin_token_file, admin_ca_file, admin_certificate_file), **arguments)
+
+    wrapped = update_wrapper(run, command)
+    for name, metavar, text in reversed(_ADMIN_OPTIONS):
+        kind = None if name == "--admin" else click.Path(path_type=Path)
+        wrapped = click.option(name, metavar=metavar, type=kind, help=text)(wrapped)
+    return wrapped
+
+
+_ADMIN_OPTIONS: Final = (
+    ("--admin", "[https://]HOST:PORT", "Admin port of the running node  [default: from the settings]"),
+    ("--admin-token-file", "FILE", "File whose first line is the token for it  [default: from the settings]"),
+    (
+        "--admin-ca-file",
+        "FILE",
+        "Authorities of its certificate (PEM)  [default: from the settings, else the system's]",
+    ),
+    ("--admin-certificate-file", "FILE", "Certificate and private key to show it (PEM)."),
+)
 
 
 def on_node(command: Callable[..., None]) -> Callable[..., None]:
@@ -107,8 +192,8 @@ def on_node(command: Callable[..., None]) -> Callable[..., None]:
 
     @config_option
     @admin_option
-    def run(config_file: Path | None, admin: str | None, **arguments: Any) -> None:
-        port = parse_admin(admin) if admin is not None else configured(read_settings(config_file))
+    def run(config_file: Path | None, admin: AdminOptions, **arguments: Any) -> None:
+        port = admin.find(read_settings(config_file))
         if port is None:
             raise click.UsageError("the settings name no admin port (admin.enabled, admin.port): give it with --admin")
         command(port, **arguments)

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from broker.cli.admin_port import AdminPort, admin_option, configured, parse_admin
+from broker.cli.admin_port import AdminOptions, AdminPort, admin_option
 from broker.cli.errors import run
 from broker.cli.options import BadSetting, config_option, read_settings
 from broker.membership.lease import Claimant, wait_until_free
@@ -120,13 +120,13 @@ def on_cluster(command: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "--catalog-url", metavar="URL", help="Catalog of a cluster of which no node runs, instead of an admin port."
     )
-    def wrapped(config_file: Path | None, admin: str | None, catalog_url: str | None, **arguments: Any) -> None:
+    def wrapped(config_file: Path | None, admin: AdminOptions, catalog_url: str | None, **arguments: Any) -> None:
         if catalog_url is not None:
-            if admin is not None:
+            if admin.address is not None:
                 raise click.UsageError("--admin and --catalog-url exclude each other")
             command(StoppedCluster(_with_catalog(config_file, catalog_url)), **arguments)
             return
-        port = parse_admin(admin) if admin is not None else configured(read_settings(config_file))
+        port = admin.find(read_settings(config_file))
         if port is None:
             raise click.UsageError("the settings name no admin port (admin.enabled, admin.port): give it with --admin")
         command(port, **arguments)

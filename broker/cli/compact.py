@@ -21,7 +21,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from broker.cli.admin_port import AdminPort, admin_option, configured, parse_admin
+from broker.cli.admin_port import AdminOptions, AdminPort, admin_option
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
 from broker.settings.data_dir import DataDirError
@@ -44,7 +44,7 @@ Report = Callable[[str, int, int], None]
 def compact(
     config_file: Path | None,
     data_dir: Path | None,
-    admin: str | None,
+    admin: AdminOptions,
     plan_only: bool,  # noqa: FBT001 - click passes by name
     as_json: bool,  # noqa: FBT001
 ) -> None:
@@ -69,18 +69,20 @@ def compact(
 # a running node
 
 
-def _on_node(settings: Settings, admin: str | None, data_dir: Path | None, console: Console, *, plan_only: bool) -> Any:
+def _on_node(
+    settings: Settings, admin: AdminOptions, data_dir: Path | None, console: Console, *, plan_only: bool
+) -> Any:
     """Compact in the running node; return None if none runs at the port, or one with another data directory."""
-    port = parse_admin(admin) if admin is not None else configured(settings)
+    port = admin.find(settings)
     if port is None:
         return None
     try:
         status = port.status()
     except OSError as error:
-        if admin is not None:
-            raise click.ClickException(f"cannot reach {admin}: {error.strerror or error}") from None
+        if admin.address is not None:
+            raise click.ClickException(f"cannot reach {port}: {error.strerror or error}") from None
         return None
-    if admin is None and data_dir is not None and status["node"].get("data_dir") != str(data_dir.resolve()):
+    if admin.address is None and data_dir is not None and status["node"].get("data_dir") != str(data_dir.resolve()):
         return None  # two nodes on one machine: the one on the default port has another data directory
     try:
         if plan_only:

@@ -1,4 +1,4 @@
-"""Configs and other values that are set for groups, nodes, subscriptions to metrics and features of the cluster.
+"""Configs and other values that are set for groups, nodes, subscriptions to metrics, features and quotas.
 
 The catalog stores them. This node keeps a copy of all in memory, so that a request never waits for a value. Changes run
 one at a time: the catalog decides, and the copy follows. When the answer to a change is lost, `resolve_outcomes` or the
@@ -16,6 +16,7 @@ GROUP: Final = "group"
 CLIENT_METRICS: Final = "client-metrics"
 FEATURES: Final = "features"
 BROKER: Final = "broker"
+CLIENT_QUOTA: Final = "client-quota"
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 

@@ -6,7 +6,7 @@ An assignment names any number of registered nodes, the same for all new partiti
 from collections import Counter
 
 from broker.handlers.topic_checks import check_replicas, check_unique, first_living, registered_ids
-from broker.net.exchange import Exchange
+from broker.net.exchange import Exchange, MutationQuota
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.create_partitions import (
@@ -17,23 +17,28 @@ from protocol.messages.create_partitions import (
 )
 from s3stream.errors import StorageError
 
+WITHOUT_MESSAGE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
+"""As in Kafka."""
+QUOTA_STRICT_SINCE = 3
+"""First version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
-async def handle(node: Node, request: CreatePartitionsRequest, _exchange: Exchange) -> CreatePartitionsResponse:
+
+async def handle(node: Node, request: CreatePartitionsRequest, exchange: Exchange) -> CreatePartitionsResponse:
     """Add partitions to each topic. An error concerns its topic only."""
     names = Counter(topic.name for topic in request.topics)
     try:
         await node.follower.follow()  # another node may have created or grown the topics
     except StorageError as error:
         return CreatePartitionsResponse(results=[_failure(name, error) for name in names])
+    quota = exchange.mutation_quota(strict_since=QUOTA_STRICT_SINCE)
     results = []
     for name, topic in {topic.name: topic for topic in request.topics}.items():
         try:
             check_unique(names, name)
-            await _grow(node, topic, validate_only=request.validate_only)
+            await _grow(node, topic, quota, validate_only=request.validate_only)
             results.append(CreatePartitionsTopicResult(name=name))
         except KafkaError as error:
-            # As in Kafka: an unknown topic has a code and no message.
-            message = None if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else error.message
+            message = None if error.code in WITHOUT_MESSAGE else error.message
             results.append(CreatePartitionsTopicResult(name=name, error_code=error.code, error_message=message))
         except StorageError as error:
             results.append(_failure(name, error))
@@ -44,7 +49,9 @@ def _failure(name: str, error: StorageError) -> CreatePartitionsTopicResult:
     return CreatePartitionsTopicResult(name=name, error_code=ErrorCode.UNKNOWN_SERVER_ERROR, error_message=str(error))
 
 
-async def _grow(node: Node, requested: CreatePartitionsTopic, *, validate_only: bool) -> None:
+async def _grow(
+    node: Node, requested: CreatePartitionsTopic, quota: MutationQuota | None, *, validate_only: bool
+) -> None:
     topic = node.topics.get(requested.name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -75,5 +82,7 @@ async def _grow(node: Node, requested: CreatePartitionsTopic, *, validate_only: 
         for index, assignment in enumerate(requested.assignments, before):
             check_replicas(node, assignment.broker_ids, len(requested.assignments[0].broker_ids), registered)
             leaders.append(first_living(node, assignment.broker_ids, index))
+    if quota is not None:
+        quota.record(requested.count - before)
     if not validate_only:
         await node.topics.grow(requested.name, requested.count, leaders)

@@ -27,8 +27,11 @@ from protocol.messages.create_topics import (
 )
 from s3stream.errors import StorageError
 
+QUOTA_STRICT_SINCE = 6
+"""First version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
-async def handle(node: Node, request: CreateTopicsRequest, _exchange: Exchange) -> CreateTopicsResponse:
+
+async def handle(node: Node, request: CreateTopicsRequest, exchange: Exchange) -> CreateTopicsResponse:
     """Check the topics in the order of the request, then create the valid ones together."""
     names = Counter(topic.name for topic in request.topics)
     try:
@@ -38,6 +41,7 @@ async def handle(node: Node, request: CreateTopicsRequest, _exchange: Exchange) 
         return CreateTopicsResponse(
             topics=[_failure(name, ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) for name in names]
         )
+    quota = exchange.mutation_quota(strict_since=QUOTA_STRICT_SINCE)
     results: dict[str, CreatableTopicResult] = {}
     creation = node.topics.new_creation()
     for topic in request.topics:
@@ -48,6 +52,8 @@ async def handle(node: Node, request: CreateTopicsRequest, _exchange: Exchange) 
         try:
             check_unique(names, topic.name)
             spec = _checked(node, topic, creation, registered)
+            if quota is not None:
+                quota.record(spec.partitions)
         except KafkaError as error:
             results[topic.name] = _failure(topic.name, error.code, error.message)
         else:
@@ -80,7 +86,8 @@ async def _create(node: Node, specs: Sequence[TopicSpec], results: dict[str, Cre
 
 
 def _failure(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
-    return CreatableTopicResult(name=name, error_code=code, error_message=message, configs=())
+    said = None if code == ErrorCode.THROTTLING_QUOTA_EXCEEDED else message  # as in Kafka
+    return CreatableTopicResult(name=name, error_code=code, error_message=said, configs=())
 
 
 def _checked(node: Node, requested: CreatableTopic, creation: TopicCreation, registered: Collection[int]) -> TopicSpec:

@@ -13,6 +13,8 @@ from protocol.wire import ZERO_UUID
 from s3stream.errors import StorageError
 
 STATES_SINCE = 6
+QUOTA_STRICT_SINCE = 5
+"""First version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
 async def handle(node: Node, request: DeleteTopicsRequest, exchange: Exchange) -> DeleteTopicsResponse:
@@ -29,6 +31,7 @@ async def handle(node: Node, request: DeleteTopicsRequest, exchange: Exchange) -
     except StorageError as error:
         failure = partial(_failure, code=ErrorCode.UNKNOWN_SERVER_ERROR, message=str(error))
         return DeleteTopicsResponse(responses=[failure(name, topic_id) for name, topic_id in request_counts])
+    quota = exchange.mutation_quota(strict_since=QUOTA_STRICT_SINCE)
     named = {topic.topic_id for name, _ in requested if name is not None and (topic := node.topics.get(name))}
     named_twice = named & {topic_id for name, topic_id in requested if name is None}
     responses: list[DeletableTopicResult] = []
@@ -40,6 +43,8 @@ async def handle(node: Node, request: DeleteTopicsRequest, exchange: Exchange) -
             found_name, found_id = _find(node, name, topic_id, is_duplicate=request_counts[name, topic_id] > 1)
             _check_not_in(named_twice, found_id)
             _check_meant(name, found_id, before)
+            if quota is not None and (topic := node.topics.get(found_name)) is not None:
+                quota.record(len(topic.partitions))
         except KafkaError as error:
             known = node.topics.get(name) if name is not None and topic_id == ZERO_UUID else None
             responses.append(_failure(name, topic_id if known is None else known.topic_id, error.code, error.message))
@@ -64,7 +69,8 @@ async def handle(node: Node, request: DeleteTopicsRequest, exchange: Exchange) -
 
 
 def _failure(name: str | None, topic_id: bytes, code: ErrorCode, message: str) -> DeletableTopicResult:
-    return DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=message)
+    said = None if code == ErrorCode.THROTTLING_QUOTA_EXCEEDED else message  # as in Kafka
+    return DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=said)
 
 
 def _check_not_in(named_twice: set[bytes], topic_id: bytes) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Collection, Coroutine, Sequence
 from typing import Any
 
 from broker.acls.model import AclOperation
-from broker.fetch_sessions import FetchPlan, FetchTarget, Key
+from broker.fetch_sessions import NO_SESSION, FetchPlan, FetchTarget, Key
 from broker.handlers.caller import caller_of
 from broker.handlers.fetch_response import READ_COMMITTED, PartitionRead, build_response
 from broker.net.exchange import Exchange
@@ -98,7 +98,7 @@ class _FetchCall:
         self._exchange = exchange
         self._plan = plan
         self._denied = _denied(node, exchange, plan)
-        self._bytes_max = min(request.max_bytes, node.settings.fetch.response_bytes_max)
+        self._bytes_max = exchange.fetch_bytes_max(min(request.max_bytes, node.settings.fetch.response_bytes_max))
         self._min_bytes = min(request.min_bytes, self._bytes_max)
         self._reads: list[PartitionRead] = []
         self._size_bytes = 0
@@ -335,7 +335,10 @@ class _FetchCall:
     # answering
 
     def respond(self) -> FetchResponse:
-        """Build the answer from what was read last."""
+        """Build the answer from what was read last; an empty one if the client is over a quota, as in Kafka."""
+        if self._exchange.throttle_fetch(self._size_bytes):
+            self._node.fetch_sessions.withdraw(self._plan)
+            return FetchResponse(session_id=self._plan.session_id if self._plan.incremental else NO_SESSION)
         reads = self._reads
         if self._failed:
             reads = sorted(reads, key=lambda read: read.is_not_read)  # they come last, as in Kafka

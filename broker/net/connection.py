@@ -73,12 +73,21 @@ class ConnectionManager(Protocol):
         """Clock in seconds, to measure the duration of requests."""
         ...
 
+    @property
+    def new_exchange(self) -> Callable[["Connection", int, int, int, str | None], Exchange]:
+        """Create a request in progress."""
+        ...
+
     def dispatch(self, exchange: Exchange, frame: Buffer) -> None:
         """Handle a request; its handler calls `exchange.complete`, now or later."""
         ...
 
     def connected(self, connection: "Connection") -> bool:
         """Register the connection; return False if a limit refuses it."""
+        ...
+
+    def hold_off_s(self, host: str) -> float:
+        """Count a new connection against its address's quota; return for how long it is held, or 0 if it is served."""
         ...
 
     def disconnected(self, connection: "Connection", error: Exception | None) -> None:
@@ -105,6 +114,9 @@ class ConnectionManager(Protocol):
 class Connection(asyncio.BufferedProtocol):
     """Protocol of one socket. All methods run on the loop's thread."""
 
+    counted_before = False
+    """True if the quota of the client's address was applied before: at the beginning of a TLS handshake."""
+
     __slots__ = (
         "__weakref__",
         "_awaits_grant",
@@ -127,6 +139,7 @@ class Connection(asyncio.BufferedProtocol):
         "_request_bytes_max",
         "_requests_in_flight_max",
         "_transport",
+        "_unmute",
         "_unread_since",
         "_waiting_frame_bytes",
         "_waiting_frame_start",
@@ -151,7 +164,8 @@ class Connection(asyncio.BufferedProtocol):
         self._budget = manager.budget
         self._request_bytes_max = manager.request_bytes_max
         self._requests_in_flight_max = manager.requests_in_flight_max
-        self._dispatch: Callable[[Exchange, Buffer], None] = manager.dispatch
+        self._dispatch: Callable[[Exchange, Buffer], None] | None = None
+        """Takes the requests instead of the server; None: the server does."""
         self.clock = manager.clock
         self.number = number
         self.listener = listener
@@ -192,6 +206,8 @@ class Connection(asyncio.BufferedProtocol):
         self._writing_paused = False
         self._unread_since: object = None
         """Identity of the current period without reading by the client."""
+        self._unmute: asyncio.TimerHandle | None = None
+        """End of the time for which the client is throttled."""
 
     # transport
 
@@ -204,12 +220,25 @@ class Connection(asyncio.BufferedProtocol):
             self.closed = True
             self._transport.abort()
             return
+        if not self.counted_before and (delay_s := self._manager.hold_off_s(self.host)):
+            self._hold_off(delay_s)
+            return
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+
+    def _hold_off(self, seconds: float) -> None:
+        """Close after that time, without reading anything: the client's address creates too many connections."""
+        transport = self._transport
+        assert transport is not None, "the connection was made"
+        self.closed = True
+        self._loop.call_soon(transport.pause_reading)  # uvloop begins to read after `connection_made`
+        self._loop.call_later(seconds, transport.abort)
+        self._manager.reading_changed(self, paused=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Drop unanswered requests. Those in progress continue, and their responses are discarded."""
         self.closed = True
         self._transport = None
+        self._end_mute()
         self._withdraw_request()
         budget = self._budget
         large, small = self._large_bytes_held, self._bytes_held - self._large_bytes_held
@@ -237,8 +266,13 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def idle(self) -> bool:
-        """True if no request or frame is in progress."""
-        return not self._outstanding and not self._queue and not self._waiting_frame_bytes
+        """True if no request or frame is in progress, and the client is not throttled."""
+        return not (self._outstanding or self._queue or self._waiting_frame_bytes or self._unmute)
+
+    @property
+    def is_muted(self) -> bool:
+        """True while the client is throttled."""
+        return self._unmute is not None
 
     @property
     def descriptor(self) -> int:
@@ -386,7 +420,7 @@ class Connection(asyncio.BufferedProtocol):
         A large one is not reserved while the request before it can wait as long as the client chooses.
         """
         size = self._waiting_frame_bytes + FRAME_SIZE_BYTES
-        if self.draining or (size >= LARGE_FRAME_BYTES and self._next_may_wait_long):
+        if self.draining or (size >= LARGE_FRAME_BYTES and (self._unmute or self._next_may_wait_long)):
             return False
         if self._manager.reserve(self, size):
             self._begin_frame(head)
@@ -436,7 +470,13 @@ class Connection(asyncio.BufferedProtocol):
     def _receive(self, frame: Buffer) -> None:
         if self.draining or self.closed:
             return
-        if self._queue or self._exclusive is not None or self._writing_paused or not self._may_start(frame):
+        if (
+            self._queue
+            or self._exclusive is not None
+            or self._writing_paused
+            or self._unmute is not None
+            or not self._may_start(frame)
+        ):
             self._queue.append(frame)
         else:
             self._start(frame)
@@ -454,7 +494,7 @@ class Connection(asyncio.BufferedProtocol):
         """Start the requests that may start, and resume reading if there is room."""
         queue = self._queue
         self._pumping = True
-        while queue and self._exclusive is None and not (self._writing_paused or self.closed):
+        while queue and self._exclusive is None and not (self._writing_paused or self._unmute or self.closed):
             if not self._may_start(queue[0]):
                 break
             self._start(queue.popleft())
@@ -469,13 +509,15 @@ class Connection(asyncio.BufferedProtocol):
         except ProtocolError as error:
             self.refuse(f"malformed request header: {error}")
             return
-        exchange = Exchange(self, header.api_key, header.api_version, header.correlation_id, header.client_id)
+        exchange = self._manager.new_exchange(
+            self, header.api_key, header.api_version, header.correlation_id, header.client_id
+        )
         exchange.header_end = header.body_offset
         exchange.frame_bytes = len(frame) + FRAME_SIZE_BYTES
         if header.api_key != PRODUCE_KEY and self.peer is None:
             self._exclusive = exchange
         self._outstanding.append(exchange)
-        self._dispatch(exchange, frame)
+        (self._dispatch or self._manager.dispatch)(exchange, frame)
 
     def hold(self, exchange: Exchange) -> None:
         """Start no request until this Produce is answered: it could not append at once, and the order must be kept."""
@@ -499,9 +541,29 @@ class Connection(asyncio.BufferedProtocol):
         """Serve an authenticated client, within the limits of the server. `dispatch` gets its requests, if given."""
         manager = self._manager
         self.principal = principal
-        self._dispatch = dispatch or manager.dispatch
+        self._dispatch = dispatch
         self._request_bytes_max = manager.request_bytes_max
         self._requests_in_flight_max = manager.requests_in_flight_max
+
+    def mute(self, seconds: float) -> None:
+        """Read nothing and start no request for that time: the client is throttled (KIP-219)."""
+        if self.closed:
+            return
+        unmute = self._loop.call_later(seconds, self._unmuted)
+        if self._unmute is not None and self._unmute.when() > unmute.when():
+            unmute, self._unmute = self._unmute, unmute
+        self._end_mute()
+        self._unmute = unmute
+        self._update_reading()
+
+    def _end_mute(self) -> None:
+        if self._unmute is not None:
+            self._unmute.cancel()
+            self._unmute = None
+
+    def _unmuted(self) -> None:
+        self._unmute = None
+        self.pump()
 
     def release(self, exchange: Exchange) -> None:
         """Release the memory of a frame that is no longer needed, before its request is answered."""
@@ -573,6 +635,7 @@ class Connection(asyncio.BufferedProtocol):
         full = (
             self.draining
             or self._writing_paused
+            or self._unmute is not None
             or len(self._queue) + len(self._outstanding) >= self._requests_in_flight_max
             or self._bytes_held >= manager.connection_bytes_max
             or self._waiting_frame_bytes

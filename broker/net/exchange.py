@@ -14,6 +14,18 @@ class Peer(NamedTuple):
     node_epoch: int
 
 
+class MutationQuota(Protocol):
+    """A client's quota of changes of topics, for one request (KIP-599)."""
+
+    def record(self, partitions: int) -> None:
+        """Count partitions that are created or deleted. Raises THROTTLING_QUOTA_EXCEEDED."""
+        ...
+
+    def throttle(self) -> int:
+        """Return the throttle time in ms, and count it."""
+        ...
+
+
 class ClientConnection(Protocol):
     """The connection of a request, as far as handlers depend on it."""
 
@@ -53,6 +65,10 @@ class ClientConnection(Protocol):
 
     def completed(self, exchange: "Exchange") -> None:
         """Send the responses that are next in the order of requests."""
+        ...
+
+    def mute(self, seconds: float) -> None:
+        """Read nothing and start no request for a time."""
         ...
 
 
@@ -115,6 +131,23 @@ class Exchange:
     def closed(self) -> bool:
         """True if the connection is closed, so that no response can be sent."""
         return self.connection.closed
+
+    # quotas: none, unless the request is metered (`broker.quotas.metering`)
+
+    def fetch_bytes_max(self, wanted: int) -> int:
+        """Return how many bytes a Fetch may read."""
+        return wanted
+
+    def throttle_fetch(self, size_bytes: int) -> int:  # noqa: ARG002 - for those with quotas
+        """Count the bytes that are about to be answered; return the throttle time if the answer must be empty."""
+        return 0
+
+    def mutation_quota(self, *, strict_since: int) -> MutationQuota | None:  # noqa: ARG002 - as above
+        """Return the quota for the topics that the request changes; None if there is none.
+
+        It refuses changes from that version of the request on.
+        """
+        return None
 
     def complete(self, response: Any | None, *, version: int | None = None) -> None:
         """Respond, once; None for a request without a response. `version` defaults to the request's."""

@@ -1,5 +1,9 @@
-"""Reservation of a node's ports before anything is created, so that a busy port leaves no log and no catalog behind."""
+"""Reservation of a node's ports before anything is created, so that a busy port leaves no log and no catalog behind.
 
+Also the addresses of hosts.
+"""
+
+import asyncio
 import socket
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack
@@ -21,6 +25,15 @@ class ReservedPorts(NamedTuple):
     internal: socket.socket | None
     """For other nodes."""
     admin: socket.socket | None
+
+
+async def resolve(host: str) -> str:
+    """Return the first address of a host, or of an address in any notation. Raises OSError."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except UnicodeError as error:
+        raise OSError(f"not a host name: {error}") from error
+    return str(found[0][4][0])
 
 
 def reserve_ports(settings: Settings, stack: ExitStack | AsyncExitStack) -> ReservedPorts:

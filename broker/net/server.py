@@ -70,6 +70,8 @@ class NetworkStats:
 
     accepted: int = 0
     refused_limit: int = 0
+    throttled: int = 0
+    """Connections held and closed because their addresses create too many (quotas)."""
     closed_idle: int = 0
     closed_bad_input: int = 0
     failed_handshakes: int = 0
@@ -123,6 +125,10 @@ class Server:
     bytes_in: int = 0
     """Bytes received since the start."""
     connections: set[Connection] = field(default_factory=set)
+    new_exchange: Callable[[Connection, int, int, int, str | None], Exchange] = field(init=False)
+    """Creates a request in progress."""
+    connection_delay_s: Callable[[str], float] = field(init=False)
+    """Counts a new connection from an address; returns for how long it is held instead of served, or 0."""
     dispatch: Callable[[Exchange, Buffer], None] = field(init=False)
     """Handles one request; must not raise."""
     connections_max: int = field(init=False)
@@ -152,6 +158,8 @@ class Server:
     _all_closed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
+        self.new_exchange = Exchange
+        self.connection_delay_s = lambda _: 0.0
         self.connections_max = self.settings.connections_max
         self.connections_per_address_max = self.settings.connections_per_address_max
         self.request_bytes_max = self.settings.request_bytes_max
@@ -238,6 +246,14 @@ class Server:
         if (gate := self.gates.get(connection.listener)) is not None:
             gate.meet(connection)
         return True
+
+    def hold_off_s(self, host: str) -> float:
+        """Count a new connection against its address's quota; return for how long it is held, or 0 if it is served."""
+        delay_s = self.connection_delay_s(host)
+        if delay_s:
+            self.stats.throttled += 1
+            self.log.debug("connection throttled", client=host, seconds=delay_s)
+        return delay_s
 
     def begin_handshake(self, host: str) -> bool:
         """Count a connection against the limits; return False if one refuses it."""

@@ -138,15 +138,15 @@ def _load(area: SslSettings, now_ms: int) -> TlsFiles:
     assert area.certificate_file is not None, "checked with the settings"
     key_file = area.key_file or area.certificate_file
     password = _password(area)
-    chain = _certificates("ssl.certificate_file", area.certificate_file)
-    _check_dates("ssl.certificate_file", area.certificate_file, chain, now_ms)
+    chain = _certificates(f"{area.prefix}certificate_file", area.certificate_file)
+    _check_dates(f"{area.prefix}certificate_file", area.certificate_file, chain, now_ms)
     _check_key(area, key_file, password, chain[0])
     context = _context(area, area.certificate_file, key_file, password)
     anonymous_context = _context(area, area.certificate_file, key_file, password)
     context.verify_mode = _CLIENT_AUTH[area.client_auth]
     if area.ca_file is not None:
-        _certificates("ssl.ca_file", area.ca_file)
-        _trust(context, "ssl.ca_file", area.ca_file)
+        _certificates(f"{area.prefix}ca_file", area.ca_file)
+        _trust(context, f"{area.prefix}ca_file", area.ca_file)
     if area.crl_file is not None:
         _check_lists(area.crl_file, now_ms)
         _trust(context, "ssl.crl_file", area.crl_file)
@@ -167,7 +167,7 @@ def _context(area: SslSettings, certificate_file: Path, key_file: Path, password
         # A password that is not needed is not asked for. Without one OpenSSL would ask at the terminal.
         context.load_cert_chain(certificate_file, key_file, lambda: password or b"")
     except (OSError, ValueError) as error:
-        raise TlsError(f"setting ssl.certificate_file: {certificate_file}: {error}") from None
+        raise TlsError(f"setting {area.prefix}certificate_file: {certificate_file}: {error}") from None
     return context
 
 
@@ -216,7 +216,7 @@ def _check_dates(setting: str, path: Path, chain: Sequence[x509.Certificate], no
 
 def _check_key(area: SslSettings, path: Path, password: bytes | None, certificate: x509.Certificate) -> None:
     """Raise TlsError for a private key that cannot be read, or that belongs to another certificate."""
-    setting = "ssl.certificate_file" if area.key_file is None else "ssl.key_file"
+    setting = area.prefix + ("certificate_file" if area.key_file is None else "key_file")
     content = _read(setting, path)
     is_encrypted = b"ENCRYPTED" in content
     if is_encrypted and password is None:

@@ -112,7 +112,20 @@ class TlsAcceptor:
             accepted.close()
             return
         accepted.setblocking(False)
-        self._spawn(self._serve(accepted, host, port))
+        delay_s = self._server.hold_off_s(host)
+        self._spawn(self._hold_off(accepted, host, delay_s) if delay_s else self._serve(accepted, host, port))
+
+    async def _hold_off(self, accepted: socket.socket, host: str, seconds: float) -> None:
+        """Close after that time, without a handshake: the client's address creates too many connections."""
+        task = asyncio.current_task()
+        assert task is not None, "it runs as a task"
+        self._handshakes.add(task)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._handshakes.discard(task)
+            accepted.close()
+            self._server.end_handshake(host)
 
     async def _serve(self, accepted: socket.socket, host: str, port: int) -> None:
         """Complete a handshake. The connection continues by itself."""

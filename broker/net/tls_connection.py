@@ -155,6 +155,8 @@ class TlsTransport(asyncio.Transport):
 class TlsConnection(Connection):
     """Protocol of one client after its handshake."""
 
+    counted_before = True
+
     __slots__ = ("_established", "_tls", "_tls_transport")
 
     def __init__(

@@ -5,6 +5,7 @@ import re
 from itertools import combinations
 from typing import Final
 
+from broker.settings.admin_area import check_admin
 from broker.settings.authorizer_area import super_users_of
 from broker.settings.errors import SettingsError
 from broker.settings.model import Settings
@@ -47,6 +48,7 @@ def check_together(settings: Settings) -> None:
     check_ssl(settings.ssl, is_used=settings.uses_tls)
     super_users_of(settings.authorizer)
     check_sasl(settings.sasl, settings.listener.sasl_mechanisms, settings.listeners)
+    check_admin(settings.admin)
     request_max, held_max = settings.network.request_bytes_max, settings.network.node_bytes_max
     if held_max is not None and request_max > held_max:
         raise SettingsError(

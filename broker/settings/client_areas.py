@@ -295,6 +295,36 @@ class TransactionSettings(Area):
     )
 
 
+class QuotaSettings(Area):
+    """Measuring of what clients with quotas use. Quotas are set while nodes run, with `kafka-configs`."""
+
+    window_num: int = Field(
+        default=11,
+        ge=1,
+        le=3_600,
+        description="Windows over which rates are measured; the last one is not complete (Kafka: quota.window.num).",
+    )
+    window_size_seconds: int = Field(
+        default=1, ge=1, le=3_600, description="Length of a window (Kafka: quota.window.size.seconds)."
+    )
+    controller_window_num: int = Field(
+        default=11,
+        ge=1,
+        le=3_600,
+        description="Windows whose creations and deletions of topics a client may make at once "
+        "(Kafka: controller.quota.window.num).",
+    )
+    controller_window_size_seconds: int = Field(
+        default=1, ge=1, le=3_600, description="Length of these (Kafka: controller.quota.window.size.seconds)."
+    )
+    clients_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="Clients whose use is measured, for each kind of quota. At the limit, the one that was idle for "
+        "longest is dropped.",
+    )
+
+
 class TelemetrySettings(Area):
     """Metrics that clients push (KIP-714). The admin port exposes them, so `admin` must be enabled as well."""
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from broker.settings.admin_area import AdminSettings
 from broker.settings.area import MIB, Area, Bytes, Port
 from broker.settings.authorizer_area import AuthorizerSettings
 from broker.settings.client_areas import (
@@ -20,6 +21,7 @@ from broker.settings.client_areas import (
     GroupSettings,
     ListenerSettings,
     NetworkSettings,
+    QuotaSettings,
     TelemetrySettings,
     TopicSettings,
     TransactionSettings,
@@ -94,14 +96,6 @@ class ClusterSettings(Area):
     )
 
 
-class AdminSettings(Area):
-    """The HTTP port for metrics, status and maintenance. It has no authentication: keep it on loopback."""
-
-    enabled: bool = Field(default=True, description="Listen on the port.")
-    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
-    port: Port = Field(default=9644, description="Port to listen on; 0 takes a free one.")
-
-
 class LogSettings(Area):
     """The log on standard error."""
 
@@ -132,6 +126,7 @@ class Settings(Area):
     group: GroupSettings = GroupSettings()
     transaction: TransactionSettings = TransactionSettings()
     compaction: CompactionArea = CompactionArea()
+    quota: QuotaSettings = QuotaSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     admin: AdminSettings = AdminSettings()
     log: LogSettings = LogSettings()

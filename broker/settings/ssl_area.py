@@ -1,7 +1,7 @@
 """Settings of TLS, and rules that concern several of them. Names are Kafka's, without the key stores of Java."""
 
 from pathlib import Path
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from pydantic import Field, SecretStr
 
@@ -24,6 +24,9 @@ CIPHER_SUITES: Final = {
 
 class SslSettings(Area):
     """TLS of the listeners whose protocol is SSL, with certificates in PEM files."""
+
+    prefix: ClassVar[str] = "ssl."
+    """Beginning of the names of these settings, for messages."""
 
     certificate_file: Path | None = Field(
         default=None,

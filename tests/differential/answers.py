@@ -1,9 +1,8 @@
 """Answers as trees of plain values, for the comparison of two brokers.
 
 Values that a broker may choose freely are replaced by comparable ones: an id by its number in the order of appearance,
-a time by `<now>`, an epoch by `<epoch>`. Special values such as -1 and 0 stay. Error codes become their names. Record
-batches are decoded, records included.
-"""
+a time by `<now>`, an epoch by `<epoch>`, a throttle time by `<throttled>`. Special values such as -1 and 0 stay. Error
+codes become their names. Record batches are decoded, records included."""
 
 import dataclasses
 import hashlib
@@ -110,6 +109,11 @@ KEYED: Mapping[str, Callable[[Any], object]] = {
     "AlterUserScramCredentialsResponse.results": lambda result: result["user"],
     "DescribeUserScramCredentialsResponse.results": lambda result: result["user"],
     "DescribeUserScramCredentialsResult.credential_infos": lambda info: info["mechanism"],
+    "DescribeClientQuotasResponse.entries": lambda entry: str(entry["entity"]),
+    "AlterClientQuotasResponse.entries": lambda entry: str(entry["entity"]),
+    "EntryData.entity": lambda part: part["entity_type"],
+    "EntryDataResponse.entity": lambda part: part["entity_type"],
+    "EntryData.values": lambda value: value["key"],
     "ListConfigResourcesResponse.config_resources": lambda one: f"{one['resource_type']} {one['resource_name']}",
 }
 """Convert lists whose order has no meaning to dicts, by the field that identifies their elements."""
@@ -169,6 +173,8 @@ class Normal:
             return "<now>"
         if field.endswith("message") and value is not None:
             return NUMBER.sub(lambda number: "<now>" if int(number[0]) in NOW_MS else number[0], value)
+        if field == "throttle_time_ms" and value > 0:
+            return "<throttled>"
         if field in SIZES and value > 0:
             return "<size>"
         if field == "port" and value in self._ports:

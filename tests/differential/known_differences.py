@@ -91,7 +91,19 @@ SCRAM_HEADER = (
     "its last message must repeat the header of the first (RFC 5802)."
 )
 
+NO_NUMBER = "Apache Kafka accepts NaN, and throttles nobody by it. Here it is refused, as no quota."
+
 KNOWN: Mapping[str, Sequence[Known]] = {
+    "quotas_of_users_and_clients": (
+        Known("bytes: nan*", "entries.*", NO_NUMBER),
+        Known("percentage: nan*", "entries.*", NO_NUMBER),
+    ),
+    "throttled_changes": (
+        Known("*", "*.min.insync.replicas.config_source", NO_ELR, 3, 5),
+        Known("*", "*.retention.ms.value", KEPT_FOREVER, ours="-1"),
+        Known("*", "*.retention.ms.config_source", KEPT_FOREVER, 5, 4),
+        Known("*", "*.storage.policy", NAMED_STORES, kafka=ABSENT),
+    ),
     "api_versions": (
         Known("*", "api_keys.*", NOT_SERVED, ours=ABSENT),
         Known(

@@ -85,3 +85,24 @@ def test_configs_of_brokers_are_changed_for_one_and_for_all(servers: str) -> Non
     configs("--alter", *one, "--delete-config", "message.max.bytes,log.cleanup.policy")
     configs("--alter", *everyone, "--delete-config", "message.max.bytes,log.retention.ms")
     assert "message.max.bytes" not in configs("--describe", *one) + configs("--describe", *everyone)
+
+
+def test_quotas_are_changed_and_described(servers: str) -> None:
+    def configs(*arguments: str) -> str:
+        return run(servers, CONFIGS, *arguments)
+
+    both = ["--entity-type", "users", "--entity-name", "alice", "--entity-type", "clients", "--entity-default"]
+    configs("--alter", *both, "--add-config", "producer_byte_rate=1048576,request_percentage=12.5")
+    described = configs("--describe", *both)
+    assert "Quota configs for user-principal 'alice', the default client-id are" in described
+    assert "producer_byte_rate=1048576.0" in described
+    assert "request_percentage=12.5" in described
+    configs("--alter", "--entity-type", "ips", "--entity-default", "--add-config", "connection_creation_rate=1000")
+    assert "connection_creation_rate=1000.0" in configs("--describe", "--entity-type", "ips", "--entity-default")
+    configs("--alter", "--entity-type", "clients", "--entity-name", "c", "--add-config", "consumer_byte_rate=1048576")
+    configs("--alter", "--entity-type", "users", "--entity-name", "bob", "--add-config", "controller_mutation_rate=10")
+    assert "consumer_byte_rate=1048576.0" in configs("--describe", "--entity-type", "clients")
+    refusal = refused(servers, CONFIGS, "--alter", *both, "--add-config", "producer_byte_rate=0")
+    assert "Quota producer_byte_rate must be greater than 0" in refusal
+    configs("--alter", *both, "--delete-config", "producer_byte_rate,request_percentage")
+    assert "producer_byte_rate" not in configs("--describe", *both)

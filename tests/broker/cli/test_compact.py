@@ -104,9 +104,9 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     assert "cannot reach 127.0.0.1:1" in refused.output
 
 
-@pytest.mark.parametrize("admin", ["nowhere", ":1", "h:x"])
+@pytest.mark.parametrize("admin", ["nowhere", ":1", "h:x", "ftp://h:1"])
 def test_bad_addresses_are_refused(admin: str) -> None:
-    assert f"expected HOST:PORT, found '{admin}'" in run("--admin", admin).output
+    assert f"expected HOST:PORT or https://HOST:PORT, found '{admin}'" in run("--admin", admin).output
 
 
 def test_what_is_left_undone_is_told_in_its_own_words() -> None:

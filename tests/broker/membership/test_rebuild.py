@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.cimpl import NewTopic
 
-from broker.cli.admin_port import parse_admin
+from broker.cli.admin_port import AdminPort, parse_admin
 from broker.cli.catalog import catalog
 from broker.cli.storage import storage
 from broker.cli.wal import wal
@@ -59,7 +59,7 @@ class System:
             path.unlink()
 
     def ask(self, method: str, path: str, **query: str) -> Any:
-        return parse_admin(self.node.admin).ask(method, path, **query)
+        return AdminPort(*parse_admin(self.node.admin)[:2]).ask(method, path, **query)
 
     def verify(self) -> None:
         result = CliRunner().invoke(storage, ["verify", "--deep", "--config", str(self.config)])

@@ -75,6 +75,8 @@ class FakeManager:
         self.budget = FrameBudget(16 << 20, small_bytes_max=LARGE_FRAME_BYTES - 1)
         self.bytes_in = 0
         self.clock = lambda: 0.0
+        self.delay_s = 0.0
+        self.new_exchange: Callable[[Connection, int, int, int, str | None], Exchange] = Exchange
         self.started: list[tuple[Exchange, bytes]] = []
         self.reasons: list[str] = []
         self.paused = False
@@ -86,6 +88,9 @@ class FakeManager:
 
     def connected(self, connection: Connection) -> bool:
         return True
+
+    def hold_off_s(self, host: str) -> float:
+        return self.delay_s
 
     def disconnected(self, connection: Connection, error: Exception | None) -> None:
         pass

@@ -15,6 +15,7 @@ from protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+from protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
 from protocol.messages.alter_configs import AlterableConfig as OldConfig
 from protocol.messages.alter_configs import AlterConfigsRequest
 from protocol.messages.alter_configs import AlterConfigsResource as OldResource
@@ -39,6 +40,7 @@ from protocol.messages.delete_groups import DeleteGroupsRequest
 from protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from protocol.messages.describe_acls import DescribeAclsRequest
+from protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
 from protocol.messages.describe_cluster import DescribeClusterRequest
 from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from protocol.messages.describe_groups import DescribeGroupsRequest
@@ -472,6 +474,11 @@ def of_cluster(_scene: Scene) -> Iterator[Sent]:
     yield Sent("quorum", DescribeQuorumRequest(topics=[quorum]), 1)
     feature = FeatureUpdateKey(feature="no.such.feature", max_version_level=1)
     yield Sent("features", UpdateFeaturesRequest(feature_updates=[feature], validate_only=True), 1)
+    entity = [EntityData(entity_type="user", entity_name="nobody")]
+    ops = [OpData(key="producer_byte_rate", value=1e12)]
+    quota = EntryData(entity=entity, ops=ops)
+    yield Sent("alter quotas", AlterClientQuotasRequest(entries=[quota], validate_only=True), 1)
+    yield Sent("describe quotas", DescribeClientQuotasRequest(), 1)
     yield Sent("unregister", UnregisterBrokerRequest(broker_id=99), 0)
     yield Sent("versions", ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3)
 

@@ -307,6 +307,19 @@ async def test_handshakes_count_against_the_limits_of_connections(
         assert not await fails(address(node), context)
 
 
+async def test_an_address_that_connects_too_often_gets_no_handshake(tmp_path: Path, authority: Authority) -> None:
+    context = authority.client_context()
+    async with tls_node(tmp_path, authority) as node, raw_client(address(node), context=context) as client:
+        delays = iter([0.01])
+        node.server.connection_delay_s = lambda _: next(delays, 0.0)
+        assert await fails(address(node), context)
+        assert node.server.stats.throttled == 1
+        await until(lambda: not node.server.handshakes)
+        assert node.server.stats.failed_handshakes == 0
+        assert not await fails(address(node), context)
+        await client.call(ASK, 9)
+
+
 # the wire path
 
 

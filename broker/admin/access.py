@@ -1,0 +1,146 @@
+"""Access to the admin port: who may read, who may operate, and requests that a browser sends for a stranger's page.
+
+A token that may operate may also read. A client certificate may read, and operate if its name is among the operators.
+Tokens come from settings or files; a file is read for each request, so that tokens are replaced by changing it.
+
+A page of a stranger can make a browser of somebody who may use the port send requests. No state is changed by GET; any
+other request that a browser has sent, which names an `Origin`, is refused, since the node serves no pages. On a port
+that is open to its machine the `Host` must be an address or localhost: a stranger's name that resolves to this machine
+(DNS rebinding) would let the page read the answers. No answer allows other origins to read it.
+"""
+
+import hmac
+import ipaddress
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
+from hashlib import sha256
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+import structlog
+from pydantic import SecretStr
+
+from broker.net.tls import Tls
+from broker.settings.admin_area import AdminSettings
+from broker.settings.checks import is_loopback
+
+TOKEN_CHARACTERS_MIN: Final = 16
+_BEARER: Final = "bearer "
+_log = structlog.get_logger("admin")
+
+
+class Level(IntEnum):
+    """Extent of what a client may do."""
+
+    NOTHING = 0
+    READ = 1
+    OPERATE = 2
+
+
+class AccessError(OSError):
+    """Tokens of the settings cannot be used. The text is the one line to show."""
+
+
+class Refusal(Exception):
+    """A request is refused, with this status."""
+
+    def __init__(self, status: HTTPStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class AdminAccess:
+    """Checks of requests, and TLS. Raises AccessError for tokens that cannot be used."""
+
+    def __init__(self, settings: AdminSettings, *, is_local: bool, tls: Tls | None = None) -> None:
+        """Read the tokens once. `is_local`: the port listens on loopback."""
+        self.tls = tls
+        self._settings = settings
+        self._is_local = is_local
+        self._checks_host = settings.is_open and is_local
+        for name in ("read_token", "operate_token"):
+            for token in self._tokens(name):
+                if len(token) < TOKEN_CHARACTERS_MIN:
+                    raise AccessError(f"setting admin.{name}: a token has less than {TOKEN_CHARACTERS_MIN} characters")
+
+    def warn_if_exposed(self, address: str) -> None:
+        """Log a warning if strangers can use the port, or read tokens on their way."""
+        if self._is_local or not (self._settings.is_open or self.tls is None):
+            return
+        lacks = "authentication: whoever reaches it can change everything" if self._settings.is_open else "encryption"
+        _log.warning(f"the admin port is not on loopback, and has no {lacks}", address=address)
+
+    def check(self, method: str, headers: Mapping[str, str], principal: str) -> None:
+        """Check a request of a client; its principal is `User:` and the name of its certificate. Raises Refusal."""
+        if method != "GET" and ("origin" in headers or "sec-fetch-site" in headers):
+            raise Refusal(HTTPStatus.FORBIDDEN, "requests of browsers may only read")
+        if self._checks_host and not _is_local(headers.get("host", "localhost")):
+            raise Refusal(
+                HTTPStatus.FORBIDDEN, "the Host must be an address or localhost, on a port without authentication"
+            )
+        if self._settings.is_open:
+            return
+        level = max(self._level_of_token(headers.get("authorization", "")), self._level_of(principal))
+        if level == Level.NOTHING:
+            raise Refusal(HTTPStatus.UNAUTHORIZED, "a valid bearer token or client certificate is needed")
+        if level < (Level.READ if method == "GET" else Level.OPERATE):
+            raise Refusal(HTTPStatus.FORBIDDEN, "this token or certificate may only read")
+
+    def _level_of(self, principal: str) -> Level:
+        settings = self._settings
+        if settings.ssl_client_auth == "none" or not principal:
+            return Level.NOTHING
+        return Level.OPERATE if principal.removeprefix("User:") in settings.operators else Level.READ
+
+    def _level_of_token(self, authorization: str) -> Level:
+        if authorization[: len(_BEARER)].lower() != _BEARER:
+            return Level.NOTHING
+        given = sha256(authorization[len(_BEARER) :].strip().encode()).digest()
+        found = Level.NOTHING
+        for name, level in (("read_token", Level.READ), ("operate_token", Level.OPERATE)):
+            try:
+                tokens = self._tokens(name)
+            except AccessError as error:
+                _log.error("tokens of the admin port cannot be read, and are not accepted", reason=str(error))
+                continue
+            for token in tokens:
+                if hmac.compare_digest(sha256(token.encode()).digest(), given):
+                    found = max(found, level)
+        return found
+
+    def _tokens(self, name: str) -> Iterable[str]:
+        secret: SecretStr | None = getattr(self._settings, name)
+        path: Path | None = getattr(self._settings, f"{name}_file")
+        if secret is not None:
+            return [secret.get_secret_value()]
+        return [] if path is None else read_tokens(f"admin.{name}_file", path)
+
+
+def open_access(settings: AdminSettings, bound: socket.socket, now_ms: Callable[[], int]) -> AdminAccess:
+    """Read certificates and tokens, for the port of a bound socket. Raises OSError if they cannot be used."""
+    tls = None if settings.ssl is None else Tls(settings.ssl, now_ms)
+    return AdminAccess(settings, is_local=is_loopback(bound.getsockname()[0]), tls=tls)
+
+
+def read_tokens(setting: str, path: Path) -> list[str]:
+    """Return the tokens of a file. Raises AccessError if there are none."""
+    try:
+        tokens = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not a text"
+        raise AccessError(f"setting {setting}: {path}: {reason}") from None
+    if not tokens:
+        raise AccessError(f"setting {setting}: {path}: there is no token in this file")
+    return tokens
+
+
+def _is_local(host: str) -> bool:
+    """Return whether a Host header names an address or localhost, with or without a port."""
+    name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name.lower().rstrip(".") == "localhost"
+    return True
