@@ -49,6 +49,7 @@ from protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuo
 from protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
 )
 from protocol.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -201,10 +202,11 @@ def unregister_broker_refusal(_request: UnregisterBrokerRequest, _version: int) 
 
 
 def describe_scram_refusal(
-    _request: DescribeUserScramCredentialsRequest, _version: int
+    request: DescribeUserScramCredentialsRequest, _version: int
 ) -> DescribeUserScramCredentialsResponse:
-    """Return the answer to a DescribeUserScramCredentials request."""
-    return DescribeUserScramCredentialsResponse(error_code=CODE, error_message=CODE.message)
+    """Return the answer to a DescribeUserScramCredentials request: a result for each user, without a name."""
+    results = [DescribeUserScramCredentialsResult(error_code=CODE, error_message=None)] * len(request.users or ())
+    return DescribeUserScramCredentialsResponse(error_code=CODE, error_message=None, results=results)
 
 
 def alter_scram_refusal(request: AlterUserScramCredentialsRequest, _version: int) -> AlterUserScramCredentialsResponse:

@@ -102,6 +102,7 @@ def test_quotas_are_changed_and_described(servers: str) -> None:
     configs("--alter", "--entity-type", "clients", "--entity-name", "c", "--add-config", "consumer_byte_rate=1048576")
     configs("--alter", "--entity-type", "users", "--entity-name", "bob", "--add-config", "controller_mutation_rate=10")
     assert "consumer_byte_rate=1048576.0" in configs("--describe", "--entity-type", "clients")
+    assert "controller_mutation_rate=10.0" in configs("--describe", "--entity-type", "users", "--entity-name", "bob")
     refusal = refused(servers, CONFIGS, "--alter", *both, "--add-config", "producer_byte_rate=0")
     assert "Quota producer_byte_rate must be greater than 0" in refusal
     configs("--alter", *both, "--delete-config", "producer_byte_rate,request_percentage")

@@ -29,6 +29,7 @@ from protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
+from protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest, ScramCredentialDeletion
 from protocol.messages.api_versions import ApiVersionsRequest
 from protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -50,6 +51,7 @@ from protocol.messages.describe_producers import TopicRequest as ProducersTopic
 from protocol.messages.describe_quorum import DescribeQuorumRequest, PartitionData, TopicData
 from protocol.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
 from protocol.messages.describe_transactions import DescribeTransactionsRequest
+from protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
 from protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from protocol.messages.end_txn import EndTxnRequest
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -479,6 +481,9 @@ def of_cluster(_scene: Scene) -> Iterator[Sent]:
     quota = EntryData(entity=entity, ops=ops)
     yield Sent("alter quotas", AlterClientQuotasRequest(entries=[quota], validate_only=True), 1)
     yield Sent("describe quotas", DescribeClientQuotasRequest(), 1)
+    gone = ScramCredentialDeletion(name="nobody", mechanism=1)
+    yield Sent("alter credentials", AlterUserScramCredentialsRequest(deletions=[gone], upsertions=[]), 0)
+    yield Sent("describe credentials", DescribeUserScramCredentialsRequest(users=[UserName(name="nobody")]), 0)
     yield Sent("unregister", UnregisterBrokerRequest(broker_id=99), 0)
     yield Sent("versions", ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3)
 
