@@ -38,7 +38,7 @@ class Port:
     def listen(self, factory: Callable[[], asyncio.BaseProtocol]) -> "Port":
         """Accept connections; also stands for the `asyncio.Server`."""
         self._factory, self._context = factory, copy_context()
-        self._network.ports[self.address] = self
+        self._network.ports.setdefault(self.address, []).append(self)
         process = PROCESS.get()
         if process is not None:
             process.ended.append(self.close)
@@ -46,8 +46,9 @@ class Port:
 
     def close(self) -> None:
         """Refuse connections from now on."""
-        if self._network.ports.get(self.address) is self:
-            del self._network.ports[self.address]
+        ports = self._network.ports.get(self.address, [])
+        if self in ports:
+            ports.remove(self)
 
     def accept(self) -> tuple[asyncio.BaseProtocol, Context]:
         """Make the protocol of a new connection, in the context of the listening process."""
@@ -63,7 +64,8 @@ class Network:
     def __init__(self, loop: SimLoop, random: Random) -> None:
         self.loop = loop
         self.random = random
-        self.ports: dict[tuple[str, int], Port] = {}
+        self.ports: dict[tuple[str, int], list[Port]] = {}
+        """By address, the newest last, which gets the connections: a twin on another machine listens there, too."""
         self.ends: dict[int, End] = {}
         """Open ends by their descriptors, in the order in which they were opened."""
         self.cuts: set[frozenset[str]] = set()
@@ -76,12 +78,12 @@ class Network:
         if self.separated(host, address[0]):
             await asyncio.sleep(self.random.uniform(1, 5))
             raise TimeoutError("no route")
-        port = self.ports.get(address)
-        if port is None:
+        ports = self.ports.get(address)
+        if not ports:
             raise ConnectionRefusedError(f"nothing listens on {address}")
         reader = asyncio.StreamReader(loop=self.loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=self.loop)
-        server_protocol, server_context = port.accept()
+        server_protocol, server_context = ports[-1].accept()
         ours = End(self, protocol, copy_context(), host, peer=address)
         theirs = End(self, server_protocol, server_context, address[0], peer=(host, ours.descriptor))
         ours.other, theirs.other = theirs, ours
