@@ -22,6 +22,8 @@ KAFKA_SETTINGS = {
     "group.consumer.assignor.offload.enable": "false",
     "transaction.state.log.num.partitions": "1",
     "log.initial.task.delay.ms": "3600000",  # otherwise it deletes records to which scripts gave an old timestamp
+}
+KAFKA_SASL_SETTINGS = {
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
     "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
     "sasl.server.max.receive.size": "32768",
@@ -35,6 +37,8 @@ OUR_SETTINGS: dict[str, object] = {
     "group_offsets_partitions": 1,
     "wal_capacity_bytes": 64 << 20,
     "telemetry_enabled": True,
+}
+OUR_SASL_SETTINGS: dict[str, object] = {
     "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
     "sasl_enabled_mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
     "sasl_max_reauth_ms": 3_600_000,
@@ -58,7 +62,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
     """Apache Kafka, broker and controller in one process."""
     class_path = tools.kafka_class_path()
     folder = tmp_path_factory.mktemp("apache-kafka")
-    settings, plugins = KAFKA_SETTINGS, []
+    settings, plugins = {**KAFKA_SETTINGS, **KAFKA_SASL_SETTINGS}, []
     if has_compiler():
         plugins = [folder / "plugin"]
         command: list[str | Path] = [_compiler(), "-cp", class_path, "-d", plugins[0], TELEMETRY_PLUGIN]
@@ -83,7 +87,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
     users.write_text(
         "\n".join(f"{name}:{hash_password(f'of {name}', bytes(16)).to_text()}" for name in ("alice", "bob"))
     )
-    with NodeProcess(folder, **OUR_SETTINGS, sasl_plain_users_file=users) as node:
+    with NodeProcess(folder, **OUR_SETTINGS, **OUR_SASL_SETTINGS, sasl_plain_users_file=users) as node:
         sasl_port = int(str(node.events("serving")[-1]["listeners"]).rpartition(":")[2])
         yield Peer("anabranch", node.host, node.port, sasl_port)
         assert node.terminate() == 0
