@@ -31,14 +31,21 @@ class Port:
         self.address = (host, port)
         self._factory: Callable[[], asyncio.BaseProtocol] | None = None
         self._context: Context | None = None
+        network.bound += 1
+        self._number = network.bound
 
     def getsockname(self) -> tuple[str, int]:
         return self.address
 
     def listen(self, factory: Callable[[], asyncio.BaseProtocol]) -> "Port":
-        """Accept connections; also stands for the `asyncio.Server`."""
+        """Accept connections; also stands for the `asyncio.Server`.
+
+        A twin that another process has followed on another machine is not found at the address, even when that ends.
+        """
         self._factory, self._context = factory, copy_context()
-        self._network.ports.setdefault(self.address, []).append(self)
+        if self._number > self._network.newest.get(self.address, 0):
+            self._network.newest[self.address] = self._number
+            self._network.ports[self.address] = self
         process = PROCESS.get()
         if process is not None:
             process.ended.append(self.close)
@@ -46,9 +53,8 @@ class Port:
 
     def close(self) -> None:
         """Refuse connections from now on."""
-        ports = self._network.ports.get(self.address, [])
-        if self in ports:
-            ports.remove(self)
+        if self._network.ports.get(self.address) is self:
+            del self._network.ports[self.address]
 
     def accept(self) -> tuple[asyncio.BaseProtocol, Context]:
         """Make the protocol of a new connection, in the context of the listening process."""
@@ -64,8 +70,11 @@ class Network:
     def __init__(self, loop: SimLoop, random: Random) -> None:
         self.loop = loop
         self.random = random
-        self.ports: dict[tuple[str, int], list[Port]] = {}
-        """By address, the newest last, which gets the connections: a twin on another machine listens there, too."""
+        self.ports: dict[tuple[str, int], Port] = {}
+        self.newest: dict[tuple[str, int], int] = {}
+        """Number of the newest port that has listened, by address."""
+        self.bound = 0
+        """Number of ports so far."""
         self.ends: dict[int, End] = {}
         """Open ends by their descriptors, in the order in which they were opened."""
         self.cuts: set[frozenset[str]] = set()
@@ -78,12 +87,12 @@ class Network:
         if self.separated(host, address[0]):
             await asyncio.sleep(self.random.uniform(1, 5))
             raise TimeoutError("no route")
-        ports = self.ports.get(address)
-        if not ports:
+        port = self.ports.get(address)
+        if port is None:
             raise ConnectionRefusedError(f"nothing listens on {address}")
         reader = asyncio.StreamReader(loop=self.loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=self.loop)
-        server_protocol, server_context = ports[-1].accept()
+        server_protocol, server_context = port.accept()
         ours = End(self, protocol, copy_context(), host, peer=address)
         theirs = End(self, server_protocol, server_context, address[0], peer=(host, ours.descriptor))
         ours.other, theirs.other = theirs, ours
