@@ -11,7 +11,15 @@ CLUSTER_NAME: Final = "kafka-cluster"
 """Name of the only resource of the type CLUSTER."""
 
 
-class AclResourceType(IntEnum):
+class _Code(IntEnum):
+    """A code of Kafka's; 0 stands for those that it does not define."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        return cls(0) if isinstance(value, int) else None
+
+
+class AclResourceType(_Code):
     """Types of resources. ANY occurs in filters only, UNKNOWN stands for a code that Kafka does not define."""
 
     UNKNOWN = 0
@@ -23,12 +31,8 @@ class AclResourceType(IntEnum):
     DELEGATION_TOKEN = 6
     USER = 7
 
-    @classmethod
-    def _missing_(cls, value: object) -> Self | None:
-        return cls(0) if isinstance(value, int) else None
 
-
-class PatternType(IntEnum):
+class PatternType(_Code):
     """Ways in which the name of a pattern matches those of resources. ANY and MATCH occur in filters only."""
 
     UNKNOWN = 0
@@ -38,12 +42,8 @@ class PatternType(IntEnum):
     LITERAL = 3
     PREFIXED = 4
 
-    @classmethod
-    def _missing_(cls, value: object) -> Self | None:
-        return cls(0) if isinstance(value, int) else None
 
-
-class AclOperation(IntEnum):
+class AclOperation(_Code):
     """Operations on resources. ANY occurs in filters only, ALL in ACLs and filters."""
 
     UNKNOWN = 0
@@ -63,22 +63,14 @@ class AclOperation(IntEnum):
     DESCRIBE_TOKENS = 14
     TWO_PHASE_COMMIT = 15
 
-    @classmethod
-    def _missing_(cls, value: object) -> Self | None:
-        return cls(0) if isinstance(value, int) else None
 
-
-class Permission(IntEnum):
+class Permission(_Code):
     """Allow or deny. ANY occurs in filters only."""
 
     UNKNOWN = 0
     ANY = 1
     DENY = 2
     ALLOW = 3
-
-    @classmethod
-    def _missing_(cls, value: object) -> Self | None:
-        return cls(0) if isinstance(value, int) else None
 
 
 class Acl(NamedTuple):
