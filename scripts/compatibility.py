@@ -43,7 +43,8 @@ NOTES: Mapping[int, str] = {
     33: "Topics, brokers, groups, subscriptions.",
     34: "A node has one log directory: a replica can only be assigned to it.",
     35: "One log directory. Sizes are bytes in the log and in objects; free space is that of a local object store.",
-    36: "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER.",
+    36: "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER. A wrong token is answered with the error at once; Apache "
+    "Kafka sends a challenge first.",
     37: "Refused for internal topics: the coordinator of an existing group would change.",
     38: _TOKENS,
     39: _TOKENS,
