@@ -24,7 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.lab.processes import Anabranch, ApacheKafka, Broker, MissingError
 from benchmarks.support import Report, middle, p99, parser
-from broker.cli.client import CommandConnection, describe_topics
+from broker.cli.client import describe_topics
+from client.connection import Connection
 from protocol.batch import iterate_batches
 from protocol.errors import CorruptBatch
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -59,7 +60,7 @@ FULL = Sizes(2048 * MIB, 7, 8_000)
 class Partition:
     """Partition 0 of a topic, through a separate connection."""
 
-    def __init__(self, connection: CommandConnection, topic: str) -> None:
+    def __init__(self, connection: Connection, topic: str) -> None:
         self._connection = connection
         (found,) = describe_topics(connection, (topic,)).topics
         self._name, self._id = topic, found.topic_id
@@ -101,7 +102,7 @@ def end_of(records: memoryview, offset: int) -> int:
 
 def catch_up(port: int, topic: str, history_end: int) -> None:
     """Read history repeatedly until standard input ends; then print the bytes a second."""
-    with CommandConnection("127.0.0.1", port) as connection:
+    with Connection("127.0.0.1", port) as connection:
         partition = Partition(connection, topic)
         offset = total = 0
         began = time.perf_counter()

@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-import click
-
-from broker.cli.client import CommandConnection
+from client.connection import Connection
+from client.errors import ClientError
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -130,7 +129,7 @@ class Broker:
     def _answers(self) -> bool:
         try:
             self.connect().close()
-        except click.ClickException:
+        except ClientError:
             return False
         return True
 
@@ -158,9 +157,9 @@ class Broker:
                 self._process.wait()
         return self.session_cpu_s
 
-    def connect(self) -> CommandConnection:
+    def connect(self) -> Connection:
         """Open a connection to it."""
-        return CommandConnection("127.0.0.1", self.port)
+        return Connection("127.0.0.1", self.port)
 
     @property
     def pid(self) -> int:

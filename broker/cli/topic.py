@@ -10,9 +10,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from broker.cli.client import CommandConnection, connect, describe_topics, error_text, id_text
+from broker.cli.client import CommandClient, client_options, describe_topics, id_text
 from broker.cli.topic_move import move
 from broker.cli.topic_moves import attach, clone, detach, detached
+from client.connection import Connection, error_text
 from protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -41,15 +42,6 @@ TOPIC_CONFIG_SOURCE: Final = 1
 DELETE_BY_STATE: Final = 6
 """First version of DeleteTopics that accepts ids as well as names."""
 
-bootstrap_option = click.option(
-    "--bootstrap-server",
-    "servers",
-    default="127.0.0.1:9092",
-    show_default=True,
-    metavar="HOST:PORT[,...]",
-    help="Address of a node.",
-)
-
 
 @click.group()
 def topic() -> None:
@@ -64,8 +56,8 @@ for command in (move, detach, attach, clone, detached):
 @click.argument("name")
 @click.option("--partitions", type=click.IntRange(1), help="Number of partitions  [default: the node's]")
 @click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="A config of the topic; repeatable.")
-@bootstrap_option
-def create(name: str, partitions: int | None, configs: Sequence[str], servers: str) -> None:
+@client_options
+def create(name: str, partitions: int | None, configs: Sequence[str], client: CommandClient) -> None:
     """Create the topic NAME."""
     wanted = CreatableTopic(
         name=name,
@@ -73,7 +65,7 @@ def create(name: str, partitions: int | None, configs: Sequence[str], servers: s
         replication_factor=-1,
         configs=[CreatableTopicConfig(name=key, value=value) for key, value in _parse_configs(configs).items()],
     )
-    with connect(servers) as connection:
+    with client.connect() as connection:
         answer: CreateTopicsResponse = connection.call(CreateTopicsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS))
     for result in answer.topics:
         if result.error_code:
@@ -96,10 +88,10 @@ def _parse_configs(configs: Sequence[str]) -> Mapping[str, str]:
 
 @topic.command(name="list")
 @click.option("--internal", is_flag=True, help="Include internal topics.")
-@bootstrap_option
-def list_(internal: bool, servers: str) -> None:  # noqa: FBT001 - click passes by name
+@client_options
+def list_(internal: bool, client: CommandClient) -> None:  # noqa: FBT001 - click passes by name
     """List topics with their partitions."""
-    with connect(servers) as connection:
+    with client.connect() as connection:
         answer = describe_topics(connection)
     table = Table("topic", "id", "partitions", "leaders", box=None, header_style="bold")
     for item in sorted(answer.topics, key=lambda each: each.name or ""):
@@ -112,16 +104,16 @@ def list_(internal: bool, servers: str) -> None:  # noqa: FBT001 - click passes 
 
 @topic.command(short_help="Show partitions, offsets and own configs.")
 @click.argument("names", nargs=-1, required=True)
-@bootstrap_option
-def describe(names: tuple[str, ...], servers: str) -> None:
+@client_options
+def describe(names: tuple[str, ...], client: CommandClient) -> None:
     """Show the partitions, offsets and own configs of each topic in NAMES."""
     console = Console()
-    with connect(servers) as connection:
+    with client.connect() as connection:
         answer = describe_topics(connection, names)
         for item in answer.topics:
             if item.error_code:
                 raise click.ClickException(f"topic {item.name}: {error_text(item.error_code)}")
-        offsets = {time: _list_offsets(answer, time) for time in (EARLIEST, LATEST)}
+        offsets = {time: _list_offsets(client, answer, time) for time in (EARLIEST, LATEST)}
         for item in answer.topics:
             assert item.name is not None, "asked for by name"
             configs = _own_configs(connection, item.name)
@@ -143,7 +135,7 @@ def describe(names: tuple[str, ...], servers: str) -> None:
             console.print(table)
 
 
-def _list_offsets(metadata: MetadataResponse, timestamp: int) -> Mapping[tuple[str, int], int]:
+def _list_offsets(client: CommandClient, metadata: MetadataResponse, timestamp: int) -> Mapping[tuple[str, int], int]:
     """Return the offsets of all partitions that have a leader, requested from the leaders."""
     found: dict[tuple[str, int], int] = {}
     for broker in metadata.brokers:
@@ -161,7 +153,7 @@ def _list_offsets(metadata: MetadataResponse, timestamp: int) -> Mapping[tuple[s
         topics = [item for item in topics if item.partitions]
         if not topics:
             continue
-        with CommandConnection(broker.host, broker.port) as connection:
+        with client.connect_to(broker.host, broker.port) as connection:
             request = ListOffsetsRequest(replica_id=-1, topics=topics, timeout_ms=TIMEOUT_MS)
             answer: ListOffsetsResponse = connection.call(request)
         for item in answer.topics:
@@ -171,7 +163,7 @@ def _list_offsets(metadata: MetadataResponse, timestamp: int) -> Mapping[tuple[s
     return found
 
 
-def _own_configs(connection: CommandConnection, name: str) -> Mapping[str, str | None]:
+def _own_configs(connection: Connection, name: str) -> Mapping[str, str | None]:
     """Return the configs set for this topic; empty if the node does not report them."""
     resource = DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None)
     answer: DescribeConfigsResponse = connection.call(DescribeConfigsRequest(resources=[resource]))
@@ -186,12 +178,12 @@ def _own_configs(connection: CommandConnection, name: str) -> Mapping[str, str |
 @topic.command()
 @click.argument("names", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@bootstrap_option
-def delete(names: tuple[str, ...], yes: bool, servers: str) -> None:  # noqa: FBT001 - click passes by name
+@client_options
+def delete(names: tuple[str, ...], yes: bool, client: CommandClient) -> None:  # noqa: FBT001 - click passes by name
     """Delete the topics in NAMES, with all their records."""
     if not yes:
         click.confirm(f"Delete {', '.join(names)} and all their records?", abort=True)
-    with connect(servers) as connection:
+    with client.connect() as connection:
         if connection.version(DeleteTopicsRequest) >= DELETE_BY_STATE:
             topics = [DeleteTopicState(name=name) for name in names]
             request = DeleteTopicsRequest(topics=topics, timeout_ms=TIMEOUT_MS)

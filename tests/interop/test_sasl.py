@@ -27,6 +27,7 @@ from tests.interop.test_java import CONFIGS, CONSUMER, PRODUCER, TIMEOUT_S, TOPI
 from tests.interop.test_tls import value_of
 from tests.support.certificates import Authority
 from tests.support.node import NodeProcess
+from tests.support.secrets import MARK, assert_unmarked, node_output
 from tests.support.tools import kcat
 from tests.support.waiting import wait_until
 
@@ -42,7 +43,6 @@ pytestmark = [
 
 USERS: Any = confluent_kafka.admin  # its types for users are not exported
 RECORDS = [f"record {number}" for number in range(100)]
-MARK = "MARKED-SECRET"
 TOKENS: list[str] = []
 """Tokens that clients have presented."""
 PASSWORD = f"{MARK}-of-alice"
@@ -128,15 +128,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SaslNode]:
         made.add_user("alice")
         wait_until(lambda: knows(made, "alice"), "the node follows the command")
         yield made
-        shown = {path: process.ask(path).decode() for path in ("/status", "/metrics", "/nodes", "/cluster")}
+        shown = node_output(process)
         assert process.terminate() == 0
     entries = stored_entries(made)
     shown["log"] = "\n".join(process.lines)
-    for where, text in shown.items():
-        assert MARK not in text, where
-        assert "scrypt" not in text, where
-        assert not [entry for entry in entries if entry in text], where
-        assert not [token for token in TOKENS if token.split(".")[2] in text], where
+    assert_unmarked(shown, ["scrypt", *entries, *(token.split(".")[2] for token in TOKENS)])
     assert "alice" in shown["log"]
 
 

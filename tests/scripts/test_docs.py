@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FILE = re.compile(r"`((?:broker|protocol|s3stream|wal|compaction|spark|benchmarks|scripts|tests|docs)/[\w/.]*)`")
+FILE = re.compile(r"`((?:broker|client|protocol|s3stream|wal|compaction|spark|benchmarks|scripts|tests|docs)/[\w/.]*)`")
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 PLACE = re.compile(r"^\| [^|]+ \| `([\w/]+\.py)` \| `(\w+)` \|$", re.MULTILINE)
 CODE = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

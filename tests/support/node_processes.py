@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import click
-
-from broker.cli.client import CommandConnection
+from client.connection import Connection
+from client.errors import ClientError
 from protocol.messages.metadata import MetadataRequest
 from tests.support.node import START_TIMEOUT_S, NodeProcess
 from tests.support.waiting import wait_until
@@ -59,9 +58,9 @@ def wait_for_brokers(host: str, port: int, count: int) -> None:
 
     def named() -> int:
         try:
-            with CommandConnection(host, port) as connection:
+            with Connection(host, port) as connection:
                 return len(connection.call(MetadataRequest(topics=())).brokers)
-        except click.ClickException:
+        except ClientError:
             return 0
 
     wait_until(lambda: named() == count, f"{host}:{port} names {count} brokers")

@@ -265,7 +265,7 @@ class StrangersHandler(socketserver.BaseRequestHandler):
         (None, "no answer to the first request within 0.2 s"),
         (b"", "it closed the connection at the first request; a broker does that where it expects TLS"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "it answers in HTTP"),
-        (b"\x15\x03\x03\x00\x02\x02\x50", "it uses TLS, which this command does not support"),
+        (b"\x15\x03\x03\x00\x02\x02\x50", "it answers with TLS: set security.protocol to SSL or SASL_SSL"),
         (b"-ERR unknown command\r\n", "its answer begins with b'-ERR'"),
         (b"\x00\x00\x00\x05hello", "expected an answer to request 1, found one to 1751477356"),
         (b"\x00\x00\x00\x05\x00\x00\x00\x01x", "its answer to ApiVersions cannot be read: "),
@@ -274,7 +274,7 @@ class StrangersHandler(socketserver.BaseRequestHandler):
 def test_what_is_not_kafka_is_said_to_be_none_within_seconds(
     words: bytes | None, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.cli.client.GREETING_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("client.connection.GREETING_TIMEOUT_S", 0.2)
     with Stranger(words) as stranger:
         thread = threading.Thread(target=stranger.serve_forever, args=[0.01])
         thread.start()

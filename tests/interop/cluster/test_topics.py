@@ -10,7 +10,7 @@ from aiokafka.admin import NewTopic as AioTopic
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from broker.cli.client import CommandConnection
+from client.connection import Connection
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.interop.test_kcat import run as kcat
 from tests.support.node import NodeProcess
@@ -37,7 +37,7 @@ def wait_for(nodes: Sequence[NodeProcess], name: str, partitions: int) -> None:
     request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
 
     def shown(node: NodeProcess) -> int:
-        with CommandConnection(node.host, node.port) as connection:
+        with Connection(node.host, node.port) as connection:
             (topic,) = connection.call(request).topics
         return sum(partition.leader_id > 0 for partition in topic.partitions)
 
