@@ -56,12 +56,12 @@ class Connection:
         settings: ClientSettings | None = None,
         *,
         client_id: bytes = CLIENT_ID,
-        greeting_timeout_s: float | None = None,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._where = f"{host}:{port}"
         self._settings = settings or ClientSettings()
         self._client_id = client_id
-        self._timeout_s = GREETING_TIMEOUT_S if greeting_timeout_s is None else greeting_timeout_s
+        self._timeout_s = min(GREETING_TIMEOUT_S, timeout_s)
         self._correlation_id = 0
         self._versions: dict[int, tuple[int, int]] = {}
         try:
@@ -78,7 +78,7 @@ class Connection:
         except BaseException:
             self.close()
             raise
-        self._timeout_s = TIMEOUT_S
+        self._timeout_s = timeout_s
 
     def __enter__(self) -> Self:
         return self
@@ -87,6 +87,11 @@ class Connection:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def where(self) -> str:
+        """Address of the node, `HOST:PORT`."""
+        return self._where
 
     def close(self) -> None:
         """Close the connection."""

@@ -7,3 +7,7 @@ class ClientError(Exception):
 
 class PropertyError(ClientError):
     """Client properties that cannot be used. The text names the property and where it comes from, not its value."""
+
+
+class UnsupportedProperty(PropertyError):
+    """Client properties that only other clients can use, such as Java's."""

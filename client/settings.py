@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from client.errors import PropertyError
+from client.errors import PropertyError, UnsupportedProperty
 from client.properties import (
     BOOTSTRAP_SERVERS,
     IGNORED,
@@ -101,7 +101,7 @@ def client_settings(properties: Mapping[str, str]) -> ClientSettings:
     """Return the settings that properties describe, with the files that they name. Raises PropertyError."""
     unsupported = [name for name in properties if name not in KNOWN and not IGNORED.fullmatch(name)]
     if unsupported:
-        raise PropertyError(f"property {unsupported[0]}: not supported here; known are {', '.join(KNOWN)}")
+        raise UnsupportedProperty(f"property {unsupported[0]}: not supported here; known are {', '.join(KNOWN)}")
     protocol = properties.get(SECURITY_PROTOCOL, "PLAINTEXT").strip().upper()
     if protocol not in PROTOCOLS:
         # Not shown: in a damaged file it may be anything.
@@ -154,7 +154,8 @@ def _trusted(properties: Mapping[str, str]) -> str:
 def _login(properties: Mapping[str, str]) -> SaslLogin:
     mechanism = properties.get("sasl.mechanism", "").strip().upper()
     if mechanism not in MECHANISMS:
-        raise PropertyError(f"property sasl.mechanism: expected one of {', '.join(MECHANISMS)}")
+        kind = UnsupportedProperty if mechanism in {"", "GSSAPI"} else PropertyError
+        raise kind(f"property sasl.mechanism: expected one of {', '.join(MECHANISMS)}")
     login = parse_jaas(properties[JAAS_CONFIG]) if JAAS_CONFIG in properties else None
     module = {PLAIN: "PlainLoginModule", OAUTHBEARER: "OAuthBearerLoginModule"}.get(mechanism, "ScramLoginModule")
     if login is not None and login.module != module:
@@ -177,5 +178,5 @@ def _login(properties: Mapping[str, str]) -> SaslLogin:
 def _token_file(properties: Mapping[str, str]) -> Path:
     found = urlsplit(properties.get(_TOKEN_URL, ""))
     if found.scheme != "file" or found.netloc or not found.path:
-        raise PropertyError(f"property {_TOKEN_URL}: expected file:///PATH of a file with a token")
+        raise UnsupportedProperty(f"property {_TOKEN_URL}: expected file:///PATH of a file with a token")
     return Path(unquote(found.path))

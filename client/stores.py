@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 
-from client.errors import PropertyError
+from client.errors import PropertyError, UnsupportedProperty
 
 _JKS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _PEM: Final = b"-----BEGIN "
@@ -104,7 +104,7 @@ def _read_store(name: str, properties: Mapping[str, str], prefix: str, key_passw
     path = properties[name]
     content = _read(name, path)
     if content.startswith(_JKS):
-        raise PropertyError(
+        raise UnsupportedProperty(
             f"property {name}: {path} is a Java key store (JKS), which only Java reads. Convert it: keytool "
             f"-importkeystore -srckeystore {path} -destkeystore NEW.p12 -deststoretype PKCS12"
         )

@@ -13,14 +13,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 
+from client.errors import PropertyError
 from spark.jars import SparkVersionError, installed_spark_version, table_jars
 from spark.java import JavaNotFoundError, SparkNotFoundError, find_java_home
+from spark.kafka_options import client_properties
 from spark.listener import PipelineListener, group_commit, serve_metrics
 from spark.pipeline.decode import read_schema_file
 from spark.pipeline.errors import PipelineError, SettingError
 from spark.pipeline.run import ANSI, RunningPipeline, reason_of, start_pipeline
 from spark.pipeline.settings import PipelineSettings, TableFormat, TriggerSection
-from spark.pipeline.source import source_options
+from spark.pipeline.source import bootstrap_of, client_options, source_options
 from spark.pipeline.tables import catalog_settings
 from spark.pipeline.toml_file import located, read_pipeline
 from spark.preflight import BrokerError, check_brokers
@@ -88,7 +90,7 @@ def ingest(*, file: Path, once: bool, check: bool, master: str | None, settings:
         find_java_home()
         table_jars(installed_spark_version(), pipeline.table.format)
         if pipeline.source.kind == "kafka":
-            check_brokers(pipeline.source.bootstrap_servers, pipeline.source.topics, pipeline.source.options)
+            check_client(pipeline)
         if check:
             click.echo(f"{file}: ready to run")
             return
@@ -98,6 +100,8 @@ def ingest(*, file: Path, once: bool, check: bool, master: str | None, settings:
             settings={ANSI: "false", **_catalogs(pipeline), **pipeline.spark.conf, **dict(settings)},
             table_formats=[pipeline.table.format],
         )
+    except SettingError as error:
+        raise PipelineFileError(located(error, file)) from error
     except (BrokerError, JavaNotFoundError, SparkNotFoundError, SparkVersionError) as error:
         raise click.ClickException(str(error)) from error
     try:
@@ -111,6 +115,17 @@ def ingest(*, file: Path, once: bool, check: bool, master: str | None, settings:
         click.echo("stopped; run the same command to continue from here", err=True)
     finally:
         spark.stop()
+
+
+def check_client(pipeline: PipelineSettings) -> None:
+    """Check that brokers accept the pipeline's client, and have its topics. Raises BrokerError, SettingError."""
+    source = pipeline.source
+    options = client_options(source)
+    try:
+        check_brokers(bootstrap_of(source, options), source.topics, client_properties(options))
+    except PropertyError as error:
+        name = "source.options" if source.client_config is None else "source.client_config"
+        raise SettingError(name, str(error)) from None
 
 
 def _catalogs(pipeline: PipelineSettings) -> dict[str, str]:

@@ -15,12 +15,15 @@ from spark.java import spark_environment
 
 LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
 DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
+REDACTION = "(?i)secret|password|passphrase|token|access[.]?key|jaas|keystore[.]key|private key"
+"""Names and values that Spark does not show in plans, its interface and its event log: its default, and keys in PEM."""
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
+    "spark.redaction.regex": REDACTION,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""Differences from Spark's defaults: the same table on every machine, and no open ports that are not needed."""
+"""Differences from Spark's defaults: the same table on every machine, secrets, and no ports that are not needed."""
 EXTENSIONS = {
     "iceberg": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     "delta": "io.delta.sql.DeltaSparkSessionExtension",

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from client.properties import environment_name, is_secret
+
 DURATION = re.compile(r"\s*\d+\s*(milliseconds?|seconds?|minutes?|hours?|days?)\s*", re.IGNORECASE)
 MIB = 1 << 20
 
@@ -98,8 +100,10 @@ class SourceSection(Section):
     them."""
     read_committed: bool = True
     """Leave out records of aborted and open transactions."""
+    client_config: str | None = None
+    """File with Kafka's client properties, relative to this file; those of `options` override it."""
     options: Options = {}
-    """Further options of the source, such as `kafka.security.protocol`."""
+    """Further options of the source, such as `kafka.security.protocol`. Secrets are refused here."""
 
 
 class DecodeSection(Section):
@@ -301,6 +305,14 @@ def _conflicts(pipeline: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
         source.starting_time_ms is not None and "starting_offsets" in source.model_fields_set,
         "source.starting_time_ms", "begin either at starting_offsets or at starting_time_ms, and not both",
     )  # fmt: skip
+    refuse_if(
+        source.client_config is not None and source.kind == "direct", "source.client_config",
+        "only source.kind = 'kafka' has a Kafka client",
+    )  # fmt: skip
+    for option in source.options:
+        refuse_if(is_secret(option), f"source.options.{option}",
+                  "a secret: put it into the file of source.client_config, or into the environment variable "
+                  f"{environment_name(option.removeprefix('kafka.'))}")  # fmt: skip
     refuse_if(
         pipeline.operations.consumer_group and source.kind == "direct", "operations.consumer_group",
         "offsets are written to a group only with source.kind = 'kafka': the direct source has no broker",

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from client.errors import PropertyError
+from spark.kafka_options import read_kafka_options
 from spark.pipeline.decode import ValueDecoding
+from spark.pipeline.errors import SettingError
 from spark.pipeline.settings import PartitionPeriod, PipelineSettings, SourceSection, TableFormat
 
 SOURCE_OPTIONS = {"includeHeaders": "true", "kafka.max.poll.records": "10000"}
@@ -18,10 +21,12 @@ PERIOD_FORMATS: Mapping[PartitionPeriod, str] = {
 
 
 def source_options(source: SourceSection) -> dict[str, str]:
-    """Return the options of Spark's Kafka source. Those of the file's `options` override ours."""
+    """Return the options of Spark's Kafka source. Those of the file's `options` override ours. Raises SettingError."""
+    client = client_options(source)
     options = {
         **SOURCE_OPTIONS,
-        "kafka.bootstrap.servers": source.bootstrap_servers,
+        **client,
+        "kafka.bootstrap.servers": bootstrap_of(source, client),
         "kafka.isolation.level": "read_committed" if source.read_committed else "read_uncommitted",
         "failOnDataLoss": str(source.fail_on_data_loss).lower(),
     }
@@ -42,6 +47,26 @@ def source_options(source: SourceSection) -> dict[str, str]:
     if source.tasks_min is not None:
         options["minPartitions"] = str(source.tasks_min)
     return {**options, **source.options}
+
+
+def client_options(source: SourceSection) -> dict[str, str]:
+    """Return the Kafka client's properties as options: of the file, the environment, and the section's options.
+
+    Empty for the direct source, which has no client. Raises SettingError.
+    """
+    if source.kind == "direct":
+        return {}
+    try:
+        return {**read_kafka_options(source.client_config), **source.options}
+    except PropertyError as error:
+        raise SettingError("source.client_config", str(error)) from None
+
+
+def bootstrap_of(source: SourceSection, client: Mapping[str, str]) -> str:
+    """Return the nodes to connect to first: those of the section, else those of the client's properties."""
+    if "bootstrap_servers" in source.model_fields_set:
+        return source.bootstrap_servers
+    return client.get("kafka.bootstrap.servers", source.bootstrap_servers)
 
 
 def read_stream(spark: SparkSession, source: SourceSection) -> DataFrame:

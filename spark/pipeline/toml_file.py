@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from client.properties import is_secret
 from spark.pipeline.errors import PipelineError, SettingError
 from spark.pipeline.settings import PipelineSettings, SettingConflict, TableFormat
 
@@ -17,6 +18,7 @@ _KEY = re.compile(
 )
 _NAME = re.compile(r"\"([^\"]*)\"|'([^']*)'|([A-Za-z0-9_-]+)")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+_TABLES_OF_OPTIONS = (("options",), ("conf",))
 _QUOTES = ('"""', "'''")
 
 
@@ -127,6 +129,9 @@ def _describe(detail: ErrorDetails) -> tuple[tuple[str, ...], str]:
         case "tuple_type":  # TOML's term for it
             return path, f"{name} = {detail['input']!r}: input should be a list"
     message = detail["msg"].removeprefix("Value error, ")
+    if path[-1:] == ("options",) or path[-2:-1] in _TABLES_OF_OPTIONS or any(map(is_secret, path)):
+        # Not shown: it may be a secret.
+        return path, f"{name}: {message[0].lower()}{message[1:]}"
     return path, f"{name} = {detail['input']!r}: {message[0].lower()}{message[1:]}"
 
 
@@ -152,6 +157,7 @@ def _with_absolute_paths(pipeline: PipelineSettings, folder: Path) -> PipelineSe
         warehouse = "lake"
     return pipeline.model_copy(
         update={
+            "source": pipeline.source.model_copy(update={"client_config": absolute(pipeline.source.client_config)}),
             "checkpoint": absolute(pipeline.checkpoint),
             "decode": pipeline.decode.model_copy(update={"schema_file": absolute(pipeline.decode.schema_file)}),
             "table": pipeline.table.model_copy(update={"location": absolute(pipeline.table.location)}),

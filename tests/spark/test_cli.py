@@ -86,7 +86,7 @@ def test_a_broker_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(cli, "find_java_home", lambda: tmp_path)
     monkeypatch.setattr(cli, "installed_spark_version", lambda: "4.1.3")
     result = CliRunner().invoke(main, ["ingest", write(tmp_path)])
-    assert result.output == "Error: no broker answers: 127.0.0.1:1: Connection refused\n"
+    assert result.output == "Error: cannot connect to 127.0.0.1:1: Connection refused; is the node running?\n"
 
 
 @pytest.mark.interop
