@@ -196,6 +196,33 @@ def test_kafkas_tool_manages_users(node: SaslNode) -> None:
     assert not knows(node, "bob")
 
 
+def test_a_password_changes_mechanism_by_mechanism(node: SaslNode) -> None:
+    """As docs/security.md rotates passwords: each mechanism has its own, so clients can move one after the other."""
+
+    def set_password(password: str, *mechanisms: str) -> None:
+        chosen = [word for mechanism in mechanisms for word in ("--mechanism", mechanism)]
+        url = f"sqlite:///{node.folder}/data/catalog.db"
+        done = CliRunner().invoke(user, ["add", "dora", *chosen, "--catalog-url", url], env={PASSWORD_ENV: password})
+        assert done.exit_code == 0, done.output
+
+    def accepted(mechanism: str, password: str) -> bool:
+        admin = AdminClient(node.confluent("SASL_PLAINTEXT", mechanism, password, "dora"))
+        try:
+            return bool(admin.list_topics(timeout=2).brokers)
+        except KafkaException:
+            return False
+
+    new = f"{PASSWORD}-new"
+    set_password(PASSWORD)
+    wait_until(lambda: accepted(SHA_512, PASSWORD), "the node follows the command")
+    set_password(new, SHA_256)
+    wait_until(lambda: accepted(SHA_256, new), "the node follows the command")
+    assert accepted(SHA_512, PASSWORD)
+    set_password(new, SHA_512)
+    wait_until(lambda: accepted(SHA_512, new), "the node follows the command")
+    assert not accepted(SHA_512, PASSWORD)
+
+
 @combinations
 def test_librdkafka(node: SaslNode, protocol: str, mechanism: str) -> None:
     topic = f"confluent-{protocol}-{mechanism}"
