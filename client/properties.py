@@ -52,6 +52,8 @@ _SECRET: Final = re.compile(r"password|passphrase|secret|jaas\.config|\bkeystore
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 _PAIR: Final = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
+_JAAS_ESCAPE: Final = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)")
+_JAAS_ESCAPED: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _WORD: Final = r'(?:"(?:[^"\\\r\n]|\\.)*"|\'(?:[^\'\\\r\n]|\\.)*\'|[^\s"\'=;]+)'
 _JAAS: Final = re.compile(
@@ -136,7 +138,13 @@ def parse_jaas(text: str) -> Login:
 
 
 def _unquote(text: str) -> str:
-    return re.sub(r"\\(.)", r"\1", text[1:-1]) if text[0] in "\"'" else text
+    """Return a word of JAAS without its quotes and escapes, which are those of Java's StreamTokenizer."""
+
+    def plain(match: re.Match[str]) -> str:
+        code = match[1]
+        return chr(int(code, 8)) if code[0] in "01234567" else _JAAS_ESCAPED.get(code, code)
+
+    return _JAAS_ESCAPE.sub(plain, text[1:-1]) if text[0] in "\"'" else text
 
 
 def quote_jaas(text: str) -> str:

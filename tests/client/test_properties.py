@@ -1,8 +1,11 @@
 """The format of client properties, their sources, and that no error shows a value."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from client.errors import PropertyError
 from client.properties import is_secret, parse_jaas, parse_properties, quote_jaas
@@ -43,6 +46,7 @@ def test_login_modules() -> None:
     login = parse_jaas(text)
     assert login.module == "ScramLoginModule"
     assert login.options == {"username": 'al"ice', "password": 'p;"', "tokenauth": "true"}
+    assert parse_jaas(f'{SCRAM} required password="a\\tb\\101\\0\\s";').options == {"password": "a\tbA\0s"}
     quoted = quote_jaas('a"b\\c;')
     assert parse_jaas(f"{SCRAM} required password={quoted};").options == {"password": 'a"b\\c;'}
 
@@ -52,6 +56,18 @@ def test_an_invalid_login_is_not_shown(text: str) -> None:
     with pytest.raises(PropertyError, match=r"property sasl\.jaas\.config: expected") as caught:
         parse_jaas(text)
     assert MARK not in str(caught.value)
+
+
+@given(st.text(alphabet=st.sampled_from("\\=\"'; :\tu0a#\n\r.é"), max_size=60))
+def test_any_text_is_parsed_or_refused(text: str) -> None:
+    for parse in (lambda: parse_properties(text, "file"), lambda: parse_jaas(text)):
+        with suppress(PropertyError):
+            parse()
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n")))
+def test_quoted_values_come_back(value: str) -> None:
+    assert parse_jaas(f"{SCRAM} required password={quote_jaas(value)};").options == {"password": value}
 
 
 def test_secrets_are_known() -> None:
