@@ -24,6 +24,7 @@ from spark.jars import MavenCoordinate, all_jars, cached, installed_spark_versio
 from spark.java import CACHED_JAVA, JavaNotFoundError, cache_folder, find_java_home, spark_environment
 
 CACHE = cache_folder()
+MINIO = "github.com/minio/minio@v0.0.0-20250907161309-07c3a429bfed"
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 KAFKA_VERSION = "4.3.1"
 LOG4J_VERSION = "2.25.3"
@@ -103,6 +104,14 @@ def fetch_versitygw(work: Path) -> None:
         raise SkippedError("needs Go (tests against a real S3 server are left out)")
     run("go", "install", VERSITYGW, environ={"GOBIN": str(work), "CGO_ENABLED": "0"})
     move_into_place(work / "versitygw", CACHE / "bin" / "versitygw")
+
+
+def fetch_minio(work: Path) -> None:
+    """Build the S3 server that encrypts from its Go module."""
+    if not on_path("go"):
+        raise SkippedError("needs Go (tests of encrypted objects are left out)")
+    run("go", "install", MINIO, environ={"GOBIN": str(work), "CGO_ENABLED": "0"})
+    move_into_place(work / "minio", CACHE / "bin" / "minio")
 
 
 def fetch_with_maven(work: Path, coordinates: Sequence[MavenCoordinate], *, transitive: bool) -> Path:
@@ -269,6 +278,13 @@ TOOLS = (
         fetch_kafka_apps,
     ),
     Tool("s3", "S3 server (versitygw)", lambda: existing(CACHE / "bin" / "versitygw"), fetch_versitygw),
+    Tool(
+        "minio",
+        "S3 server that encrypts",
+        lambda: existing(CACHE / "bin" / "minio"),
+        fetch_minio,
+        for_tests=False,
+    ),
     Tool("kcat", "kcat", lambda: on_path("kcat"), lambda _work: apt_install("kcat")),
     Tool("postgres", "PostgreSQL", present_postgres, fetch_postgres),
     Tool(

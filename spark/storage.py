@@ -1,22 +1,24 @@
 """Location of a cluster's catalog and objects, for jobs that read them without a node: from options or a settings file.
 
 A node's settings file gives it (`[node] cluster, data_dir`, `[catalog] url`, `[objects] store, path, bucket, endpoint,
-region, path_style`, and `[stores.NAME]` for each further store), and so do options of the same names. No secret is sent
-to a task: S3 credentials come from each machine's environment, shared files or instance. A catalog's password is
-removed from the URL that tasks get; PostgreSQL's `PGPASSWORD` or `~/.pgpass` gives it to them.
+region, path_style`, its encryption and owner, and `[stores.NAME]` for each further store), and so
+do options of the same names. No secret is sent to a task: S3 credentials come from each machine's environment, shared
+files or instance. A catalog's password is removed from the URL that tasks get; PostgreSQL's `PGPASSWORD` or `~/.pgpass`
+gives it to them.
 """
 
 import random
 import tomllib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from s3stream.errors import StorageError
 from s3stream.store.config import StoreConfig, make_stores
 from s3stream.store.interface import ObjectStore
+from s3stream.store.protection import BucketProtection
 
 if TYPE_CHECKING:
     from s3stream.catalog.catalog import Catalog
@@ -31,10 +33,16 @@ OPTIONS: Final = {
     "endpoint": "address of the S3 service",
     "region": "region of the bucket",
     "pathStyle": "whether the bucket is in the path of the URL",
-    "stores.NAME.FIELD": "a field of a further store: type, path, bucket, endpoint, region or path_style",
+    "sseAlgorithm": "encryption of objects that are written: AES256, aws:kms or aws:kms:dsse",
+    "sseKmsKeyId": "the KMS key",
+    "sseKmsContext": "encryption context, NAME=VALUE,...",
+    "sseBucketKeyEnabled": "whether S3 uses one key of KMS for many objects",
+    "expectedBucketOwner": "account that the bucket must belong to",
+    "stores.NAME.FIELD": "a field of a further store, named as in the settings of a node: type, path, bucket, ...",
 }
 STORES: Final = "stores"
-STORE_FIELDS: Final = ("type", "path", "bucket", "endpoint", "region", "path_style")
+PROTECTION_FIELDS: Final = tuple(field.name for field in fields(BucketProtection))
+STORE_FIELDS: Final = ("type", "path", "bucket", "endpoint", "region", "path_style", *PROTECTION_FIELDS)
 
 
 class LocationError(StorageError):
@@ -94,6 +102,9 @@ def _store(given: Mapping[str, str], objects: Mapping[str, Any], data_dir: str |
             endpoint=given.get("endpoint") or objects.get("endpoint", ""),
             region=given.get("region") or objects.get("region", "us-east-1"),
             path_style=_is_true(given.get("pathstyle", objects.get("path_style", True))),
+            protection=_protection(
+                "", {name: given.get(name.replace("_", ""), objects.get(name)) for name in PROTECTION_FIELDS}
+            ),
         )
     path = place or objects.get("path") or (str(Path(data_dir) / "objects") if data_dir else None)
     if path is None:
@@ -128,8 +139,20 @@ def _named_store(name: str, table: Mapping[str, Any], default: str) -> StoreConf
             endpoint=table.get("endpoint", ""),
             region=table.get("region", "us-east-1"),
             path_style=_is_true(table.get("path_style", True)),
+            protection=_protection(f"{STORES}.{name}.", table),
         )
     raise LocationError(f"{STORES}.{name}: expected type local with a path, or s3 with a bucket; found {dict(table)}")
+
+
+def _protection(area: str, values: Mapping[str, Any]) -> BucketProtection:
+    """Return encryption and owner of a bucket. Raises LocationError."""
+    given = {name: values[name] for name in PROTECTION_FIELDS if values.get(name) not in {None, ""}}
+    if "sse_bucket_key_enabled" in given:
+        given["sse_bucket_key_enabled"] = _is_true(given["sse_bucket_key_enabled"])
+    protection = BucketProtection(**given)
+    if problem := protection.problem():
+        raise LocationError(f"{area}{problem[0]}: {problem[1]}")
+    return protection
 
 
 def _is_true(value: object) -> bool:

@@ -11,6 +11,7 @@ from broker.settings.errors import SettingsError
 from broker.settings.model import Settings
 from broker.settings.sasl_area import check_sasl
 from broker.settings.ssl_area import check_ssl
+from broker.settings.storage_areas import BucketArea
 
 _ENDPOINT: Final = re.compile(r"https?://[^/]", re.IGNORECASE)
 _CATALOG_URL: Final = re.compile(r"(sqlite|postgresql)(\+\w+)?://")
@@ -22,11 +23,17 @@ def _check_endpoint(name: str, endpoint: str) -> None:
         raise SettingsError(f"setting {name}: expected an address such as http://127.0.0.1:9000, found {endpoint!r}")
 
 
+def _check_protection(area: str, bucket: BucketArea) -> None:
+    if problem := bucket.protection.problem():
+        raise SettingsError(f"setting {area}.{problem[0]}: {problem[1]}")
+
+
 def check_together(settings: Settings) -> None:
     """Check rules that concern several settings. Raises SettingsError."""
     if settings.objects.store == "s3" and not settings.objects.bucket:
         raise SettingsError("setting objects.bucket: empty, but objects.store is 's3', which needs a bucket")
     _check_endpoint("objects.endpoint", settings.objects.endpoint)
+    _check_protection("objects", settings.objects)
     if settings.catalog.url and not _CATALOG_URL.match(settings.catalog.url):
         # What was found is not shown: it may hold a password.
         raise SettingsError("setting catalog.url: expected sqlite:///PATH or postgresql://USER@HOST/DB")
@@ -36,6 +43,7 @@ def check_together(settings: Settings) -> None:
         if store.type == "s3" and not store.bucket:
             raise SettingsError(f"setting stores.{name}.bucket: empty, but its type is 's3', which needs a bucket")
         _check_endpoint(f"stores.{name}.endpoint", store.endpoint)
+        _check_protection(f"stores.{name}", store)
         if store.type == "local" and store.path is None:
             raise SettingsError(f"setting stores.{name}.path: unset, but its type is 'local', which needs a directory")
     group = settings.group

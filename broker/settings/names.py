@@ -92,4 +92,4 @@ def allowed_values(setting: Setting) -> str:
     annotation = setting.field.annotation
     if get_origin(annotation) is not Literal:
         return ""
-    return " One of " + ", ".join(f"`{value}`" for value in get_args(annotation)) + "."
+    return " One of " + ", ".join(f"`{value}`" for value in get_args(annotation) if value) + "."

@@ -12,6 +12,7 @@ from pydantic import Field
 from broker.settings.area import CENTURY_MS, KIB, MIB, Area, Bytes
 from compaction.settings import CompactionSettings
 from s3stream.settings import GcSettings, StorageSettings
+from s3stream.store.protection import BucketProtection, SseAlgorithm
 from wal.object.settings import ObjectWalSettings
 from wal.settings import Durability, EngineName, Fencing, WalSettings
 
@@ -178,8 +179,49 @@ class StorageArea(Area):
     )
 
 
-class ObjectsSettings(Area):
-    """The default object store."""
+class BucketArea(Area):
+    """Encryption and owner of a bucket, for `[objects]` and `[stores.NAME]` (`BucketProtection`)."""
+
+    sse_algorithm: SseAlgorithm = Field(
+        default="",
+        description=(
+            "Encryption of objects by the S3 service: `AES256` (SSE-S3), `aws:kms` (SSE-KMS), `aws:kms:dsse`. Empty: "
+            "the bucket's default. Objects that exist stay as they are."
+        ),
+    )
+    sse_kms_key_id: str = Field(
+        default="", description="Id or ARN of the KMS key. Empty: that of the bucket's default, or of the account."
+    )
+    sse_kms_context: str = Field(
+        default="", description="Encryption context of the KMS key, as `NAME=VALUE,...`. It is not secret."
+    )
+    sse_bucket_key_enabled: bool | None = Field(
+        default=None,
+        description=(
+            "Whether S3 uses one key of KMS for many objects, which takes fewer calls. Unset: as the bucket has it."
+        ),
+    )
+    expected_bucket_owner: str = Field(
+        default="",
+        description=(
+            "Id of the account that the bucket must belong to: S3 refuses all calls if it does not. Empty: any account."
+        ),
+    )
+
+    @property
+    def protection(self) -> BucketProtection:
+        """The settings as the store takes them."""
+        return BucketProtection(
+            self.sse_algorithm,
+            self.sse_kms_key_id,
+            self.sse_kms_context,
+            self.sse_bucket_key_enabled,
+            self.expected_bucket_owner,
+        )
+
+
+class _ObjectsPlace(Area):
+    """Kind and address of the default object store."""
 
     store: Literal["local", "s3"] = Field(default="local", description="Kind of object store.")
     path: Path | None = Field(
@@ -197,8 +239,12 @@ class ObjectsSettings(Area):
     path_style: bool = Field(default=True, description="Put the bucket in the path of URLs instead of the host name.")
 
 
-class NamedStoreSettings(Area):
-    """An additional object store, `[stores.NAME]`."""
+class ObjectsSettings(BucketArea, _ObjectsPlace):
+    """The default object store."""
+
+
+class _NamedStorePlace(Area):
+    """Kind and address of an additional object store."""
 
     type: Literal["local", "s3"] = Field(description="Kind of object store.")
     path: Path | None = Field(default=None, description="Directory of a local store.")
@@ -206,6 +252,10 @@ class NamedStoreSettings(Area):
     endpoint: str = Field(default="", description="URL of the S3 service. Empty: Amazon's for the region.")
     region: str = Field(default="us-east-1", description="Region of the bucket.")
     path_style: bool = Field(default=True, description="Put the bucket in the path of URLs instead of the host name.")
+
+
+class NamedStoreSettings(BucketArea, _NamedStorePlace):
+    """An additional object store, `[stores.NAME]`."""
 
 
 class CatalogSettings(Area):

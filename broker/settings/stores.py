@@ -25,6 +25,7 @@ def store_configs(settings: Settings) -> list[StoreConfig]:
             endpoint=objects.endpoint,
             region=objects.region,
             path_style=objects.path_style,
+            protection=objects.protection,
         )
     ]
     for name, table in settings.stores.items():
@@ -37,6 +38,7 @@ def store_configs(settings: Settings) -> list[StoreConfig]:
                 endpoint=table.endpoint,
                 region=table.region,
                 path_style=table.path_style,
+                protection=table.protection,
             )
         )
     return configs

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 from s3stream.errors import StoreError
 from s3stream.store.interface import ObjectStore
 from s3stream.store.local import LocalStore
+from s3stream.store.protection import UNPROTECTED, BucketProtection
 
 StoreKind: TypeAlias = Literal["local", "s3"]
 
@@ -32,12 +33,14 @@ class StoreConfig:
     """URL of the S3 service. Empty: Amazon's for the region."""
     region: str = "us-east-1"
     path_style: bool = True
+    protection: BucketProtection = UNPROTECTED
+    """Encryption and owner of an S3 store."""
 
 
 def make_store(config: StoreConfig, rng: random.Random, *, read_only: bool = False) -> ObjectStore:
     """Return the store, not opened yet. `rng` is for retry jitter. Raises StoreError for an incomplete config.
 
-    With `read_only`, opening it creates no directory and changes nothing.
+    With `read_only`, opening it creates no directory, and does not check whether objects may be encrypted.
     """
     if config.kind == "local":
         if config.path is None:
@@ -45,12 +48,18 @@ def make_store(config: StoreConfig, rng: random.Random, *, read_only: bool = Fal
         return LocalStore(config.name, config.path, read_only=read_only)
     if not config.bucket:
         raise StoreError(f"store {config.name!r} needs a bucket")
+    if problem := config.protection.problem():
+        raise StoreError(f"store {config.name!r}: {problem[0]}: {problem[1]}")
     from s3stream.store.s3 import S3Settings, S3Store  # importing it takes half a second, which a local store avoids
 
     settings = S3Settings(
-        bucket=config.bucket, endpoint=config.endpoint, region=config.region, path_style=config.path_style
+        bucket=config.bucket,
+        endpoint=config.endpoint,
+        region=config.region,
+        path_style=config.path_style,
+        protection=config.protection,
     )
-    return S3Store(config.name, settings, rng=rng)
+    return S3Store(config.name, settings, rng=rng, read_only=read_only)
 
 
 def make_stores(

@@ -11,7 +11,7 @@ connection, as HTTP allows for GET.
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
@@ -168,9 +168,16 @@ class RangedGets:
     """Ranged GETs over kept-alive connections."""
 
     def __init__(
-        self, *, connect_timeout_s: float, read_timeout_s: float, connections_max: int, tls: ssl.SSLContext | None
+        self,
+        *,
+        connect_timeout_s: float,
+        read_timeout_s: float,
+        connections_max: int,
+        tls: ssl.SSLContext | None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
-        """`read_timeout_s` limits the silence inside a response; `tls` is for https."""
+        """`read_timeout_s` limits the silence inside a response; `tls` is for https; URLs are signed with `headers`."""
+        self._head_end = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items()) + "\r\n"
         self._connect_timeout_s = connect_timeout_s
         self._read_timeout_s = read_timeout_s
         self._tls = tls
@@ -195,7 +202,8 @@ class RangedGets:
         parts = urlsplit(url)
         target = f"{parts.path}?{parts.query}" if parts.query else parts.path
         request = (
-            f"GET {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nRange: {byte_range}\r\nAccept-Encoding: identity\r\n\r\n"
+            f"GET {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nRange: {byte_range}\r\nAccept-Encoding: identity\r\n"
+            f"{self._head_end}"
         ).encode("ascii")
         origin = f"{parts.scheme}://{parts.netloc}"
         async with self._slots:

@@ -99,6 +99,8 @@ def classify_code(code: str, status: int, message: str) -> Failure:
         return Failure(FailureKind.OTHER, retry=True, text=text)
     if code == "NoSuchBucket":  # says nothing about the object
         return Failure(FailureKind.OTHER, retry=False, text=text)
+    if code.lower().startswith("kms"):  # the key cannot be used, whatever the status; the object may well exist
+        return Failure(FailureKind.OTHER, retry=False, text=text)
     if code in {"NoSuchKey", "NotFound", "404"} or status == 404:
         return Failure(FailureKind.MISSING, retry=False, text=text)
     return Failure(FailureKind.OTHER, retry=False, text=text)

@@ -27,6 +27,7 @@ from s3stream.background import Pace
 from s3stream.errors import ObjectTooShort, StoreError
 from s3stream.store.body import RequestBody
 from s3stream.store.interface import CallCounts, MultipartUpload, StoredObject, TailRead
+from s3stream.store.protection import CHECK_KEY, UNPROTECTED, BucketProtection
 from s3stream.store.ranged_get import RangedGets, RangedResponse
 from s3stream.store.recycled import ReadBufferPool
 from s3stream.store.retry import BadRange, Conflict, FailureKind, RetryPolicy, classify_code
@@ -64,6 +65,7 @@ class S3Settings:
     """Access key. Empty: boto finds credentials in the environment, the shared files or the instance."""
     secret_key: str = ""
     path_style: bool = True
+    protection: BucketProtection = UNPROTECTED
     connections_max: int = 64
     connect_timeout_ms: int = 5_000
     read_timeout_ms: int = 30_000
@@ -87,14 +89,18 @@ class S3Store:
         *,
         rng: random.Random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        read_only: bool = False,
     ) -> None:
+        """`read_only`: opening does not check whether objects may be encrypted as the settings say."""
         self._name = name
+        self._read_only = read_only
         self._settings = settings
         self._bucket = BucketClient(
             settings.bucket,
             store_name=name,
             policy=RetryPolicy(settings.attempts_max, settings.backoff_ms_min, settings.backoff_ms_max),
             attempt_timeout_ms=settings.attempt_timeout_ms,
+            protection=settings.protection,
             rng=rng,
             sleep=sleep,
         )
@@ -149,6 +155,7 @@ class S3Store:
             )
         except ValueError as error:  # raised by the client for an invalid address or region
             raise StoreError(f"{self._name}: {error} (expected an endpoint like http://127.0.0.1:9000)") from error
+        settings.protection.apply(client.meta.events)
         self._bucket.connected(client)
         where = f"bucket {settings.bucket} at {settings.endpoint or settings.region}"
         url = self.client.meta.endpoint_url
@@ -157,6 +164,7 @@ class S3Store:
         try:
             async with asyncio.timeout(settings.open_timeout_ms / 1000):
                 await self._check_bucket(where, tls)
+                await self._check_encryption()
         except TimeoutError:
             await self.close()
             seconds = settings.open_timeout_ms / 1000
@@ -170,6 +178,38 @@ class S3Store:
                 read_timeout_s=settings.read_timeout_ms / 1000,
                 connections_max=settings.connections_max,
                 tls=tls,
+                headers=settings.protection.signed_headers,
+            )
+
+    async def _check_encryption(self) -> None:
+        """Raise StoreError if the service does not encrypt objects as the settings say.
+
+        An upload of one part is begun and aborted: it needs no other permissions than those of objects, and leaves
+        nothing. Some services say at the part only how they encrypt.
+        """
+        wanted = self._settings.protection.sse_algorithm
+        if not wanted or self._read_only:
+            return
+        bucket = self._bucket.name
+        upload = await self._bucket.call(
+            CHECK_KEY, "multipart", lambda: self.client.create_multipart_upload(Bucket=bucket, Key=CHECK_KEY)
+        )
+        upload_id = upload["UploadId"]
+        try:
+            part = await self._bucket.call(
+                CHECK_KEY,
+                "part",
+                lambda: self.client.upload_part(
+                    Bucket=bucket, Key=CHECK_KEY, UploadId=upload_id, PartNumber=1, Body=b"x"
+                ),
+            )
+        finally:
+            await self.abort_multipart(CHECK_KEY, upload_id)
+        found = str(part.get("ServerSideEncryption", "nothing"))
+        if found != wanted:
+            raise StoreError(
+                f"{self._name}: the service ignores the setting sse_algorithm = {wanted!r}: it says that it encrypts "
+                f"with {found}"
             )
 
     async def _check_bucket(self, where: str, tls: ssl.SSLContext | None) -> None:
@@ -192,7 +232,7 @@ class S3Store:
         except BotoCoreError:
             return None
         self._calls.list += 1
-        return await probe(url, tls)
+        return await probe(url, tls, self._settings.protection.signed_headers)
 
     def _refuse_foreign_service(self, where: str, found: ProbeResponse | None) -> None:
         if found is not None and found.foreign_service:

@@ -10,6 +10,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from s3stream.errors import ObjectExists, ObjectNotFound, StoreError
 from s3stream.store.interface import CallCounts
+from s3stream.store.protection import BucketProtection
 from s3stream.store.retry import BadRange, Conflict, Failure, FailureKind, NoSuchUpload, RetryPolicy, classify
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class BucketClient:
         store_name: str,
         policy: RetryPolicy,
         attempt_timeout_ms: int,
+        protection: BucketProtection,
         rng: random.Random,
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
@@ -46,6 +48,7 @@ class BucketClient:
         """Name of the store in the catalog, for error texts."""
         self.policy: Final = policy
         self.counts: Final = CallCounts()
+        self._protection: Final = protection
         self._attempt_timeout_s: Final = attempt_timeout_ms / 1000
         self._rng: Final = rng
         self._sleep: Final = sleep
@@ -100,6 +103,8 @@ class BucketClient:
         """Return the error that a final failure becomes."""
         tries = f" after {attempts} attempts" if attempts > 1 else ""
         text = f"{self.store_name}:{key}: {kind.replace('_', ' ')} failed{tries}: {failure.text}"
+        if advice := self._protection.advice(kind, failure.text):
+            text = f"{text.rstrip('.')}. Perhaps {advice}"
         return _ERROR_OF_KIND[failure.kind](text)
 
     async def writer_id(self, key: str) -> str | None:

@@ -6,6 +6,7 @@ other response is not S3.
 
 import re
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,13 +47,13 @@ class ProbeResponse:
         return f"HTTP {self.status} {kind}".strip()
 
 
-async def probe(url: str, tls: ssl.SSLContext | None) -> ProbeResponse | None:
-    """Request a signed URL once; return None without a response."""
+async def probe(url: str, tls: ssl.SSLContext | None, headers: Mapping[str, str]) -> ProbeResponse | None:
+    """Request a URL once, which is signed with `headers`; return None without a response."""
     timeout = ClientTimeout(total=TIMEOUT_S)
     try:
         async with (
             ClientSession(timeout=timeout, trust_env=True, auto_decompress=False) as session,
-            session.get(url, allow_redirects=False, ssl=True if tls is None else tls) as answer,
+            session.get(url, headers=headers, allow_redirects=False, ssl=True if tls is None else tls) as answer,
         ):
             body = await answer.content.read(ANSWER_BYTES_MAX)
             return ProbeResponse(answer.status, answer.headers.get("Content-Type", ""), body)

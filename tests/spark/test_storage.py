@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from s3stream.store.config import StoreConfig
+from s3stream.store.protection import BucketProtection
 from spark.direct.options import schema_of
 from spark.direct.readers import arrow_schema
 from spark.direct.source import AnabranchSource
@@ -71,6 +72,18 @@ def test_what_is_missing_is_named(data_dir: Path, options: dict[str, str], text:
     named = {"dataDir": str(data_dir)} if text.startswith(("stores", "invalid name")) else {}
     with pytest.raises(LocationError, match=text):
         find_storage({**named, **options})
+
+
+def test_encryption_and_owner_are_those_of_the_node(tmp_path: Path) -> None:
+    bucket = 'store = "s3"\nbucket = "b"\nsse_algorithm = "aws:kms"\nsse_bucket_key_enabled = true\n'
+    cold = '[stores.cold]\ntype = "s3"\nbucket = "c"\nexpected_bucket_owner = "1"\n'
+    (tmp_path / "node.toml").write_text(f'[catalog]\nurl = "postgresql://db/x"\n[objects]\n{bucket}{cold}')
+    options = {"config": str(tmp_path / "node.toml"), "sseKmsKeyId": "k"}
+    first, second = find_storage(options).stores
+    assert first.protection == BucketProtection("aws:kms", "k", sse_bucket_key_enabled=True)
+    assert second.protection == BucketProtection(expected_bucket_owner="1")
+    with pytest.raises(LocationError, match="sse_algorithm: expected one of AES256"):
+        find_storage({**options, "sseAlgorithm": "rot13"})
 
 
 def test_a_settings_file_that_is_none(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 HEAD_BYTES_MAX = 64 * 1024
@@ -27,6 +27,8 @@ class Request:
     """Number of the request over all connections, from 1."""
     connection: int
     """Number of its connection, from 1."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers by name in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class _Proxy:
             method, target, _ = lines[0].split(" ")
             kept = [line for line in lines if not line.lower().startswith("expect:")]
             self._count += 1
-            fault = self._decide(Request(method, target, self._count, connection))
+            fault = self._decide(Request(method, target, self._count, connection, _headers(lines)))
             if len(kept) != len(lines):
                 writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             body = await reader.readexactly(_content_length(lines))
@@ -193,6 +195,11 @@ def fault_proxy_thread(upstream: str, decide: Callable[[Request], Fault]) -> Ite
         for loop in loops:
             loop.call_soon_threadsafe(stop.set)
         thread.join(30)
+
+
+def _headers(lines: list[str]) -> dict[str, str]:
+    pairs = (line.partition(":") for line in lines[1:] if line)
+    return {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
 def _content_length(lines: list[str]) -> int:

@@ -29,6 +29,14 @@ def versitygw() -> Path:
     return program if program.is_file() else missing("the S3 server versitygw")
 
 
+def minio() -> Path:
+    """The program of the S3 server that encrypts. It is fetched only by name, because it takes minutes to build."""
+    program = cache_folder() / "bin" / "minio"
+    return (
+        program if program.is_file() else pytest.skip("MinIO is missing: run `.venv/bin/python -m scripts.tools minio`")
+    )
+
+
 def kcat() -> Path:
     """The kcat program."""
     program = shutil.which("kcat")
