@@ -11,8 +11,9 @@ and then of other nodes; upload; trim; close the log; end the lease.
 """
 
 import asyncio
+import socket
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -60,7 +61,7 @@ from broker.membership.object_log import ObjectStartLog
 from broker.membership.operations import NodeOperations
 from broker.membership.ownership import Ownership
 from broker.membership.start_log import StartLog
-from broker.net.ports import resolve, warn_if_open
+from broker.net.ports import resolve, warn_if_internal_open, warn_if_open
 from broker.net.server import Server
 from broker.net.tls import Tls
 from broker.node import Node, NodeFailure, NodeTasks
@@ -155,6 +156,14 @@ class _OpenStorage:
     """ACLs of the cluster; None without an authorizer."""
 
 
+@dataclass(frozen=True, slots=True)
+class _NodeTls:
+    """TLS of the listeners, and of the internal port with connections to other nodes. None: not used."""
+
+    clients: Tls | None
+    nodes: Tls | None
+
+
 async def _start(
     settings: Settings, stack: AsyncExitStack, log_levels: LogLevels, environment: Environment
 ) -> tuple[Node, AdminServer]:
@@ -167,7 +176,7 @@ async def _start(
     lock = environment.lock_directory(settings.node.data_dir)
     stack.callback(lock.release)
     ports = environment.reserve_ports(settings, stack)
-    tls = Tls(settings.ssl, now_ms) if settings.uses_tls else None
+    tls = _open_tls(settings, now_ms)
     sasl = open_files(settings.sasl, environment.random_bytes)
     access = None if ports.admin is None else open_access(settings.admin, ports.admin, now_ms)
     announced = announced_listeners(settings, [int(bound.getsockname()[1]) for bound in ports.clients])
@@ -203,20 +212,42 @@ async def _start(
         await admin.start(ports.admin, access)
         node.admin_address = admin.address
     if node.internal is not None and ports.internal is not None:
-        await node.internal.listen(ports.internal)
+        await _listen_to_nodes(node.internal, settings, ports.internal, tls.nodes, tasks)
     await node.follower.learn_who_lives()
-    if tls is not None:
-        tasks.spawn(tls.run())
+    if tls.clients is not None:
+        tasks.spawn(tls.clients.run())
     sasl.keep_current(tasks.spawn)
     for listener, bound in zip(settings.listeners, ports.clients, strict=True):
-        if listener.protocol.uses_tls and tls is not None:
-            node.server.listen_tls(bound, listener.name, tls, tasks.spawn)
+        if listener.protocol.uses_tls and tls.clients is not None:
+            node.server.listen_tls(bound, listener.name, tls.clients, tasks.spawn)
         else:
             await node.server.listen(bound, listener.name)
         warn_if_open(listener, bound)
     # No await from here on: a caller that reads "serving" in the log can stop the node cleanly at once.
     node.log_serving(time.perf_counter() - began)
     return node, admin
+
+
+def _open_tls(settings: Settings, now_ms: Callable[[], int]) -> _NodeTls:
+    """Read the files of TLS. Raises TlsError."""
+    area = settings.internal_ssl
+    return _NodeTls(
+        clients=Tls(settings.ssl, now_ms) if settings.uses_tls else None,
+        nodes=None if area is None or settings.internal_port is None else Tls(area, now_ms),
+    )
+
+
+async def _listen_to_nodes(
+    server: Server, settings: Settings, bound: socket.socket, tls: Tls | None, tasks: NodeTasks
+) -> None:
+    """Accept connections of other nodes, with TLS or without."""
+    warn_if_internal_open(settings, bound)
+    if tls is None:
+        await server.listen(bound)
+        return
+    accepts_plaintext = settings.cluster.internal_tls != "required"
+    server.listen_tls(bound, "internal", tls, tasks.spawn, accepts_plaintext=accepts_plaintext)
+    tasks.spawn(tls.run())
 
 
 async def _open_storage(
@@ -344,7 +375,7 @@ def _make_node(
     broker_configs: BrokerConfigs,
     log_levels: LogLevels,
     cautious: CautiousClock,
-    tls: Tls | None,
+    tls: _NodeTls,
     tasks: NodeTasks,
     failure: NodeFailure,
 ) -> Node:
@@ -366,7 +397,7 @@ def _make_node(
         read_topic_names=topics.read_names,
         parking=topics.parking,
     )
-    links = _make_links(opened, members, tasks)
+    links = _make_links(opened, members, tasks, tls.nodes)
     peers = links or NoPeers()
     markers = MarkerWriter(topics, groups)
     router = MarkerRouter(markers, topics, peers, node_id=info.node_id, node_epoch=info.epoch, spawn=tasks.spawn)
@@ -501,7 +532,8 @@ def _make_node(
         producer_ids=producer_ids,
         fetch_sessions=fetch_sessions,
         server=server,
-        tls=tls,
+        tls=tls.clients,
+        internal_tls=tls.nodes,
         audit=AuditLog(asyncio.get_running_loop().time),
         acls=opened.acls,
         cluster_configs=configs,
@@ -551,14 +583,15 @@ async def _reaches(links: Links | None, node: NodeInfo) -> bool:
     return links is not None and await links.reaches(member_of(node))
 
 
-def _make_links(opened: _OpenStorage, members: Members, tasks: NodeTasks) -> Links | None:
+def _make_links(opened: _OpenStorage, members: Members, tasks: NodeTasks, internal_tls: Tls | None) -> Links | None:
     if not opened.secret:
         return None
     environment = opened.environment
+    tls = internal_tls if opened.settings.cluster.internal_tls in {"preferred", "required"} else None
     context = LinkContext(
         opened.settings.node.cluster,
         opened.secret,
-        environment.open_connection,
+        environment.open_connection if tls is None else tls.open_connection,
         environment.random_bytes,
         environment.random(),
     )

@@ -177,6 +177,8 @@ class Node:
     server: Server
     tls: Tls | None
     """Certificates of the listeners with TLS; None: there is no such listener."""
+    internal_tls: Tls | None
+    """Certificates between nodes; None: neither the internal port nor connections to others use TLS."""
     audit: AuditLog
     acls: ClusterAcls | None
     """ACLs of the cluster; None: clients may do everything, since there is no authorizer."""

@@ -94,12 +94,15 @@ def _samples(node: Node) -> Iterator[Sample]:
 
 
 def _tls_samples(node: Node) -> Iterator[Sample]:
-    """Samples of the listeners with TLS, if there are any."""
+    """Samples of TLS: of the listeners and between nodes, where it is used."""
     if node.tls is not None:
         yield "tls_handshakes", {}, node.server.handshakes
         yield "tls_certificate_expiry_seconds", {}, node.tls.files.expires_ms // 1000
         yield "tls_reloads_total", {}, node.tls.reloads
         yield "tls_reload_failures_total", {}, node.tls.reload_failures
+    if node.internal_tls is not None:
+        yield "internal_tls_certificate_expiry_seconds", {}, node.internal_tls.files.expires_ms // 1000
+        yield "internal_tls_reload_failures_total", {}, node.internal_tls.reload_failures
 
 
 def _storage_samples(node: Node) -> Iterator[Sample]:
@@ -273,6 +276,7 @@ async def status(node: Node) -> dict[str, Any]:
         "listeners": _listeners(node),
         "principals": dict(Counter(each.principal for each in node.server.connections).most_common(PRINCIPALS_MAX)),
         "tls": None if node.tls is None else _tls(node.tls),
+        "internal_tls": None if node.internal_tls is None else _tls(node.internal_tls),
     }
 
 

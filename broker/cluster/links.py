@@ -10,6 +10,7 @@ otherwise after a pause that grows with each failure.
 """
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from random import Random
@@ -183,9 +184,11 @@ class _Link:
             self._end(STOPPING, expected=True)
 
     def _describe(self, error: Exception) -> str:
-        if isinstance(error, EOFError):
-            refused = not self._opened.is_set()
+        refused = not self._opened.is_set()
+        if isinstance(error, EOFError) or (refused and isinstance(error, ConnectionResetError)):
             return "it refuses the connection, and its log says why" if refused else "the connection is lost"
+        if isinstance(error, ssl.SSLError):
+            return f"it ends the TLS connection ({error.reason}), and its log says why"
         return getattr(error, "strerror", None) or str(error) or f"no connection within {CALL_S:g} s"
 
     async def _shake_hands(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

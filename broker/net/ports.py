@@ -81,6 +81,18 @@ def warn_if_open(listener: Listener, bound: socket.socket) -> None:
         )
 
 
+def warn_if_internal_open(settings: Settings, bound: socket.socket) -> None:
+    """Log a warning if connections of other nodes may come from other machines without encryption."""
+    host, port = bound.getsockname()[:2]
+    if settings.cluster.internal_tls != "required" and not is_loopback(host):
+        structlog.get_logger("network").warning(
+            "the internal port does not require TLS, and is not on loopback: whoever reads in the network sees records "
+            "that move between nodes, and whoever can change packets can change requests",
+            address=f"{host}:{port}",
+            setting="cluster.internal_tls",
+        )
+
+
 def _check_distinct(name: str, bound: socket.socket, other: socket.socket, served: str = "Kafka clients") -> None:
     """Raise OSError if two sockets share an address.
 

@@ -187,11 +187,26 @@ class Server:
         )
 
     def listen_tls(
-        self, bound: socket.socket, listener: str, tls: Tls, spawn: Callable[[Coroutine[Any, Any, None]], None]
+        self,
+        bound: socket.socket,
+        listener: str,
+        tls: Tls,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        *,
+        accepts_plaintext: bool = False,
     ) -> None:
-        """Accept connections that use TLS. `spawn` runs a handshake as a task."""
+        """Accept connections that use TLS, or also others. `spawn` runs a handshake as a task."""
         asks = listener not in self.gates  # as in Kafka, SASL names the clients of SASL_SSL, not certificates
-        acceptor = TlsAcceptor(self, bound, listener, tls, spawn, asks_certificates=asks, backlog=BACKLOG)
+        acceptor = TlsAcceptor(
+            self,
+            bound,
+            listener,
+            tls,
+            spawn,
+            asks_certificates=asks,
+            accepts_plaintext=accepts_plaintext,
+            backlog=BACKLOG,
+        )
         self._add(bound, listener, acceptor)
 
     def _add(self, bound: socket.socket, listener: str, accepting: asyncio.Server | TlsAcceptor) -> None:

@@ -21,7 +21,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from broker.net.principals import ANONYMOUS, NoMatchingRule, PrincipalRules, RuleError
-from broker.settings.ssl_area import SslSettings, ciphers_of, protocols_of
+from broker.settings.ssl_area import InternalSslSettings, SslSettings, ciphers_of, protocols_of
 
 CHECK_S: Final = 1.0
 """Interval of checks for changed files. Files are read when two checks in a row find the same change, so that key and
@@ -50,6 +50,8 @@ class TlsFiles:
     """The same without certificates of clients: for listeners that authenticate them with SASL."""
     subject: str
     """Name of the certificate, in the notation of RFC 4514."""
+    client_context: ssl.SSLContext | None
+    """For connections to other nodes; None: these files are of listeners."""
     expires_ms: int
     """Time from which on clients refuse the certificate, ms since 1970."""
 
@@ -80,6 +82,27 @@ class Tls:
     def handshake_timeout_s(self) -> float:
         """Time that a client has to complete its handshake."""
         return self._area.handshake_timeout_ms / 1000
+
+    @property
+    def prefix(self) -> str:
+        """Beginning of the names of the settings."""
+        return self._area.prefix
+
+    async def open_connection(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to another node, and verify its certificate and name. Raises OSError."""
+        context = self.files.client_context
+        assert context is not None, "the files are those of the internal port"
+        try:
+            return await asyncio.open_connection(host, port, ssl=context)
+        except ssl.SSLCertVerificationError as error:
+            raise TlsError(
+                f"its certificate is not accepted: {error.verify_message.rstrip('.')} (setting {self.prefix}ca_file)"
+            ) from error
+        except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError) as error:
+            raise TlsError(
+                f"it ends the TLS handshake ({getattr(error, 'reason', None) or error}), and its log says why: "
+                "does its internal port use TLS (setting cluster.internal_tls)?"
+            ) from error
 
     def principal_of(self, ssl_object: ssl.SSLObject) -> str:
         """Return the principal of a client after its handshake. Raises NoMatchingRule."""
@@ -151,18 +174,31 @@ def _load(area: SslSettings, now_ms: int) -> TlsFiles:
         _check_lists(area.crl_file, now_ms)
         _trust(context, "ssl.crl_file", area.crl_file)
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+    calls = None
+    if isinstance(area, InternalSslSettings):
+        calls = _context(area, area.certificate_file, key_file, password, ssl.PROTOCOL_TLS_CLIENT)
+        assert area.ca_file is not None, "checked with the settings"
+        _trust(calls, f"{area.prefix}ca_file", area.ca_file)
     expires_ms = min(int(each.not_valid_after_utc.timestamp() * 1000) for each in chain)
-    return TlsFiles(context, anonymous_context, chain[0].subject.rfc4514_string(), expires_ms)
+    return TlsFiles(context, anonymous_context, chain[0].subject.rfc4514_string(), calls, expires_ms)
 
 
-def _context(area: SslSettings, certificate_file: Path, key_file: Path, password: bytes | None) -> ssl.SSLContext:
-    """Return a context that asks for no certificates. Raises TlsError."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+def _context(
+    area: SslSettings,
+    certificate_file: Path,
+    key_file: Path,
+    password: bytes | None,
+    side: int = ssl.PROTOCOL_TLS_SERVER,
+) -> ssl.SSLContext:
+    """Return a context. That of a server asks for no certificates, that of a client verifies. Raises TlsError."""
+    context = ssl.SSLContext(side)
     protocols = protocols_of(area)
     context.minimum_version, context.maximum_version = _VERSIONS[protocols[0]], _VERSIONS[protocols[-1]]
     context.set_ciphers(ciphers_of(area))
-    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
-    context.verify_mode = ssl.CERT_NONE
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    if side == ssl.PROTOCOL_TLS_SERVER:
+        context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
+        context.verify_mode = ssl.CERT_NONE
     try:
         # A password that is not needed is not asked for. Without one OpenSSL would ask at the terminal.
         context.load_cert_chain(certificate_file, key_file, lambda: password or b"")

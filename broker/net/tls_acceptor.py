@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from broker.net.connection import ConnectionManager, other_protocol
+from broker.net.connection import Connection, ConnectionManager, other_protocol
 from broker.net.tls import Tls
 from broker.net.tls_connection import TlsConnection
 
@@ -28,7 +28,7 @@ RECORD_BYTES_MAX: Final = 1 << 14
 PAUSE_S: Final = 1.0
 """Pause after the system refuses to accept a connection, because descriptors or memory are exhausted."""
 _REASONS: Final = {
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client has sent no certificate, and ssl.client_auth is 'required'",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client has sent no certificate, and {prefix}client_auth is 'required'",
     "NO_SHARED_CIPHER": "the client offers no cipher suite that is enabled (ssl.cipher_suites)",
     "UNSUPPORTED_PROTOCOL": "the client offers no version of TLS that is enabled (ssl.enabled_protocols)",
     "VERSION_TOO_LOW": "the client offers no version of TLS that is enabled (ssl.enabled_protocols)",
@@ -70,9 +70,14 @@ class TlsAcceptor:
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         *,
         asks_certificates: bool = True,
+        accepts_plaintext: bool = False,
         backlog: int,
     ) -> None:
-        """Listen; with `asks_certificates`, clients are identified by certificates, as the settings say."""
+        """Listen; with `asks_certificates`, clients are identified by certificates, as the settings say.
+
+        With `accepts_plaintext`, a client that begins without TLS is served, too.
+        """
+        self._accepts_plaintext = accepts_plaintext
         self._server = server
         self._bound = bound
         self._listener = listener
@@ -143,7 +148,11 @@ class TlsAcceptor:
         try:
             async with asyncio.timeout(self._tls.handshake_timeout_s):
                 problem = await self._first_message(accepted)
-                if not problem:
+                if problem and self._accepts_plaintext:
+                    problem, begun = "", True
+                    note_established()  # it counts as a connection from now on
+                    await self._serve_plaintext(accepted)
+                elif not problem:
                     async with self._turn:
                         await asyncio.sleep(0)
                     begun = True
@@ -153,7 +162,7 @@ class TlsAcceptor:
         except EOFError:
             _log.debug("closed before the TLS handshake", listener=self._listener, client=host, port=port)
         except OSError as error:
-            problem = _reason(error)
+            problem = _reason(error, self._tls.prefix)
         finally:
             self._handshakes.discard(task)
             if not begun:
@@ -178,6 +187,13 @@ class TlsAcceptor:
             ssl=tls.files.context if self._asks_certificates else tls.files.anonymous_context,
             ssl_handshake_timeout=tls.handshake_timeout_s,
             ssl_shutdown_timeout=server.frame_timeout_s,
+        )
+
+    async def _serve_plaintext(self, accepted: socket.socket) -> None:
+        """Serve a client without TLS. Raises OSError."""
+        server = self._server
+        await self._loop.connect_accepted_socket(
+            lambda: Connection(server, server.next_number(), self._listener), accepted
         )
 
     async def _first_message(self, accepted: socket.socket) -> str:
@@ -208,12 +224,12 @@ async def _received(accepted: socket.socket, size: int) -> None:
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
 
-def _reason(error: OSError) -> str:
-    """Explain why a handshake has failed."""
+def _reason(error: OSError, prefix: str) -> str:
+    """Explain why a handshake has failed. `prefix` is that of the settings."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate is not accepted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
-        return _REASONS.get(error.reason or "", f"OpenSSL: {error.reason or error}")
+        return _REASONS.get(error.reason or "", f"OpenSSL: {error.reason or error}").replace("{prefix}", prefix)
     if isinstance(error, ConnectionError):
         return "the client has closed the connection"
     return str(error)

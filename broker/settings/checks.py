@@ -10,7 +10,7 @@ from broker.settings.authorizer_area import super_users_of
 from broker.settings.errors import SettingsError
 from broker.settings.model import Settings
 from broker.settings.sasl_area import check_sasl
-from broker.settings.ssl_area import check_ssl
+from broker.settings.ssl_area import check_internal_ssl, check_ssl
 from broker.settings.storage_areas import BucketArea
 
 _ENDPOINT: Final = re.compile(r"https?://[^/]", re.IGNORECASE)
@@ -53,7 +53,11 @@ def check_together(settings: Settings) -> None:
             f"group.session_timeout_max_ms ({group.session_timeout_max_ms})"
         )
     _check_ports(settings)
-    check_ssl(settings.ssl, is_used=settings.uses_tls)
+    internal = settings.internal_ssl
+    is_shared = internal is not None and settings.cluster.internal_ssl_certificate_file is None
+    check_ssl(settings.ssl, is_used=settings.uses_tls, is_shared=is_shared)
+    if internal is not None:
+        check_internal_ssl(internal)
     super_users_of(settings.authorizer)
     check_sasl(settings.sasl, settings.listener.sasl_mechanisms, settings.listeners)
     check_admin(settings.admin)

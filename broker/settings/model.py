@@ -28,7 +28,7 @@ from broker.settings.client_areas import (
 )
 from broker.settings.listeners import Listener, listeners_of
 from broker.settings.sasl_area import SaslSettings
-from broker.settings.ssl_area import SslSettings
+from broker.settings.ssl_area import InternalSslSettings, SslSettings
 from broker.settings.storage_areas import (
     CatalogSettings,
     CompactionArea,
@@ -92,6 +92,38 @@ class ClusterSettings(Area):
         description=(
             "Host name that other nodes connect to. Empty: `cluster.internal_host`, or the host announced to clients; "
             "the machine's name in place of all addresses (0.0.0.0)."
+        ),
+    )
+    internal_tls: Literal["off", "accepted", "preferred", "required"] = Field(
+        default="off",
+        description=(
+            "TLS between nodes: `off`, `accepted` (the port takes connections with and without TLS, and this node "
+            "connects to others without), `preferred` (as before, but it connects with TLS), `required` (TLS only). In "
+            "this order, one rolling restart for each, a cluster changes without an interruption."
+        ),
+    )
+    internal_ssl_certificate_file: Path | None = Field(
+        default=None,
+        description="PEM file with the certificate that this node shows to others. Unset: `ssl.certificate_file`.",
+    )
+    internal_ssl_key_file: Path | None = Field(
+        default=None,
+        description=(
+            "PEM file with its private key, not encrypted. Unset: it is in `cluster.internal_ssl_certificate_file`."
+        ),
+    )
+    internal_ssl_ca_file: Path | None = Field(
+        default=None,
+        description=(
+            "PEM file with the authorities of the nodes' certificates. The name in `cluster.internal_advertised_host` "
+            "must be in the certificate."
+        ),
+    )
+    internal_ssl_client_auth: Literal["none", "required"] = Field(
+        default="none",
+        description=(
+            "Whether a node that connects must show a certificate of these authorities, beside the proof that it knows "
+            "the secret: `none`, `required`. Certificates need extendedKeyUsage clientAuth then, too."
         ),
     )
 
@@ -162,6 +194,22 @@ class Settings(Area):
     def uses_tls(self) -> bool:
         """True if a listener uses TLS. Raises SettingsError."""
         return any(each.protocol.uses_tls for each in self.listeners)
+
+    @property
+    def internal_ssl(self) -> SslSettings | None:
+        """TLS of the internal port and of connections to those of other nodes; None: neither uses it."""
+        cluster, ssl = self.cluster, self.ssl
+        if cluster.internal_tls == "off":
+            return None
+        own = cluster.internal_ssl_certificate_file
+        shared = ssl.model_dump(include={"enabled_protocols", "cipher_suites", "handshake_timeout_ms"})
+        if own is None:
+            shared |= ssl.model_dump(include={"certificate_file", "key_file", "key_password", "key_password_file"})
+        else:
+            shared |= {"certificate_file": own, "key_file": cluster.internal_ssl_key_file}
+        return InternalSslSettings(
+            **shared, ca_file=cluster.internal_ssl_ca_file, client_auth=cluster.internal_ssl_client_auth
+        )
 
     @property
     def internal_host(self) -> str:

@@ -96,6 +96,12 @@ class SslSettings(Area):
     )
 
 
+class InternalSslSettings(SslSettings):
+    """TLS between the nodes of a cluster."""
+
+    prefix: ClassVar[str] = "cluster.internal_ssl_"
+
+
 def protocols_of(area: SslSettings) -> list[str]:
     """Return the enabled versions of TLS, the lowest first. Raises SettingsError."""
     named = _items(area.enabled_protocols)
@@ -122,13 +128,16 @@ def ciphers_of(area: SslSettings) -> str:
     return ":".join(CIPHER_SUITES[name] for name in named or CIPHER_SUITES)
 
 
-def check_ssl(area: SslSettings, *, is_used: bool) -> None:
-    """Check rules that concern several settings. `is_used`: a listener uses TLS. Raises SettingsError."""
+def check_ssl(area: SslSettings, *, is_used: bool, is_shared: bool = False) -> None:
+    """Check rules that concern several settings. Raises SettingsError.
+
+    `is_used`: a listener uses TLS. `is_shared`: the internal port uses the certificate.
+    """
     protocols_of(area)
     ciphers_of(area)
     if is_used and area.certificate_file is None:
         raise SettingsError("setting ssl.certificate_file: unset, but a listener uses SSL, which needs a certificate")
-    if not is_used and area.certificate_file is not None:
+    if not (is_used or is_shared) and area.certificate_file is not None:
         raise SettingsError(
             "setting ssl.certificate_file: set, but no listener uses SSL: add one to listener.listeners, such as "
             "SSL://0.0.0.0:9093"
@@ -146,6 +155,13 @@ def check_ssl(area: SslSettings, *, is_used: bool) -> None:
                 raise SettingsError(
                     f"setting ssl.{name}: set, but ssl.client_auth is 'none': no client is asked for a certificate"
                 )
+
+
+def check_internal_ssl(area: SslSettings) -> None:
+    """Check that TLS between nodes has its files. Raises SettingsError."""
+    for name in ("certificate_file", "ca_file"):
+        if getattr(area, name) is None:
+            raise SettingsError(f"setting {area.prefix}{name}: unset, but cluster.internal_tls needs it")
 
 
 def _items(text: str) -> list[str]:
