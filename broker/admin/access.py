@@ -22,6 +22,7 @@ from typing import Final
 import structlog
 from pydantic import SecretStr
 
+from broker.net.principals import ANONYMOUS
 from broker.net.tls import Tls
 from broker.settings.admin_area import AdminSettings
 from broker.settings.checks import is_loopback
@@ -46,9 +47,11 @@ class AccessError(OSError):
 class Refusal(Exception):
     """A request is refused, with this status."""
 
-    def __init__(self, status: HTTPStatus, reason: str) -> None:
+    def __init__(self, status: HTTPStatus, reason: str, client: str = ANONYMOUS) -> None:
         super().__init__(reason)
         self.status = status
+        self.client = client
+        """Name of the client for the audit log."""
 
 
 class AdminAccess:
@@ -72,8 +75,11 @@ class AdminAccess:
         lacks = "authentication: whoever reaches it can change everything" if self._settings.is_open else "encryption"
         _log.warning(f"the admin port is not on loopback, and has no {lacks}", address=address)
 
-    def check(self, method: str, headers: Mapping[str, str], principal: str) -> None:
-        """Check a request of a client; its principal is `User:` and the name of its certificate. Raises Refusal."""
+    def check(self, method: str, headers: Mapping[str, str], principal: str) -> str:
+        """Check a request of a client; its principal is `User:` and the name of its certificate.
+
+        Return the name of the client for the audit log. Raises Refusal.
+        """
         if method != "GET" and ("origin" in headers or "sec-fetch-site" in headers):
             raise Refusal(HTTPStatus.FORBIDDEN, "requests of browsers may only read")
         if self._checks_host and not _is_local(headers.get("host", "localhost")):
@@ -81,12 +87,15 @@ class AdminAccess:
                 HTTPStatus.FORBIDDEN, "the Host must be an address or localhost, on a port without authentication"
             )
         if self._settings.is_open:
-            return
-        level = max(self._level_of_token(headers.get("authorization", "")), self._level_of(principal))
+            return ANONYMOUS
+        of_token, of_certificate = self._level_of_token(headers.get("authorization", "")), self._level_of(principal)
+        level = max(of_token, of_certificate)
+        client = principal if of_certificate == level else f"Token:{level.name.lower()}"
         if level == Level.NOTHING:
             raise Refusal(HTTPStatus.UNAUTHORIZED, "a valid bearer token or client certificate is needed")
         if level < (Level.READ if method == "GET" else Level.OPERATE):
-            raise Refusal(HTTPStatus.FORBIDDEN, "this token or certificate may only read")
+            raise Refusal(HTTPStatus.FORBIDDEN, "this token or certificate may only read", client)
+        return client
 
     def _level_of(self, principal: str) -> Level:
         settings = self._settings

@@ -19,7 +19,7 @@ import socket
 import ssl
 from collections.abc import Mapping
 from http import HTTPStatus
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
 import structlog
 
@@ -147,7 +147,7 @@ class AdminServer:
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-            status_code, content_type, body = await self._respond(head, self._principal(writer))
+            status_code, content_type, body = await self._respond(head, self._principal(writer), _host(writer))
             payload = body.encode()
             writer.transport.set_write_buffer_limits(0)  # so that drain() waits until everything is sent
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
@@ -172,7 +172,7 @@ class AdminServer:
             return ""
         return "" if principal == ANONYMOUS else principal
 
-    async def _respond(self, head: str, principal: str) -> Response:
+    async def _respond(self, head: str, principal: str, host: str) -> Response:
         first, *lines = head.split("\r\n")
         request = first.split(" ")
         if len(request) != 3:
@@ -183,10 +183,29 @@ class AdminServer:
             return text_response(HTTPStatus.BAD_REQUEST, f"not a URL: {error}")
         headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         assert self._access is not None, "it listens"
+        asked = {"action": f"{_shown(method)} {_shown(target.path)}", "resource": _shown(target.query)}
         try:
-            self._access.check(method, headers, principal)
+            client = self._access.check(method, headers, principal)
         except Refusal as refusal:
+            event = "authentication failed" if refusal.status == HTTPStatus.UNAUTHORIZED else "denied"
+            self._audit(event, refusal.client, host, reason=str(refusal), **asked)
             return text_response(refusal.status, str(refusal))
+        if method == "GET":
+            return await self._answer(method, target)
+        outcome = "interrupted"
+        try:
+            response = await self._answer(method, target)
+            outcome = HTTPStatus(response[0]).name
+        finally:
+            self._audit("changed" if outcome == "OK" else "change refused", client, host, outcome=outcome, **asked)
+        return response
+
+    def _audit(self, event: str, client: str, host: str, **fields: str) -> None:
+        known = {name: text for name, text in fields.items() if text}
+        self._node.audit.record(event, principal=client, host=host, listener="admin", **known)
+
+    async def _answer(self, method: str, target: SplitResult) -> Response:
+        """Return the response to a request that the client may make."""
         path = target.path
         route = self._routes.get(path)
         if route is None:
@@ -223,6 +242,17 @@ class AdminServer:
         except StorageError as error:
             return text_response(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
         return json_response(plan.as_json(self._node.compaction_context))
+
+
+def _shown(text: str) -> str:
+    """Return a part of a request for the log, encoded as in a URL: without control characters."""
+    return quote(text, safe="/%=&,:+@")
+
+
+def _host(writer: asyncio.StreamWriter) -> str:
+    """Return the address of a client."""
+    peer = writer.get_extra_info("peername")
+    return str(peer[0]) if peer else ""
 
 
 def _head(status: int, content_type: str, length: int) -> bytes:

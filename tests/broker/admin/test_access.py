@@ -167,6 +167,52 @@ async def test_a_node_asks_for_tokens_and_tells_whether_it_is_healthy(tmp_path: 
         assert "503" in (await ask(node, f"GET /health HTTP/1.1\nAuthorization: Bearer {READ}"))[:20]
 
 
+async def audited(node: Node, request: str) -> list[dict[str, Any]]:
+    """The audit events of a request, without what is the same in all."""
+    with capture_logs() as logs:
+        await ask(node, request)
+    common = {"log_level": "info", "host": "127.0.0.1", "listener": "admin"}
+    found = [each for each in logs if each["event"] in {"changed", "change refused", "denied", "authentication failed"}]
+    assert all(common.items() <= each.items() for each in found)
+    return [{name: value for name, value in each.items() if name not in common} for each in found]
+
+
+async def test_operations_and_refusals_are_audited(tmp_path: Path) -> None:
+    async with running_node(tmp_path, admin_operate_token=OPERATE, admin_read_token=READ) as node:
+        operate, read = f"Authorization: Bearer {OPERATE}", f"Authorization: Bearer {READ}"
+        compact = {"principal": "Token:operate", "action": "POST /compact"}
+        assert await audited(node, f"POST /compact HTTP/1.1\n{operate}") == [
+            {"event": "changed", "outcome": "OK", **compact}
+        ]
+        removal = {"principal": "Token:operate", "action": "POST /nodes/remove", "resource": "id=7"}
+        assert await audited(node, f"POST /nodes/remove?id=7 HTTP/1.1\n{operate}") == [
+            {"event": "change refused", "outcome": "BAD_REQUEST", **removal}
+        ]
+        assert await audited(node, f"POST /compact HTTP/1.1\n{read}") == [
+            {
+                "event": "denied",
+                **compact,
+                "principal": "Token:read",
+                "reason": "this token or certificate may only read",
+            }
+        ]
+        failed = {"event": "authentication failed", "principal": "User:ANONYMOUS", "action": "GET /status"}
+        reason = "a valid bearer token or client certificate is needed"
+        assert await audited(node, f"GET /status HTTP/1.1\nAuthorization: Bearer {'x' * 20}") == [
+            {**failed, "reason": reason}
+        ]
+        assert await audited(node, f"GET /status HTTP/1.1\n{read}") == [], "reading is no change"
+        (odd,) = await audited(node, f"POST /\x1b[31m?\x00 HTTP/1.1\n{operate}")
+        assert (odd["action"], odd["resource"], odd["outcome"]) == ("POST /%1B%5B31m", "%00", "NOT_FOUND")
+        with capture_logs() as logs:
+            for _ in range(150):
+                await ask(node, "POST /compact HTTP/1.1")
+        assert len([each for each in logs if each["event"] == "authentication failed"]) < 150, "the rate is bounded"
+    async with running_node(tmp_path / "open") as node:
+        (event,) = await audited(node, "POST /compact HTTP/1.1")
+        assert event["principal"] == "User:ANONYMOUS"
+
+
 async def test_every_path_that_changes_something_is_a_post(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         known = (await ask(node, "GET / HTTP/1.1")).partition("known paths: ")[2].strip().split(", ")
