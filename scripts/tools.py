@@ -26,6 +26,10 @@ from spark.java import CACHED_JAVA, JavaNotFoundError, cache_folder, find_java_h
 CACHE = cache_folder()
 MINIO = "github.com/minio/minio@v0.0.0-20250907161309-07c3a429bfed"
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
+HYDRA = "github.com/ory/hydra/v2"
+HYDRA_VERSION = "v2.3.0"
+HYDRA_REPLACES = "github.com/gobuffalo/pop/v6=github.com/ory/pop/v6@v6.2.1-0.20241121111754-e5dfc0f3344b"
+"""Replacement in Hydra's own go.mod. Go ignores it when Hydra is a dependency."""
 KAFKA_VERSION = "4.3.1"
 LOG4J_VERSION = "2.25.3"
 KAFKA_JARS = (
@@ -112,6 +116,20 @@ def fetch_minio(work: Path) -> None:
         raise SkippedError("needs Go (tests of encrypted objects are left out)")
     run("go", "install", MINIO, environ={"GOBIN": str(work), "CGO_ENABLED": "0"})
     move_into_place(work / "minio", CACHE / "bin" / "minio")
+
+
+def fetch_hydra(work: Path) -> None:
+    """Build the identity provider from its Go module, without SQLite."""
+    if not on_path("go"):
+        raise SkippedError("needs Go (tests against a real identity provider are left out)")
+    environ = {"GOBIN": str(work), "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod"}
+    module = work / "module"
+    module.mkdir()
+    run("go", "-C", module, "mod", "init", "anabranch/tools", environ=environ)
+    run("go", "-C", module, "mod", "edit", f"-replace={HYDRA_REPLACES}", environ=environ)
+    run("go", "-C", module, "get", f"{HYDRA}@{HYDRA_VERSION}", environ=environ)
+    run("go", "-C", module, "install", HYDRA, environ=environ)
+    move_into_place(work / "hydra", CACHE / "bin" / "hydra")
 
 
 def fetch_with_maven(work: Path, coordinates: Sequence[MavenCoordinate], *, transitive: bool) -> Path:
@@ -285,6 +303,7 @@ TOOLS = (
         fetch_minio,
         for_tests=False,
     ),
+    Tool("hydra", "OAuth server (Ory Hydra)", lambda: existing(CACHE / "bin" / "hydra"), fetch_hydra),
     Tool("kcat", "kcat", lambda: on_path("kcat"), lambda _work: apt_install("kcat")),
     Tool("postgres", "PostgreSQL", present_postgres, fetch_postgres),
     Tool(

@@ -14,17 +14,22 @@ from typing import Any
 
 import confluent_kafka.admin
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaProducer
 from aiokafka.abc import AbstractTokenProvider as AioKafkaTokenProvider
 from aiokafka.errors import KafkaConnectionError
 from click.testing import CliRunner
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from broker.cli.user import PASSWORD_ENV, user
 from tests.broker.sasl.provider import AUDIENCE, ISSUER, claims, key_set, rsa_key, sign
 from tests.interop.test_java import CONFIGS, CONSUMER, PRODUCER, TIMEOUT_S, TOPICS, command
-from tests.interop.test_tls import value_of
+from tests.interop.values import (
+    read_with_confluent,
+    send_and_read_with_aiokafka,
+    send_and_read_with_kafka_python,
+    send_with_confluent,
+)
 from tests.support.certificates import Authority
 from tests.support.node import NodeProcess
 from tests.support.secrets import MARK, assert_unmarked, node_output
@@ -33,7 +38,7 @@ from tests.support.waiting import wait_until
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
-    from kafka import KafkaConsumer, KafkaProducer  # it reads its own schemas so
+    from kafka import KafkaProducer  # it reads its own schemas so
     from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokenProvider
 
 pytestmark = [
@@ -227,23 +232,8 @@ def test_a_password_changes_mechanism_by_mechanism(node: SaslNode) -> None:
 def test_librdkafka(node: SaslNode, protocol: str, mechanism: str) -> None:
     topic = f"confluent-{protocol}-{mechanism}"
     settings = node.confluent(protocol, mechanism)
-    failures: list[KafkaError] = []
-    producer = Producer(settings)
-    for value in RECORDS:
-        producer.produce(topic, value, on_delivery=lambda error, _: failures.append(error) if error else None)
-    assert producer.flush(30) == 0
-    assert not failures
-    consumer = Consumer({**settings, "group.id": topic, "auto.offset.reset": "earliest"})
-    consumer.subscribe([topic])
-    found: list[str] = []
-    try:
-        while len(found) < len(RECORDS):
-            messages = consumer.consume(100, timeout=30)
-            assert messages, f"{len(found)} of {len(RECORDS)} records"
-            found += [value_of(message) for message in messages]
-    finally:
-        consumer.close()
-    assert sorted(found) == sorted(RECORDS)
+    send_with_confluent(settings, topic, RECORDS)
+    assert sorted(read_with_confluent(settings, topic, len(RECORDS))) == sorted(RECORDS)
 
 
 def test_librdkafka_manages_users(node: SaslNode) -> None:
@@ -276,15 +266,7 @@ async def test_aiokafka(node: SaslNode, protocol: str, mechanism: str) -> None:
     settings = of_python(node, protocol, mechanism)
     if protocol == "SASL_SSL":
         settings["ssl_context"] = node.authority.client_context()
-    async with AIOKafkaProducer(**settings) as producer:
-        for sent in [await producer.send(topic, value.encode()) for value in RECORDS]:
-            await sent
-    found: list[str] = []
-    async with AIOKafkaConsumer(topic, group_id=topic, auto_offset_reset="earliest", **settings) as consumer:
-        async with asyncio.timeout(30):
-            while len(found) < len(RECORDS):
-                found.append((await consumer.getone()).value.decode())
-    assert found == RECORDS
+    assert await send_and_read_with_aiokafka(settings, topic, RECORDS) == RECORDS
 
 
 @combinations
@@ -293,20 +275,7 @@ def test_kafka_python(node: SaslNode, protocol: str, mechanism: str) -> None:
     settings = of_python(node, protocol, mechanism)
     if protocol == "SASL_SSL":
         settings["ssl_cafile"] = str(node.authority.file)
-    producer = KafkaProducer(**settings)
-    for sent in [producer.send(topic, value.encode()) for value in RECORDS]:
-        sent.get(30)
-    producer.close()
-    consumer = KafkaConsumer(
-        topic, group_id=topic, auto_offset_reset="earliest", consumer_timeout_ms=30_000, **settings
-    )
-    found = []
-    for message in consumer:
-        found.append(message.value.decode())
-        if len(found) == len(RECORDS):
-            break
-    consumer.close()
-    assert found == RECORDS
+    assert send_and_read_with_kafka_python(settings, topic, RECORDS) == RECORDS
 
 
 def token_of_alice(**changed: Any) -> str:

@@ -1,29 +1,30 @@
 """Real clients over TLS, with certificates of their own, and certificates that change while they work."""
 
-import asyncio
 import logging
 import subprocess
 import threading
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaConnectionError
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.interop.test_java import CONFIGS, CONSUMER, PRODUCER, TIMEOUT_S, TOPICS, command
+from tests.interop.values import (
+    read_with_confluent,
+    send_and_read_with_aiokafka,
+    send_and_read_with_kafka_python,
+    send_with_confluent,
+    value_of,
+)
 from tests.support.certificates import Authority, Issued
 from tests.support.node import NodeProcess
 from tests.support.tools import kcat
 from tests.support.waiting import wait_until
-
-with warnings.catch_warnings():
-    warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
-    from kafka import KafkaConsumer, KafkaProducer  # it reads its own schemas so
 
 pytestmark = [
     pytest.mark.interop,
@@ -102,33 +103,12 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsNode]:
 
 
 def produce(node: TlsNode, topic: str) -> None:
-    failures: list[KafkaError] = []
-    producer = Producer(node.confluent())
-    for value in RECORDS:
-        producer.produce(topic, value, on_delivery=lambda error, _: failures.append(error) if error else None)
-    assert producer.flush(30) == 0
-    assert not failures
+    send_with_confluent(node.confluent(), topic, RECORDS)
 
 
 def consume(node: TlsNode, topic: str) -> list[str]:
     """Read a topic with a group, so that its coordinator is found over TLS, too."""
-    consumer = Consumer({**node.confluent(), "group.id": f"{topic}-read", "auto.offset.reset": "earliest"})
-    consumer.subscribe([topic])
-    found: list[str] = []
-    try:
-        while len(found) < len(RECORDS):
-            messages = consumer.consume(100, timeout=30)
-            assert messages, f"{len(found)} of {len(RECORDS)} records"
-            found += [value_of(message) for message in messages]
-    finally:
-        consumer.close()
-    return found
-
-
-def value_of(message: Message) -> str:
-    value = message.value()
-    assert isinstance(value, bytes)
-    return value.decode()
+    return read_with_confluent(node.confluent(), topic, len(RECORDS))
 
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
@@ -173,15 +153,7 @@ async def test_aiokafka(node: TlsNode) -> None:
         "security_protocol": "SSL",
         "ssl_context": node.authority.client_context(node.client),
     }
-    async with AIOKafkaProducer(**settings) as producer:
-        for sent in [await producer.send("aiokafka", value.encode()) for value in RECORDS]:
-            await sent
-    found: list[str] = []
-    async with AIOKafkaConsumer("aiokafka", group_id="aiokafka", auto_offset_reset="earliest", **settings) as consumer:
-        async with asyncio.timeout(30):
-            while len(found) < len(RECORDS):
-                found.append((await consumer.getone()).value.decode())
-    assert found == RECORDS
+    assert await send_and_read_with_aiokafka(settings, "aiokafka", RECORDS) == RECORDS
 
 
 def test_kafka_python(node: TlsNode) -> None:
@@ -192,24 +164,7 @@ def test_kafka_python(node: TlsNode) -> None:
         "ssl_certfile": str(node.client.certificate),
         "ssl_keyfile": str(node.client.key),
     }
-    producer = KafkaProducer(**settings)
-    for sent in [producer.send("kafka-python", value.encode()) for value in RECORDS]:
-        sent.get(30)
-    producer.close()
-    consumer = KafkaConsumer(
-        "kafka-python",
-        group_id="kafka-python",
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=30_000,
-        **settings,
-    )
-    found = []
-    for message in consumer:
-        found.append(message.value.decode())
-        if len(found) == len(RECORDS):
-            break
-    consumer.close()
-    assert found == RECORDS
+    assert send_and_read_with_kafka_python(settings, "kafka-python", RECORDS) == RECORDS
 
 
 def test_kcat(node: TlsNode) -> None:

@@ -37,6 +37,12 @@ def minio() -> Path:
     )
 
 
+def hydra() -> Path:
+    """The identity provider's program."""
+    program = cache_folder() / "bin" / "hydra"
+    return program if program.is_file() else missing("the identity provider Ory Hydra")
+
+
 def kcat() -> Path:
     """The kcat program."""
     program = shutil.which("kcat")
