@@ -87,6 +87,8 @@ class TlsAcceptor:
         self._loop = asyncio.get_running_loop()
         self._turn = asyncio.Lock()
         """Held by the handshake that begins in this round of the loop."""
+        self._accepted: dict[socket.socket, str] = {}
+        """Connections whose tasks have not begun, and the addresses of their clients."""
         self._handshakes: set[asyncio.Task[Any]] = set()
         self._retry: asyncio.TimerHandle | None = None
         bound.setblocking(False)
@@ -101,6 +103,10 @@ class TlsAcceptor:
         self._bound.close()
         for handshake in list(self._handshakes):
             handshake.cancel()
+        for accepted, host in self._accepted.items():
+            accepted.close()
+            self._server.end_handshake(host)
+        self._accepted.clear()
 
     def _accept(self) -> None:
         try:
@@ -117,11 +123,14 @@ class TlsAcceptor:
             accepted.close()
             return
         accepted.setblocking(False)
+        self._accepted[accepted] = host
         delay_s = self._server.hold_off_s(host)
         self._spawn(self._hold_off(accepted, host, delay_s) if delay_s else self._serve(accepted, host, port))
 
     async def _hold_off(self, accepted: socket.socket, host: str, seconds: float) -> None:
         """Close after that time, without a handshake: the client's address creates too many connections."""
+        if self._accepted.pop(accepted, None) is None:
+            return
         task = asyncio.current_task()
         assert task is not None, "it runs as a task"
         self._handshakes.add(task)
@@ -134,6 +143,8 @@ class TlsAcceptor:
 
     async def _serve(self, accepted: socket.socket, host: str, port: int) -> None:
         """Complete a handshake. The connection continues by itself."""
+        if self._accepted.pop(accepted, None) is None:
+            return
         task = asyncio.current_task()
         assert task is not None, "it runs as a task"
         self._handshakes.add(task)

@@ -43,6 +43,12 @@ def hydra() -> Path:
     return program if program.is_file() else missing("the identity provider Ory Hydra")
 
 
+def openssl() -> Path:
+    """The program of OpenSSL."""
+    program = shutil.which("openssl")
+    return Path(program) if program else missing("openssl")
+
+
 def kcat() -> Path:
     """The kcat program."""
     program = shutil.which("kcat")

@@ -71,6 +71,25 @@ def test_an_invalid_rule_is_named(rules: str, expected: str) -> None:
     assert expected in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    "pattern", ["^CN=(a+)+$", "^CN=(a|aa)+,O=x$", "^CN=(.*)(.*)(.*)(.*)(.*)x$", "^CN=(?:a?){500}a{500}$"]
+)
+def test_no_name_makes_a_rule_backtrack(pattern: str) -> None:
+    """An engine that backtracks would take longer for this name than the test may take."""
+    with pytest.raises(NoMatchingRule):
+        PrincipalRules(f"RULE:{pattern}/$1/").map(f"CN={'a' * 10_000}!")
+
+
+def test_a_name_cannot_add_to_a_replacement_or_go_around_a_pattern() -> None:
+    rules = PrincipalRules("RULE:^CN=([^,]*),O=Org$/$1/")
+    assert rules.map(r"CN=$1\\$0/L,O=Org") == r"$1\\$0/L"
+    for name in (r"CN=a,O=Org,O=Other", "CN=a,O=Org\n", "O=x,CN=admin,O=Org", "x\nCN=admin,O=Org"):
+        with pytest.raises(NoMatchingRule):
+            rules.map(name)
+    with pytest.raises(NoMatchingRule):  # its comma is escaped
+        rules.principal(name_of((NameOID.ORGANIZATION_NAME, "Other"), (CN, "admin,O=Org")))
+
+
 def name_of(*attributes: tuple[x509.ObjectIdentifier, str], kind: _ASN1Type | None = None) -> x509.Name:
     return x509.Name([x509.NameAttribute(oid, value, kind) for oid, value in attributes])
 

@@ -21,6 +21,7 @@ from protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from protocol.messages.sasl_handshake import SaslHandshakeRequest
 from tests.broker.sasl.clients import (
     LISTENERS,
+    PASSWORD,
     add_user,
     handshake,
     log_in,
@@ -292,6 +293,52 @@ async def test_sasl_over_tls_names_the_client_and_asks_for_no_certificate(tmp_pa
         with pytest.raises((OSError, IncompleteReadError)):
             async with client_of(node, "SSL", context=authority.client_context()) as client:
                 await client.call(ASK, 9)
+
+
+async def test_tls_where_sasl_without_it_is_expected_is_refused_and_the_reverse(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    files = {"listeners": f"{LISTENERS},SASL_SSL://127.0.0.1:0", "ssl_certificate_file": authority.issue("node").both}
+    async with sasl_node(tmp_path, **files) as node, client_of(node) as other:
+        await log_in(other)
+        with capture_logs() as logs:
+            with pytest.raises((OSError, IncompleteReadError)):
+                async with client_of(node, context=authority.client_context()) as client:
+                    await client.call(ASK, 9)
+            async with client_of(node, "SASL_SSL") as client:
+                client.send(SaslHandshakeRequest(mechanism="PLAIN"))
+                assert await client.closed()
+        assert [line["reason"] for line in logs if "reason" in line] == [
+            "a TLS handshake, but this port expects Kafka's protocol without TLS",
+            "a client that does not use TLS, but this listener expects TLS",
+        ]
+        await assert_served(node, other)
+
+
+async def test_a_recorded_authentication_cannot_be_replayed(node: Node) -> None:
+    """All messages of a client that was authenticated, again on a new connection."""
+    scram = ScramClient("alice", PASSWORD)
+    async with client_of(node) as client, client_of(node) as thief:
+        await handshake(client)
+        final = scram.final((await token(client, scram.first())).auth_bytes)
+        assert (await token(client, final)).error_code == ErrorCode.NONE
+        await handshake(thief)
+        assert (await token(thief, scram.first())).error_code == ErrorCode.NONE
+        assert (await token(thief, final)).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert await thief.closed()
+        await assert_served(node, client)
+
+
+async def test_the_second_message_first_and_the_first_one_twice_are_refused(node: Node) -> None:
+    for before in ((), (True,)):
+        scram = ScramClient("alice", PASSWORD)
+        recorded = scram.final(b"r=clientnonceX,s=AAAA,i=4096")
+        async with client_of(node) as client:
+            await handshake(client)
+            for _ in before:
+                assert (await token(client, scram.first())).error_code == ErrorCode.NONE
+            answer = await token(client, scram.first() if before else recorded)
+            assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+            assert await client.closed()
 
 
 async def test_requests_of_an_authentication_may_be_sent_ahead(node: Node) -> None:

@@ -1,7 +1,10 @@
 """SCRAM: the exchange of RFC 7677, and clients that do not keep to it."""
 
 import base64
+import hashlib
+import hmac
 import os
+from typing import Any
 
 import pytest
 
@@ -112,6 +115,30 @@ def test_an_unknown_user_has_the_same_salt_each_time_and_costs_as_much_as_a_know
         answers.add(of.answer(ScramClient(user, "x").first()))
     assert len(answers) == 2
     assert users.asked == ["mallory", "mallory", "alice"]
+
+
+def test_an_unknown_user_costs_the_same_hashes_as_a_wrong_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def counted(name: str, function: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            done.append(name)
+            return function(*arguments)
+
+        return call
+
+    for name in ("digest", "compare_digest"):
+        monkeypatch.setattr(hmac, name, counted(name, getattr(hmac, name)))
+    monkeypatch.setattr(hashlib, "new", counted("hash", hashlib.new))
+    work = {}
+    for user in ("alice", "mallory"):
+        of, client = exchange(), ScramClient(user, "wrong")
+        final = client.final(of.answer(client.first()))
+        done.clear()
+        refused(of, final)
+        work[user] = list(done)
+    assert work["alice"] == work["mallory"]
+    assert "hash" in work["alice"]
 
 
 @pytest.mark.parametrize(
