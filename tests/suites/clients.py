@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 PACKAGE = "no_package_marker.py"
+USER, PASSWORD = "alice", "the-password-of-alice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class Suite:
     paths: Sequence[str]
     """The integration tests."""
     environ: Mapping[str, str]
-    """Variables with the broker's address; `{bootstrap}` is `host:port`, `{home}` the folder of the suite."""
+    """Variables with the broker's address; `{bootstrap}` is `host:port`, `{home}` the folder of the suite. With
+    `is_secure` there are `{listeners}` and `{authority}`, too."""
     repository: str | None = None
     """URL of the source, if it is not in the package registry."""
     tag: str | None = None
@@ -35,6 +37,8 @@ class Suite:
     node_settings: Mapping[str, object] = field(default_factory=dict)
     kafka_properties: Mapping[str, str] = field(default_factory=dict)
     """Configuration of the suite's own broker: `node_settings` for a node, `kafka_properties` for Apache Kafka."""
+    is_secure: bool = False
+    """The node has listeners with SASL and TLS, and the user USER. Only one node is possible, and no Apache Kafka."""
 
 
 SUITES = (
@@ -49,6 +53,28 @@ SUITES = (
         deselected=("test/integration/test_ssl_integration.py", "test/integration/test_sasl_integration.py"),
         node_settings={"node_id": 0, "topic_num_partitions": 4, "group_session_timeout_min_ms": 1000},
         kafka_properties={"node.id": "0", "num.partitions": "4", "group.min.session.timeout.ms": "1000"},
+    ),
+    Suite(
+        name="kafka-python-secure",
+        requirement="kafka-python==3.0.12",
+        needs=("py", "pytest-mock", "pytest-timeout", "cramjam", "lz4", "crc32c"),
+        folders=("test",),
+        paths=("test/integration/test_ssl_integration.py", "test/integration/test_sasl_integration.py"),
+        environ={
+            "SUITE_LISTENERS": "{listeners}",
+            "SUITE_AUTHORITY": "{authority}",
+            "SUITE_USER": USER,
+            "SUITE_PASSWORD": PASSWORD,
+            "KAFKA_VERSION": "4.3",
+            "KAFKA_ROOT": "{home}",
+        },
+        overlay={
+            "test/__init__.py": PACKAGE,
+            "test/service.py": "kafka_python_service.py",
+            "test/conftest.py": "kafka_python_secure_conftest.py",
+        },
+        node_settings={"node_id": 0, "topic_num_partitions": 4},
+        is_secure=True,
     ),
     Suite(
         name="aiokafka",

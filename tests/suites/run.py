@@ -23,16 +23,22 @@ import venv
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import confluent_kafka.admin
 
 from benchmarks.lab.processes import ApacheKafka
+from broker.sasl.plain import SALT_BYTES, hash_password
 from spark.java import cache_folder
 from tests.differential.kafka_cluster import kafka_cluster
-from tests.suites.clients import SUITES, Suite
+from tests.suites.clients import PASSWORD, SUITES, USER, Suite
+from tests.support.certificates import Authority
 from tests.support.node import NodeProcess
 from tests.support.node_processes import node_processes
 from tests.support.postgres import postgres_server
 
 HERE = Path(__file__).parent
+USERS: Any = confluent_kafka.admin  # its types for users are not exported
 BUILD_TOOLS = ("setuptools>=80", "wheel", "Cython", "packaging", "pytest<9")
 TEST_TIMEOUT_S = 120
 QUICK_JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -42,7 +48,8 @@ OUTCOME = re.compile(r"^(FAILED|ERROR) (\S+)")
 
 def home_of(suite: Suite) -> Path:
     """Folder of a suite in the cache, for this version of the client."""
-    return cache_folder() / "suites" / re.sub(r"[^\w.-]", "-", f"{suite.name}-{suite.requirement.split('==')[1]}")
+    client, version = re.sub(r"\[.*\]", "", suite.requirement).split("==")
+    return cache_folder() / "suites" / f"{client}-{version}"
 
 
 def prepare(suite: Suite) -> Path:
@@ -97,8 +104,44 @@ def lay_out(suite: Suite, home: Path) -> None:
 
 
 @contextmanager
-def broker(suite: Suite, kind: str, nodes: int) -> Iterator[str]:
-    """Run the broker under test; yields `host:port`."""
+def broker(suite: Suite, kind: str, nodes: int) -> Iterator[dict[str, str]]:
+    """Run the broker under test; yields what a suite may be told of it, by names."""
+    if suite.is_secure:
+        with tempfile.TemporaryDirectory(prefix="anabranch-suite-") as folder, secure_node(suite, Path(folder)) as told:
+            yield told
+    else:
+        with plain_broker(suite, kind, nodes) as bootstrap:
+            yield {"bootstrap": bootstrap}
+
+
+@contextmanager
+def secure_node(suite: Suite, folder: Path) -> Iterator[dict[str, str]]:
+    """Run a node with SASL and TLS; yields its listeners, and the folder of the authority of its certificate."""
+    authority = Authority(folder / "ca")
+    shutil.copyfile(authority.file, authority.folder / "ca-cert")
+    users = folder / "users"
+    users.write_text(f"{USER}:{hash_password(PASSWORD, os.urandom(SALT_BYTES)).to_text()}\n")
+    with NodeProcess(
+        folder,
+        wal_capacity_bytes=64 << 20,
+        listeners="PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0,SASL_SSL://127.0.0.1:0",
+        sasl_enabled_mechanisms="SCRAM-SHA-512,SCRAM-SHA-256,PLAIN",
+        sasl_plain_users_file=users,
+        ssl_certificate_file=authority.issue("localhost").both,
+        **suite.node_settings,
+    ) as node:
+        admin = USERS.AdminClient({"bootstrap.servers": node.bootstrap, "log_level": 0})
+        for mechanism in (USERS.ScramMechanism.SCRAM_SHA_256, USERS.ScramMechanism.SCRAM_SHA_512):
+            info = USERS.ScramCredentialInfo(mechanism, 4096)
+            change = USERS.UserScramCredentialUpsertion(USER, info, PASSWORD.encode())
+            admin.alter_user_scram_credentials([change])[USER].result(TEST_TIMEOUT_S)
+        listeners: str = node.events("serving")[-1]["listeners"]
+        yield {"bootstrap": node.bootstrap, "listeners": listeners, "authority": str(authority.folder)}
+
+
+@contextmanager
+def plain_broker(suite: Suite, kind: str, nodes: int) -> Iterator[str]:
+    """Run a node, a cluster, or Apache Kafka; yields `host:port`."""
     with tempfile.TemporaryDirectory(prefix="anabranch-suite-") as folder:
         if nodes > 1:
             with cluster(suite, kind, Path(folder), nodes) as bootstrap:
@@ -132,9 +175,9 @@ def cluster(suite: Suite, kind: str, folder: Path, nodes: int) -> Iterator[str]:
 def run(suite: Suite, python: Path, kind: str, nodes: int, told: Mapping[str, str]) -> tuple[set[str], str]:
     """Run a suite, with `told` in its environment; returns the tests that failed, and pytest's last line."""
     work = home_of(suite) / "work"
-    log = home_of(suite) / f"{kind}{'' if nodes == 1 else '-cluster'}.log"
-    with broker(suite, kind, nodes) as bootstrap:
-        environ = {name: value.format(bootstrap=bootstrap, home=work) for name, value in suite.environ.items()}
+    log = home_of(suite) / f"{'secure-' * suite.is_secure}{kind}{'' if nodes == 1 else '-cluster'}.log"
+    with broker(suite, kind, nodes) as told_of_it:
+        environ = {name: value.format(**told_of_it, home=work) for name, value in suite.environ.items()}
         left_out = [argument for path in suite.deselected for argument in ("--ignore", path)]
         options = [
             "-q",
@@ -199,6 +242,9 @@ def main(arguments: Sequence[str]) -> int:
     wrong = False
     for suite in SUITES:
         if wanted.suites and suite.name not in wanted.suites:
+            continue
+        if suite.is_secure and (wanted.against != "node" or wanted.nodes > 1):
+            sys.stdout.write(f"{suite.name}: left out, since it runs against a single node only\n")
             continue
         failed, summary = run(suite, prepare(suite), wanted.against, wanted.nodes, dict(wanted.set))
         known = expected(suite, wanted.nodes)

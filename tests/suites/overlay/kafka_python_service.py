@@ -14,6 +14,9 @@ class ExternalService:
     def close(self) -> None:
         """Do nothing: the service stays open."""
 
+    def dump_logs(self) -> None:
+        """Do nothing: the runner keeps the output."""
+
 
 class SpawnedService:
     """A broker that the suite would start: never used, as KAFKA_URI names a running one."""
