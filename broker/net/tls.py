@@ -47,7 +47,8 @@ class TlsFiles:
 
     context: ssl.SSLContext
     anonymous_context: ssl.SSLContext
-    """The same without certificates of clients: for listeners that authenticate them with SASL."""
+    """The same without certificates of clients, for listeners that authenticate them with SASL: `context` itself if it
+    asks for none."""
     subject: str
     """Name of the certificate, in the notation of RFC 4514."""
     client_context: ssl.SSLContext | None
@@ -165,7 +166,8 @@ def _load(area: SslSettings, now_ms: int) -> TlsFiles:
     _check_dates(f"{area.prefix}certificate_file", area.certificate_file, chain, now_ms)
     _check_key(area, key_file, password, chain[0])
     context = _context(area, area.certificate_file, key_file, password)
-    anonymous_context = _context(area, area.certificate_file, key_file, password)
+    asks = area.client_auth != "none"
+    anonymous_context = _context(area, area.certificate_file, key_file, password) if asks else context
     context.verify_mode = _CLIENT_AUTH[area.client_auth]
     if area.ca_file is not None:
         _certificates(f"{area.prefix}ca_file", area.ca_file)

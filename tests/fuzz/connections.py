@@ -8,11 +8,11 @@ from a stranger or from another node.
 
 import asyncio
 import tempfile
-from collections.abc import MutableMapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import structlog
 
@@ -204,29 +204,26 @@ class Rig:
         assert answer.error_code == ErrorCode.NONE
 
 
-class Rigs:
+AnyRig = TypeVar("AnyRig", bound=Rig)
+
+
+class Rigs(Generic[AnyRig]):
     """The current rig: a new one after a number of inputs, and after a failure."""
 
-    def __init__(self) -> None:
-        self._rig: Rig | None = None
+    def __init__(self, make: Callable[[], AnyRig]) -> None:
+        self._make = make
+        self._rig: AnyRig | None = None
 
-    def check(self, data: bytes) -> None:
+    @contextmanager
+    def turn(self) -> Iterator[AnyRig]:
+        """The rig for the next input."""
         rig = self._rig
         if rig is None or rig.inputs >= INPUTS_MAX:
             self.close()
-            rig = self._rig = Rig()
+            rig = self._rig = self._make()
         rig.inputs += 1
-        if rig.inputs == COLD_INPUTS:
-            rig.run(rig.find_coordinators())
-        choices = Choices(data)
-        first = choices.number(1)
-        size, sender = (1 << 16, 1000, 50, 7)[first % 4], first // 64
-        rest = choices.rest()
-        for placeholder, topic_id in zip(TOPIC_IDS, rig.ids, strict=False):
-            rest = rest.replace(placeholder, topic_id)
-        size = max(size, len(rest) // PIECES_MAX)
         try:
-            rig.run(rig.feed([rest[at : at + size] for at in range(0, len(rest), size)], sender))
+            yield rig
         except BaseException:
             with suppress(Exception):  # it may have failed for good
                 self.close()
@@ -236,6 +233,20 @@ class Rigs:
         rig, self._rig = self._rig, None
         if rig is not None:
             rig.close()
+
+
+def check(data: bytes) -> None:
+    with RIGS.turn() as rig:
+        if rig.inputs == COLD_INPUTS:
+            rig.run(rig.find_coordinators())
+        choices = Choices(data)
+        first = choices.number(1)
+        size, sender = (1 << 16, 1000, 50, 7)[first % 4], first // 64
+        rest = choices.rest()
+        for placeholder, topic_id in zip(TOPIC_IDS, rig.ids, strict=False):
+            rest = rest.replace(placeholder, topic_id)
+        size = max(size, len(rest) // PIECES_MAX)
+        rig.run(rig.feed([rest[at : at + size] for at in range(0, len(rest), size)], sender))
 
 
 def fresh(random: Random) -> bytes:
@@ -252,5 +263,5 @@ def seeds() -> list[bytes]:
 
 
 WORDS: Final = (b"\0\0\0\x0c", b"\xff\xff\xff\xff", b"GET / HTTP/1.1\r\n\r\n", bytes.fromhex("1603010200010001fc0303"))
-RIGS: Final = Rigs()
-TARGET = Target(RIGS.check, seeds, quick_inputs=400, fresh=fresh, words=WORDS, close=RIGS.close)
+RIGS: Final = Rigs(Rig)
+TARGET = Target(check, seeds, quick_inputs=400, fresh=fresh, words=WORDS, close=RIGS.close)

@@ -32,12 +32,10 @@ from s3stream.catalog.values import DEFAULT_LISTENER
 from tests.broker.sasl.clients import PASSWORD, add_user
 from tests.broker.sasl.provider import AUDIENCE, ISSUER, claims, key_set, message, rsa_key, sign
 from tests.broker.sasl.scram_client import ScramClient
-from tests.fuzz.connections import Rig
+from tests.fuzz.connections import Rig, Rigs
 from tests.fuzz.target import Choices, Target, edited, random_script
 from tests.support.raw_client import RawClient, decode_response, request_frame
 
-INPUTS_MAX: Final = 400
-"""Inputs that one node gets."""
 STEPS_MAX: Final = 12
 ANSWER_S: Final = 0.3
 """Virtual time in which an answer arrives: longer than that to a failure is delayed."""
@@ -196,29 +194,9 @@ def same_bearer(token: bytes, whole: bytes) -> bool:
         return False
 
 
-class Rigs:
-    """The current rig: a new one after a number of inputs, and after a failure."""
-
-    def __init__(self) -> None:
-        self._rig: SaslRig | None = None
-
-    def check(self, data: bytes) -> None:
-        rig = self._rig
-        if rig is None or rig.inputs >= INPUTS_MAX:
-            self.close()
-            rig = self._rig = SaslRig()
-        rig.inputs += 1
-        try:
-            rig.run(rig.follow(Choices(data)))
-        except BaseException:
-            with suppress(Exception):  # it may have failed for good
-                self.close()
-            raise
-
-    def close(self) -> None:
-        rig, self._rig = self._rig, None
-        if rig is not None:
-            rig.close()
+def check(data: bytes) -> None:
+    with RIGS.turn() as rig:
+        rig.run(rig.follow(Choices(data)))
 
 
 def step(kind: int, script: bytes = b"") -> bytes:
@@ -260,5 +238,5 @@ def seeds() -> list[bytes]:
     return [*whole, *(fresh(random) for _ in range(60))]
 
 
-RIGS: Final = Rigs()
-TARGET = Target(RIGS.check, seeds, quick_inputs=300, fresh=fresh, words=(b"n,,", b"p=", b"\0alice\0"), close=RIGS.close)
+RIGS: Final = Rigs(SaslRig)
+TARGET = Target(check, seeds, quick_inputs=300, fresh=fresh, words=(b"n,,", b"p=", b"\0alice\0"), close=RIGS.close)
