@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
-from s3stream.catalog import acls, changes, configs, departure, detach, nodes, objects, orders, rows, topics
+from s3stream.catalog import acls, changes, configs, departure, detach, nodes, objects, orders, rows, tokens, topics
 from s3stream.catalog import manifest_rows as state_rows
 from s3stream.catalog import takeover as takeovers
 from s3stream.catalog import transfer as transfers
@@ -44,6 +44,7 @@ from s3stream.catalog.values import (
     Pulse,
     StreamTransfer,
     Takeover,
+    TokenRow,
     TopicInfo,
     UploadCommit,
     WalInfo,
@@ -622,7 +623,7 @@ class Catalog:
         """Return (count, bytes) by kind and state, as in `"SSO committed"`."""
         return await self._database.read(objects.count_objects)
 
-    # configs, access control lists and producer ids
+    # configs, access control lists, delegation tokens and producer ids
 
     async def alter_config(
         self, kind: str, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]
@@ -646,6 +647,27 @@ class Catalog:
         """Return all access control lists. `settled` as in `list_topics_and_detached`."""
         read = self._database.read_settled if settled else self._database.read
         return await read(acls.list_acls)
+
+    async def create_token(self, token: TokenRow) -> None:
+        """Add a delegation token."""
+        await self._change_as_node(lambda c: tokens.create_token(c, token))
+
+    async def expire_token(self, token_id: str, expires_ms: int) -> bool:
+        """Change the time at which a delegation token expires; returns False if there is no such token."""
+        return await self._change_as_node(lambda c: tokens.expire_token(c, token_id, expires_ms))
+
+    async def remove_token(self, token_id: str) -> None:
+        """Remove a delegation token."""
+        await self._change_as_node(lambda c: tokens.remove_token(c, token_id))
+
+    async def remove_expired_tokens(self, before_ms: int) -> None:
+        """Remove the delegation tokens that have expired before that time."""
+        await self._change_as_node(lambda c: tokens.remove_expired_tokens(c, before_ms))
+
+    async def list_tokens(self, *, settled: bool = False) -> Sequence[TokenRow]:
+        """Return all delegation tokens, by id. `settled` as in `list_topics_and_detached`."""
+        read = self._database.read_settled if settled else self._database.read
+        return await read(tokens.list_tokens)
 
     async def next_producer_ids(self, count: int) -> int:
         """Reserve `count` producer ids; returns the first."""

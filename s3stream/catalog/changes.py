@@ -26,6 +26,7 @@ def read_changes(connection: Connection, seen: int) -> CatalogChanges | None:
         detached_ids=frozenset(connection.execute(select(detached_topics.c.topic_id)).scalars()) if removed else (),
         configs_changed=last[ChangeKind.CONFIG] > seen,
         acls_changed=last[ChangeKind.ACL] > seen,
+        tokens_changed=last[ChangeKind.TOKEN] > seen,
     )
 
 

@@ -23,6 +23,7 @@ from s3stream.catalog.schema import (
     streams,
     topics,
 )
+from s3stream.catalog.tokens import list_tokens
 from s3stream.catalog.topics import parse_configs
 from s3stream.model import ObjectState
 
@@ -47,6 +48,7 @@ def read_state(connection: Connection) -> tuple[int, CatalogState]:
         detached=list_detached(connection),
         configs=list_configs(connection),
         acls=list_acls(connection),
+        tokens=list_tokens(connection),
         streams=_list_streams(connection),
         borrowed=_list_borrowed(connection),
         committed=_list_committed(connection),

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from s3stream.catalog.values import AclRow, DetachedTopic, WalInfo
+from s3stream.catalog.values import AclRow, DetachedTopic, TokenRow, WalInfo
 
 
 class TopicState(NamedTuple):
@@ -55,6 +55,7 @@ class CatalogState:
     detached: Sequence[DetachedTopic] = ()
     configs: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
     acls: Sequence[AclRow] = ()
+    tokens: Sequence[TokenRow] = ()
     streams: Sequence[StreamState] = ()
     """By id."""
     borrowed: Sequence[BorrowedRange] = ()

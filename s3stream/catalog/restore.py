@@ -28,8 +28,9 @@ from s3stream.catalog.schema import (
     topics,
     wals,
 )
+from s3stream.catalog.tokens import insert_tokens
 from s3stream.catalog.topics import NO_TIMESTAMP, NOBODY
-from s3stream.catalog.values import AclRow, DetachedTopic, WalInfo
+from s3stream.catalog.values import AclRow, DetachedTopic, TokenRow, WalInfo
 from s3stream.errors import CatalogError
 from s3stream.model import ObjectInfo, StreamRange
 
@@ -85,6 +86,7 @@ class CatalogContents:
     detached: Sequence[DetachedTopic]
     configs: Mapping[tuple[str, str], Mapping[str, str]]
     acls: Sequence[AclRow]
+    tokens: Sequence[TokenRow]
     streams: Sequence[RestoredStream]
     objects: Sequence[ObjectInfo]
 
@@ -126,6 +128,7 @@ def restore(connection: Connection, wanted: CatalogContents) -> None:
         ({"kind": kind, "name": name, "entries": _dump(entries)} for (kind, name), entries in wanted.configs.items()),
     )
     insert_acls(connection, wanted.acls)
+    insert_tokens(connection, wanted.tokens)
 
 
 def _insert(connection: Connection, table: Table, rows: Iterator[Mapping[str, Any]]) -> None:

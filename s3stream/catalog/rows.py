@@ -24,6 +24,8 @@ class ChangeKind(StrEnum):
     """Configs of other things than topics."""
     ACL = "last_acl"
     """Access control lists."""
+    TOKEN = "last_token"  # noqa: S105 - the name of a counter
+    """Delegation tokens."""
 
 
 CHANGE: Final = "change"

@@ -176,6 +176,18 @@ acls = Table(
     Column("permission", Integer),
 )
 
+delegation_tokens = Table(
+    "delegation_tokens",
+    METADATA,
+    Column("token_id", Text, primary_key=True),
+    Column("owner", Text),  # principals in Kafka's notation
+    Column("requester", Text),
+    Column("renewers", Text),  # a JSON array of principals
+    Column("issued_ms", BigInteger),
+    Column("expires_ms", BigInteger),
+    Column("max_ms", BigInteger),  # it expires at this time at the latest, however often it is renewed
+)
+
 detached_topics = Table(
     "detached_topics",
     METADATA,
@@ -348,7 +360,10 @@ MIGRATIONS: Final[Sequence[tuple[int, Sequence[str]]]] = (
                 acl_id TEXT PRIMARY KEY, resource_type INTEGER NOT NULL, resource_name TEXT NOT NULL,
                 pattern_type INTEGER NOT NULL, principal TEXT NOT NULL, host TEXT NOT NULL, operation INTEGER NOT NULL,
                 permission INTEGER NOT NULL)""",
-            "INSERT INTO counters (name, next) VALUES ('last_acl', 0)",
+            """CREATE TABLE delegation_tokens (
+                token_id TEXT PRIMARY KEY, owner TEXT NOT NULL, requester TEXT NOT NULL, renewers TEXT NOT NULL,
+                issued_ms BIGINT NOT NULL, expires_ms BIGINT NOT NULL, max_ms BIGINT NOT NULL)""",
+            "INSERT INTO counters (name, next) VALUES ('last_acl', 0), ('last_token', 0)",
         ),
     ),
 )

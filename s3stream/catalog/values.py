@@ -236,9 +236,25 @@ class AclRow(NamedTuple):
     permission: int
 
 
+class TokenRow(NamedTuple):
+    """A delegation token, without anything that a client could authenticate itself with."""
+
+    token_id: str
+    owner: str
+    """Principal that it is for, in Kafka's notation."""
+    requester: str
+    """Principal that has asked for it."""
+    renewers: tuple[str, ...]
+    """Further principals that may renew it."""
+    issued_ms: int
+    expires_ms: int
+    max_ms: int
+    """Time at which it expires at the latest, however often it is renewed."""
+
+
 @dataclass(frozen=True, slots=True)
 class CatalogChanges:
-    """The changes of topics, nodes, configs and ACLs since an earlier one."""
+    """The changes of topics, nodes, configs, ACLs and tokens since an earlier one."""
 
     version: int
     """Number of the last one."""
@@ -254,6 +270,8 @@ class CatalogChanges:
     """True if configs of brokers, groups or others have changed."""
     acls_changed: bool
     """True if access control lists have changed."""
+    tokens_changed: bool
+    """True if delegation tokens have changed."""
 
 
 @dataclass(frozen=True, slots=True)

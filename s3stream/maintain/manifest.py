@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
 from s3stream.catalog.manifest_state import BorrowedRange, CatalogState, StreamState, TopicState
-from s3stream.catalog.values import AclRow, DetachedTopic, Takeover, WalInfo, WalState
+from s3stream.catalog.values import AclRow, DetachedTopic, Takeover, TokenRow, WalInfo, WalState
 from s3stream.errors import CorruptObject
 
 FORMAT: Final = "anabranch manifest"
@@ -120,6 +120,7 @@ def json_text(manifest: Manifest) -> str:
         ],
         "configs": [[kind, name, entries] for (kind, name), entries in state.configs.items()],
         **({"acls": state.acls} if state.acls else {}),
+        **({"tokens": state.tokens} if state.tokens else {}),
         "streams": state.streams,
         "borrowed": state.borrowed,
         "committed": [[node_id, deltas(ids)] for node_id, ids in state.committed.items()],
@@ -168,6 +169,10 @@ def _manifest_of(content: Mapping[str, Any]) -> Manifest:
         ],
         configs={(kind, name): entries for kind, name, entries in content["configs"]},
         acls=tuple(AclRow(*row) for row in content.get("acls", ())),
+        tokens=tuple(
+            TokenRow(token_id, owner, requester, tuple(renewers), *times)
+            for token_id, owner, requester, renewers, *times in content.get("tokens", ())
+        ),
         streams=[StreamState(*row) for row in content["streams"]],
         borrowed=[BorrowedRange(*row) for row in content["borrowed"]],
         committed={node_id: summed(ids) for node_id, ids in content["committed"]},

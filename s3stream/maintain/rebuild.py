@@ -98,6 +98,7 @@ def assemble(
         detached=state.detached,
         configs=state.configs,
         acls=state.acls,
+        tokens=state.tokens,
         streams=streams,
         objects=_objects(manifest, plan, stored, now_ms, keep_ms),
     )

@@ -95,6 +95,7 @@ QUERIES: Final[tuple[Callable[[Catalog], Awaitable[Any]], ...]] = (
     lambda catalog: catalog.list_topic_configs(),
     lambda catalog: catalog.list_configs(),
     lambda catalog: catalog.list_acls(),
+    lambda catalog: catalog.list_tokens(),
     lambda catalog: catalog.list_streams(after=-1, limit=1000),
     lambda catalog: catalog.list_objects(after=-1, limit=1000),
     lambda catalog: catalog.find_ranges(1, 0, 1 << 62, limit=1000),

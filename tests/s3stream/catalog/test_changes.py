@@ -7,7 +7,7 @@ import pytest
 
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.placement import place_leaders
-from s3stream.catalog.values import AclRow, CatalogChanges, MoveReason, NewTopic, TopicInfo
+from s3stream.catalog.values import AclRow, CatalogChanges, MoveReason, NewTopic, TokenRow, TopicInfo
 from s3stream.errors import NodeFenced
 from s3stream.model import StreamOwner
 from tests.support.catalog_node import LATER, NODE_ID, NOW, WAL_ID, MetadataNode, opened_catalog, span, topic_id_of
@@ -132,6 +132,17 @@ async def test_acls_are_read_again_when_they_change(catalog: Catalog) -> None:
     assert (found.acls_changed, found.configs_changed, found.topics, found.topic_ids) == (True, False, (), None)
     await set_config(scene)
     assert not (await read_changes(scene, found.version)).acls_changed
+
+
+async def test_tokens_are_read_again_when_they_change(catalog: Catalog) -> None:
+    scene = await MetadataNode.started(catalog)
+    found = await read_changes(scene, 0)
+    assert not found.tokens_changed
+    await catalog.create_token(TokenRow("id", "User:a", "User:a", (), 1000, 2000, 3000))
+    found = await read_changes(scene, found.version)
+    assert (found.tokens_changed, found.acls_changed, found.configs_changed, found.topics) == (True, False, False, ())
+    await set_config(scene)
+    assert not (await read_changes(scene, found.version)).tokens_changed
 
 
 async def test_configs_and_nodes_are_read_again_when_they_change(catalog: Catalog) -> None:

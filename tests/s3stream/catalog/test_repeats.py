@@ -9,7 +9,7 @@ from sqlalchemy import Connection, RowMapping, text
 
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.database import Database
-from s3stream.catalog.values import AclRow, MoveReason, NewTopic, NodeBeat, StreamTransfer
+from s3stream.catalog.values import AclRow, MoveReason, NewTopic, NodeBeat, StreamTransfer, TokenRow
 from s3stream.errors import NodeFenced
 from s3stream.model import ObjectState, StreamOwner
 from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, WAL_ID, MetadataNode, span
@@ -29,6 +29,7 @@ READS = frozenset(
         "list_compactable_streams",
         "list_moves",
         "list_acls",
+        "list_tokens",
         "list_configs",
         "list_detached",
         "list_node_ssos",
@@ -273,6 +274,28 @@ async def alter_acls(scene: MetadataNode) -> Command:
     return lambda: scene.catalog.alter_acls([kept], [gone])
 
 
+TOKEN = TokenRow("id", "User:a", "User:b", ("User:c",), 1000, 2000, 3000)
+
+
+async def create_token(scene: MetadataNode) -> Command:
+    return lambda: scene.catalog.create_token(TOKEN)
+
+
+async def expire_token(scene: MetadataNode) -> Command:
+    await scene.catalog.create_token(TOKEN)
+    return lambda: scene.catalog.expire_token("id", 2500)
+
+
+async def remove_token(scene: MetadataNode) -> Command:
+    await scene.catalog.create_token(TOKEN)
+    return lambda: scene.catalog.remove_token("id")
+
+
+async def remove_expired_tokens(scene: MetadataNode) -> Command:
+    await scene.catalog.create_token(TOKEN)
+    return lambda: scene.catalog.remove_expired_tokens(2001)
+
+
 async def next_manifest(scene: MetadataNode) -> Command:
     return lambda: scene.catalog.next_manifest(0)
 
@@ -321,13 +344,17 @@ COMMANDS: dict[str, Prepare] = {
         forget_objects,
         alter_config,
         alter_acls,
+        create_token,
+        expire_token,
+        remove_token,
+        remove_expired_tokens,
         next_producer_ids,
         next_manifest,
     )
 }
 TAKES_MORE = {"beat", "register_node", "open_streams", "prepare_objects", "next_producer_ids", "next_manifest"}
 """A repetition gets another epoch, or other ids: those of the lost answer stay unused and do no harm."""
-CHANGE_NUMBERS = {"change", "last_deletion", "last_config", "last_acl", "changed"}
+CHANGE_NUMBERS = {"change", "last_deletion", "last_config", "last_acl", "last_token", "changed"}
 """Counters and a column that a repetition may raise: other nodes look once more."""
 
 
@@ -347,6 +374,7 @@ async def state_of(url: str) -> dict[str, list[Any]]:
         "ranges",
         "configs",
         "acls",
+        "delegation_tokens",
         "detached_topics",
         "counters",
         "wals",

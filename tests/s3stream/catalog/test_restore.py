@@ -9,7 +9,7 @@ from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.manifest_state import BorrowedRange, StreamState, TopicState
 from s3stream.catalog.restore import Advance, CatalogContents, RecoveredTopic, RestoredRange, RestoredStream
 from s3stream.catalog.schema import MIGRATIONS
-from s3stream.catalog.values import AclRow, DetachedTopic, Takeover, WalInfo, WalState
+from s3stream.catalog.values import AclRow, DetachedTopic, Takeover, TokenRow, WalInfo, WalState
 from s3stream.errors import CatalogError
 from s3stream.model import ObjectInfo, ObjectKind, ObjectState, StreamOwner, StreamRange
 from tests.support.catalog_node import WAL_ID
@@ -68,6 +68,7 @@ CONTENTS = CatalogContents(
     detached=[DetachedTopic("aside", b"a" * 16, {}, [3], internal=False, detached_ms=NOW)],
     configs={("group", "readers"): {"a": "b"}},
     acls=(AclRow(2, "flights", 3, "User:a", "*", 3, 3),),
+    tokens=(TokenRow("id", "User:a", "User:b", ("User:c", "User:d"), 1000, 2000, 3000),),
     streams=[
         stream(1, 5, 30, {(0, 10): (11, 0), (10, 30): (12, 0)}),
         stream(2, 0, 20, {(0, 20): (12, 1)}),
@@ -91,6 +92,7 @@ async def test_all_of_it_is_there(catalog: Catalog) -> None:
     assert state.detached == CONTENTS.detached
     assert state.configs == CONTENTS.configs
     assert state.acls == CONTENTS.acls
+    assert state.tokens == CONTENTS.tokens
     assert state.streams == [
         StreamState(each.stream_id, 1_003, 1, 1, 1_004, each.start_offset, each.end_offset) for each in CONTENTS.streams
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from s3stream.catalog.manifest_state import BorrowedRange, CatalogState, StreamState, TopicState
-from s3stream.catalog.values import AclRow, DetachedTopic, Takeover, WalInfo, WalState
+from s3stream.catalog.values import AclRow, DetachedTopic, Takeover, TokenRow, WalInfo, WalState
 from s3stream.errors import CorruptObject
 from s3stream.maintain.manifest import (
     Manifest,
@@ -62,6 +62,7 @@ def test_all_that_a_manifest_tells_comes_back() -> None:
             WalInfo("0b", 2, 9, "s3:wal/demo/2/", WalState.DRAINED, 7, Takeover.SHARED, kind="object"),
             WalInfo("0c", 3, 9, "/dev/sdb", WalState.GIVEN_UP, 7, Takeover.MACHINE),
         ],
+        tokens=(TokenRow("id", "User:a", "User:b", ("User:c",), 1000, 2000, 3000),),
         acls=(AclRow(2, "flights", 3, "User:a", "*", 3, 3), AclRow(4, "kafka-cluster", 3, "User:b", "*", 2, 2)),
         borrowed=[BorrowedRange(12, 0, 2**40, 3, 1)],
         committed={1: [3, 4, 9], 2: [2**40]},
