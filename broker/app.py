@@ -72,6 +72,7 @@ from broker.quotas.clients import ClientQuotas
 from broker.quotas.metering import Metering
 from broker.quotas.table import QuotaTable
 from broker.sasl.credentials import ScramCredentials
+from broker.sasl.delegation_tokens import DelegationTokens, read_key
 from broker.sasl.mechanisms import Mechanisms, open_files
 from broker.settings.authorizer_area import super_users_of
 from broker.settings.clock import CautiousClock
@@ -145,8 +146,6 @@ class _OpenStorage:
     storage: S3Stream
     secret: bytes
     """Known to the nodes of the catalog only; empty if this node takes no connections from others."""
-    users_secret: bytes
-    """The same, to hide which users exist; empty without SASL."""
     work: RecordWork
     seen_change: int
     """Number of the last change of the catalog before any of it was read."""
@@ -154,6 +153,11 @@ class _OpenStorage:
     """All registered nodes."""
     acls: ClusterAcls | None
     """ACLs of the cluster; None without an authorizer."""
+    configs: ClusterConfigs
+    scram: ScramCredentials
+    """Credentials of the cluster's users."""
+    tokens: DelegationTokens | None
+    """Delegation tokens of the cluster; None without a secret key for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,14 +182,16 @@ async def _start(
     ports = environment.reserve_ports(settings, stack)
     tls = _open_tls(settings, now_ms)
     sasl = open_files(settings.sasl, environment.random_bytes)
+    token_key = read_key(settings.delegation_token)
     access = None if ports.admin is None else open_access(settings.admin, ports.admin, now_ms)
     announced = announced_listeners(settings, [int(bound.getsockname()[1]) for bound in ports.clients])
     internal = internal_address(settings, ports.internal)
     failure = NodeFailure()
-    opened = await _open_storage(environment, settings, memory, announced, internal, lock.lock_id, failure, stack)
-    configs = ClusterConfigs(opened.catalog)
+    opened = await _open_storage(
+        environment, settings, memory, announced, internal, token_key, lock.lock_id, failure, stack
+    )
     members = Members(member_of(opened.info))
-    await configs.load()
+    configs = opened.configs
     broker_configs = BrokerConfigs(configs, settings, opened.info.node_id)
     topics = TopicManager(
         catalog=opened.catalog,
@@ -200,8 +206,9 @@ async def _start(
     existing_topics = await topics.load()
     tasks = await stack.enter_async_context(NodeTasks())
     broker_configs.watch(topics.apply_defaults)
-    node = _make_node(opened, members, topics, configs, broker_configs, log_levels, cautious, tls, tasks, failure)
-    node.server.gates.update(make_gates(node, Mechanisms(node.scram, sasl, environment.random_bytes, now_ms).begin))
+    node = _make_node(opened, members, topics, broker_configs, log_levels, cautious, tls, tasks, failure)
+    mechanisms = Mechanisms(opened.scram, opened.tokens, sasl, environment.random_bytes, now_ms)
+    node.server.gates.update(make_gates(node, mechanisms.begin))
     stack.push_async_callback(node.drop_clients)
     admin = AdminServer(node)
     stack.push_async_callback(admin.close)
@@ -256,6 +263,7 @@ async def _open_storage(
     memory: MemoryPlan,
     announced: Sequence[NodeListener],
     internal: tuple[str, int],
+    token_key: bytes,
     lock_id: str,
     failure: NodeFailure,
     stack: AsyncExitStack,
@@ -322,7 +330,7 @@ async def _open_storage(
     uses_sasl = any(each.protocol.uses_sasl for each in settings.listeners)
     needs_secret = uses_sasl or info.internal_port
     known = await catalog.secret(environment.random_bytes(SECRET_BYTES)) if needs_secret else b""
-    secret, users_secret = known if info.internal_port else b"", known if uses_sasl else b""
+    secret = known if info.internal_port else b""
     seen_change = await catalog.last_change()
     nodes = await catalog.list_nodes()
     acls = _make_acls(settings, catalog)
@@ -333,6 +341,10 @@ async def _open_storage(
                 "there are no ACLs and no super users: clients may do nothing that is checked",
                 setting="authorizer.super_users",
             )
+    configs = ClusterConfigs(catalog)
+    await configs.load()
+    scram = ScramCredentials(configs, known)  # the secret hides which users exist
+    tokens = await _load_tokens(environment, settings, catalog, scram, token_key) if token_key else None
     return _OpenStorage(
         environment,
         settings,
@@ -344,11 +356,13 @@ async def _open_storage(
         wal,
         storage,
         secret,
-        users_secret,
         work,
         seen_change,
         nodes,
         acls,
+        configs,
+        scram,
+        tokens,
     )
 
 
@@ -367,11 +381,25 @@ def _make_acls(settings: Settings, catalog: Catalog) -> ClusterAcls | None:
     return ClusterAcls(catalog, authorizer, acls_max=area.acls_max)
 
 
+async def _load_tokens(
+    environment: Environment, settings: Settings, catalog: Catalog, scram: ScramCredentials, key: bytes
+) -> DelegationTokens:
+    tokens = DelegationTokens(
+        catalog,
+        settings.delegation_token,
+        key,
+        invent=scram.invent,
+        now_ms=environment.now_ms,
+        new_uuid=lambda: environment.new_uuid().bytes,
+    )
+    await tokens.load()
+    return tokens
+
+
 def _make_node(
     opened: _OpenStorage,
     members: Members,
     topics: TopicManager,
-    configs: ClusterConfigs,
     broker_configs: BrokerConfigs,
     log_levels: LogLevels,
     cautious: CautiousClock,
@@ -381,7 +409,7 @@ def _make_node(
 ) -> Node:
     """Build the components that serve clients, and the node of them all."""
     settings, memory, catalog, storage = opened.settings, opened.memory, opened.catalog, opened.storage
-    environment, info = opened.environment, opened.info
+    environment, info, configs = opened.environment, opened.info, opened.configs
     now_ms = environment.now_ms
     server = Server(settings.network, memory.sizes)
     group_configs = GroupConfigs(configs, settings.group)
@@ -433,6 +461,7 @@ def _make_node(
         topics,
         configs,
         opened.acls,
+        opened.tokens,
         seen=opened.seen_change,
         nodes=opened.nodes,
         on_nodes_changed=opened.lease.beat_soon,
@@ -545,7 +574,8 @@ def _make_node(
             quota_table, settings.quota, environment.steady_ms, resolve=resolve, spawn=tasks.spawn
         ),
         features=Features(configs, info.node_id),
-        scram=ScramCredentials(configs, opened.users_secret),
+        scram=opened.scram,
+        delegation_tokens=opened.tokens,
         telemetry=ClientMetrics(configs, settings.telemetry, now_ms, lambda: environment.new_uuid().bytes),
         log_levels=log_levels,
         tasks=tasks,

@@ -42,6 +42,7 @@ from broker.quotas.addresses import AddressQuotas
 from broker.quotas.clients import ClientQuotas
 from broker.quotas.table import QuotaTable
 from broker.sasl.credentials import ScramCredentials
+from broker.sasl.delegation_tokens import DelegationTokens
 from broker.settings.memory import MemoryPlan
 from broker.settings.model import Settings
 from broker.telemetry.clients import ClientMetrics
@@ -191,6 +192,8 @@ class Node:
     features: Features
     scram: ScramCredentials
     """Credentials of users by SCRAM."""
+    delegation_tokens: DelegationTokens | None
+    """None: there is no secret key for them, so they are off."""
     telemetry: ClientMetrics
     log_levels: LogLevels
 
@@ -261,6 +264,8 @@ class Node:
         if self.settings.compaction.enabled:
             self.tasks.spawn(self._until_fenced(self.compaction.run()))
             self.tasks.spawn(self._until_fenced(self.cleaning.run()))
+        if self.delegation_tokens is not None:
+            self.tasks.spawn(self.delegation_tokens.run())
         self.limit_tail()
         self.topics.on_deleted = self.forget_topics
         self.topics.catch_up = self.follower.catch_up
@@ -317,6 +322,8 @@ class Node:
         await self.cluster_configs.resolve_outcomes()
         if self.acls is not None:
             await self.acls.resolve_outcomes()
+        if self.delegation_tokens is not None:
+            await self.delegation_tokens.resolve_outcomes()
         await self.storage.damaged.forget_removed(self.catalog)
         self.storage.outages.over(CATALOG)
 

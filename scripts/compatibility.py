@@ -23,7 +23,9 @@ LINE = 120
 NOT_ADVERTISED = {71: "only with a metrics plug-in", 72: "only with a metrics plug-in"}
 """APIs that Apache Kafka implements but does not list in ApiVersions."""
 _ACLS = "With the setting `authorizer.enabled`; else SECURITY_DISABLED, as in Apache Kafka."
-_TOKENS = "Not implemented: delegation tokens."
+_TOKENS = (
+    "With the setting `delegation_token.secret_key_file`; else DELEGATION_TOKEN_AUTH_DISABLED, as in Apache Kafka."
+)
 _SHARE = "Share groups are not served."
 _STREAMS = "The streams protocol is not served. Kafka Streams uses the classic protocol."
 _QUORUM = "There is no controller quorum: the catalog replaces it."
@@ -100,7 +102,7 @@ Known differences between a node and Apache Kafka {KAFKA_VERSION}.
 
 Not served, and therefore not advertised:
 
-- delegation tokens, and the SASL mechanism GSSAPI;
+- the SASL mechanism GSSAPI;
 - share groups, and the streams protocol of groups (KIP-932, KIP-1071);
 - controller quorums, and changes of their voters.
 
@@ -118,6 +120,9 @@ Different by design:
 - ACLs: a name, principal or host has up to 4096 characters, and a cluster up to `authorizer.acls_max` ACLs. A refusal
   for want of an operation on the cluster has Kafka's default message; in Apache Kafka it names the request's Java
   object.
+- Delegation tokens: an expired one is refused at once, and the error of a token that does not exist comes with the last
+  message. In Apache Kafka an expired token authenticates until it is removed, for a session of no time. A token is for
+  users only, and has up to 8192 characters of principals; a cluster has up to `delegation_token.tokens_max` tokens.
 - These broker configs can be changed while a node runs, for one node (its id) or for all (the default):
   {{dynamic}}. The defaults of topic configs without effect can be changed too. They override the settings of the
   node's start, and topics without their own value follow at once. In Apache Kafka, `auto.create.topics.enable`

@@ -21,6 +21,7 @@ from protocol.messages import (
     alter_partition_reassignments,
     alter_user_scram_credentials,
     create_acls,
+    create_delegation_token,
     create_partitions,
     create_topics,
     delete_acls,
@@ -28,8 +29,10 @@ from protocol.messages import (
     delete_records,
     delete_topics,
     elect_leaders,
+    expire_delegation_token,
     incremental_alter_configs,
     offset_delete,
+    renew_delegation_token,
     unregister_broker,
     update_features,
     write_txn_markers,
@@ -150,6 +153,15 @@ def _users(_request: Any, response: Any) -> Iterable[Change]:
     return (Change("USER", each.user, each.error_code) for each in response.results)
 
 
+def _created_token(_request: Any, response: Any) -> Iterable[Change]:
+    named = f"{response.token_id} of {response.principal_type}:{response.principal_name}".strip()
+    return (Change("DELEGATION_TOKEN", named, response.error_code),)
+
+
+def _token(_request: Any, response: Any) -> Iterable[Change]:
+    return (Change("DELEGATION_TOKEN", "", response.error_code),)
+
+
 def _markers(_request: Any, response: Any) -> Iterable[Change]:
     for marker in response.markers:
         for topic in marker.topics:
@@ -175,29 +187,48 @@ CHANGES: Final[Mapping[int, Changes]] = MappingProxyType(
         update_features.KEY: _features,
         unregister_broker.KEY: _broker,
         alter_user_scram_credentials.KEY: _users,
+        create_delegation_token.KEY: _created_token,
+        renew_delegation_token.KEY: _token,
+        expire_delegation_token.KEY: _token,
         write_txn_markers.KEY: _markers,
     }
 )
 """Changes by API key."""
 
 
+def _token_id(node: Node, request: Any) -> str:
+    """Return the id of the token that a request names by its HMAC, which is a secret; empty if there is none."""
+    return "" if node.delegation_tokens is None else node.delegation_tokens.id_of(request.hmac)
+
+
+SUBJECTS: Final[Mapping[int, Callable[[Node, Any], str]]] = MappingProxyType(
+    {renew_delegation_token.KEY: _token_id, expire_delegation_token.KEY: _token_id}
+)
+"""By API key, what a request changes, looked up before it is handled: for changes that do not name their resource."""
+
+
 def audited(handlers: Mapping[int, Handler]) -> Mapping[int, Handler]:
     """Return the handlers; those of changes record them."""
     return {
-        key: replace(handler, function=_recording(handler.api.name, handler.function, CHANGES[key]))
+        key: replace(handler, function=_recording(handler.api.name, handler.function, CHANGES[key], SUBJECTS.get(key)))
         if key in CHANGES
         else handler
         for key, handler in handlers.items()
     }
 
 
-def _recording(api: str, function: HandlerFunction, changes: Changes) -> HandlerFunction:
+def _recording(
+    api: str, function: HandlerFunction, changes: Changes, subject_of: Callable[[Node, Any], str] | None
+) -> HandlerFunction:
     def handle(node: Node, request: Any, exchange: Exchange) -> Any:
         if not getattr(request, "validate_only", False):
-            exchange.amend = amending(node, exchange, lambda response: _recorded(node, request, exchange, response))
+            subject = "" if subject_of is None else subject_of(node, request)
+            exchange.amend = amending(
+                node, exchange, lambda response: _recorded(node, request, exchange, response, subject)
+            )
         return function(node, request, exchange)
 
-    def _recorded(node: Node, request: Any, exchange: Exchange, response: Any) -> Any:
+    def _recorded(node: Node, request: Any, exchange: Exchange, response: Any, subject: str) -> Any:
         connection = exchange.connection
         for change in changes(request, response):
             node.audit.record(
@@ -206,7 +237,7 @@ def _recording(api: str, function: HandlerFunction, changes: Changes) -> Handler
                 host=connection.host,
                 api=api,
                 resource_type=change.resource_type,
-                resource=change.resource,
+                resource=change.resource or subject,
                 outcome=ErrorCode(change.error_code).name,
             )
         return response

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from broker.access import cluster, groups, records, topics, transactions
+from broker.access import cluster, groups, records, tokens, topics, transactions
 from broker.access.guard import Guard, needs_cluster, open_to_all
 from broker.acls.model import AclOperation
 from protocol.messages import (
@@ -19,6 +19,7 @@ from protocol.messages import (
     consumer_group_describe,
     consumer_group_heartbeat,
     create_acls,
+    create_delegation_token,
     create_partitions,
     create_topics,
     delete_acls,
@@ -29,6 +30,7 @@ from protocol.messages import (
     describe_client_quotas,
     describe_cluster,
     describe_configs,
+    describe_delegation_token,
     describe_groups,
     describe_log_dirs,
     describe_producers,
@@ -38,6 +40,7 @@ from protocol.messages import (
     describe_user_scram_credentials,
     elect_leaders,
     end_txn,
+    expire_delegation_token,
     fetch,
     find_coordinator,
     get_telemetry_subscriptions,
@@ -58,6 +61,7 @@ from protocol.messages import (
     offset_for_leader_epoch,
     produce,
     push_telemetry,
+    renew_delegation_token,
     sasl_authenticate,
     sasl_handshake,
     sync_group,
@@ -127,6 +131,11 @@ GUARDS: Final[Mapping[int, Guard]] = MappingProxyType(
         unregister_broker.KEY: needs_cluster(AclOperation.ALTER, cluster.unregister_broker_refusal),
         describe_user_scram_credentials.KEY: needs_cluster(AclOperation.DESCRIBE, cluster.describe_scram_refusal),
         alter_user_scram_credentials.KEY: needs_cluster(AclOperation.ALTER, cluster.alter_scram_refusal),
+        # delegation tokens
+        create_delegation_token.KEY: tokens.create_delegation_token,
+        renew_delegation_token.KEY: open_to_all,  # the handler checks owner and renewers
+        expire_delegation_token.KEY: open_to_all,  # as above
+        describe_delegation_token.KEY: tokens.describe_delegation_token,
         # of the connection and of the client itself
         api_versions.KEY: open_to_all,
         sasl_handshake.KEY: open_to_all,

@@ -304,7 +304,11 @@ class _Session:
         if done.expires_ms is not None:
             limits.append(max(0, done.expires_ms - node.now_ms()))
         self._ends_s = self._loop.time() + min(limits) / 1000 if limits else None
-        connection.admit(f"User:{done.user}", self.dispatch_session if limits else None)
+        connection.admit(
+            f"User:{done.user}",
+            self.dispatch_session if limits else None,
+            has_delegation_token=done.uses_delegation_token,
+        )
         _log.debug(
             "authenticated",
             listener=connection.listener,
@@ -312,6 +316,7 @@ class _Session:
             port=connection.port,
             mechanism=self._mechanism,
             principal=connection.principal,
+            delegation_token=done.uses_delegation_token,
             again=again,
         )
         return min(limits) if limits else 0

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from broker.acls.model import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclOperation, AclResourceType
 from broker.acls.store import ClusterAcls
+from broker.handlers.token_requests import may_ask
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.registry import APIS
@@ -13,19 +14,22 @@ from protocol.wire import ZERO_UUID
 class Caller:
     """The client of one request. Denials are logged unless `audited` is False: then a check only filters an answer."""
 
-    __slots__ = ("_api_key", "_authorizer", "_host", "_principal", "node", "version")
+    __slots__ = ("_api_key", "_authorizer", "_host", "may_ask_for_tokens", "node", "principal", "version")
 
     def __init__(self, node: Node, exchange: Exchange, acls: ClusterAcls) -> None:
         self.node = node
         self.version = exchange.api_version
         self._api_key = exchange.api_key
         self._authorizer = acls.authorizer
-        self._principal = exchange.connection.principal
+        self.principal = exchange.connection.principal
+        """Principal of the client, in Kafka's notation."""
+        self.may_ask_for_tokens = may_ask(exchange.connection)
+        """True if the client may send requests about delegation tokens."""
         self._host = exchange.connection.host
 
     def may(self, operation: AclOperation, resource_type: AclResourceType, name: str, *, audited: bool = True) -> bool:
         """Return whether the client may do an operation to a resource."""
-        allowed = self._authorizer.authorize(self._principal, self._host, operation, resource_type, name)
+        allowed = self._authorizer.authorize(self.principal, self._host, operation, resource_type, name)
         if audited and not allowed:
             self.denied(operation, resource_type, name)
         return allowed
@@ -34,7 +38,7 @@ class Caller:
         """Log that an action was denied."""
         self.node.audit.record(
             "denied",
-            principal=self._principal,
+            principal=self.principal,
             host=self._host,
             api=APIS[self._api_key].name,
             operation=operation.name,
@@ -60,7 +64,7 @@ class Caller:
 
     def may_write_some_topic(self) -> bool:
         """Return whether the client may write to at least one topic, whether it exists or not."""
-        return self._authorizer.authorize_any(self._principal, self._host, AclOperation.WRITE, AclResourceType.TOPIC)
+        return self._authorizer.authorize_any(self.principal, self._host, AclOperation.WRITE, AclResourceType.TOPIC)
 
     def topics(self, operation: AclOperation, names: Iterable[str], *, audited: bool = True) -> set[str]:
         """Return the topics among `names` to which the client may do an operation."""

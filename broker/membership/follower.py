@@ -1,4 +1,4 @@
-"""Keeps this node's view of the cluster up to date: nodes, topics, leaders, configs and ACLs, whoever changed them.
+"""Keeps this node's view of the cluster up to date: nodes, topics, leaders, configs, ACLs and delegation tokens.
 
 Other nodes' changes are numbered in the catalog. A notification, or a beat that returns a larger number than the last
 one seen, makes the follower read and apply what is new. A lost notification costs one beat.
@@ -15,6 +15,7 @@ from broker.acls.store import ClusterAcls
 from broker.cluster.liveness import BEAT_S, BEATS_MISSED, Liveness, Silence
 from broker.cluster.members import Member, Members
 from broker.configs.cluster import ClusterConfigs
+from broker.sasl.delegation_tokens import DelegationTokens
 from broker.topics.manager import TopicManager
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import NodeInfo, Pulse
@@ -40,6 +41,7 @@ class CatalogFollower:
         topics: TopicManager,
         configs: ClusterConfigs,
         acls: ClusterAcls | None,
+        tokens: DelegationTokens | None,
         *,
         seen: int,
         nodes: Sequence[NodeInfo],
@@ -53,6 +55,7 @@ class CatalogFollower:
         self._topics = topics
         self._configs = configs
         self._acls = acls
+        self._tokens = tokens
         self._seen = seen
         self._nodes = nodes
         self._on_nodes_changed = on_nodes_changed
@@ -183,6 +186,8 @@ class CatalogFollower:
             await self._configs.load()
         if changes.acls_changed and self._acls is not None:
             await self._acls.load()
+        if changes.tokens_changed and self._tokens is not None:
+            await self._tokens.load()
         self._seen = changes.version
 
 

@@ -148,6 +148,7 @@ class Connection(asyncio.BufferedProtocol):
         "clock",
         "closed",
         "draining",
+        "has_delegation_token",
         "host",
         "listener",
         "number",
@@ -173,6 +174,8 @@ class Connection(asyncio.BufferedProtocol):
         self.port = 0
         self.principal = ANONYMOUS
         """Principal of the client, in Kafka's notation: `User:` and its name."""
+        self.has_delegation_token = False
+        """True if the client has authenticated itself with a delegation token."""
         self.software_name = self.software_version = UNKNOWN_SOFTWARE
         """Name and version of the client's software, as it sends them (KIP-511)."""
         self.peer: Peer | None = None
@@ -537,10 +540,17 @@ class Connection(asyncio.BufferedProtocol):
         self._request_bytes_max = request_bytes_max
         self._requests_in_flight_max = requests_in_flight_max
 
-    def admit(self, principal: str, dispatch: Callable[[Exchange, Buffer], None] | None = None) -> None:
+    def admit(
+        self,
+        principal: str,
+        dispatch: Callable[[Exchange, Buffer], None] | None = None,
+        *,
+        has_delegation_token: bool = False,
+    ) -> None:
         """Serve an authenticated client, within the limits of the server. `dispatch` gets its requests, if given."""
         manager = self._manager
         self.principal = principal
+        self.has_delegation_token = has_delegation_token
         self._dispatch = dispatch
         self._request_bytes_max = manager.request_bytes_max
         self._requests_in_flight_max = manager.requests_in_flight_max

@@ -34,6 +34,8 @@ class ClientConnection(Protocol):
     port: int
     principal: str
     """Principal of the client, in Kafka's notation."""
+    has_delegation_token: bool
+    """True if the client has authenticated itself with a delegation token."""
     listener: str
     """Name of the listener that the client has connected to."""
     closed: bool

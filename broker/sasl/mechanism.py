@@ -22,6 +22,8 @@ class Mechanism(Protocol):
     is_complete: bool
     expires_ms: int | None
     """Time at which the credential expires, ms since 1970; None: never."""
+    uses_delegation_token: bool
+    """True if the client has authenticated itself with a delegation token (KIP-48)."""
 
     async def step(self, token: bytes) -> bytes:
         """Return the answer to a token. Raises AuthenticationFailed; the exchange has ended then."""

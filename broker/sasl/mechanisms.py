@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker.sasl.credentials import ScramCredentials
+from broker.sasl.delegation_tokens import DelegationTokens
 from broker.sasl.jwks import Jwks
 from broker.sasl.mechanism import Mechanism
 from broker.sasl.oauthbearer import OauthExchange, TokenRules
@@ -51,9 +52,10 @@ def open_files(area: SaslSettings, random_bytes: Callable[[int], bytes]) -> Sasl
 
 @dataclass(frozen=True, slots=True)
 class Mechanisms:
-    """Users, their passwords and the keys for their tokens, and the means to check them."""
+    """Users, their passwords and tokens and the keys for these, and the means to check them."""
 
     scram: ScramCredentials
+    tokens: DelegationTokens | None
     files: SaslFiles
     random_bytes: Callable[[int], bytes]
     now_ms: Callable[[], int]
@@ -67,4 +69,4 @@ class Mechanisms:
         if mechanism == OAUTHBEARER:
             assert files.keys is not None, "checked with the settings"
             return OauthExchange(files.keys, files.rules, self.now_ms)
-        return ScramExchange(mechanism, self.scram, self.random_bytes)
+        return ScramExchange(mechanism, self.scram, self.random_bytes, self.tokens)

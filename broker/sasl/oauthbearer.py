@@ -78,6 +78,8 @@ class TokenRules:
 class OauthExchange:
     """One exchange: a single token."""
 
+    uses_delegation_token = False
+
     def __init__(self, keys: Keys, rules: TokenRules, now_ms: Callable[[], int]) -> None:
         self._keys = keys
         self._rules = rules

@@ -186,6 +186,7 @@ class PlainExchange:
     """One exchange: a single token, with a name and a password."""
 
     expires_ms: int | None = None
+    uses_delegation_token = False
 
     def __init__(self, users: PlainUsers) -> None:
         self._users = users

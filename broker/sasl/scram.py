@@ -14,6 +14,8 @@ Invariants:
   (`c=`), so nobody between them can change that.
 - The exchange of an unknown user takes the same steps, with a salt that never changes, and fails at the proof only.
 - Names are used as they are, without SASLprep, and consist of ASCII, as in Apache Kafka.
+- With the extension `tokenauth=true` the name is the id of a delegation token, and never that of a user: the password
+  of a user is worth nothing there, nor is a token without the extension. The client becomes the owner of the token.
 """
 
 import base64
@@ -37,6 +39,7 @@ SALT_LETTERS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 SALT_CHARACTERS: Final = 25
 """Form of salts: that of Apache Kafka's tool, so that the salt of an unknown user looks like any other."""
 
+_USER: Final = "User:"
 _NAME: Final = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
 _VALUE: Final = r"[\x01-\x2b\x2d-\x7f]+"
 _NONCE: Final = r"[\x21-\x2b\x2d-\x7e]+"
@@ -124,15 +127,50 @@ class Credentials(Protocol):
         ...
 
 
+class Token(Protocol):
+    """A delegation token."""
+
+    @property
+    def owner(self) -> str:
+        """Principal of the clients that use it."""
+        ...
+
+    @property
+    def expires_ms(self) -> int:
+        """Time at which it expires, ms since 1970."""
+        ...
+
+
+class Tokens(Protocol):
+    """The delegation tokens of the cluster."""
+
+    def find(self, token_id: str) -> Token | None:
+        """Return a token that is valid now; None if there is none."""
+        ...
+
+    def credential(self, mechanism: str, token_id: str) -> ScramCredential:
+        """Return the credential of a token that is valid."""
+        ...
+
+    def invent(self, mechanism: str, token_id: str) -> ScramCredential:
+        """Return a credential that nothing fits, always the same for an id that is unknown."""
+        ...
+
+
 class ScramExchange:
-    """One exchange. Tokens after its end are refused."""
+    """One exchange. Tokens of SASL after its end are refused. `tokens`: None if there are no delegation tokens."""
 
-    expires_ms: int | None = None
-
-    def __init__(self, mechanism: str, credentials: Credentials, random_bytes: Callable[[int], bytes]) -> None:
+    def __init__(
+        self,
+        mechanism: str,
+        credentials: Credentials,
+        random_bytes: Callable[[int], bytes],
+        tokens: Tokens | None = None,
+    ) -> None:
         self._mechanism = mechanism
         self._hash = HASHES[mechanism]
         self._credentials = credentials
+        self._tokens = tokens
         self._nonce = base64.b64encode(random_bytes(NONCE_BYTES)).decode()
         self._step: Callable[[str], str] | None = self._first
         self._is_known = False
@@ -142,6 +180,8 @@ class ScramExchange:
         self._binding = b""
         self.user = ""
         self.is_complete = False
+        self.expires_ms: int | None = None
+        self.uses_delegation_token = False
 
     async def step(self, token: bytes) -> bytes:
         """Return the answer to a token. Raises AuthenticationFailed."""
@@ -166,17 +206,13 @@ class ScramExchange:
                 raise AuthenticationFailed("the client wants channel binding, which this node does not have")
             raise AuthenticationFailed("the client's first message is malformed")
         self.user = user = _unescape(found["name"])
-        if "tokenauth=true" in found["extensions"].split(","):
-            raise AuthenticationFailed("the client has a delegation token, and this node serves none")
         if found["authzid"] is not None and _unescape(found["authzid"]) != user:
             raise AuthenticationFailed(
                 "the client wants to act for another user",
                 answer="Authentication failed: Client requested an authorization id that is different from username",
             )
-        known = self._credentials.find(self._mechanism, user)
-        invented = self._credentials.invent(self._mechanism, user)
-        self._is_known = known is not None
-        credential = self._credential = known or invented
+        self.uses_delegation_token = _is_token(found["extensions"])
+        credential = self._credential = self._find(user)
         if credential.iterations < ITERATIONS_MIN:
             raise AuthenticationFailed(f"the credential has fewer than {ITERATIONS_MIN} iterations")
         self._nonce = found["nonce"] + self._nonce
@@ -186,6 +222,20 @@ class ScramExchange:
         self._transcript = f"{found['bare']},{answer}"
         self._step = self._final
         return answer
+
+    def _find(self, name: str) -> ScramCredential:
+        """Return the credential of a user or token, or an invented one."""
+        source: Credentials | Tokens
+        if not self.uses_delegation_token:
+            source, known = self._credentials, self._credentials.find(self._mechanism, name)
+        elif self._tokens is None:
+            raise AuthenticationFailed("the client has a delegation token, and this node serves none")
+        else:
+            source, tokens = self._tokens, self._tokens
+            known = None if tokens.find(name) is None else tokens.credential(self._mechanism, name)
+        invented = source.invent(self._mechanism, name)
+        self._is_known = known is not None
+        return known or invented
 
     def _final(self, message: str) -> str:
         found = _CLIENT_FINAL.fullmatch(message)
@@ -206,9 +256,28 @@ class ScramExchange:
         client_key = bytes(left ^ right for left, right in zip(proof, signature, strict=True))
         fits = hmac.compare_digest(hashlib.new(name, client_key).digest(), credential.stored_key)
         if not (fits and self._is_known):
+            if self.uses_delegation_token:
+                raise AuthenticationFailed(
+                    "wrong HMAC of the delegation token" if self._is_known else "unknown or expired delegation token"
+                )
             raise AuthenticationFailed("wrong password" if self._is_known else "unknown user")
+        if self.uses_delegation_token:
+            self._become_owner()
         self.is_complete = True
         return "v=" + base64.b64encode(hmac.digest(credential.server_key, signed, name)).decode()
+
+    def _become_owner(self) -> None:
+        """Take the user from the token. Raises AuthenticationFailed if it has been removed, or has expired, by now."""
+        token = None if self._tokens is None else self._tokens.find(self.user)
+        if token is None:
+            raise AuthenticationFailed("the delegation token has just expired")
+        self.user, self.expires_ms = token.owner.removeprefix(_USER), token.expires_ms
+
+
+def _is_token(extensions: str) -> bool:
+    """Return whether the extensions of the first message say that the client has a delegation token."""
+    pairs = dict(part.partition("=")[::2] for part in extensions.split(","))
+    return pairs.get("tokenauth", "").lower() == "true"
 
 
 def _unescape(name: str) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 
 from broker.settings.admin_area import check_admin
 from broker.settings.authorizer_area import super_users_of
+from broker.settings.delegation_token_area import check_delegation_tokens
 from broker.settings.errors import SettingsError
 from broker.settings.model import Settings
 from broker.settings.sasl_area import check_sasl
@@ -60,6 +61,7 @@ def check_together(settings: Settings) -> None:
         check_internal_ssl(internal)
     super_users_of(settings.authorizer)
     check_sasl(settings.sasl, settings.listener.sasl_mechanisms, settings.listeners)
+    check_delegation_tokens(settings.delegation_token)
     check_admin(settings.admin)
     request_max, held_max = settings.network.request_bytes_max, settings.network.node_bytes_max
     if held_max is not None and request_max > held_max:

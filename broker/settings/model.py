@@ -26,6 +26,7 @@ from broker.settings.client_areas import (
     TopicSettings,
     TransactionSettings,
 )
+from broker.settings.delegation_token_area import DelegationTokenSettings
 from broker.settings.listeners import Listener, listeners_of
 from broker.settings.sasl_area import SaslSettings
 from broker.settings.ssl_area import InternalSslSettings, SslSettings
@@ -147,6 +148,7 @@ class Settings(Area):
     ssl: SslSettings = SslSettings()
     authorizer: AuthorizerSettings = AuthorizerSettings()
     sasl: SaslSettings = SaslSettings()
+    delegation_token: DelegationTokenSettings = DelegationTokenSettings()
     network: NetworkSettings = NetworkSettings()
     cluster: ClusterSettings = ClusterSettings()
     wal: WalArea = WalArea()

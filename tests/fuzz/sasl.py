@@ -64,7 +64,7 @@ class SaslRig(Rig):
         known = Jwks(keys.as_uri(), refresh_s=1, clock=self.world.loop.time)
         files = SaslFiles(users, known, TokenRules(ISSUER, (AUDIENCE,), (), "scope", "sub", 30))
         self.bearer = message(sign(rsa_key(), claims(node.now_ms() // 1000, exp=node.now_ms() // 1000 + 10**9)))
-        begin = Mechanisms(node.scram, files, Random(2).randbytes, node.now_ms).begin
+        begin = Mechanisms(node.scram, None, files, Random(2).randbytes, node.now_ms).begin
         settings = node.settings.sasl.model_copy(update={"max_reauth_ms": 60_000})
         self.gate: Any = SaslGate(GateContext(node, settings, MECHANISMS, begin, node.tasks.spawn))
         node.server.gates[DEFAULT_LISTENER] = self.gate

@@ -14,11 +14,13 @@ from broker.handlers.caller import Caller
 from protocol.messages import (
     api_versions,
     delete_groups,
+    expire_delegation_token,
     fetch,
     get_telemetry_subscriptions,
     list_groups,
     produce,
     push_telemetry,
+    renew_delegation_token,
     sasl_authenticate,
     sasl_handshake,
 )
@@ -42,6 +44,8 @@ def test_few_apis_are_open_to_all() -> None:
         fetch.KEY,
         get_telemetry_subscriptions.KEY,
         push_telemetry.KEY,
+        renew_delegation_token.KEY,
+        expire_delegation_token.KEY,
     }
 
 
