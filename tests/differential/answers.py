@@ -48,6 +48,11 @@ TIMES = frozenset(
         "timestamp_ms",
         "last_fetch_timestamp",
         "last_caught_up_timestamp",
+        "issue_timestamp",
+        "issue_timestamp_ms",
+        "expiry_timestamp",
+        "expiry_timestamp_ms",
+        "max_timestamp_ms",
     }
 )
 SIZES = frozenset({"total_bytes", "usable_bytes"})
@@ -59,6 +64,7 @@ IDS: Mapping[str, str] = {
     "producer_id": "producer",
     "session_id": "session",
     "log_dir": "directory",
+    "token_id": "token",
 }
 FRESH_IDS = frozenset({"client_instance_id", "subscription_id"})
 """Ids of which there is a new one in each answer."""
@@ -106,6 +112,7 @@ KEYED: Mapping[str, Callable[[Any], object]] = {
     "AlterReplicaLogDirTopicResult.partitions": lambda partition: partition["partition_index"],
     "ElectLeadersResponse.replica_election_results": lambda topic: topic["topic"],
     "SaslHandshakeResponse.mechanisms": lambda mechanism: mechanism,
+    "DescribeDelegationTokenResponse.tokens": lambda token: token["token_id"],
     "AlterUserScramCredentialsResponse.results": lambda result: result["user"],
     "DescribeUserScramCredentialsResponse.results": lambda result: result["user"],
     "DescribeUserScramCredentialsResult.credential_infos": lambda info: info["mechanism"],
@@ -159,6 +166,8 @@ class Normal:
             return self._symbols.name(IDS[field], value)
         if field == "auth_bytes":
             return SCRAM_SECRETS.sub(b"<secret>", value).decode()
+        if field == "hmac":
+            return f"<{len(value)} bytes>"
         if field in FRESH_IDS and value not in (0, ZERO_UUID):
             return "<id>"
         if isinstance(value, memoryview | bytearray | bytes):

@@ -16,6 +16,7 @@ from tests.support.node import NodeProcess
 
 QUICK_JVM = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 MODULES = "listener.name.sasl_plaintext"
+TOKEN_KEY = "key-of-the-delegation-tokens-0123456789"
 LOGIN = "org.apache.kafka.common.security"
 KAFKA_SETTINGS = {
     "group.consumer.assignment.interval.ms": "0",  # otherwise an assignment follows its trigger after a delay
@@ -28,6 +29,7 @@ KAFKA_SASL_SETTINGS = {
     "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
     "sasl.server.max.receive.size": "32768",
     "connections.max.reauth.ms": "3600000",
+    "delegation.token.secret.key": TOKEN_KEY,
     f"{MODULES}.plain.sasl.jaas.config": f"{LOGIN}.plain.PlainLoginModule required "
     f'user_alice="{PASSWORD}" user_bob="of bob";',
     f"{MODULES}.scram-sha-256.sasl.jaas.config": f"{LOGIN}.scram.ScramLoginModule required;",
@@ -87,7 +89,10 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
     users.write_text(
         "\n".join(f"{name}:{hash_password(f'of {name}', bytes(16)).to_text()}" for name in ("alice", "bob"))
     )
-    with NodeProcess(folder, **OUR_SETTINGS, **OUR_SASL_SETTINGS, sasl_plain_users_file=users) as node:
+    key = folder / "token-key"
+    key.write_text(TOKEN_KEY)
+    files = {"sasl_plain_users_file": users, "delegation_token_secret_key_file": key}
+    with NodeProcess(folder, **OUR_SETTINGS, **OUR_SASL_SETTINGS, **files) as node:
         sasl_port = int(str(node.events("serving")[-1]["listeners"]).rpartition(":")[2])
         yield Peer("anabranch", node.host, node.port, sasl_port)
         assert node.terminate() == 0

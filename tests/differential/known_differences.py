@@ -284,4 +284,15 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known("an extension at the end: *", "*", SCRAM_HEADER),
     ),
     "sasl_again": (Known("something else v9", "", SASL_STATE, ours=CLOSED),),
+    "token_requests": (
+        Known(
+            "for a group v3", "*", "Tokens are for users: in Apache Kafka, this one's client is the user of that name."
+        ),
+        Known("for a group: lifetimes", "*", "See above."),
+    ),
+    "token_sessions": (
+        Known("not by token v2", "*", UNKNOWN_USER),
+        Known("unknown token v2", "*", UNKNOWN_USER),
+        Known("a user's name v2", "*", UNKNOWN_USER),
+    ),
 }

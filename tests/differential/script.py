@@ -98,6 +98,10 @@ class Script:
     def _note(self, name: str, api_key: int | None, version: int, answer: Tree) -> None:
         self.steps.append(Step(f"{name} v{version}" if api_key is not None else name, api_key, version, answer))
 
+    def note(self, name: str, value: Tree) -> None:
+        """Note what a script has made of answers."""
+        self._note(name, None, -1, value)
+
     # -- Preparations: not noted ---------------------------------------------------------------------------------
 
     def ask(self, request: object, version: int, *, on: str = MAIN) -> Any:

@@ -14,7 +14,7 @@ from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from tests.differential.acls.requests import UNKNOWN_ID
 from tests.differential.answers import CLOSED, NO_ANSWER, Normal, Symbols, Tree
-from tests.differential.conftest import KAFKA_SETTINGS, QUICK_JVM
+from tests.differential.conftest import KAFKA_SETTINGS, QUICK_JVM, TOKEN_KEY
 from tests.differential.peer import TIMEOUT_S, ClosedError, Wire
 from tests.support.certificates import Authority
 from tests.support.node import NodeProcess
@@ -160,11 +160,14 @@ def brokers(folder: Path, **settings: str) -> Iterator[tuple[Broker, Broker]]:
             "ssl.client.auth": "required",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": SUPER_USERS,
+            "delegation.token.secret.key": TOKEN_KEY,
             **settings,
         },
         jvm=QUICK_JVM,
         other_listeners=f",SSL://127.0.0.1:{tls_port}",
     )
+    key = folder / "token-key"
+    key.write_text(TOKEN_KEY)
     node = NodeProcess(
         folder / "node",
         listeners="PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0",
@@ -176,6 +179,7 @@ def brokers(folder: Path, **settings: str) -> Iterator[tuple[Broker, Broker]]:
         authorizer_super_users=SUPER_USERS,
         group_offsets_partitions=1,
         transaction_state_partitions=1,
+        delegation_token_secret_key_file=key,
         wal_capacity_bytes=64 << 20,
         **{name.replace(".", "_"): value for name, value in settings.items()},
     )

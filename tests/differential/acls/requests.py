@@ -34,6 +34,7 @@ from protocol.messages.api_versions import ApiVersionsRequest
 from protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from protocol.messages.create_acls import AclCreation, CreateAclsRequest
+from protocol.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
 from protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
@@ -44,6 +45,7 @@ from protocol.messages.describe_acls import DescribeAclsRequest
 from protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
 from protocol.messages.describe_cluster import DescribeClusterRequest
 from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from protocol.messages.describe_delegation_token import DescribeDelegationTokenOwner, DescribeDelegationTokenRequest
 from protocol.messages.describe_groups import DescribeGroupsRequest
 from protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from protocol.messages.describe_producers import DescribeProducersRequest
@@ -54,6 +56,7 @@ from protocol.messages.describe_transactions import DescribeTransactionsRequest
 from protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
 from protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from protocol.messages.end_txn import EndTxnRequest
+from protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.messages.find_coordinator import FindCoordinatorRequest
 from protocol.messages.heartbeat import HeartbeatRequest
@@ -96,6 +99,7 @@ from protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
 from protocol.messages.sync_group import SyncGroupRequest
 from protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -484,8 +488,24 @@ def of_cluster(_scene: Scene) -> Iterator[Sent]:
     gone = ScramCredentialDeletion(name="nobody", mechanism=1)
     yield Sent("alter credentials", AlterUserScramCredentialsRequest(deletions=[gone], upsertions=[]), 0)
     yield Sent("describe credentials", DescribeUserScramCredentialsRequest(users=[UserName(name="nobody")]), 0)
+    yield from of_tokens()
     yield Sent("unregister", UnregisterBrokerRequest(broker_id=99), 0)
     yield Sent("versions", ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3)
+
+
+def of_tokens() -> Iterator[Sent]:
+    """Requests about delegation tokens, none of which are made: renewers are refused after the check."""
+    group = [CreatableRenewers(principal_type="Group", principal_name="g")]
+    owners: Any = [{"owner_principal_type": "User", "owner_principal_name": name} for name in ("someone", "CN=alice")]
+    for version, owner in ((1, {}), (2, {}), (3, {}), *((3, each) for each in owners)):
+        created = CreateDelegationTokenRequest(renewers=group, max_lifetime_ms=-1, **owner)
+        named = owner.get("owner_principal_name", "oneself")
+        yield Sent(f"create token for {named} v{version}", created, version)
+    yield Sent("renew token", RenewDelegationTokenRequest(hmac=b"x", renew_period_ms=-1), 2)
+    yield Sent("expire token", ExpireDelegationTokenRequest(hmac=b"x", expiry_time_period_ms=-1), 2)
+    someone = DescribeDelegationTokenOwner(principal_type="User", principal_name="someone")
+    for owners in (None, [someone]):
+        yield Sent(f"describe tokens of {owners and 'someone'}", DescribeDelegationTokenRequest(owners=owners), 3)
 
 
 Part = Callable[[Scene], Iterator[Sent]]

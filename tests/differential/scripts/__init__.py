@@ -7,6 +7,7 @@ from tests.differential.scripts import (
     cluster,
     configs,
     consumers,
+    delegation_tokens,
     fetch,
     frames,
     groups,
@@ -35,4 +36,5 @@ ALL_SCRIPTS: tuple[ScriptFunction, ...] = (
     *transactions.SCRIPTS,
     *frames.SCRIPTS,
     *sasl.SCRIPTS,
+    *delegation_tokens.SCRIPTS,
 )
