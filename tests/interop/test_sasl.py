@@ -1,6 +1,8 @@
 """Real clients that authenticate themselves with SASL, with and without TLS, and secrets that must not get out."""
 
 import asyncio
+import base64
+import hmac
 import logging
 import sqlite3
 import subprocess
@@ -51,6 +53,8 @@ RECORDS = [f"record {number}" for number in range(100)]
 TOKENS: list[str] = []
 """Tokens that clients have presented."""
 PASSWORD = f"{MARK}-of-alice"
+TOKEN_KEY = f"{MARK}-key-of-delegation-tokens-0123456789"
+DELEGATION_TOKENS = "org.apache.kafka.tools.DelegationTokenCommand"
 WRONG = f"{MARK}-wrong"
 SHA_256, SHA_512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
 COMBINATIONS = [("SASL_SSL", SHA_256), ("SASL_SSL", "PLAIN"), ("SASL_PLAINTEXT", SHA_512), ("SASL_PLAINTEXT", "PLAIN")]
@@ -72,6 +76,8 @@ class SaslNode:
         self.authority = Authority(folder / "ca")
         users = folder / "users"
         users.write_text(run_user("hash", "alice"))
+        key = folder / "token-key"
+        key.write_text(TOKEN_KEY)
         keys = folder / "keys"
         keys.write_bytes(key_set(rsa_key()))
         self.process = NodeProcess(
@@ -82,6 +88,7 @@ class SaslNode:
             sasl_oauthbearer_expected_issuer=ISSUER,
             sasl_oauthbearer_expected_audience=AUDIENCE,
             sasl_plain_users_file=users,
+            delegation_token_secret_key_file=key,
             ssl_certificate_file=self.authority.issue("node").both,
             wal_capacity_bytes=64 << 20,
             log_level="debug",
@@ -107,14 +114,16 @@ class SaslNode:
             "log_level": 0,
         }
 
-    def java(self, protocol: str, mechanism: str, password: str = PASSWORD, name: str = "alice") -> Path:
+    def java(
+        self, protocol: str, mechanism: str, password: str = PASSWORD, name: str = "alice", options: str = ""
+    ) -> Path:
         """A file with settings of Java's clients."""
         module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
         properties: Mapping[str, object] = {
             "security.protocol": protocol,
             "sasl.mechanism": mechanism,
             "sasl.jaas.config": f"org.apache.kafka.common.security.{module} required "
-            f'username="{name}" password="{password}";',
+            f'username="{name}" password="{password}"{options};',
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": self.authority.file,
         }
@@ -135,9 +144,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SaslNode]:
         yield made
         shown = node_output(process)
         assert process.terminate() == 0
-    entries = stored_entries(made)
+    entries, secrets = stored_entries(made), secrets_of_tokens(made)
     shown["log"] = "\n".join(process.lines)
-    assert_unmarked(shown, ["scrypt", *entries, *(token.split(".")[2] for token in TOKENS)])
+    assert_unmarked(shown, ["scrypt", *entries, *secrets, *(token.split(".")[2] for token in TOKENS)])
     assert "alice" in shown["log"]
 
 
@@ -149,6 +158,20 @@ def stored_entries(node: SaslNode) -> list[str]:
     hashed = (node.folder / "users").read_text().strip().split("$")[-2:]
     assert len(found) >= 8
     return [each for each in (*found, *hashed) if len(each) > 8]
+
+
+def secrets_of_tokens(node: SaslNode) -> list[str]:
+    """HMACs of the delegation tokens that are left, as they could be shown. None of them is in the catalog."""
+    catalog = node.folder / "data" / "catalog.db"
+    with closing(sqlite3.connect(catalog)) as database:
+        ids = [token_id for (token_id,) in database.execute("SELECT token_id FROM delegation_tokens")]
+    made = [hmac.digest(TOKEN_KEY.encode(), token_id.encode(), "sha512") for token_id in ids]
+    content = b"".join(path.read_bytes() for path in catalog.parent.glob("catalog.db*"))
+    for each in made:
+        assert not any(form in content for form in (each, each.hex().encode(), base64.b64encode(each)))
+    assert MARK.encode() not in content
+    assert made
+    return [form for each in made for form in (each.hex(), base64.b64encode(each).decode(), str(each)[2:-1])]
 
 
 def scram_admin(settings: dict[str, Any]) -> Any:
@@ -170,6 +193,53 @@ def run_java(node: SaslNode, settings: Path, protocol: str, tool: str, *argument
         timeout=TIMEOUT_S,
         check=False,
     )
+
+
+def test_java_with_delegation_tokens(node: SaslNode) -> None:
+    """Apache Kafka's tool makes, shows, renews and removes tokens, and its clients use one."""
+    of_alice = node.java("SASL_SSL", SHA_256)
+
+    def tool(*arguments: str, settings: Path = of_alice) -> str:
+        done = run_java(node, settings, "SASL_SSL", DELEGATION_TOKENS, *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return str(done.stdout)
+
+    def row(shown: str, token_id: str) -> list[str]:
+        return next((line.split() for line in shown.splitlines() if line.startswith(token_id)), [])
+
+    made = tool("--create", "--max-life-time-period", "-1", "--renewer-principal", "User:bob")
+    token_id = made.partition("tokenId : ")[2].split()[0]
+    _, password, owner, requester, renewers, *_ = row(made, token_id)
+    assert (owner, requester, renewers) == ("User:alice", "User:alice", "[User:bob]")
+    assert base64.b64decode(password) == hmac.digest(TOKEN_KEY.encode(), token_id.encode(), "sha512")
+    assert row(tool("--describe", "--owner-principal", "User:alice"), token_id)[1] == password
+    assert "Completed renew operation" in tool("--renew", "--renew-time-period", "-1", "--hmac", password)
+
+    with_token = node.java("SASL_SSL", SHA_512, password, token_id, ' tokenauth="true"')
+    done = run_java(node, with_token, "SASL_SSL", PRODUCER, "--topic", "delegated", stdin="\n".join(RECORDS))
+    assert done.returncode == 0, done.stdout + done.stderr
+    limits = ["--max-messages", str(len(RECORDS)), "--timeout-ms", "30000", "--group", "delegated-group"]
+    done = run_java(node, with_token, "SASL_SSL", CONSUMER, "--topic", "delegated", "--from-beginning", *limits)
+    assert done.stdout.splitlines() == RECORDS, done.stderr
+    used = [line for line in node.process.events("authenticated") if line["delegation_token"]]
+    assert {(line["principal"], line["mechanism"]) for line in used} == {("User:alice", SHA_512)}
+    done = run_java(node, with_token, "SASL_SSL", DELEGATION_TOKENS, "--describe")
+    assert "DelegationTokenDisabledException" not in done.stderr + done.stdout
+    assert "Delegation Token requests are not allowed" in done.stderr + done.stdout
+
+    tool("--create", "--max-life-time-period", "-1")  # stays: its secrets are looked for in all output
+    tool("--expire", "--expiry-time-period", "-1", "--hmac", password)
+    assert not row(tool("--describe"), token_id)
+    done = run_java(node, with_token, "SASL_SSL", TOPICS, "--list")
+    assert "SaslAuthenticationException: Authentication failed" in done.stdout + done.stderr
+    [refused] = [line for line in node.failures() if line.get("user") == token_id][:1]
+    assert refused["reason"] == "unknown or expired delegation token"
+    events = [line for line in node.process.events("changed") if line["resource_type"] == "DELEGATION_TOKEN"]
+    assert [line["api"] for line in events if line["resource"].startswith(token_id)] == [
+        "CreateDelegationToken",
+        "RenewDelegationToken",
+        "ExpireDelegationToken",
+    ]
 
 
 @pytest.mark.parametrize(("protocol", "mechanism"), [("SASL_SSL", SHA_512), ("SASL_PLAINTEXT", "PLAIN")])
