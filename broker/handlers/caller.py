@@ -14,7 +14,7 @@ from protocol.wire import ZERO_UUID
 class Caller:
     """The client of one request. Denials are logged unless `audited` is False: then a check only filters an answer."""
 
-    __slots__ = ("_api_key", "_authorizer", "_host", "may_ask_for_tokens", "node", "principal", "version")
+    __slots__ = ("_api_key", "_authorizer", "_connection", "_host", "node", "principal", "version")
 
     def __init__(self, node: Node, exchange: Exchange, acls: ClusterAcls) -> None:
         self.node = node
@@ -23,9 +23,13 @@ class Caller:
         self._authorizer = acls.authorizer
         self.principal = exchange.connection.principal
         """Principal of the client, in Kafka's notation."""
-        self.may_ask_for_tokens = may_ask(exchange.connection)
-        """True if the client may send requests about delegation tokens."""
+        self._connection = exchange.connection
         self._host = exchange.connection.host
+
+    @property
+    def may_ask_for_tokens(self) -> bool:
+        """True if the client may send requests about delegation tokens."""
+        return may_ask(self._connection)
 
     def may(self, operation: AclOperation, resource_type: AclResourceType, name: str, *, audited: bool = True) -> bool:
         """Return whether the client may do an operation to a resource."""
