@@ -583,7 +583,7 @@ def _make_node(
         # The admin port exposes the metrics that clients push, so telemetry needs it.
         advertised_apis=advertised_apis(telemetry=settings.telemetry.enabled and settings.admin.enabled),
     )
-    handlers = audited(HANDLERS if opened.acls is None else guarded(HANDLERS, GUARDS))
+    handlers = environment.wrap_handlers(audited(HANDLERS if opened.acls is None else guarded(HANDLERS, GUARDS)))
     metering = Metering(
         server,
         node.quotas,

@@ -76,6 +76,12 @@ def cpu_s_of(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
+def rss_bytes_of(pid: int) -> int:
+    """Return the memory of a process."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) * 1024 if found else 0
+
+
 class Broker:
     """A broker process. `session_cpu_s` is set when it has stopped."""
 
@@ -85,6 +91,8 @@ class Broker:
         self.home = home
         self.port = free_port()
         self.session_cpu_s = 0.0
+        self.spawned_s = 0.0
+        """Time of `time.perf_counter` at which its process was started."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def command(self) -> Sequence[str]:
@@ -103,8 +111,10 @@ class Broker:
 
     def spawn(self) -> None:
         """Start it without waiting."""
+        command = self.command()
         with self._log.open("wb") as output:
-            self._process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+            self.spawned_s = time.perf_counter()
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
 
     def wait_ready(self) -> None:
         """Wait until it answers. Raises RuntimeError."""
@@ -173,9 +183,7 @@ class Broker:
 
     def rss_bytes(self) -> int:
         """Return its memory."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        found = re.search(r"VmRSS:\s+(\d+) kB", status)
-        return int(found[1]) * 1024 if found else 0
+        return rss_bytes_of(self.pid)
 
     def create_topic(self, name: str, partitions: int) -> None:
         """Create a topic, and wait until each of its partitions is served.

@@ -99,14 +99,15 @@ def serve(config: Path | None, stores: Sequence[str], **flags: str | None) -> No
     writer = LineWriter()
     logs.configure(settings.log, levels, writer)
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             code = runner.run(_serve(settings, levels, writer))
     finally:
         writer.flush(LOG_FLUSH_TIMEOUT_S)
     sys.exit(code)
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return the factory of the event loop that nodes run in; None: Python's own."""
     try:
         import uvloop
     except ImportError:

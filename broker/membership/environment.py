@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from broker.cluster.links import OpenConnection
 from broker.net.ports import ReservedPorts, reserve_ports
@@ -97,6 +97,8 @@ class Environment:
     """Return the catalog of a URL, not opened yet."""
     make_stores: Callable[[Settings, random.Random], Mapping[str, ObjectStore]] = make_stores
     """Return all object stores by name, the default one first, not opened yet."""
+    wrap_handlers: Callable[[Mapping[int, Any]], Mapping[int, Any]] = dict
+    """Return the handlers that serve clients, by API key, in place of the given ones: a test may let them fail."""
 
     def random(self) -> random.Random:
         """Return a generator for what needs no secrecy: session ids, and retries spread in time."""

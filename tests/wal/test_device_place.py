@@ -59,6 +59,12 @@ def test_nothing_is_made_under_dev(path: str) -> None:
     assert not Path(f"{path}.new").exists()
 
 
+def test_the_memory_under_dev_is_for_files() -> None:
+    with pytest.raises(WalRefused, match="in memory"):
+        check_place(Path("/dev/shm/wal"), allow_volatile=False, type_of=lambda _: TMPFS)
+    check_place(Path("/dev/shm/wal"), allow_volatile=True, type_of=lambda _: TMPFS)
+
+
 def test_a_link_to_a_missing_device_is_refused(tmp_path: Path) -> None:
     link = tmp_path / "log"
     link.symlink_to("/dev/nosuch")

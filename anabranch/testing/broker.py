@@ -1,0 +1,230 @@
+"""A broker process that lives as long as a test needs it."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from broker.dev.folder import MemoryFolder
+
+START_TIMEOUT_S: Final = 60.0
+ORDER_TIMEOUT_S: Final = 30.0
+PART_BYTES: Final = 64 * 1024
+LOG_BYTES_MAX: Final = 64 * 1024
+"""Part of the broker's log that is shown: its end."""
+
+
+class BrokerError(RuntimeError):
+    """The broker does not start, or does not do what it is told. The text ends with its log, if it said something."""
+
+
+class Broker:
+    """A broker on a free port of 127.0.0.1, in a process of its own. Its data is in memory, and gone after `close`.
+
+    It is a whole Anabranch: any Kafka client can use it. `settings` are those of a node, by name
+    (`{"topic.num_partitions": 3}`). It starts when it is entered as a context manager, or by `start`.
+    """
+
+    def __init__(self, settings: Mapping[str, object] | None = None) -> None:
+        self._settings = dict(settings or {})
+        self._folder: MemoryFolder | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_paused = False
+        self._has_faults = False
+        self._port = 0
+        self._admin_port = 0
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """`host:port` for clients; it stays the same after `kill` and `start`."""
+        self._check_running()
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def admin_url(self) -> str:
+        """URL of the admin port, with /status and /metrics."""
+        self._check_running()
+        return f"http://127.0.0.1:{self._admin_port}"
+
+    @property
+    def is_running(self) -> bool:
+        """True while its process runs, paused or not."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def is_healthy(self) -> bool:
+        """True while it runs without a fault."""
+        return self.is_running and not self._is_paused and not self._has_faults
+
+    @property
+    def pid(self) -> int:
+        """Id of its process."""
+        assert self._process is not None, "the broker was never started"
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        """Warnings and errors of the broker, at most the last 64 KiB."""
+        if self._folder is None:
+            return ""
+        try:
+            with (self._folder.path / "log").open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - LOG_BYTES_MAX))
+                return file.read().decode("utf-8", "replace")
+        except FileNotFoundError:
+            return ""
+
+    def start(self) -> None:
+        """Start it, or start it again after `kill`, with all records that it had acknowledged. Raises BrokerError."""
+        if self.is_running:
+            raise BrokerError("the broker runs already")
+        if self._folder is None:
+            self._folder = MemoryFolder()
+        path = self._folder.path
+        settings = [argument for name, value in self._settings.items() for argument in ("--set", f"{name}={value}")]
+        # -P: a module of the tests that is named like one of the broker's must not take its place.
+        command = [sys.executable, "-P", "-m", "broker", "dev", "--controlled", "--folder", str(path)]
+        with (path / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "--port", str(self._port), "--admin-port", str(self._admin_port), *settings],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C in the terminal is for the tests
+            )
+        self._is_paused = self._has_faults = False
+        try:
+            said = self._read(START_TIMEOUT_S)
+        except BrokerError:
+            if self._port:
+                self.kill()
+            else:
+                self.close()
+            raise
+        self._port = _port(said["address"])
+        self._admin_port = _port(said["admin"])
+
+    def close(self) -> None:
+        """End it, and remove its data. A second call does nothing."""
+        self.kill()
+        if self._folder is not None:
+            self._folder.remove()
+            self._folder = None
+        self._port = self._admin_port = 0
+
+    def kill(self) -> None:
+        """End its process as a crash would (SIGKILL). `start` brings it back. No error if it does not run."""
+        process = self._process
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def pause(self) -> None:
+        """Stop its process in the middle of what it does (SIGSTOP): it answers nothing until `resume`."""
+        self._check_running()
+        os.kill(self.pid, signal.SIGSTOP)
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Let it go on after `pause`."""
+        self._check_running()
+        os.kill(self.pid, signal.SIGCONT)
+        self._is_paused = False
+
+    def slow_store(self, ms: float) -> None:
+        """Let each call to the object store take this much longer; 0: no more. Uploads and reads of old data wait."""
+        self._has_faults = True
+        self._order(slow_store_ms=ms)
+
+    def fail_next_produce(self, code: str | int, *, times: int = 1, appended: bool = False) -> None:
+        """Answer the next Produce requests with an error, by its name in Kafka's protocol (`NOT_LEADER_OR_FOLLOWER`).
+
+        Nothing of them is appended; with `appended` all is, as when an answer is lost. Requests with acks=0 have no
+        answer, and do not count.
+        """
+        self._has_faults = True
+        self._order(fail_produce=code, times=times, appended=appended)
+
+    def heal(self) -> None:
+        """End all faults: go on after `pause`, start after `kill`, fail and delay nothing more."""
+        if not self.is_running:
+            self.start()
+        if self._is_paused:
+            self.resume()
+        if self._has_faults:
+            self._order(clear=True)
+            self._has_faults = False
+
+    def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, object] | None = None) -> None:
+        """Create a topic. Raises BrokerError."""
+        texts = {key: str(value) for key, value in (configs or {}).items()}
+        self._order(create_topic=name, partitions=partitions, configs=texts)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic. Raises BrokerError."""
+        self._order(delete_topic=name)
+
+    def _check_running(self) -> None:
+        if not self.is_running:
+            raise BrokerError(f"the broker does not run{self._with_log()}")
+
+    def _order(self, **order: object) -> None:
+        self._check_running()
+        if self._is_paused:
+            raise BrokerError("the broker is paused")
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(order).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise BrokerError(f"the broker has ended{self._with_log()}") from None
+        answer = self._read(ORDER_TIMEOUT_S)
+        if "error" in answer:
+            raise BrokerError(str(answer["error"]))
+
+    def _read(self, timeout_s: float) -> Mapping[str, str]:
+        """Return the next answer. Raises BrokerError."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        pipe = self._process.stdout.fileno()
+        poll = select.poll()
+        poll.register(pipe, select.POLLIN)
+        line = b""
+        while not line.endswith(b"\n"):
+            if not poll.poll(timeout_s * 1000):
+                raise BrokerError(f"the broker did not answer within {timeout_s:g} s{self._with_log()}")
+            part = os.read(pipe, PART_BYTES)
+            if not part:
+                self._process.wait()
+                raise BrokerError(f"the broker has ended{self._with_log()}")
+            line += part
+        found: Mapping[str, str] = json.loads(line)
+        return found
+
+    def _with_log(self) -> str:
+        said = self.log.strip()
+        return f":\n{said}" if said else ""
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])

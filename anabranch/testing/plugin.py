@@ -1,0 +1,80 @@
+"""The pytest plug-in: a broker for the tests of a session, and topics for single tests.
+
+    def test_orders(anabranch_broker, anabranch_topic):
+        producer = Producer({"bootstrap.servers": anabranch_broker.bootstrap_servers})
+        producer.produce(anabranch_topic, b"tea")
+
+The broker starts with the first test that wants it. With pytest-xdist each worker has its own. What one test does to it
+(`pause`, `kill`, faults) ends with that test.
+"""
+
+import re
+from collections.abc import Generator, Iterator, Mapping
+
+import pytest
+
+from anabranch.testing.broker import Broker
+
+MARKER = (
+    "anabranch_topic(partitions=1, configs=None): partitions and configs of the topic of the fixture anabranch_topic"
+)
+NAME_LENGTH_MAX = 200
+_broker = pytest.StashKey[Broker]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Announce the marker."""
+    config.addinivalue_line("markers", MARKER)
+
+
+@pytest.fixture(scope="session")
+def anabranch_settings() -> Mapping[str, object]:
+    """Settings of the broker by name; override the fixture to change them (`{"topic.auto_create": False}`)."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def anabranch_broker(anabranch_settings: Mapping[str, object], pytestconfig: pytest.Config) -> Iterator[Broker]:
+    """A broker (`anabranch.testing.Broker`) for all tests of the session."""
+    with Broker(anabranch_settings) as broker:
+        pytestconfig.stash[_broker] = broker
+        try:
+            yield broker
+        finally:
+            del pytestconfig.stash[_broker]
+
+
+@pytest.fixture
+def anabranch_topic(request: pytest.FixtureRequest, anabranch_broker: Broker) -> Iterator[str]:
+    """Name of a new topic, which ends with the test. `@pytest.mark.anabranch_topic(partitions=3)` shapes it."""
+    marker = request.node.get_closest_marker("anabranch_topic")
+    wanted = {} if marker is None else marker.kwargs
+    name = _unique(request.node.nodeid)
+    anabranch_broker.create_topic(name, **wanted)
+    yield name
+    anabranch_broker.heal()
+    anabranch_broker.delete_topic(name)
+
+
+def _unique(node_id: str) -> str:
+    return re.sub(r"[^a-zA-Z0-9._-]+", "-", node_id)[-NAME_LENGTH_MAX:].strip("-.")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """End the faults of a test."""
+    broker = item.config.stash.get(_broker, None)
+    if broker is not None and not broker.is_healthy:
+        broker.heal()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what the broker has said beside a test that fails."""
+    report = yield
+    broker = item.config.stash.get(_broker, None)
+    if report.failed and broker is not None and "anabranch_broker" in getattr(item, "fixturenames", ()):
+        said = broker.log.strip()
+        if said:
+            report.sections.append(("Anabranch log", said))
+    return report

@@ -1,0 +1,1 @@
+"""Tests of what Python programs import: the broker for their tests."""

@@ -1,0 +1,208 @@
+"""The broker for tests, with real clients."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from anabranch.testing import Broker, BrokerError
+from tests.support.waiting import WAIT_S, wait_until
+
+ONCE = {"retries": 0, "message.timeout.ms": 600_000}
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Broker]:
+    with Broker({"storage.upload_age_ms": 10}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(shared: Broker) -> Iterator[Broker]:
+    yield shared
+    shared.heal()
+
+
+def send(broker: Broker, topic: str, *values: bytes, **settings: object) -> list[str]:
+    """Send records; return the names of the errors, empty for a success."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, **settings})
+    outcomes: list[str] = []
+    for value in values:
+        producer.produce(
+            topic, value, on_delivery=lambda error, _: outcomes.append("" if error is None else error.name())
+        )
+    assert producer.flush(WAIT_S) == 0
+    return outcomes
+
+
+def receive(broker: Broker, topic: str) -> Sequence[bytes]:
+    """Return all records of partition 0."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": topic,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.subscribe([topic])
+    values: list[bytes] = []
+    while (message := consumer.poll(WAIT_S)) is not None and message.error() is None:
+        values.append(message.value() or b"")
+    consumer.close()
+    return values
+
+
+def status(broker: Broker) -> dict[str, object]:
+    with urlopen(f"{broker.admin_url}/status", timeout=WAIT_S) as answer:
+        found: dict[str, object] = json.load(answer)
+    return found
+
+
+def test_clients_use_it_as_any_broker(broker: Broker) -> None:
+    assert send(broker, "plain", b"a", b"b") == ["", ""]
+    assert receive(broker, "plain") == [b"a", b"b"]
+
+
+def test_topics_are_created_with_partitions_and_configs_and_deleted(broker: Broker) -> None:
+    broker.create_topic("wide", partitions=3, configs={"retention.ms": 7000})
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    assert len(admin.list_topics("wide", timeout=WAIT_S).topics["wide"].partitions) == 3
+    with pytest.raises(BrokerError, match="already exists"):
+        broker.create_topic("wide")
+    with pytest.raises(BrokerError, match="nonsense"):
+        broker.create_topic("other", configs={"nonsense": 1})
+    with pytest.raises(BrokerError, match="partitions: expected a number from 1"):
+        broker.create_topic("other", partitions=0)
+    broker.delete_topic("wide")
+    assert "wide" not in admin.list_topics(timeout=WAIT_S).topics
+    with pytest.raises(BrokerError, match="there is no topic 'wide'"):
+        broker.delete_topic("wide")
+
+
+def test_the_next_produce_fails_and_appends_nothing(broker: Broker) -> None:
+    broker.create_topic("refused")
+    broker.fail_next_produce("INVALID_RECORD", times=2)
+    assert send(broker, "refused", b"1", **ONCE) == ["INVALID_RECORD"]
+    assert send(broker, "refused", b"2", **ONCE) == ["INVALID_RECORD"]
+    assert send(broker, "refused", b"3", **ONCE) == [""]
+    assert receive(broker, "refused") == [b"3"]
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_an_answer_can_be_lost(broker: Broker, idempotent: bool) -> None:
+    topic = f"lost-{idempotent}"
+    broker.create_topic(topic)
+    broker.fail_next_produce("NOT_ENOUGH_REPLICAS_AFTER_APPEND", appended=True)
+    assert send(broker, topic, b"x", **{"enable.idempotence": idempotent}) == [""], "the client sends it again"
+    assert receive(broker, topic) == ([b"x"] if idempotent else [b"x", b"x"])
+
+
+def test_bad_orders_are_refused_and_change_nothing(broker: Broker) -> None:
+    with pytest.raises(BrokerError, match="unknown error code 'NO_SUCH_CODE'"):
+        broker.fail_next_produce("NO_SUCH_CODE")
+    with pytest.raises(BrokerError, match="NONE is no error"):
+        broker.fail_next_produce(0)
+    with pytest.raises(BrokerError, match="times: expected a number from 1"):
+        broker.fail_next_produce("UNKNOWN_SERVER_ERROR", times=0)
+    with pytest.raises(BrokerError, match="slow_store_ms: expected a number from 0"):
+        broker.slow_store(-1)
+    assert send(broker, "unharmed", b"x", **ONCE) == [""]
+
+
+def test_records_are_served_while_the_store_hangs(broker: Broker) -> None:
+    broker.create_topic("slow")
+    wait_until(lambda: not pending(broker), "all is uploaded")
+    broker.slow_store(600_000)
+    assert send(broker, "slow", b"x") == [""]
+    assert receive(broker, "slow") == [b"x"]
+    assert pending(broker) > 0
+
+
+def pending(broker: Broker) -> int:
+    """Return the bytes that are in no object yet."""
+    found = status(broker)["uncommitted_bytes"]
+    assert isinstance(found, int)
+    return found
+
+
+def test_a_kill_loses_nothing_and_clients_find_it_again(broker: Broker) -> None:
+    address = broker.bootstrap_servers
+    assert send(broker, "killed", b"before") == [""]
+    broker.kill()
+    assert not broker.is_running
+    with pytest.raises(BrokerError, match="does not run"):
+        broker.slow_store(1)
+    broker.start()
+    assert broker.bootstrap_servers == address
+    assert receive(broker, "killed") == [b"before"]
+    with pytest.raises(BrokerError, match="runs already"):
+        broker.start()
+
+
+def test_a_paused_broker_answers_nothing_until_it_goes_on(broker: Broker) -> None:
+    broker.create_topic("paused")
+    broker.pause()
+    with pytest.raises(BrokerError, match="is paused"):
+        broker.slow_store(1)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    with pytest.raises(KafkaException):
+        admin.list_topics(timeout=0.5)
+    broker.resume()
+    assert "paused" in admin.list_topics(timeout=WAIT_S).topics
+
+
+def test_its_data_ends_with_it() -> None:
+    broker = Broker()
+    broker.start()
+    folder, pid = data_folder(broker.pid), broker.pid
+    broker.close()
+    broker.close()
+    assert not folder.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def data_folder(pid: int) -> Path:
+    """Return the data folder of a running broker, from its open files."""
+    (lock,) = (path for each in Path(f"/proc/{pid}/fd").iterdir() if (path := each.readlink()).name == "LOCK")
+    return lock.parent.parent
+
+
+def test_a_start_that_fails_says_why_and_leaves_nothing() -> None:
+    with pytest.raises(BrokerError, match=r"unknown setting 'topic\.num_partition': topic\.num_partitions"):
+        Broker({"topic.num_partition": 3}).start()
+    with pytest.raises(
+        BrokerError, match=r"the broker has ended:\nError: setting topic\.num_partitions .*valid integer"
+    ):
+        Broker({"topic.num_partitions": "many"}).start()
+
+
+PARENT = """
+import sys
+from anabranch.testing import Broker
+broker = Broker()
+broker.start()
+print(broker.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_it_ends_with_the_process_that_started_it() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        folder = data_folder(pid)
+        parent.send_signal(signal.SIGKILL)
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the broker has ended")
+    assert not folder.exists()

@@ -1,0 +1,99 @@
+"""The pytest plug-in, in a pytest of its own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+USE = """
+import pytest
+from confluent_kafka import Producer
+
+def send(broker, topic, code=None):
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "retries": 0, "message.timeout.ms": 600_000})
+    outcomes = []
+    producer.produce(topic, b"x", on_delivery=lambda error, message: outcomes.append((error, message.offset())))
+    assert producer.flush(100) == 0
+    return outcomes
+"""
+TESTS = (
+    USE
+    + """
+@pytest.fixture(scope="session")
+def anabranch_settings():
+    return {"topic.auto_create": False}
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_topics_are_new(anabranch_broker, anabranch_topic, turn):
+    assert send(anabranch_broker, anabranch_topic) == [(None, 0)]
+
+@pytest.mark.anabranch_topic(partitions=3, configs={"max.message.bytes": 10})
+def test_topics_have_the_wanted_form(anabranch_broker, anabranch_topic):
+    ((error, _),) = send(anabranch_broker, anabranch_topic)
+    assert error.name() == "MSG_SIZE_TOO_LARGE"
+
+def test_that_leaves_it_killed(anabranch_broker, anabranch_topic):
+    anabranch_broker.kill()
+
+def test_that_finds_it_alive_and_leaves_a_fault(anabranch_broker):
+    assert anabranch_broker.is_healthy
+    anabranch_broker.fail_next_produce("UNKNOWN_SERVER_ERROR")
+    anabranch_broker.pause()
+
+def test_that_finds_no_fault(anabranch_broker, anabranch_topic):
+    assert send(anabranch_broker, anabranch_topic) == [(None, 0)]
+"""
+)
+FAILING = """
+def test_that_fails(anabranch_broker):
+    anabranch_broker.kill()
+    with open(f"{anabranch_broker._folder.path}/log", "a") as log:
+        log.write("what the broker has said")
+    assert False
+
+def test_that_fails_without_it():
+    assert False
+"""
+UNUSED = """
+import sys
+
+def test_nothing_of_the_broker_is_imported():
+    heavy = {"broker.app", "broker.node", "protocol.registry", "sqlalchemy"}
+    assert "anabranch.testing.plugin" in sys.modules
+    assert not heavy & set(sys.modules)
+"""
+
+
+def run_pytest(folder: Path, tests: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run tests in a directory of their own."""
+    (folder / "test_it.py").write_text(tests)
+    (folder / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--strict-markers", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_broker_and_topics_are_there_without_set_up(tmp_path: Path) -> None:
+    found = run_pytest(tmp_path, TESTS)
+    assert found.returncode == 0, found.stdout
+    assert "6 passed" in found.stdout
+
+
+def test_each_worker_of_xdist_has_a_broker(tmp_path: Path) -> None:
+    tests = (
+        USE + "\n@pytest.mark.parametrize('turn', range(8))\ndef test_it(anabranch_broker, anabranch_topic, turn):\n"
+    )
+    tests += "    assert send(anabranch_broker, anabranch_topic) == [(None, 0)]\n"
+    found = run_pytest(tmp_path, tests, "-n", "2", "--dist", "each")
+    assert found.returncode == 0, found.stdout
+    assert "16 passed" in found.stdout
+
+
+def test_a_failure_shows_what_the_broker_has_said(tmp_path: Path) -> None:
+    found = run_pytest(tmp_path, FAILING)
+    assert found.returncode == 1
+    assert found.stdout.count("Anabranch log") == 1
+    assert "what the broker has said" in found.stdout
+
+
+def test_it_costs_nothing_where_it_is_not_used(tmp_path: Path) -> None:
+    found = run_pytest(tmp_path, UNUSED)
+    assert found.returncode == 0, found.stdout
