@@ -4,7 +4,6 @@
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
-CHECKED := broker client protocol s3stream wal compaction spark tests scripts benchmarks
 PYTEST_ARGS ?=
 TEST_WORKERS ?= 2
 SUITES_ARGS ?=

@@ -61,7 +61,7 @@ class Node:
         self._command = [
             sys.executable,
             "-m",
-            "broker",
+            "anabranch",
             "serve",
             *(str(each) for pair in flags.items() for each in pair),
         ]

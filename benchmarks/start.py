@@ -36,7 +36,7 @@ class Start:
         command = [
             sys.executable,
             "-m",
-            "broker",
+            "anabranch",
             "serve",
             "--data-dir",
             str(data_dir),

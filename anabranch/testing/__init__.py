@@ -8,6 +8,10 @@
 With pytest, the fixtures `anabranch_broker` and `anabranch_topic` are there as soon as Anabranch is installed.
 """
 
-from anabranch.testing.broker import Broker, BrokerError
+from anabranch.names import check_names
+
+check_names()
+
+from anabranch.testing.broker import Broker, BrokerError  # noqa: E402 - the check explains why this may fail
 
 __all__ = ["Broker", "BrokerError"]

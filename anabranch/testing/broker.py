@@ -98,7 +98,7 @@ class Broker:
         path = self._folder.path
         settings = [argument for name, value in self._settings.items() for argument in ("--set", f"{name}={value}")]
         # -P: a module of the tests that is named like one of the broker's must not take its place.
-        command = [sys.executable, "-P", "-m", "broker", "dev", "--controlled", "--folder", str(path)]
+        command = [sys.executable, "-P", "-m", "anabranch", "dev", "--controlled", "--folder", str(path)]
         with (path / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, "--port", str(self._port), "--admin-port", str(self._admin_port), *settings],

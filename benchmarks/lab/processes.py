@@ -230,7 +230,7 @@ class Anabranch(Broker):
             "--log-format": "json",
             "--storage-delete-delay-ms": "1000",  # as DELETE_SOON: a long run would fill the disk
         }
-        return [sys.executable, "-m", "broker", "serve", *(w for pair in flags.items() for w in pair), *self._flags]
+        return [sys.executable, "-m", "anabranch", "serve", *(w for pair in flags.items() for w in pair), *self._flags]
 
 
 class ApacheKafka(Broker):

@@ -191,7 +191,7 @@ class Demo:
         command = [
             sys.executable,
             "-m",
-            "broker",
+            "anabranch",
             "storage",
             "verify",
             "--deep",

@@ -52,7 +52,7 @@ class NodeProcess:
     def start(self) -> float:
         """Start, and wait until it accepts connections. Returns the seconds it took. Raises DemoError."""
         started = time.monotonic()
-        command = [sys.executable, "-m", "broker", "serve", *self.flags]
+        command = [sys.executable, "-m", "anabranch", "serve", *self.flags]
         with self.log.open("ab") as log:
             # In a separate session: Ctrl-C reaches only the demo, which stops the node in an orderly way.
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)

@@ -215,7 +215,7 @@ class ClusterDemo:
         storage = [flag for flag in last.flags if flag.startswith(("--catalog-url", "--objects", "--data-dir"))]
         config = self.folder / "verify.toml"
         config.write_text(toml_of(storage))
-        command = [sys.executable, "-m", "broker", "storage", "verify", "--deep", "--config", str(config)]
+        command = [sys.executable, "-m", "anabranch", "storage", "verify", "--deep", "--config", str(config)]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         words = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         self.say(f"anabranch storage verify --deep: {words[-1] if words else 'no output'}")

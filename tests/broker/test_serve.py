@@ -113,7 +113,7 @@ async def test_a_stop_ends_while_the_store_takes_nothing_and_the_log_keeps_it_al
 def test_a_node_stops_although_nobody_reads_its_log(tmp_path: Path, *, gone: bool) -> None:
     """Its reader has died, or is stuck with the pipe full."""
     reading, writing = os.pipe()
-    command = [sys.executable, "-m", "broker", "serve", "--data-dir", str(tmp_path / "data")]
+    command = [sys.executable, "-m", "anabranch", "serve", "--data-dir", str(tmp_path / "data")]
     command += ["--port", "0", "--admin-port", "0", "--wal-capacity-bytes", "8MiB", "--log-format", "json"]
     command += ["--wal-allow-volatile", "true"]
     with os.fdopen(reading, "rb") as said, subprocess.Popen(command, stderr=writing) as process:
@@ -215,7 +215,7 @@ def test_one_port_for_kafka_and_admin_is_refused_as_a_bad_setting(tmp_path: Path
 
 def test_a_variable_that_names_no_setting_is_refused_as_a_bad_setting(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "broker", "serve", "--data-dir", str(tmp_path / "data")],
+        [sys.executable, "-m", "anabranch", "serve", "--data-dir", str(tmp_path / "data")],
         env={**os.environ, "ANABRANCH_WAL_CAPACITY": "64MiB"},
         capture_output=True,
         text=True,

@@ -285,7 +285,7 @@ def test_compaction_goes_on_with_the_others_and_verify_finds_it(rig: Damaged, tm
 
 def verify(data: Path) -> "subprocess.CompletedProcess[str]":
     """Run `anabranch storage verify`, wide enough to be read by a test."""
-    arguments = ["-m", "broker", "storage", "verify", "--deep", "--data-dir", str(data)]
+    arguments = ["-m", "anabranch", "storage", "verify", "--deep", "--data-dir", str(data)]
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,

@@ -47,7 +47,7 @@ def programs(folder: Path) -> Path:
     folder.mkdir()
     tools = {"console-producer": PRODUCER, "console-consumer": CONSUMER, "acls": ACLS}
     shims = {f"kafka-{name}.sh": [java(), *QUICK_JVM, "-cp", kafka_class_path(), main] for name, main in tools.items()}
-    shims["anabranch"] = [sys.executable, "-m", "broker"]
+    shims["anabranch"] = [sys.executable, "-m", "anabranch"]
     for name, words in shims.items():
         path = folder / name
         quoted = " ".join(f"'{word}'" for word in words)

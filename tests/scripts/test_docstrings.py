@@ -20,7 +20,19 @@ def docstrings(file: Path) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize(
     "folder",
-    ["anabranch", "broker", "client", "protocol", "s3stream", "wal", "compaction", "spark", "tests", "scripts", "benchmarks"],
+    [
+        "anabranch",
+        "broker",
+        "client",
+        "protocol",
+        "s3stream",
+        "wal",
+        "compaction",
+        "spark",
+        "tests",
+        "scripts",
+        "benchmarks",
+    ],
 )
 def test_docstrings_begin_with_a_noun_or_a_verb(folder: str) -> None:
     found = [

@@ -157,7 +157,7 @@ class NodeProcess:
         """Start without waiting."""
         assert self._process is None, "running"
         flags = {setting.outside_name: setting.flag for setting in all_settings()} | {"config": "--config"}
-        command = [sys.executable, "-m", "broker", "serve", "--log-format", "json"]
+        command = [sys.executable, "-m", "anabranch", "serve", "--log-format", "json"]
         for name, value in self.settings.items():
             command += [flags[name], str(value)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ANABRANCH_")}

@@ -28,7 +28,7 @@ def test_it_serves_until_ctrl_c_and_leaves_nothing() -> None:
     command = [
         sys.executable,
         "-m",
-        "broker",
+        "anabranch",
         "dev",
         "--port",
         "0",

@@ -1,0 +1,90 @@
+"""The wheel, in an environment without the checkout. Its dependencies are those of the tests' environment."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from anabranch.names import PACKAGES
+
+ROOT = Path(__file__).parents[2]
+TEST = """
+from confluent_kafka import Producer
+
+def test_a_record_is_acknowledged(anabranch_broker, anabranch_topic):
+    producer = Producer({"bootstrap.servers": anabranch_broker.bootstrap_servers})
+    producer.produce(anabranch_topic, b"x")
+    assert producer.flush(100) == 0
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)], folder)
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directory of the programs of an environment with the wheel in it."""
+    home = tmp_path_factory.mktemp("environment")
+    venv.create(home, with_pip=False, symlinks=True)
+    python = str(home / "bin" / "python")
+    run([sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", str(wheel)], home)
+    (packages,) = home.glob("lib/python3*/site-packages")
+    # Path files are not read in directories that are added like this, so the checkout is not found through them.
+    (packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    return home / "bin"
+
+
+def run(
+    command: Sequence[str], folder: Path, *, code: int = 0, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in a directory; it must exit with `code`."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
+    found = subprocess.run(
+        command, cwd=folder, env={**clean, **(environment or {})}, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == code, found.stdout + found.stderr
+    return found
+
+
+def test_it_holds_the_packages_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    found = {name.partition("/")[0] for name in names}
+    assert {name for name in found if not name.endswith(".dist-info")} == {"anabranch", *PACKAGES}
+    assert "anabranch/py.typed" in names
+    assert "spark/log4j2.properties" in names
+
+
+def test_commands_and_plugin_work_without_the_checkout(installed: Path, tmp_path: Path) -> None:
+    where = [str(installed / "python"), "-c", "import broker.app, anabranch; print(broker.app.__file__)"]
+    assert str(installed.parent) in run(where, tmp_path).stdout
+    assert run([str(installed / "anabranch"), "--version"], tmp_path).stdout.startswith("anabranch, version ")
+    for command in ("serve", "dev", "topic", "compact", "spark"):
+        assert "Usage: anabranch" in run([str(installed / "anabranch"), command, "--help"], tmp_path).stdout
+    (tmp_path / "test_it.py").write_text(TEST)
+    found = run([str(installed / "python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"], tmp_path)
+    assert "1 passed" in found.stdout
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_module_of_the_user_that_hides_a_package_is_named(installed: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.py").write_text("raise AssertionError('it must not be imported')\n")
+    said = f"{tmp_path}/{name}.py hides the package '{name}' of anabranch: rename it, or run from another directory"
+    found = run([str(installed / "python"), "-m", "anabranch", "--version"], tmp_path, code=1)
+    assert found.stderr.startswith(f"anabranch: {said}")
+    assert len(found.stderr.splitlines()) == 1
+    found = run([str(installed / "python"), "-c", "import anabranch.testing"], tmp_path, code=1)
+    assert found.stderr.splitlines()[-1].startswith(f"anabranch.names.ShadowedError: {said}")
+    run([str(installed / "anabranch"), "--version"], tmp_path)
+    run([str(installed / "python"), "-P", "-m", "anabranch", "--version"], tmp_path)
