@@ -66,7 +66,9 @@ def configure(settings: LogSettings, levels: LogLevels, writer: LineWriter) -> N
         structlog.processors.TimeStamper(fmt="%H:%M:%S" if pretty else "iso", utc=not pretty),
     ]
     if pretty:
-        processors += [escape_texts, structlog.dev.ConsoleRenderer()]
+        # The default shows the local variables of each frame, which may be passwords and tokens.
+        renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        processors += [escape_texts, renderer]
     else:
         processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     structlog.configure(

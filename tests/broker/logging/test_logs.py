@@ -45,3 +45,18 @@ def test_names_of_clients_are_escaped_in_json(written: tuple[LineWriter, int]) -
     text = logged(written, "json")
     assert text.removesuffix("\n").isprintable()
     assert json.loads(text)["transactional_id"] == STRANGE
+
+
+@pytest.mark.parametrize("log_format", ["pretty", "json"])
+def test_tracebacks_show_no_variables(written: tuple[LineWriter, int], log_format: str) -> None:
+    writer, reading = written
+    configure(LogSettings.model_validate({"format": log_format}), LogLevels(), writer)
+    password = "".join(["planted", "-", "secret"])
+    try:
+        password[len(password)]
+    except IndexError as error:
+        structlog.get_logger("test").error("request failed", exc_info=error)
+    assert writer.flush(10)
+    text = os.read(reading, 1 << 16).decode()
+    assert "IndexError: string index out of range" in text
+    assert "planted-secret" not in text
