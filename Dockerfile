@@ -17,7 +17,7 @@ COPY broker broker
 COPY protocol protocol
 COPY s3stream s3stream
 COPY wal wal
-COPY client client
+COPY anabranch anabranch
 COPY compaction compaction
 COPY spark spark
 RUN pip install --no-cache-dir -c constraints.txt '.[postgres]' && useradd --create-home anabranch && install -d -o anabranch /data
@@ -36,7 +36,7 @@ COPY broker broker
 COPY protocol protocol
 COPY s3stream s3stream
 COPY wal wal
-COPY client client
+COPY anabranch anabranch
 COPY compaction compaction
 COPY spark spark
 COPY scripts scripts

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-PACKAGES: Final = ("broker", "client", "compaction", "protocol", "s3stream", "spark", "wal")
+PACKAGES: Final = ("broker", "compaction", "protocol", "s3stream", "spark", "wal")
 
 
 class ShadowedError(ImportError):

@@ -22,10 +22,10 @@ from typing import Self
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from anabranch.client.connection import Connection
 from benchmarks.lab.processes import Anabranch, ApacheKafka, Broker, MissingError
 from benchmarks.support import Report, middle, p99, parser
 from broker.cli.client import describe_topics
-from client.connection import Connection
 from protocol.batch import iterate_batches
 from protocol.errors import CorruptBatch
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic

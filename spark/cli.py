@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 
-from client.errors import PropertyError
+from anabranch.client.errors import PropertyError
 from spark.jars import SparkVersionError, installed_spark_version, table_jars
 from spark.java import JavaNotFoundError, SparkNotFoundError, find_java_home
 from spark.kafka_options import client_properties

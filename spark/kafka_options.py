@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from client.errors import PropertyError
-from client.properties import JAAS_CONFIG, parse_jaas, quote_jaas
-from client.settings import gather
+from anabranch.client.errors import PropertyError
+from anabranch.client.properties import JAAS_CONFIG, parse_jaas, quote_jaas
+from anabranch.client.settings import gather
 
 PREFIX: Final = "kafka."
 _PACKAGE: Final = "org.apache.kafka.common.security"

@@ -8,9 +8,9 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from client.connection import AddressError, Connection, connect_to_any, parse_address
-from client.errors import ClientError, UnsupportedProperty
-from client.settings import client_settings
+from anabranch.client.connection import AddressError, Connection, connect_to_any, parse_address
+from anabranch.client.errors import ClientError, UnsupportedProperty
+from anabranch.client.settings import client_settings
 from protocol.errors import ErrorCode
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 

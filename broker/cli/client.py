@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import click
 
-from client.connection import AddressError, Connection, connect_to_any
-from client.errors import ClientError, PropertyError
-from client.settings import ClientSettings, bootstrap_of, client_settings, gather
+from anabranch.client.connection import AddressError, Connection, connect_to_any
+from anabranch.client.errors import ClientError, PropertyError
+from anabranch.client.settings import ClientSettings, bootstrap_of, client_settings, gather
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 DEFAULT_SERVER: Final = "127.0.0.1:9092"

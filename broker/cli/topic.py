@@ -10,10 +10,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from anabranch.client.connection import Connection, error_text
 from broker.cli.client import CommandClient, client_options, describe_topics, id_text
 from broker.cli.topic_move import move
 from broker.cli.topic_moves import attach, clone, detach, detached
-from client.connection import Connection, error_text
 from protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,

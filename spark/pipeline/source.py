@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from client.errors import PropertyError
+from anabranch.client.errors import PropertyError
 from spark.kafka_options import read_kafka_options
 from spark.pipeline.decode import ValueDecoding
 from spark.pipeline.errors import SettingError

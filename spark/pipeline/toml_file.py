@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from client.properties import is_secret
+from anabranch.client.properties import is_secret
 from spark.pipeline.errors import PipelineError, SettingError
 from spark.pipeline.settings import PipelineSettings, SettingConflict, TableFormat
 

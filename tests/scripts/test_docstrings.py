@@ -23,7 +23,6 @@ def docstrings(file: Path) -> list[tuple[int, str]]:
     [
         "anabranch",
         "broker",
-        "client",
         "protocol",
         "s3stream",
         "wal",

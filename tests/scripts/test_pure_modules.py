@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("broker", "client", "compaction", "s3stream", "spark", "wal")
+PACKAGES = ("anabranch", "broker", "compaction", "s3stream", "spark", "wal")
 CLAIM = re.compile(r"\bpure\b|\bno IO\b", re.IGNORECASE)
 
 

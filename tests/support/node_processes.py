@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from client.connection import Connection
-from client.errors import ClientError
+from anabranch.client.connection import Connection
+from anabranch.client.errors import ClientError
 from protocol.messages.metadata import MetadataRequest
 from tests.support.node import START_TIMEOUT_S, NodeProcess
 from tests.support.waiting import wait_until

@@ -274,7 +274,7 @@ class StrangersHandler(socketserver.BaseRequestHandler):
 def test_what_is_not_kafka_is_said_to_be_none_within_seconds(
     words: bytes | None, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client.connection.GREETING_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("anabranch.client.connection.GREETING_TIMEOUT_S", 0.2)
     with Stranger(words) as stranger:
         thread = threading.Thread(target=stranger.serve_forever, args=[0.01])
         thread.start()

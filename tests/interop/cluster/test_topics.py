@@ -10,7 +10,7 @@ from aiokafka.admin import NewTopic as AioTopic
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from client.connection import Connection
+from anabranch.client.connection import Connection
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.interop.test_kcat import run as kcat
 from tests.support.node import NodeProcess

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 
-from client.errors import PropertyError, UnsupportedProperty
+from anabranch.client.errors import PropertyError, UnsupportedProperty
 
 _JKS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _PEM: Final = b"-----BEGIN "

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from client.errors import PropertyError, UnsupportedProperty
-from client.properties import (
+from anabranch.client.errors import PropertyError, UnsupportedProperty
+from anabranch.client.properties import (
     BOOTSTRAP_SERVERS,
     IGNORED,
     JAAS_CONFIG,
@@ -23,8 +23,8 @@ from client.properties import (
     parse_jaas,
     parse_properties,
 )
-from client.sasl import MECHANISMS, OAUTHBEARER, PLAIN
-from client.stores import read_key_store, read_trust_store, show, trust
+from anabranch.client.sasl import MECHANISMS, OAUTHBEARER, PLAIN
+from anabranch.client.stores import read_key_store, read_trust_store, show, trust
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}

@@ -13,9 +13,9 @@ from struct import Struct
 from types import TracebackType
 from typing import Any, Final, Self
 
-from client.errors import ClientError, PropertyError
-from client.sasl import NONCE_BYTES, OAUTHBEARER, PLAIN, Exchange, SaslError, bearer, plain, scram
-from client.settings import ClientSettings, SaslLogin
+from anabranch.client.errors import ClientError, PropertyError
+from anabranch.client.sasl import NONCE_BYTES, OAUTHBEARER, PLAIN, Exchange, SaslError, bearer, plain, scram
+from anabranch.client.settings import ClientSettings, SaslLogin
 from protocol.codec import decode_exact
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.header import request_frame

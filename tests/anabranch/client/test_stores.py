@@ -8,8 +8,8 @@ import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key, pkcs12
 from cryptography.x509 import load_pem_x509_certificate
 
-from client.errors import PropertyError
-from client.stores import Store, read_key_store, read_trust_store, show, trust
+from anabranch.client.errors import PropertyError
+from anabranch.client.stores import Store, read_key_store, read_trust_store, show, trust
 from tests.support.certificates import Authority, Issued
 
 MARK = "MARKED-SECRET"

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.errors import PropertyError
-from client.properties import is_secret, parse_jaas, parse_properties, quote_jaas
-from client.settings import client_settings, gather
+from anabranch.client.errors import PropertyError
+from anabranch.client.properties import is_secret, parse_jaas, parse_properties, quote_jaas
+from anabranch.client.settings import client_settings, gather
 
 MARK = "MARKED-SECRET"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"

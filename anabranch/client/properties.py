@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from client.errors import PropertyError
+from anabranch.client.errors import PropertyError
 
 BOOTSTRAP_SERVERS: Final = "bootstrap.servers"
 SECURITY_PROTOCOL: Final = "security.protocol"

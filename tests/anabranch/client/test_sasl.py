@@ -2,9 +2,9 @@
 
 import pytest
 
+from anabranch.client.sasl import SaslError, bearer, plain, scram
 from broker.sasl.mechanism import AuthenticationFailed
 from broker.sasl.scram import ScramCredential, ScramExchange, make_credential, salted_password
-from client.sasl import SaslError, bearer, plain, scram
 
 SALT = b"0123456789abcdef"
 
