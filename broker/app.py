@@ -32,6 +32,7 @@ from broker.cluster.links import LinkContext, Links
 from broker.cluster.liveness import BEAT_S, DEAD_AFTER_S
 from broker.cluster.members import Members
 from broker.cluster.peers import NoPeers
+from broker.cluster.secret import ClusterSecret
 from broker.configs.broker import BrokerConfigs
 from broker.configs.cluster import ClusterConfigs
 from broker.configs.features import Features
@@ -52,7 +53,7 @@ from broker.logging.levels import LogLevels
 from broker.membership.drain import Drain
 from broker.membership.environment import Environment
 from broker.membership.failover import Failover
-from broker.membership.follower import CatalogFollower, member_of
+from broker.membership.follower import CatalogFollower, Copies, member_of
 from broker.membership.join import announced_listeners, internal_address, join, log_owner, open_catalog_and_stores
 from broker.membership.lease import LeaseKeeper
 from broker.membership.log_recovery import LogRecovery, takeover_of
@@ -144,8 +145,8 @@ class _OpenStorage:
     lease: LeaseKeeper
     wal: NodeWal
     storage: S3Stream
-    secret: bytes
-    """Known to the nodes of the catalog only; empty if this node takes no connections from others."""
+    secret: ClusterSecret | None
+    """Known to the nodes of the cluster only; None without an internal port and SASL."""
     work: RecordWork
     seen_change: int
     """Number of the last change of the catalog before any of it was read."""
@@ -327,11 +328,11 @@ async def _open_storage(
     )
     work = RecordWork(memory.sizes.decompressed_bytes_max)
     stack.callback(work.close)
+    seen_change = await catalog.last_change()
     uses_sasl = any(each.protocol.uses_sasl for each in settings.listeners)
     needs_secret = uses_sasl or info.internal_port
     known = await catalog.secret(environment.random_bytes(SECRET_BYTES)) if needs_secret else b""
-    secret = known if info.internal_port else b""
-    seen_change = await catalog.last_change()
+    secret = ClusterSecret(catalog, known) if known else None
     nodes = await catalog.list_nodes()
     acls = _make_acls(settings, catalog)
     if acls is not None:
@@ -343,7 +344,8 @@ async def _open_storage(
             )
     configs = ClusterConfigs(catalog)
     await configs.load()
-    scram = ScramCredentials(configs, known)  # the secret hides which users exist
+    # The secret hides which users exist; without SASL nobody asks.
+    scram = ScramCredentials(configs, lambda: b"" if secret is None else secret.value)
     tokens = await _load_tokens(environment, settings, catalog, scram, token_key) if token_key else None
     return _OpenStorage(
         environment,
@@ -459,9 +461,7 @@ def _make_node(
         catalog,
         members,
         topics,
-        configs,
-        opened.acls,
-        opened.tokens,
+        Copies(configs, opened.acls, opened.tokens, opened.secret),
         seen=opened.seen_change,
         nodes=opened.nodes,
         on_nodes_changed=opened.lease.beat_soon,
@@ -557,7 +557,7 @@ def _make_node(
         markers=markers,
         verifier=TransactionVerifier(transactions, topics, peers, node_id=info.node_id),
         links=links,
-        internal=internal_server(settings.network, memory.sizes) if opened.secret else None,
+        internal=internal_server(settings.network, memory.sizes) if info.internal_port else None,
         producer_ids=producer_ids,
         fetch_sessions=fetch_sessions,
         server=server,
@@ -593,7 +593,7 @@ def _make_node(
     node.quotas.watch(configs, metering.update)
     node.address_quotas.watch(configs)
     server.connection_delay_s = node.address_quotas.delay_s
-    if node.internal is not None:
+    if node.internal is not None and opened.secret is not None:
         internal = InternalPort(
             node.internal,
             members,
@@ -614,7 +614,7 @@ async def _reaches(links: Links | None, node: NodeInfo) -> bool:
 
 
 def _make_links(opened: _OpenStorage, members: Members, tasks: NodeTasks, internal_tls: Tls | None) -> Links | None:
-    if not opened.secret:
+    if opened.secret is None or not opened.info.internal_port:
         return None
     environment = opened.environment
     tls = internal_tls if opened.settings.cluster.internal_tls in {"preferred", "required"} else None

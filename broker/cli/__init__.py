@@ -12,7 +12,7 @@ COMMANDS = {
     "cluster": "Show the state of the whole cluster.",
     "node": "List the nodes of a cluster, drain one, declare one dead, give up its log, remove it.",
     "user": "Add, list and remove users that authenticate themselves with SASL.",
-    "security": "Set up a secure node for a trial, and check certificates.",
+    "security": "Set up a secure node for a trial, check certificates, replace the secret of a cluster.",
     "compact": "Compact a node's objects now.",
     "storage": "List and verify a node's objects, and handle stopped partitions.",
     "catalog": "Back up a node's catalog, or rebuild it from the object store.",

@@ -12,13 +12,16 @@ from typing import Final
 
 import click
 
+from broker.cli.catalog_access import in_catalog, on_catalog
 from broker.cli.errors import run
 from broker.cli.options import config_option, read_settings
 from broker.cli.security_files import Names, TrialOptions, write_trial
+from broker.cluster.handshake import SECRET_BYTES
 from broker.net.tls import TlsError
 from broker.net.tls import load as load_tls
 from broker.sasl.credentials import SCRAM
 from broker.sasl.scram import ITERATIONS_MIN, make_credential, salt_of, salted_password
+from broker.settings.model import Settings
 from broker.settings.sasl_area import SCRAM_SHA_512
 from broker.settings.sources import load
 from s3stream.catalog.catalog import Catalog
@@ -31,7 +34,7 @@ DAY_MS: Final = 86_400_000
 
 @click.group()
 def security() -> None:
-    """Set up a secure node for a trial, and check the certificates of a node."""
+    """Set up a secure node for a trial, check the certificates of a node, and replace the secret of a cluster."""
 
 
 @security.command(short_help="Make certificates, settings and a first user.")
@@ -168,3 +171,14 @@ def _report(
     say(f"  anabranch serve --config {shown}/node.toml")
     say(f"  anabranch topic create orders --command-config {shown}/{options.user}.properties")
     say(f"  anabranch user add alice --config {shown}/node.toml")
+
+
+@security.command(short_help="Replace the secret that the nodes of a cluster share.")
+@in_catalog
+def rotate_secret(settings: Settings) -> None:
+    """Draw another secret for the nodes of the cluster, which prove to each other that they know it.
+
+    Nodes that run follow within a second, and connect to each other anew. Clients notice nothing.
+    """
+    run(on_catalog(settings, lambda catalog: catalog.replace_secret(secrets.token_bytes(SECRET_BYTES))))
+    click.echo("the cluster has a new secret; its nodes use it within a second")

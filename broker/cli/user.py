@@ -7,17 +7,16 @@ A password is typed, or comes from a file or the environment, never from the com
 import os
 import secrets
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import update_wrapper
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 from rich.console import Console
 from rich.table import Table
 
+from broker.cli.catalog_access import in_catalog, on_catalog
 from broker.cli.errors import run
-from broker.cli.options import BadSetting, config_option, data_dir_option
 from broker.sasl.credentials import SCRAM
 from broker.sasl.plain import SALT_BYTES, hash_password
 from broker.sasl.scram import (
@@ -30,34 +29,16 @@ from broker.sasl.scram import (
     salt_of,
     salted_password,
 )
-from broker.settings.errors import SettingsError
 from broker.settings.model import Settings
-from broker.settings.sources import load
 from s3stream.catalog.catalog import Catalog
 
 PASSWORD_ENV: Final = "ANABRANCH_USER_PASSWORD"  # noqa: S105 - a name
 SEED_BYTES: Final = 32
-T = TypeVar("T")
 
 
 @click.group()
 def user() -> None:
     """Add, list and remove users that authenticate themselves with SASL."""
-
-
-def _in_catalog(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that find the catalog; the command receives the settings first."""
-
-    def wrapped(config_file: Path | None, data_dir: Path | None, catalog_url: str | None, **arguments: Any) -> None:
-        try:
-            environment = {name: value for name, value in os.environ.items() if name != PASSWORD_ENV}
-            settings = load({"node.data_dir": data_dir, "catalog.url": catalog_url}, environment, config_file)
-        except SettingsError as error:
-            raise BadSetting(str(error)) from None
-        command(settings, **arguments)
-
-    url = click.option("--catalog-url", metavar="URL", help="Catalog of the cluster, instead of that of the settings.")
-    return config_option(data_dir_option(url(update_wrapper(wrapped, command))))
 
 
 def _with_password(command: Callable[..., None]) -> Callable[..., None]:
@@ -113,7 +94,7 @@ _mechanisms_option = click.option(
     help="Iterations of the hash that protects the password.",
 )
 @_with_password
-@_in_catalog
+@in_catalog
 def add(settings: Settings, name: str, mechanisms: Sequence[str], iterations: int, password: str) -> None:
     """Set the credentials of the user NAME for SASL/SCRAM, in place of those of before.
 
@@ -125,12 +106,12 @@ def add(settings: Settings, name: str, mechanisms: Sequence[str], iterations: in
         salt = salt_of(secrets.token_bytes(SEED_BYTES))
         salted = salted_password(mechanism, password, salt, iterations)
         entries[mechanism] = make_credential(mechanism, salted, salt, iterations).to_text()
-    run(_on_catalog(settings, lambda catalog: catalog.alter_config(SCRAM, name, set_configs=entries, unset=[])))
+    run(on_catalog(settings, lambda catalog: catalog.alter_config(SCRAM, name, set_configs=entries, unset=[])))
     click.echo(f"user {name} can authenticate with {' and '.join(entries)}")
 
 
 @user.command(name="list", short_help="List the users.")
-@_in_catalog
+@in_catalog
 def list_(settings: Settings) -> None:
     """List the users of SASL/SCRAM with their mechanisms. Passwords cannot be shown: nodes do not know them."""
     rows = [(name, entries) for (kind, name), entries in sorted(run(_read(settings)).items()) if kind == SCRAM]
@@ -154,7 +135,7 @@ def _iterations(entry: str) -> str:
 @user.command(short_help="Remove a user.")
 @click.argument("name")
 @_mechanisms_option
-@_in_catalog
+@in_catalog
 def remove(settings: Settings, name: str, mechanisms: Sequence[str]) -> None:
     """Remove the credentials of the user NAME. Connections that are open stay open."""
 
@@ -165,7 +146,7 @@ def remove(settings: Settings, name: str, mechanisms: Sequence[str]) -> None:
             await catalog.alter_config(SCRAM, name, set_configs={}, unset=unset)
         return unset
 
-    removed = run(_on_catalog(settings, act))
+    removed = run(on_catalog(settings, act))
     if not removed:
         raise click.ClickException(f"user {name} does not exist, or has no such mechanism")
     click.echo(f"user {name} can no longer authenticate with {' and '.join(removed)}")
@@ -188,16 +169,4 @@ def _check_name(name: str) -> None:
 
 
 async def _read(settings: Settings) -> Mapping[tuple[str, str], Mapping[str, str]]:
-    return await _on_catalog(settings, lambda catalog: catalog.list_configs(), read_only=True)
-
-
-async def _on_catalog(settings: Settings, act: Callable[[Catalog], Awaitable[T]], *, read_only: bool = False) -> T:
-    """Open the catalog, and act on it. Raises ClickException, StorageError."""
-    catalog = Catalog(settings.catalog_url, read_only=read_only)
-    try:
-        if await catalog.is_blank():
-            raise click.ClickException(f"there is nothing in the catalog {catalog.where}: start the node first")
-        await catalog.open(cluster=settings.node.cluster)
-        return await act(catalog)
-    finally:
-        await catalog.close()
+    return await on_catalog(settings, lambda catalog: catalog.list_configs(), read_only=True)

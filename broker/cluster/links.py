@@ -22,6 +22,7 @@ import structlog
 from broker.cluster.handshake import NONCE_BYTES, STRANGER_BYTES_MAX, Role, is_proof, make_proof
 from broker.cluster.members import Member, Members
 from broker.cluster.peers import PeerUnavailable
+from broker.cluster.secret import ClusterSecret
 from protocol.codec import decode_exact
 from protocol.errors import ProtocolError
 from protocol.header import request_frame, response_header
@@ -63,8 +64,7 @@ class LinkContext:
     """Name and secret of the cluster, network and randomness."""
 
     cluster: str
-    secret: bytes
-    """Known to all nodes of the cluster only."""
+    secret: ClusterSecret
     open_connection: OpenConnection
     random_bytes: Callable[[int], bytes]
     random: Random
@@ -205,11 +205,12 @@ class _Link:
         challenge: hello.HelloResponse = await _ask(reader, writer, greeting)
         if len(challenge.nonce) != NONCE_BYTES:
             raise _HandshakeFailed(f"its nonce has {len(challenge.nonce)} bytes")
-        proof = make_proof(context.secret, Role.SENDER, greeting, challenge.nonce)
+        secret = context.secret.value
+        proof = make_proof(secret, Role.SENDER, greeting, challenge.nonce)
         answer: authenticate.AuthenticateResponse = await _ask(
             reader, writer, authenticate.AuthenticateRequest(proof=proof)
         )
-        if not is_proof(answer.proof, context.secret, Role.RECEIVER, greeting, challenge.nonce):
+        if not is_proof(answer.proof, secret, Role.RECEIVER, greeting, challenge.nonce):
             raise _HandshakeFailed("it does not know the cluster's secret")
 
     def _take(self, frame: bytes) -> None:
@@ -284,6 +285,7 @@ class Links:
         """The newest connection to each living node, open or not."""
         self._closed = False
         members.watch(self._close_outdated)
+        context.secret.watch(self._begin_anew)
 
     async def call(self, node_id: int, request: Any, version: int) -> Any:
         """Send a request message of the protocol in that version to another node; return its response message.
@@ -333,6 +335,12 @@ class Links:
             if self._members.get(node_id) != link.member:
                 del self._links[node_id]
                 link.close("it has another epoch or address, or is not known to live any more")
+
+    def _begin_anew(self) -> None:
+        """Close all connections, which next calls open with the new secret."""
+        links, self._links = self._links, {}
+        for link in links.values():
+            link.close("the secret of the cluster was replaced")
 
     def close(self) -> None:
         """Close all connections; calls fail from now on."""

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from broker.cluster.handshake import NONCE_BYTES, STRANGER_BYTES_MAX, Role, is_proof, make_proof
 from broker.cluster.links import CALLS_MAX, REQUEST_BYTES_MAX
 from broker.cluster.members import Members
+from broker.cluster.secret import ClusterSecret
 from broker.handlers import HANDLERS, Handler, HandlerFunction
 from broker.handlers.add_partitions_to_txn import BATCH_VERSION
 from broker.handlers.describe_quorum import NODES_SINCE, report
@@ -103,7 +104,7 @@ class InternalPort:
         members: Members,
         *,
         cluster: str,
-        secret: bytes,
+        secret: ClusterSecret,
         random_bytes: Callable[[int], bytes],
         serve: Callable[[Exchange, Buffer], None],
     ) -> None:
@@ -115,6 +116,7 @@ class InternalPort:
         self._serve = serve
         self._challenges: WeakKeyDictionary[Connection, _Challenge] = WeakKeyDictionary()
         server.dispatch = self.dispatch
+        secret.watch(self._begin_anew)
 
     async def run(self) -> None:
         """Close connections that do not authenticate themselves in time, until cancelled."""
@@ -173,7 +175,7 @@ class InternalPort:
         if challenge is None:
             raise _Refused("Authenticate before a Hello")
         greeting, nonce = challenge
-        if not is_proof(request.proof, self._secret, Role.SENDER, greeting, nonce):
+        if not is_proof(request.proof, self._secret.value, Role.SENDER, greeting, nonce):
             raise _Refused(f"Hello of node {greeting.node_id}, which does not know the secret of the cluster")
         peer = Peer(greeting.node_id, greeting.node_epoch)
         self._check_current(peer)
@@ -181,7 +183,12 @@ class InternalPort:
         for other in self._connections_of(peer.node_id):
             if other.peer != peer:
                 other.refuse(f"node {peer.node_id} has connected with epoch {peer.node_epoch}")
-        return AuthenticateResponse(proof=make_proof(self._secret, Role.RECEIVER, greeting, nonce))
+        return AuthenticateResponse(proof=make_proof(self._secret.value, Role.RECEIVER, greeting, nonce))
+
+    def _begin_anew(self) -> None:
+        """Close the connections of nodes that have proved that they know another secret."""
+        for connection in list(self._server.connections):
+            connection.refuse("the secret of the cluster was replaced")
 
     def _connections_of(self, node_id: int) -> Sequence[Connection]:
         return [each for each in self._server.connections if each.peer is not None and each.peer.node_id == node_id]

@@ -7,13 +7,14 @@ one seen, makes the follower read and apply what is new. A lost notification cos
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
 from broker.acls.store import ClusterAcls
 from broker.cluster.liveness import BEAT_S, BEATS_MISSED, Liveness, Silence
 from broker.cluster.members import Member, Members
+from broker.cluster.secret import ClusterSecret
 from broker.configs.cluster import ClusterConfigs
 from broker.sasl.delegation_tokens import DelegationTokens
 from broker.topics.manager import TopicManager
@@ -31,6 +32,15 @@ VOUCHED_S: Final = 8.0
 _log = structlog.get_logger("node")
 
 
+class Copies(NamedTuple):
+    """This node's copies of what is in the catalog. None: it has no use for it."""
+
+    configs: ClusterConfigs
+    acls: ClusterAcls | None
+    tokens: DelegationTokens | None
+    secret: ClusterSecret | None
+
+
 class CatalogFollower:
     """Follows the catalog from the change `seen` on, while `run` runs. Beats are told by `on_pulse`."""
 
@@ -39,9 +49,7 @@ class CatalogFollower:
         catalog: Catalog,
         members: Members,
         topics: TopicManager,
-        configs: ClusterConfigs,
-        acls: ClusterAcls | None,
-        tokens: DelegationTokens | None,
+        copies: Copies,
         *,
         seen: int,
         nodes: Sequence[NodeInfo],
@@ -53,9 +61,7 @@ class CatalogFollower:
         self._catalog = catalog
         self._members = members
         self._topics = topics
-        self._configs = configs
-        self._acls = acls
-        self._tokens = tokens
+        self._copies = copies
         self._seen = seen
         self._nodes = nodes
         self._on_nodes_changed = on_nodes_changed
@@ -182,12 +188,15 @@ class CatalogFollower:
             self._on_nodes_changed()
         self._update_members()
         await self._topics.apply_changes(changes)
+        copies = self._copies
         if changes.configs_changed:
-            await self._configs.load()
-        if changes.acls_changed and self._acls is not None:
-            await self._acls.load()
-        if changes.tokens_changed and self._tokens is not None:
-            await self._tokens.load()
+            await copies.configs.load()
+        if changes.acls_changed and copies.acls is not None:
+            await copies.acls.load()
+        if changes.tokens_changed and copies.tokens is not None:
+            await copies.tokens.load()
+        if changes.secret_changed and copies.secret is not None:
+            await copies.secret.load()
         self._seen = changes.version
 
 

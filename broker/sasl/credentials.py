@@ -1,7 +1,7 @@
 """The SCRAM credentials of the cluster's users: entries in the catalog, of which each node has a copy in memory."""
 
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from broker.configs.cluster import ClusterConfigs
@@ -12,9 +12,9 @@ SCRAM: Final = "scram"
 
 
 class ScramCredentials:
-    """Credentials by mechanism and user. `secret` is known to the nodes of the cluster only."""
+    """Credentials by mechanism and user. `secret` returns what only the nodes of the cluster know."""
 
-    def __init__(self, configs: ClusterConfigs, secret: bytes) -> None:
+    def __init__(self, configs: ClusterConfigs, secret: Callable[[], bytes]) -> None:
         self._configs = configs
         self._secret = secret
 
@@ -39,7 +39,7 @@ class ScramCredentials:
 
     def invent(self, mechanism: str, user: str) -> ScramCredential:
         """Return a credential that no password fits, always the same for a name, on all nodes."""
-        seed = hmac.digest(self._secret, f"{mechanism}:{user}".encode(), HASHES[mechanism])
+        seed = hmac.digest(self._secret(), f"{mechanism}:{user}".encode(), HASHES[mechanism])
         return ScramCredential(salt_of(seed), stored_key=seed, server_key=seed, iterations=ITERATIONS_MIN)
 
     async def put(self, user: str, mechanism: str, credential: ScramCredential) -> None:

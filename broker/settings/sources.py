@@ -36,11 +36,12 @@ _TOOLS: Final = frozenset(
         "REQUIRE_TOOLS",
         "SOAK",
         "SUITE_SOURCES",
+        "USER_PASSWORD",
         "WAL_HISTORIES",
         "WAL_SEED",
     )
 )
-"""Variables of the project's own tools and tests. They are not settings, and not misspelt ones."""
+"""Variables of the project's own commands, tools and tests. They are not settings, and not misspelt ones."""
 _SERVICE_LINK: Final = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?")
 _SERVICE_ADDRESS: Final = re.compile(r"(tcp|udp|sctp)://")
 

@@ -392,6 +392,14 @@ class Catalog:
         """Return the 32 bytes that only nodes of this catalog know: `new_secret` if there was none."""
         return await self._database.write(lambda c: nodes.adopt_secret(c, new_secret))
 
+    async def current_secret(self) -> bytes:
+        """Return these bytes; empty if no node has needed them yet."""
+        return await self._database.read(nodes.current_secret)
+
+    async def replace_secret(self, new_secret: bytes) -> None:
+        """Let the nodes of this catalog know `new_secret` in place of these bytes."""
+        await self._database.write(lambda c: nodes.replace_secret(c, new_secret))
+
     async def list_topics(self) -> Sequence[TopicInfo]:
         """Return all topics by name."""
         return await self._database.read(topics.list_topics)

@@ -27,6 +27,7 @@ def read_changes(connection: Connection, seen: int) -> CatalogChanges | None:
         configs_changed=last[ChangeKind.CONFIG] > seen,
         acls_changed=last[ChangeKind.ACL] > seen,
         tokens_changed=last[ChangeKind.TOKEN] > seen,
+        secret_changed=last[ChangeKind.SECRET] > seen,
     )
 
 

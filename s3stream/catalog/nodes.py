@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, func, insert, inspect, literal, select, update
 
 from s3stream.catalog.orders import cancel_drain, fail_orders_to, leave_node
-from s3stream.catalog.rows import CHANGE, ENDED, check_node, next_change
+from s3stream.catalog.rows import CHANGE, ENDED, ChangeKind, check_node, next_change
 from s3stream.catalog.schema import cluster, counters, nodes, streams, wals
 from s3stream.catalog.takeover import end_recovery, give_leadership
 from s3stream.catalog.topics import NOBODY
@@ -69,11 +69,23 @@ def is_blank(connection: Connection) -> bool:
 
 def adopt_secret(connection: Connection, new_secret: bytes) -> bytes:
     """Return the secret that the nodes of this catalog share: `new_secret` if there is none yet."""
-    found: str = connection.execute(select(cluster.c.secret)).scalar_one()
+    found = current_secret(connection)
     if not found:
-        found = new_secret.hex()
-        connection.execute(update(cluster).values(secret=found))
+        connection.execute(update(cluster).values(secret=new_secret.hex()))
+    return found or new_secret
+
+
+def current_secret(connection: Connection) -> bytes:
+    """Return the secret that the nodes of this catalog share; empty if none has needed one."""
+    found: str = connection.execute(select(cluster.c.secret)).scalar_one()
     return bytes.fromhex(found)
+
+
+def replace_secret(connection: Connection, new_secret: bytes) -> None:
+    """Let the nodes of this catalog share another secret."""
+    if current_secret(connection) != new_secret:
+        next_change(connection, ChangeKind.SECRET)
+        connection.execute(update(cluster).values(secret=new_secret.hex()))
 
 
 def adopt_cluster(connection: Connection, name: str, new_id: bytes | None) -> bytes:

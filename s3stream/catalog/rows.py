@@ -26,6 +26,8 @@ class ChangeKind(StrEnum):
     """Access control lists."""
     TOKEN = "last_token"  # noqa: S105 - the name of a counter
     """Delegation tokens."""
+    SECRET = "last_secret"  # noqa: S105 - the name of a counter
+    """The secret that the nodes share."""
 
 
 CHANGE: Final = "change"

@@ -363,7 +363,7 @@ MIGRATIONS: Final[Sequence[tuple[int, Sequence[str]]]] = (
             """CREATE TABLE delegation_tokens (
                 token_id TEXT PRIMARY KEY, owner TEXT NOT NULL, requester TEXT NOT NULL, renewers TEXT NOT NULL,
                 issued_ms BIGINT NOT NULL, expires_ms BIGINT NOT NULL, max_ms BIGINT NOT NULL)""",
-            "INSERT INTO counters (name, next) VALUES ('last_acl', 0), ('last_token', 0)",
+            "INSERT INTO counters (name, next) VALUES ('last_acl', 0), ('last_token', 0), ('last_secret', 0)",
         ),
     ),
 )

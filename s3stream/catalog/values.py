@@ -271,6 +271,7 @@ class CatalogChanges:
     acls_changed: bool
     """True if access control lists have changed."""
     tokens_changed: bool
+    secret_changed: bool
     """True if delegation tokens have changed."""
 
 

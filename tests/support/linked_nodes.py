@@ -20,6 +20,7 @@ from typing import Any, Final, cast
 
 from broker.cluster.links import LinkContext, Links
 from broker.cluster.members import Member, Members
+from broker.cluster.secret import ClusterSecret
 from broker.handlers.dispatch import Dispatcher
 from broker.handlers.internal import INTERNAL_HANDLERS, InternalPort, internal_server
 from broker.net.exchange import Exchange
@@ -69,15 +70,16 @@ class LinkedNode:
         self.inbox: asyncio.Queue[tuple[Exchange, AddPartitionsToTxnRequest]] = asyncio.Queue()
         self.server = internal_server(NetworkSettings(), SIZES)
         randbytes = nodes.random.randbytes
+        self.secret = ClusterSecret(cast("Any", nodes), secret)
         self.port = InternalPort(
-            self.server, self.members, cluster=CLUSTER, secret=secret, random_bytes=randbytes, serve=self._serve
+            self.server, self.members, cluster=CLUSTER, secret=self.secret, random_bytes=randbytes, serve=self._serve
         )
         self._dispatcher = Dispatcher(
             cast("Any", SimpleNamespace(requests={}, parking=Parking(), ownership=SimpleNamespace(may_lapse=False))),
             spawn=self.spawn,
             handlers=INTERNAL_HANDLERS,
         )
-        context = LinkContext(CLUSTER, secret, self._open, randbytes, nodes.random)
+        context = LinkContext(CLUSTER, self.secret, self._open, randbytes, nodes.random)
         self.links = Links(context, self.members, self.spawn)
         self.spawn(self.port.run())
 
@@ -131,6 +133,12 @@ class LinkedNodes:
         self.network = Network(loop, Random(2))
         self.nodes: dict[int, LinkedNode] = {}
         self._strangers: list[RawClient] = []
+        self.secret = SECRET
+        """The secret in the catalog."""
+
+    async def current_secret(self) -> bytes:
+        """Return the secret, as the catalog does."""
+        return self.secret
 
     async def start(self, node_id: int, epoch: int = 1, *, secret: bytes = SECRET) -> LinkedNode:
         """Start a node, in place of its former life if there is one."""

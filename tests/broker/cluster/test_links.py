@@ -291,6 +291,45 @@ async def test_a_stop_fails_what_is_under_way(nodes: LinkedNodes) -> None:
 
 
 @linked
+async def test_a_replaced_secret_is_used_from_then_on(nodes: LinkedNodes) -> None:
+    first, second = await nodes.start(1), await nodes.start(2)
+    open_call = first.ask(2)
+    await second.received()
+    nodes.secret = BAD_SECRET
+    await second.secret.load()
+    assert "it refuses the connection" in await failure(first.ask(2)) or "the connection is lost" in await failure(
+        open_call
+    )
+    assert not [each for each in second.server.connections if each.peer is not None]
+    with capture_logs() as said:
+        await asyncio.sleep(2 * PAUSE_S[1])
+        assert "it refuses the connection, and its log says why" in await failure(first.ask(2))
+    assert {"Hello of node 1, which does not know the secret of the cluster"} <= {line.get("reason") for line in said}
+    await first.secret.load()
+    await asyncio.sleep(2 * PAUSE_S[1])
+    call = first.ask(2)
+    (await second.received()).complete(answer())
+    await call
+
+
+@linked
+async def test_connections_begin_anew_on_both_sides_when_the_secret_is_replaced(nodes: LinkedNodes) -> None:
+    first, second = await nodes.start(1), await nodes.start(2)
+    call = first.ask(2)
+    await second.received()
+    await first.secret.load()
+    assert not call.done(), "it is the same as before"
+    nodes.secret = BAD_SECRET
+    await first.secret.load()
+    assert "the secret of the cluster was replaced" in await failure(call)
+    await second.secret.load()
+    call = first.ask(2)
+    (await second.received()).complete(answer())
+    await call
+    assert first.attempts == 2
+
+
+@linked
 async def test_a_node_with_another_secret_is_refused(nodes: LinkedNodes) -> None:
     first, second = await nodes.start(1), await nodes.start(2, secret=BAD_SECRET)
     with capture_logs() as said:

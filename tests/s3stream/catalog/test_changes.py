@@ -134,6 +134,20 @@ async def test_acls_are_read_again_when_they_change(catalog: Catalog) -> None:
     assert not (await read_changes(scene, found.version)).acls_changed
 
 
+async def test_the_secret_is_read_again_when_it_is_replaced(catalog: Catalog) -> None:
+    scene = await MetadataNode.started(catalog)
+    assert await catalog.current_secret() == b""
+    await catalog.secret(b"a" * 32)
+    found = await read_changes(scene, 0)
+    assert not found.secret_changed
+    await catalog.replace_secret(b"b" * 32)
+    found = await read_changes(scene, found.version)
+    assert (found.secret_changed, found.acls_changed, found.tokens_changed, found.topics) == (True, False, False, ())
+    assert await catalog.current_secret() == await catalog.secret(b"c" * 32) == b"b" * 32
+    await set_config(scene)
+    assert not (await read_changes(scene, found.version)).secret_changed
+
+
 async def test_tokens_are_read_again_when_they_change(catalog: Catalog) -> None:
     scene = await MetadataNode.started(catalog)
     found = await read_changes(scene, 0)

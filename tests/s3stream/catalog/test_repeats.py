@@ -41,6 +41,7 @@ READS = frozenset(
         "list_topic_configs",
         "list_topics",
         "list_topics_and_detached",
+        "current_secret",
         "last_change",
         "last_commits",
         "last_manifest",
@@ -73,6 +74,10 @@ async def beat(scene: MetadataNode) -> Command:
 
 async def secret(scene: MetadataNode) -> Command:
     return lambda: scene.catalog.secret(b"s" * 32)
+
+
+async def replace_secret(scene: MetadataNode) -> Command:
+    return lambda: scene.catalog.replace_secret(b"s" * 32)
 
 
 async def stop_node(scene: MetadataNode) -> Command:
@@ -310,6 +315,7 @@ COMMANDS: dict[str, Prepare] = {
         register_node,
         beat,
         secret,
+        replace_secret,
         stop_node,
         drain_node,
         request_moves,

@@ -1,7 +1,5 @@
 """The ways by which docs/security.md replaces the catalog's own secrets."""
 
-from sqlalchemy import create_engine, text
-
 from s3stream.catalog.catalog import Catalog
 from tests.support.postgres import USER, PostgresServer
 
@@ -25,19 +23,3 @@ async def test_two_roles_of_one_owner_use_a_catalog_in_turns(postgres: PostgresS
     postgres.execute("DROP ROLE first")
     assert (await second.list_configs())["scram", "alice"] == {"x": "3"}
     await second.close()
-
-
-async def test_a_cleared_secret_of_the_cluster_is_drawn_again(url: str) -> None:
-    for drawn, expected in ((b"a" * 32, b"a" * 32), (b"b" * 32, b"a" * 32)):
-        catalog = Catalog(url)
-        await catalog.open(cluster="c")
-        assert await catalog.secret(drawn) == expected
-        await catalog.close()
-    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE cluster SET secret = ''"))
-    engine.dispose()
-    catalog = Catalog(url)
-    await catalog.open(cluster="c")
-    assert await catalog.secret(b"b" * 32) == b"b" * 32
-    await catalog.close()
