@@ -39,7 +39,7 @@ class BucketProtection:
     sse_kms_context: str = ""
     """Encryption context, NAME=VALUE,..."""
     sse_bucket_key_enabled: bool | None = None
-    """Whether S3 asks KMS for one key per bucket. None: as the bucket has it."""
+    """True: S3 asks KMS for one key per bucket. None: as the bucket has it."""
     expected_bucket_owner: str = ""
     """Id of the account that the bucket must belong to. Empty: any."""
 

@@ -73,7 +73,9 @@ async def test_clients_notice_nothing(tmp_path: Path) -> None:
                 await asyncio.to_thread(node.kill9)
                 await asyncio.to_thread(node.start)
         # Few runs while uploads, which have priority, are under pressure: on a slow machine the first run follows them.
-        await until(lambda: any(event["commits"] for event in node.events("compaction done")), timeout_s=60)
+        await until(
+            lambda: any(event["commits"] for event in node.events("compaction done")), timeout_s=60, pause_s=0.05
+        )
         await check(node, 4)
         assert await asyncio.to_thread(node.terminate) == 0
         done = node.events("compaction done")

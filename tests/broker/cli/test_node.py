@@ -91,6 +91,7 @@ def test_a_stopped_cluster_is_described_from_its_catalog(tmp_path: Path) -> None
         wait_until(lambda: states(first) == states(second) == {1: "UP", 2: "UP"}, "both are up")
         assert first.terminate() == 0
         wait_until(lambda: states(second) == {1: "LEFT", 2: "UP"}, "the first one has left")
+        wait_until(lambda: status(second)[0] == 0, "the second one leads")
         assert second.terminate() == 0
     found = run(cluster, "status", *where)
     assert found.exit_code == UNAVAILABLE

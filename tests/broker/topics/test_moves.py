@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from structlog.testing import capture_logs
 
 from broker.cli.client import id_text
 from broker.cli.storage import storage
@@ -421,6 +422,12 @@ async def test_a_crash_around_attach_and_clone_leaves_all_or_nothing(
 
 
 async def test_the_commands_go_through_the_node(tmp_path: Path) -> None:
+    # The node logs beside the commands, whose standard output is that of this process.
+    with capture_logs():
+        await use_commands(tmp_path)
+
+
+async def use_commands(tmp_path: Path) -> None:
     async with serving(tmp_path) as (node, client):
         await made(node, client)
         address = node.admin_address
