@@ -141,6 +141,12 @@ def not_draining(connection: Connection, wanted: Sequence[int]) -> Sequence[int]
     return [node_id for node_id in wanted if node_id not in draining] or wanted
 
 
+def not_stopped(connection: Connection, wanted: Sequence[int]) -> Sequence[int]:
+    """Return those of the nodes that have not stopped cleanly. Whoever names them may not have seen that yet."""
+    running = set(connection.execute(select(nodes.c.node_id).where(nodes.c.lease_until_ms > ENDED)).scalars())
+    return [node_id for node_id in wanted if node_id in running]
+
+
 def destroy_if_dead(connection: Connection, ids: Collection[int], deadline_ms: int) -> None:
     """Mark the committed objects among `ids` without live ranges as destroyed."""
     alive = exists().where(ranges.c.object_id == objects.c.object_id)

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, select, update
 
 from s3stream.catalog.orders import leave_node, ordered_leaders, settle_orders
 from s3stream.catalog.placement import place_leaders
-from s3stream.catalog.rows import ENDED, check_node, chunks, next_change, not_draining
+from s3stream.catalog.rows import ENDED, check_node, chunks, next_change, not_draining, not_stopped
 from s3stream.catalog.schema import nodes, streams, wals
 from s3stream.catalog.topics import NOBODY, count_led
 from s3stream.catalog.values import NodeBeat, WalState
@@ -68,17 +68,17 @@ def give_leadership(
     *,
     only: Collection[int] | None = None,
 ) -> None:
-    """Place the partitions that the node leads over `leaders`, if there are any: those that lead the fewest first.
+    """Place the partitions that the node leads over `leaders`, if any of them runs: those that lead the fewest first.
 
     One that was ordered to a leader goes there. `only`: none but those of these streams.
     """
+    leaders = not_draining(connection, not_stopped(connection, leaders))
     mine = select(streams.c.stream_id).where(streams.c.leader == node_id).order_by(streams.c.stream_id)
     ids = connection.execute(mine).scalars().all() if leaders else ()
     if only is not None:
         ids = [stream_id for stream_id in ids if stream_id in only]
     if not ids:
         return
-    leaders = not_draining(connection, leaders)
     orders = ordered_leaders(connection, node_id, leaders)
     ordered = {stream_id: orders[stream_id] for stream_id in ids if stream_id in orders}
     given: dict[int, list[int]] = defaultdict(list)

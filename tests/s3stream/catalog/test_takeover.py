@@ -201,6 +201,16 @@ async def test_the_partitions_of_a_log_that_was_given_up_get_leaders_without_a_r
     await catalog.open_streams(cluster.streams, await cluster.open_log(ONE, "0" * 15 + "2"))
 
 
+async def test_a_node_that_stops_names_no_successor_that_has_stopped(cluster: Cluster) -> None:
+    catalog, dead, two = cluster.catalog, cluster.nodes[DEAD], cluster.nodes[TWO]
+    log = (await cluster.open_log(TWO, "0" * 15 + "2")).wal_id
+    await catalog.stop_node(ONE, cluster.nodes[ONE].epoch, drained_wal=None, now_ms=NOW)
+    await catalog.stop_node(DEAD, dead.epoch, drained_wal=LOG, successors=(ONE, TWO), now_ms=NOW)
+    assert await cluster.leaders() == [TWO] * 4
+    await catalog.stop_node(TWO, two.epoch, drained_wal=log, successors=(ONE, DEAD), now_ms=NOW)
+    assert await cluster.leaders() == [TWO] * 4, "nobody runs who could lead them"
+
+
 async def test_a_node_that_stops_cleanly_leaves_its_partitions_to_its_successors(cluster: Cluster) -> None:
     catalog, dead = cluster.catalog, cluster.nodes[DEAD]
     await catalog.stop_node(DEAD, dead.epoch, drained_wal=None, successors=(ONE, TWO), now_ms=NOW)
