@@ -157,6 +157,7 @@ async def _serve(settings: Settings, levels: LogLevels, topics: Mapping[str, int
     gc.set_threshold(CYCLE_THRESHOLD, 20, 20)
     from broker.app import StartError, run_node  # after validating the settings: it imports the whole broker
     from broker.dev.faults import Faults
+    from broker.dev.orders import create_topic
     from broker.membership.environment import Environment
 
     faults = Faults()
@@ -170,20 +171,14 @@ async def _serve(settings: Settings, levels: LogLevels, topics: Mapping[str, int
     with suppress(_Ended):
         try:
             async with run_node(settings, levels, environment) as node:
-                await _create(node, topics)
+                for name, partitions in topics.items():
+                    await create_topic(node, name, partitions, {})
                 node.failed.add_done_callback(lambda _: ended.set())
                 await use(node, faults, ended)
                 raise _Ended
         except (StartError, KafkaError, StorageError) as error:
             raise _CannotStart(str(error)) from None
     return FAILED if node.failed.done() else 0
-
-
-async def _create(node: "Node", topics: Mapping[str, int]) -> None:
-    """Create topics. Raises KafkaError, StorageError."""
-    for name, partitions in topics.items():
-        node.topics.new_creation().check_room(partitions)
-        await node.topics.create(name, partitions=partitions, configs={})
 
 
 async def _welcome(node: "Node", _faults: "Faults", ended: asyncio.Event, *, place: MemoryFolder) -> None:

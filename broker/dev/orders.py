@@ -1,6 +1,7 @@
 """Orders to a node of a test, as lines of JSON: faults, and topics to create and delete."""
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from broker.configs.topic import check_topic_configs
@@ -29,7 +30,7 @@ async def obey(node: Node, faults: Faults, line: bytes) -> None:
         case {"fail_produce": name, "times": times, "appended": bool(appended)}:
             faults.fail_produce(error_code(name), times=int(_number("times", times, 1, TIMES_MAX)), appended=appended)
         case {"create_topic": str(name), "partitions": int(partitions), "configs": dict(configs)}:
-            await _create(node, name, int(_number("partitions", partitions, 1, TIMES_MAX)), configs)
+            await create_topic(node, name, int(_number("partitions", partitions, 1, TIMES_MAX)), configs)
         case {"delete_topic": str(name)}:
             if node.topics.get(name) is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
@@ -45,7 +46,8 @@ def _parsed(line: bytes) -> Any:
         raise BadOrder(f"expected a JSON object, found {line!r}") from None
 
 
-async def _create(node: Node, name: str, partitions: int, configs: dict[str, str | None]) -> None:
+async def create_topic(node: Node, name: str, partitions: int, configs: Mapping[str, str | None]) -> None:
+    """Create a topic as a client's request would. Raises KafkaError, StorageError."""
     creation = node.topics.new_creation()
     creation.check_name(name)
     creation.check_room(partitions)
