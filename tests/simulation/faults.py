@@ -283,6 +283,8 @@ async def drain(world: World, random: Random) -> None:
 
 async def end_drains(world: World) -> None:
     """Let all nodes take partitions again, when all faults are over."""
+    for asked in world.nodes:
+        await asked.until_commands_end()
     for drained in world.nodes:
         ended = len(world.nodes) == 1
         while not ended:

@@ -93,6 +93,8 @@ class SimNode:
         """Number of the machine that the newest process runs on."""
         self.others: list[Process] = []
         """Processes of other machines that have the node's id and its disk, too."""
+        self._commands: list[tuple[asyncio.Task[Any], Process]] = []
+        """All commands that the node was asked to run."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -255,12 +257,18 @@ class SimNode:
         task = self.world.loop.create_task(call(node), context=context)
         process.tasks.discard(task)  # a clean stop need not wait for it
         self.world.loop.graveyard.append(task)
+        self._commands.append((task, process))
         await asyncio.wait([task], timeout=timeout_s)
         if not task.done():
             raise TimeoutError(self.host)
         if task.cancelled():
             raise ConnectionResetError(self.host)
         return task.result()
+
+    async def until_commands_end(self) -> None:
+        """Wait for commands that outlived their callers: those of a paused process take effect when it goes on."""
+        while any(not task.done() and not process.dead for task, process in self._commands):
+            await asyncio.sleep(0.1)
 
     def start_elsewhere(self) -> Process | None:
         """Start the node on another machine that has its disk. Returns the process that is there, if it is alive."""

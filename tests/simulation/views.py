@@ -16,6 +16,8 @@ VIEW_S = 60.0
 LOOK_S = 0.1
 SILENT_S = 2.5
 """A node is dead for others when they have heard nothing of it for three seconds."""
+UNBROKEN_S = 1.5
+"""A node that has not reached the catalog for less time counts it: it sees who has beaten meanwhile."""
 BEATS = "SELECT node_id, epoch, beat, lease_until_ms > 0 FROM nodes"
 
 
@@ -85,6 +87,8 @@ async def watch_liveness(world: World) -> None:
     """Check, while faults happen, that no node takes another one for dead that may have beaten just before."""
     silent_s: dict[tuple[int, int], float] = {}
     """Time for which one node could have heard a beat of another, since its last one."""
+    deaf_s: dict[int, float] = {}
+    """Time for which each node has not reached the catalog."""
     beats: dict[int, tuple[int, int, int]] = {}
     """Epoch, beat and whether it has a lease of each node in the catalog; one that was taken over has none."""
     known: dict[int, tuple[Node, frozenset[int]]] = {}
@@ -96,6 +100,9 @@ async def watch_liveness(world: World) -> None:
             for sim_node in world.nodes:
                 own, node = sim_node.node_id, sim_node.node
                 hears = not world.catalog_faults.away and not world.network.is_cut(sim_node.host, CATALOG)
+                before_s = deaf_s.get(own, 0.0)
+                deaf_s[own] = 0.0 if hears else before_s + LOOK_S
+                told_s = LOOK_S + (before_s if before_s < UNBROKEN_S else 0.0) if hears else 0.0
                 lost: frozenset[int] = frozenset()
                 if node is not None and sim_node.process is not None and not sim_node.process.paused:
                     living = frozenset(member.node_id for member in node.members.living())
@@ -106,7 +113,7 @@ async def watch_liveness(world: World) -> None:
                     pair = own, other.node_id
                     is_new = beats[other.node_id] != before.get(other.node_id)
                     heard_s = silent_s.get(pair, 0.0)  # a beat of this moment may be one too late
-                    silent_s[pair] = 0.0 if is_new else heard_s + LOOK_S * hears
+                    silent_s[pair] = 0.0 if is_new else heard_s + told_s
                     is_early = max(heard_s, silent_s[pair]) < SILENT_S and bool(beats[other.node_id][2])
                     if other.node_id in lost and other.serves and is_early:
                         raise Violation(f"{sim_node.host} takes {other.host} for dead after {heard_s:.1f} s")
