@@ -55,8 +55,12 @@ class WalTrimmer:
         return token
 
     def release(self, token: object) -> None:
-        """End a hold, if it has not ended before. The next trim frees what it kept."""
+        """End a hold, if it has not ended before. The next trim, or `trim_released`, frees what it kept."""
         self._holds.pop(token, None)
+
+    async def trim_released(self) -> None:
+        """Free what holds kept that have ended since the last trim: no upload may follow that would."""
+        await self.trim(self._trimmable_wal_offset)
 
     def _limit(self) -> int:
         return min(self._trimmable_wal_offset, *self._holds.values()) if self._holds else self._trimmable_wal_offset
@@ -75,5 +79,5 @@ class WalTrimmer:
 
     async def give_up(self, stream_id: int) -> None:
         """Release a stopped stream and trim the WAL as far as that allows."""
-        if self._stopped.pop(stream_id, None) is not None and self._trimmable_wal_offset >= 0:
-            await self.trim(self._trimmable_wal_offset)
+        if self._stopped.pop(stream_id, None) is not None:
+            await self.trim_released()

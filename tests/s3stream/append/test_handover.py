@@ -210,6 +210,18 @@ async def test_an_unsealed_stream_goes_on_under_its_new_epoch_and_frees_the_log_
     assert same(await read_all(pair.stream), made)
 
 
+async def test_what_an_upload_left_in_the_log_during_a_handover_is_freed_without_another_upload(pair: Pair) -> None:
+    fill(pair.other, 1)
+    sealed = await pair.seal()
+    await pair.source.engine.flush()
+    assert pair.source.wal.used_bytes
+    received = await pair.write(sealed)
+    pair.receive(received, await pair.transfer(sealed))
+    pair.source.engine.handovers.give_away(sealed)
+    await pair.source.engine.flush()
+    assert pair.source.wal.used_bytes == 0
+
+
 async def test_a_stream_whose_upload_is_under_way_is_sealed_after_it(pair: Pair) -> None:
     fill(pair.stream, 3)
     pair.source.engine.request_upload()
