@@ -238,7 +238,8 @@ def _commit_objects(connection: Connection, items: Sequence[NewObject], plan: Co
         kind=bindparam("new_kind"),
         state=bindparam("new_state"),
         size_bytes=bindparam("new_size"),
-        deadline_ms=bindparam("new_deadline"),
+        # One without ranges is deleted no earlier than a prepared one: an unanswered PUT of it may still land.
+        deadline_ms=case((bindparam("new_state") == ObjectState.DESTROYED, objects.c.deadline_ms), else_=0),
         committed_ms=now_ms,
         upload_id="",
         oldest_data_ms=case((objects.c.oldest_data_ms == 0, now_ms), else_=objects.c.oldest_data_ms),
@@ -252,7 +253,6 @@ def _commit_objects(connection: Connection, items: Sequence[NewObject], plan: Co
                 "new_kind": item.kind,
                 "new_state": ObjectState.DESTROYED if item.object_id in dead else ObjectState.COMMITTED,
                 "new_size": item.size_bytes,
-                "new_deadline": now_ms if item.object_id in dead else 0,
             }
             for item in items
         ],

@@ -136,7 +136,7 @@ async def test_ranges_of_deleted_streams_are_dropped_from_an_upload(scene: Metad
     await scene.catalog.commit_upload(scene.upload_commit([mixed, dead], {gone: b"x", kept: b"y"}))
     assert await committed(scene, kept) == 3
     assert await scene.state(mixed) == (ObjectState.COMMITTED, 0)
-    assert await scene.state(dead) == (ObjectState.DESTROYED, NOW)
+    assert await scene.state(dead) == (ObjectState.DESTROYED, NOW + scene.prepare_ttl_ms)
     await scene.catalog.commit_upload(scene.upload_commit([mixed, dead], {gone: b"x", kept: b"y"}))
 
 
@@ -387,7 +387,7 @@ async def test_compaction_goes_on_when_streams_were_trimmed_meanwhile(scene: Met
     await scene.catalog.commit_compaction(scene.compaction(inputs, outputs))
     assert await scene.bounds(a) == [(0, 10), (10, 15)]
     assert await scene.bounds(b) == []
-    assert await scene.state(outputs[2]) == (ObjectState.DESTROYED, NOW)
+    assert await scene.state(outputs[2]) == (ObjectState.DESTROYED, NOW + scene.prepare_ttl_ms)
 
 
 async def test_an_input_destroyed_meanwhile_by_a_trim_is_no_obstacle(scene: MetadataNode) -> None:
@@ -410,7 +410,7 @@ async def test_compaction_goes_on_when_a_topic_was_deleted_meanwhile(scene: Meta
     await delete_topic(scene.catalog, "t", now_ms=NOW, delete_after_ms=LATER)
     await scene.catalog.commit_compaction(scene.compaction(inputs, outputs))
     assert await scene.bounds(kept) == [(0, 9)]
-    assert await scene.state(outputs[0]) == (ObjectState.DESTROYED, NOW)
+    assert await scene.state(outputs[0]) == (ObjectState.DESTROYED, NOW + scene.prepare_ttl_ms)
 
 
 async def test_compaction_without_outputs_drops_dead_inputs_only(scene: MetadataNode) -> None:
