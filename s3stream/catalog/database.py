@@ -295,12 +295,18 @@ class Database:
         if self._path is None:
             await self._run(self._listener, self._listener_thread, _wait_for_notification, repeated=False)
             return
-        await asyncio.sleep(poll_s)
-        version = await self._run(self._reader, self._reader_threads, _data_version, repeated=False)
+        version = self._data_version
         while version == self._data_version:
             await asyncio.sleep(poll_s)
-            version = await self._run(self._reader, self._reader_threads, _data_version, repeated=False)
+            version = await self._read_data_version()
         self._data_version = version
+
+    async def _read_data_version(self) -> int:
+        """Return a number that differs after another connection to SQLite's file has committed."""
+        try:
+            return await self._answer(self._reader_threads, partial(_data_version, self._reader))
+        except DBAPIError as error:
+            raise self._failure(error, None) from error
 
     def _check_writable(self) -> None:
         if self._read_only:
@@ -464,9 +470,14 @@ def _wait_for_notification(connection: Connection) -> None:
         pass
 
 
-def _data_version(connection: Connection) -> int:
-    """Return a number that differs after another connection has committed."""
-    found: int = connection.exec_driver_sql("PRAGMA data_version").scalar_one()
+def _data_version(engine: Engine) -> int:
+    """Read the number that SQLite changes for this connection when another one has committed, without a transaction."""
+    statement = "PRAGMA data_version"
+    try:
+        with closing(engine.raw_connection()) as connection:
+            found: int = connection.cursor().execute(statement).fetchone()[0]
+    except sqlite3.Error as error:
+        raise DBAPIError(statement, None, error) from error
     return found
 
 

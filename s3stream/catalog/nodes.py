@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, func, insert, inspect, literal, select, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, inspect, select, update
 
 from s3stream.catalog.orders import cancel_drain, fail_orders_to, leave_node
 from s3stream.catalog.rows import CHANGE, ENDED, ChangeKind, check_node, next_change
@@ -51,6 +51,26 @@ _WAL_COLUMNS: Final = (
     wals.c.recoverer,
     wals.c.recoverer_epoch,
     wals.c.kind,
+)
+
+# Statements that every node runs some times a second are built once.
+
+BEAT: Final = (
+    update(nodes)
+    .where(nodes.c.node_id == bindparam("own_id"), nodes.c.epoch == bindparam("own_epoch"))
+    .values(lease_until_ms=bindparam("until_ms"), beat=nodes.c.beat + 1, beat_ms=bindparam("due_ms"))
+)
+READ_BEATS: Final = select(
+    nodes.c.node_id,
+    nodes.c.epoch,
+    nodes.c.beat,
+    nodes.c.lease_until_ms > ENDED,
+    nodes.c.beat_ms,
+    select(counters.c.next).where(counters.c.name == CHANGE).scalar_subquery().label("version"),
+)
+_BEATEN = BEAT.returning(nodes.c.node_id).cte("own")
+BEAT_AND_READ: Final = READ_BEATS.add_columns(select(func.count()).select_from(_BEATEN).scalar_subquery()).add_cte(
+    _BEATEN
 )
 
 
@@ -155,25 +175,17 @@ def beat(connection: Connection, node_id: int, node_epoch: int, lease_until_ms: 
 
     One statement on PostgreSQL: other nodes' commands run beside it.
     """
-    own = (
-        update(nodes)
-        .where(nodes.c.node_id == node_id, nodes.c.epoch == node_epoch)
-        .values(lease_until_ms=lease_until_ms, beat=nodes.c.beat + 1, beat_ms=due_ms)
-    )
-    version = select(counters.c.next).where(counters.c.name == CHANGE).scalar_subquery()
-    seen = (nodes.c.node_id, nodes.c.epoch, nodes.c.beat, nodes.c.lease_until_ms > ENDED, nodes.c.beat_ms, version)
+    own = {"own_id": node_id, "own_epoch": node_epoch, "until_ms": lease_until_ms, "due_ms": due_ms}
     if connection.dialect.name == "postgresql":
-        updated = own.returning(nodes.c.node_id).cte("own")
-        count = select(func.count()).select_from(updated).scalar_subquery()
-        rows = connection.execute(select(*seen, count).add_cte(updated)).all()
+        rows = connection.execute(BEAT_AND_READ, own).all()
         found = bool(rows) and bool(rows[0][-1])
     else:
-        found = bool(connection.execute(own).rowcount)
-        rows = connection.execute(select(*seen, literal(0))).all()
+        found = bool(connection.execute(BEAT, own).rowcount)
+        rows = connection.execute(READ_BEATS).all()
     if not found:
         check_node(connection, node_id, node_epoch)
-    beats = {key: NodeBeat(epoch, number, bool(has_lease), due) for key, epoch, number, has_lease, due, _, _ in rows}
-    return Pulse(beats, rows[0][-2])
+    beats = {key: NodeBeat(epoch, number, bool(has_lease), due) for key, epoch, number, has_lease, due, *_ in rows}
+    return Pulse(beats, rows[0].version)
 
 
 def stop_node(

@@ -10,6 +10,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context, ContextVar
+from itertools import count
 from random import Random
 from typing import Any
 from weakref import WeakSet
@@ -85,18 +86,6 @@ class _Future(asyncio.Future[Any]):
         return self._number
 
 
-class _Handle(asyncio.Handle):
-    def _run(self) -> None:
-        if _admit(self):
-            super()._run()
-
-
-class _TimerHandle(asyncio.TimerHandle):
-    def _run(self) -> None:
-        if _admit(self):
-            super()._run()
-
-
 def _admit(handle: asyncio.Handle) -> bool:
     """Return whether a callback may run now; keep it if its process is paused."""
     process: Process | None = handle._context.get(PROCESS)  # type: ignore[attr-defined]
@@ -110,33 +99,17 @@ def _admit(handle: asyncio.Handle) -> bool:
     return True
 
 
-class _Clock:
-    """Stands where the loop expects a selector: instead of waiting, it moves the clock."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def select(self, timeout: float | None) -> list[object]:
-        if timeout is None:
-            raise Stuck("nothing is left to run")
-        if timeout > 0:
-            self.now_s += timeout
-        return []
-
-    def close(self) -> None:
-        pass
-
-
 class SimLoop(asyncio.BaseEventLoop):
     """The loop. `random` decides how long work on other threads takes."""
 
     def __init__(self, random: Random) -> None:
         super().__init__()
         self._random = random
-        self._selector = self._virtual = _Clock()
-        self._clock_resolution = CLOCK_RESOLUTION_S
+        self._now_s = 0.0
         self._ready: deque[asyncio.Handle]
-        self._scheduled: list[asyncio.TimerHandle]
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        """A heap by time, and by number among equals."""
+        self._timer_numbers = count()
         self._busy_until: dict[object, float] = {}
         self.servers: dict[Any, tuple[Callable[[], asyncio.BaseProtocol], Context]] = {}
         """Factories of the listening sockets' protocols, and the contexts of their processes."""
@@ -146,24 +119,32 @@ class SimLoop(asyncio.BaseEventLoop):
         """Tasks of dead processes, kept so that the garbage collector does not run their `finally` blocks."""
 
     def time(self) -> float:
-        return self._virtual.now_s
-
-    def _process_events(self, event_list: list[object]) -> None:
-        pass
-
-    def _write_to_self(self) -> None:
-        pass
+        return self._now_s
 
     def _run_once(self) -> None:
+        """Run the callbacks that are ready. If there is none, the clock jumps to the next timer first."""
         self.turns += 1
         if self.turns > CALLBACKS_MAX:
             raise Stuck(f"more than {CALLBACKS_MAX} turns of the loop")
-        super()._run_once()  # type: ignore[misc]
+        ready, timers = self._ready, self._timers
+        while timers and timers[0][2]._cancelled:
+            heapq.heappop(timers)
+        if not ready and not self._stopping:  # type: ignore[attr-defined]
+            if not timers:
+                raise Stuck("nothing is left to run")
+            self._now_s = max(self._now_s, timers[0][0])
+        due_s = self._now_s + CLOCK_RESOLUTION_S
+        while timers and timers[0][0] < due_s:
+            ready.append(heapq.heappop(timers)[2])
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled and _admit(handle):
+                handle._run()
 
     def call_soon(  # type: ignore[override]
         self, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        handle = _Handle(callback, args, self, context)
+        handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
@@ -175,9 +156,8 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        timer = _TimerHandle(when, callback, args, self, context)
-        heapq.heappush(self._scheduled, timer)
-        timer._scheduled = True  # type: ignore[attr-defined]
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, next(self._timer_numbers), timer))
         return timer
 
     def call_later(  # type: ignore[override]
