@@ -43,7 +43,7 @@ from s3stream.store.interface import ObjectStore
 from s3stream.tasks import end_tasks
 from s3stream.upload.pipeline import UploadPipeline
 from s3stream.upload.uploader import Uploader, WriterIdentity
-from wal.interface import WalError, WriteAheadLog
+from wal.interface import WriteAheadLog
 
 log = structlog.get_logger(__name__)
 
@@ -265,10 +265,6 @@ class S3Stream:
     async def flush(self) -> None:
         """Upload everything appended so far and trim the WAL. Raises StorageError when that cannot be done."""
         await self._sealer.flush()
-        try:
-            await self.wal_trimmer.trim_released()
-        except WalError as error:
-            raise StorageStopped(f"the WAL could not be trimmed: {error}") from error
 
     def limit_upload(self, bytes_max: int | None) -> None:
         """Start uploads at `bytes_max` or before; None: as the settings say, which also prevail if they name a size."""

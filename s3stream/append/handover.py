@@ -82,6 +82,14 @@ class StreamHandovers:
         """Node, epoch and log as which this engine owns streams."""
         return self._streams.owner
 
+    def _release(self, hold: object) -> None:
+        """End a hold. What it has kept in the log is freed with the current block, even if that stays empty."""
+        self._wal_trimmer.release(hold)
+        block = self._cache.current
+        block.wal_offset = max(block.wal_offset, self._wal_trimmer.trimmable_wal_offset)
+        if not self._journal.admission.is_writable:
+            self._journal.sealer.request()
+
     # source
 
     async def seal(self, stream: Stream) -> SealedStream:
@@ -121,20 +129,20 @@ class StreamHandovers:
 
     def _unseal(self, stream: Stream, epoch: int, hold: object) -> None:
         if self._streams.get(stream.stream_id) is not stream:
-            self._wal_trimmer.release(hold)  # it was deleted, or another node has it
+            self._release(hold)  # it was deleted, or another node has it
             return
         self._cache.sealed_streams.discard(stream.stream_id)
         if stream.tail:
             # Blocks that were sealed meanwhile have later records, and are committed first.
             self._cache.current.holds.append(hold)
         else:
-            self._wal_trimmer.release(hold)
+            self._release(hold)
         stream.unseal(epoch)
         self._journal.sealer.request()
 
     def give_away(self, sealed: SealedStream) -> None:
         """Forget a stream that the target has now: its records in this log are void."""
-        self._wal_trimmer.release(sealed.hold)
+        self._release(sealed.hold)
         if self._streams.get(sealed.stream.stream_id) is sealed.stream:
             self._streams.give_away(sealed.stream)
 
@@ -170,7 +178,7 @@ class StreamHandovers:
                 appended = await self._append_all(stream_id, epoch, end_offset, batches)
                 await appended.durable
         except BaseException as error:
-            self._wal_trimmer.release(hold)
+            self._release(hold)
             self._streams.end_receiving(stream_id)
             if isinstance(error, TimeoutError | OverCapacity | RecordTooLarge):
                 raise HandoverRefused(f"the log has no room for stream {stream_id}, or is too slow") from error
@@ -228,14 +236,14 @@ class StreamHandovers:
         if received.batches:
             block.holds.append(received.hold)
         else:
-            self._wal_trimmer.release(received.hold)
+            self._release(received.hold)
         if block.size_bytes >= self._journal.threshold_bytes:
             self._journal.sealer.request()
         return stream
 
     def give_up(self, received: ReceivedTail) -> None:
         """Forget a tail whose transfer was refused: its records in this log stay void."""
-        self._wal_trimmer.release(received.hold)
+        self._release(received.hold)
         self._streams.end_receiving(received.stream_id)
 
     def stop(self, error: StorageError) -> None:

@@ -48,6 +48,11 @@ class WalTrimmer:
         if not self._stopped and offset >= 0:
             await self._wal.trim(offset)
 
+    @property
+    def trimmable_wal_offset(self) -> int:
+        """Newest record up to which all is committed, whatever keeps it in the WAL; -1: none."""
+        return self._trimmable_wal_offset
+
     def hold(self) -> object:
         """Keep all records that are not committed now, until the returned token is released."""
         token = object()
@@ -55,12 +60,8 @@ class WalTrimmer:
         return token
 
     def release(self, token: object) -> None:
-        """End a hold, if it has not ended before. The next trim, or `trim_released`, frees what it kept."""
+        """End a hold, if it has not ended before. The next trim frees what it kept."""
         self._holds.pop(token, None)
-
-    async def trim_released(self) -> None:
-        """Free what holds kept that have ended since the last trim: no upload may follow that would."""
-        await self.trim(self._trimmable_wal_offset)
 
     def _limit(self) -> int:
         return min(self._trimmable_wal_offset, *self._holds.values()) if self._holds else self._trimmable_wal_offset
@@ -79,5 +80,5 @@ class WalTrimmer:
 
     async def give_up(self, stream_id: int) -> None:
         """Release a stopped stream and trim the WAL as far as that allows."""
-        if self._stopped.pop(stream_id, None) is not None:
-            await self.trim_released()
+        if self._stopped.pop(stream_id, None) is not None and self._trimmable_wal_offset >= 0:
+            await self.trim(self._trimmable_wal_offset)

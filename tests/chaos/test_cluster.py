@@ -1,7 +1,7 @@
 """Three real nodes on PostgreSQL and an S3 server, under clients of four libraries: no fault loses or repeats a record.
 
-One log is a device of a machine, one is in the object store, one a device that several machines could open. They run in
-the soak: a few faults, a hundred kills with figures, and all faults.
+One log is a device of a machine, one is in the object store, one a device that several machines could open. A few
+faults are part of every run; the soak has a hundred kills with figures, and all faults.
 """
 
 import sys
@@ -25,7 +25,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
-QUICK = ("kill_recoverer", "restart_database", "lose_data", "move", "pause")
+QUICK = ("kill", "restart_database", "lose_data", "move", "pause")
+"""None of them leaves one node alone. A client of librdkafka that has lost its only connection starts over with its
+bootstrap servers, and in a transaction it may then wait for a coordinator that it has forgotten, for ever.
+"""
 KILLS = 100
 CRASHES = (
     *("kill",) * 6,
@@ -57,7 +60,6 @@ def figures(rig: ClusterChaos, told: str) -> str:
     )
 
 
-@LONG
 def test_a_few_faults_lose_nothing(tmp_path: Path, bucket: S3Bucket) -> None:
     seeded = Random(15)
     with cluster(tmp_path, bucket, 3) as nodes:

@@ -1,5 +1,6 @@
 """Handing streams over between two engines on one catalog, with crashes of either side at every step."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -220,6 +221,20 @@ async def test_what_an_upload_left_in_the_log_during_a_handover_is_freed_without
     pair.source.engine.handovers.give_away(sealed)
     await pair.source.engine.flush()
     assert pair.source.wal.used_bytes == 0
+
+
+async def test_a_full_log_is_freed_when_a_handover_ends(pair: Pair) -> None:
+    engine = pair.source.engine
+    sealed = await pair.seal()
+    while engine.writable:
+        fill(pair.other, 10)
+    await engine.flush()
+    assert not engine.writable, "the hold keeps all"
+    waiting = asyncio.create_task(engine.wait_writable())
+    await asyncio.sleep(0)  # it waits
+    pair.source.engine.handovers.unseal(sealed, await pair.cancel(sealed))
+    await waiting
+    fill(pair.other, 1)
 
 
 async def test_a_stream_whose_upload_is_under_way_is_sealed_after_it(pair: Pair) -> None:
