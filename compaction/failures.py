@@ -24,6 +24,7 @@ from s3stream.errors import (
     ObjectDamage,
     StorageError,
 )
+from s3stream.model import ObjectState
 from s3stream.read.damage import ADVICE
 
 log = structlog.get_logger(__name__)
@@ -51,8 +52,7 @@ class FailurePolicy:
         except (NodeFenced, CatalogUnavailable, CatalogDamaged):
             raise
         except UnreadableInput as error:
-            self.leave_alone(error)
-            errors.append(str(error))
+            await self.leave_alone(error, errors)
         except (CoverageError, ObjectDamage) as error:
             self.refuse(stage, error, errors)
         except CatalogError as error:
@@ -81,10 +81,18 @@ class FailurePolicy:
         errors.append(str(error))
         log.error("compaction refused", stage=stage, error=str(error))
 
-    def leave_alone(self, error: UnreadableInput) -> None:
-        """Exclude an unreadable input from later plans, and report it."""
+    async def leave_alone(self, error: UnreadableInput, errors: list[str]) -> None:
+        """Exclude an unreadable input from later plans, and report it. Raises CatalogError.
+
+        One that another node has replaced since it was planned may be gone from the store: nothing is wrong then.
+        """
+        found = await self._context.catalog.get_objects([error.object_id])
+        if error.object_id not in found or found[error.object_id].state is not ObjectState.COMMITTED:
+            log.info("an input of a compaction was replaced meanwhile", object_id=error.object_id)
+            return
         self._context.left_alone.add(error.object_id)
         self._context.stats.objects_left_alone += 1
+        errors.append(str(error))
         log.error(
             "compaction leaves an object alone until the node restarts",
             object_id=error.object_id,

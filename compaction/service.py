@@ -138,7 +138,7 @@ class CompactionService:
             try:
                 sets = await plan_sets(self._context, full=True)
             except UnreadableInput as error:
-                self._failures.leave_alone(error)
+                await self._failures.leave_alone(error, [])
             else:
                 groups = await plan_joins(self._context, full=True)
                 cleaning = self._context.cleaning
@@ -227,8 +227,7 @@ class CompactionService:
                         self._context, plan, timed=not full, under_pressure=self._under_pressure, report=report
                     )
             except UnreadableInput as error:
-                self._failures.leave_alone(error)
-                errors.append(str(error))
+                await self._failures.leave_alone(error, errors)
             except (CoverageError, PlanRefused) as error:
                 self._failures.refuse("stream sets", error, errors)
                 return

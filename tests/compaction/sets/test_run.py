@@ -427,6 +427,23 @@ async def test_an_unreadable_index_is_left_alone(some: UploadingNode) -> None:
     assert summary.sso_after == 2
 
 
+async def test_an_input_that_another_node_has_replaced_and_deleted_is_no_damage(some: UploadingNode) -> None:
+    objects = await fill(some, 4, 6)
+    before = await some.contents()
+    service, other = some.service(SMALL), some.service(SMALL)
+
+    async def replace_all(_call: str, _key: str) -> None:
+        memory(some).hook = let_through
+        assert (await other.run_once()).sso_after == 1
+        await memory(some).delete([object_key(CLUSTER, each) for each in objects])
+        await some.catalog.forget_objects(objects)
+
+    memory(some).hook = replace_all
+    summary = await service.run_once()
+    assert (summary.left_alone, summary.errors, summary.sso_after) == ([], [], 1)
+    assert await some.contents() == before
+
+
 async def test_the_plan_changes_nothing(some: UploadingNode) -> None:
     await fill(some, 4, 6)
     (stream, *_) = list(some.ends)
