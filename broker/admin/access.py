@@ -4,9 +4,10 @@ A token that may operate may also read. A client certificate may read, and opera
 Tokens come from settings or files; a file is read for each request, so that tokens are replaced by changing it.
 
 A page of a stranger can make a browser of somebody who may use the port send requests. No state is changed by GET; any
-other request that a browser has sent, which names an `Origin`, is refused, since the node serves no pages. On a port
-that is open to its machine the `Host` must be an address or localhost: a stranger's name that resolves to this machine
-(DNS rebinding) would let the page read the answers. No answer allows other origins to read it.
+other request that a browser has sent, which names an `Origin`, is refused unless its page is the console of this port.
+On a port that is open to its machine the `Host` must be an address or localhost: a stranger's name that resolves to
+this machine (DNS rebinding) would let the page read the answers. On any port without authentication, pages that are
+named otherwise change nothing. No answer allows other origins to read it.
 """
 
 import hmac
@@ -80,8 +81,8 @@ class AdminAccess:
 
         Return the name of the client for the audit log. Raises Refusal.
         """
-        if method != "GET" and ("origin" in headers or "sec-fetch-site" in headers):
-            raise Refusal(HTTPStatus.FORBIDDEN, "requests of browsers may only read")
+        if method != "GET":
+            self._check_page(headers)
         if self._checks_host and not _is_local(headers.get("host", "localhost")):
             raise Refusal(
                 HTTPStatus.FORBIDDEN, "the Host must be an address or localhost, on a port without authentication"
@@ -96,6 +97,20 @@ class AdminAccess:
         if level < (Level.READ if method == "GET" else Level.OPERATE):
             raise Refusal(HTTPStatus.FORBIDDEN, "this token or certificate may only read", client)
         return client
+
+    def _check_page(self, headers: Mapping[str, str]) -> None:
+        """Raise Refusal if a browser sends a change for a page that is not this port's console."""
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        if origin is None and site is None:
+            return
+        host = headers.get("host", "")
+        is_own = origin is not None and origin.partition("://")[2].lower() == host.lower() != ""
+        if not is_own or site not in {None, "same-origin"}:
+            raise Refusal(HTTPStatus.FORBIDDEN, "pages of other origins may change nothing")
+        if self._settings.is_open and not _is_local(host):
+            raise Refusal(
+                HTTPStatus.FORBIDDEN, "on a port without authentication, the page must be opened by an address"
+            )
 
     def _level_of(self, principal: str) -> Level:
         settings = self._settings

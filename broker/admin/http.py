@@ -1,4 +1,4 @@
-"""A small HTTP server for people and scripts on the same machine: metrics, status, maintenance.
+"""The HTTP server of the admin port: metrics, status and maintenance, the console, and the API that the console uses.
 
     GET  /metrics        metrics in Prometheus' text format
     GET  /status         the node's state as JSON
@@ -8,40 +8,46 @@
     /moves...            moves of partitions, and drains of nodes: see `broker.admin.moves`
     /storage/...         stopped streams: see `broker.admin.storage`
     /cluster, /nodes...  the cluster and its nodes: see `broker.admin.cluster`
+    /health...           see `broker.admin.health`
+    /console/...         the console's files: see `broker.admin.console`
 
-    GET  /health         200 while the node serves and can write, 503 otherwise
-
-One request per connection. By default it listens on loopback, without authentication; see `broker.admin.access`.
+By default it listens on loopback, without authentication; see `broker.admin.access`. The limits on connections are in
+`broker.admin.connections`.
 """
 
 import asyncio
 import socket
-import ssl
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
+from typing import Final, cast
+from urllib.parse import quote
 
 import structlog
+from aiohttp import web
 
 from broker.admin.access import AdminAccess, Refusal
 from broker.admin.cluster import ClusterRoutes
+from broker.admin.connections import SERVER, Acceptor, AdminConnection
+from broker.admin.console import PREFIX, Console
+from broker.admin.health import unhealthy_reason, unready_reason
 from broker.admin.metrics import prometheus_text, status
 from broker.admin.moves import MoveRoutes
 from broker.admin.responses import Query, Response, Route, json_response, text_response
 from broker.admin.storage import StorageRoutes
 from broker.admin.topics import TopicRoutes
 from broker.net.principals import ANONYMOUS, NoMatchingRule
-from broker.net.tls import Tls
 from broker.node import Node
 from s3stream.errors import StorageError
 from s3stream.tasks import end_tasks
 
-REQUEST_TIMEOUT_S = 10
-REQUEST_BYTES_MAX = 8 << 10
-CONNECTIONS_MAX = 100
-"""Connections at a time. Further ones are closed at once."""
-PAUSE_S = 1.0
-"""Pause after the system refuses to accept a connection."""
+BODY_BYTES_MAX: Final = 2 << 20
+"""Largest body of a request. A record of a megabyte fits, in base64 and with its headers."""
+STOP_TIMEOUT_S: Final = 1.0
+"""Time that cancelled requests have to end when the port is closed."""
+_PUBLIC: Final = frozenset({"/", "/console", "/health/live", "/health/ready"})
+"""Paths that need no token, beside the console's files."""
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _log = structlog.get_logger("admin")
 
@@ -51,14 +57,11 @@ class AdminServer:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._server: asyncio.Server | None = None
         self._access: AdminAccess | None = None
-        self._accepting: asyncio.Task[None] | None = None
-        """Accepts connections with TLS."""
-        self._bound: socket.socket | None = None
-        """Socket on which it does."""
-        self._handshakes: set[asyncio.Task[object]] = set()
-        self._requests: set[asyncio.Task[object]] = set()
+        self._acceptor: Acceptor | None = None
+        self._runner: web.AppRunner | None = None
+        self._changes: set[asyncio.Task[web.StreamResponse]] = set()
+        """Requests under way that change something: they go on if their client leaves."""
         self.address = ""
         """`host:port` once started."""
         self._routes: Mapping[str, Route] = {
@@ -78,91 +81,105 @@ class AdminServer:
         host, port = bound.getsockname()[:2]
         self.address = f"{host}:{port}"
         self._access = access
-        if access.tls is None:
-            self._server = await asyncio.start_server(self._serve, sock=bound, limit=REQUEST_BYTES_MAX)
-        else:
+        self._runner = web.AppRunner(
+            self._application(), handler_cancellation=True, shutdown_timeout=STOP_TIMEOUT_S, access_log=None
+        )
+        await self._runner.setup()
+        assert self._runner.server is not None, "it is set up"
+        if access.tls is not None:
             self._node.tasks.spawn(access.tls.run())
-            bound.setblocking(False)
-            bound.listen()
-            self._bound = bound
-            self._accepting = asyncio.get_running_loop().create_task(self._accept(bound, access.tls))
+        self._acceptor = Acceptor(self._runner.server, bound, access.tls, BODY_BYTES_MAX)
         access.warn_if_exposed(self.address)
 
     async def close(self) -> None:
         """Stop listening, and cancel requests under way."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        if self._accepting is not None:
-            await end_tasks({self._accepting})
-            self._accepting = None
-        if self._bound is not None:
-            self._bound.close()
-            self._bound = None
-        await end_tasks(self._handshakes)
-        await end_tasks(self._requests)
+        acceptor, self._acceptor = self._acceptor, None
+        if acceptor is not None:
+            await acceptor.close()
+        await end_tasks(self._changes)
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
 
-    async def _accept(self, bound: socket.socket, tls: Tls) -> None:
-        """Accept connections with TLS. Each handshake uses the newest certificate."""
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                accepted, _ = await loop.sock_accept(bound)
-            except OSError as error:
-                _log.error("no connection can be accepted; trying again", reason=str(error))
-                await asyncio.sleep(PAUSE_S)
-                continue
-            if len(self._handshakes) + len(self._requests) >= CONNECTIONS_MAX:
-                accepted.close()
-                continue
-            handshake = loop.create_task(self._handshake(accepted, tls))
-            self._handshakes.add(handshake)
-            handshake.add_done_callback(self._handshakes.discard)
+    def _application(self) -> web.Application:
+        """Return the application with all routes."""
+        application = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._guard])
+        application.on_response_prepare.append(_set_headers)
+        router, console = application.router, Console()
+        for path, (method, function) in self._routes.items():
+            router.add_route(method, path, _from_route(function))
+        router.add_get("/health/live", self._live, allow_head=False)
+        router.add_get("/health/ready", self._ready, allow_head=False)
+        router.add_get("/", console.redirect, allow_head=False)
+        router.add_get("/console", console.redirect, allow_head=False)
+        router.add_get(PREFIX + "{path:.*}", console.file, allow_head=False)
+        return application
 
-    async def _handshake(self, accepted: socket.socket, tls: Tls) -> None:
-        loop = asyncio.get_running_loop()
+    # access
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Pass a request to its handler if its client may send it, and audit changes."""
+        cast("AdminConnection", request.protocol).request_begun()
+        path = request.path
+        if request.method == "GET" and (path in _PUBLIC or path.startswith(PREFIX)):
+            return await self._answer(request, handler)
+        target, _, query = request.raw_path.partition("?")
+        asked = {"action": f"{_shown(request.method)} {_shown(target)}", "resource": _shown(query)}
+        host = request.remote or ""
         try:
-            await loop.connect_accepted_socket(
-                lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader(limit=REQUEST_BYTES_MAX), self._serve),
-                accepted,
-                ssl=tls.files.context,
-                ssl_handshake_timeout=REQUEST_TIMEOUT_S,
-                ssl_shutdown_timeout=REQUEST_TIMEOUT_S,
-            )
-        except OSError as error:
-            reason = error.reason if isinstance(error, ssl.SSLError) else error
-            _log.warning("TLS handshake failed on the admin port", reason=str(reason))
-        except asyncio.CancelledError:
-            accepted.close()
-            raise
+            client = self._check(request)
+        except Refusal as refusal:
+            event = "authentication failed" if refusal.status == HTTPStatus.UNAUTHORIZED else "denied"
+            self._audit(event, refusal.client, host, reason=str(refusal), **asked)
+            return _failure(request, refusal.status, str(refusal))
+        if request.method == "GET":
+            return await self._answer(request, handler)
+        change = asyncio.get_running_loop().create_task(self._change(request, handler, client, host, asked))
+        self._changes.add(change)
+        change.add_done_callback(self._changes.discard)
+        return await asyncio.shield(change)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        request = asyncio.current_task()
-        assert request is not None, "the server runs this in a task"
-        if len(self._requests) >= CONNECTIONS_MAX:
-            writer.transport.abort()
-            return
-        self._requests.add(request)
-        request.add_done_callback(self._requests.discard)
+    def _check(self, request: web.Request) -> str:
+        """Return the name of the client for the audit log. Raises Refusal."""
+        assert self._access is not None, "it listens"
+        return self._access.check(request.method, request.headers, self._principal(request))
+
+    async def _change(
+        self, request: web.Request, handler: _Handler, client: str, host: str, asked: Mapping[str, str]
+    ) -> web.StreamResponse:
+        outcome = "interrupted"
         try:
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-            status_code, content_type, body = await self._respond(head, self._principal(writer), _host(writer))
-            payload = body.encode()
-            writer.transport.set_write_buffer_limits(0)  # so that drain() waits until everything is sent
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                writer.write(_head(status_code, content_type, len(payload)) + payload)
-                await writer.drain()
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            writer.transport.abort()  # the client has gone, does not read, or does not send HTTP
-        except asyncio.CancelledError:
-            writer.transport.abort()  # end normally: asyncio logs a cancelled connection task as a bug
+            response = await self._answer(request, handler)
+            outcome = HTTPStatus(response.status).name
         finally:
-            writer.close()
+            self._audit("changed" if outcome == "OK" else "change refused", client, host, outcome=outcome, **asked)
+        return response
 
-    def _principal(self, writer: asyncio.StreamWriter) -> str:
+    async def _answer(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Return the response to a request that the client may make."""
+        try:
+            return await handler(request)
+        except web.HTTPNotFound:
+            return _failure(request, HTTPStatus.NOT_FOUND, f"known paths: {', '.join(self._routes)}")
+        except web.HTTPMethodNotAllowed as error:
+            allowed = ", ".join(sorted(error.allowed_methods))
+            return _failure(request, HTTPStatus.METHOD_NOT_ALLOWED, f"{request.path} requires {allowed}")
+        except web.HTTPRequestEntityTooLarge:
+            return _failure(
+                request, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {BODY_BYTES_MAX} bytes"
+            )
+        except web.HTTPException as error:
+            return _failure(request, HTTPStatus(error.status), error.reason)
+        except ConnectionError:
+            raise  # the client has gone
+        except Exception as error:  # noqa: BLE001 - a bug in one handler must not stop the port
+            _log.error("request failed", action=f"{request.method} {_shown(request.path)}", exc_info=error)
+            return _failure(request, HTTPStatus.INTERNAL_SERVER_ERROR, "internal error: the node's log has it")
+
+    def _principal(self, request: web.Request) -> str:
         """Return the principal of a client's certificate; empty if there is none."""
-        ssl_object = writer.get_extra_info("ssl_object")
+        ssl_object = request.get_extra_info("ssl_object")
         tls = None if self._access is None else self._access.tls
         if ssl_object is None or tls is None:
             return ""
@@ -172,47 +189,11 @@ class AdminServer:
             return ""
         return "" if principal == ANONYMOUS else principal
 
-    async def _respond(self, head: str, principal: str, host: str) -> Response:
-        first, *lines = head.split("\r\n")
-        request = first.split(" ")
-        if len(request) != 3:
-            return text_response(HTTPStatus.BAD_REQUEST, "not an HTTP request")
-        try:
-            method, target = request[0], urlsplit(request[1])
-        except ValueError as error:
-            return text_response(HTTPStatus.BAD_REQUEST, f"not a URL: {error}")
-        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        assert self._access is not None, "it listens"
-        asked = {"action": f"{_shown(method)} {_shown(target.path)}", "resource": _shown(target.query)}
-        try:
-            client = self._access.check(method, headers, principal)
-        except Refusal as refusal:
-            event = "authentication failed" if refusal.status == HTTPStatus.UNAUTHORIZED else "denied"
-            self._audit(event, refusal.client, host, reason=str(refusal), **asked)
-            return text_response(refusal.status, str(refusal))
-        if method == "GET":
-            return await self._answer(method, target)
-        outcome = "interrupted"
-        try:
-            response = await self._answer(method, target)
-            outcome = HTTPStatus(response[0]).name
-        finally:
-            self._audit("changed" if outcome == "OK" else "change refused", client, host, outcome=outcome, **asked)
-        return response
-
     def _audit(self, event: str, client: str, host: str, **fields: str) -> None:
         known = {name: text for name, text in fields.items() if text}
         self._node.audit.record(event, principal=client, host=host, listener="admin", **known)
 
-    async def _answer(self, method: str, target: SplitResult) -> Response:
-        """Return the response to a request that the client may make."""
-        path = target.path
-        route = self._routes.get(path)
-        if route is None:
-            return text_response(HTTPStatus.NOT_FOUND, f"known paths: {', '.join(self._routes)}")
-        if method != route[0]:
-            return text_response(HTTPStatus.METHOD_NOT_ALLOWED, f"{path} requires {route[0]}")
-        return await route[1](dict(parse_qsl(target.query)))
+    # pages
 
     async def _metrics(self, _: Query) -> Response:
         return 200, "text/plain; version=0.0.4", prometheus_text(self._node)
@@ -221,13 +202,18 @@ class AdminServer:
         return json_response(await status(self._node))
 
     async def _health(self, _: Query) -> Response:
-        storage = self._node.storage
-        if self._node.stopping:
-            return text_response(HTTPStatus.SERVICE_UNAVAILABLE, "the node is stopping")
-        if storage.error is not None or not storage.writable:
-            reason = str(storage.error) if storage.error is not None else "; ".join(map(str, storage.obstacles()))
-            return text_response(HTTPStatus.SERVICE_UNAVAILABLE, reason or "the node cannot write")
-        return text_response(HTTPStatus.OK, "ok")
+        return _verdict(unhealthy_reason(self._node))
+
+    async def _live(self, _: web.Request) -> web.StreamResponse:
+        return _respond(_verdict(""))
+
+    async def _ready(self, request: web.Request) -> web.StreamResponse:
+        reason = unready_reason(self._node)
+        try:
+            self._check(request)
+        except Refusal:
+            reason = reason and "not ready: ask with a token for the reason"
+        return _respond(_verdict(reason))
 
     async def _compact(self, _: Query) -> Response:
         try:
@@ -244,27 +230,38 @@ class AdminServer:
         return json_response(plan.as_json(self._node.compaction_context))
 
 
+def _verdict(reason: str) -> Response:
+    if reason:
+        return text_response(HTTPStatus.SERVICE_UNAVAILABLE, reason)
+    return text_response(HTTPStatus.OK, "ok")
+
+
+def _from_route(function: Callable[[Query], Awaitable[Response]]) -> _Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return _respond(await function(dict(request.query.items())))
+
+    return handle
+
+
+def _respond(response: Response) -> web.Response:
+    status_code, content_type, body = response
+    return web.Response(status=status_code, body=body.encode(), headers={"Content-Type": content_type})
+
+
+def _failure(_: web.Request, status_code: HTTPStatus, reason: str) -> web.Response:
+    """Return the answer to a request that is refused."""
+    return _respond(text_response(status_code, reason))
+
+
+async def _set_headers(_: web.Request, response: web.StreamResponse) -> None:
+    headers = response.headers
+    headers.setdefault("Cache-Control", "no-store")
+    headers["X-Content-Type-Options"] = "nosniff"
+    headers["Server"] = SERVER
+    if response.status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+
+
 def _shown(text: str) -> str:
     """Return a part of a request for the log, encoded as in a URL: without control characters."""
     return quote(text, safe="/%=&,:+@")
-
-
-def _host(writer: asyncio.StreamWriter) -> str:
-    """Return the address of a client."""
-    peer = writer.get_extra_info("peername")
-    return str(peer[0]) if peer else ""
-
-
-def _head(status: int, content_type: str, length: int) -> bytes:
-    """Return the head of a response."""
-    lines = [
-        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
-        f"Content-Type: {content_type}",
-        f"Content-Length: {length}",
-        "Cache-Control: no-store",
-        "X-Content-Type-Options: nosniff",
-        "Connection: close",
-    ]
-    if status == HTTPStatus.UNAUTHORIZED:
-        lines.append("WWW-Authenticate: Bearer")
-    return ("\r\n".join(lines) + "\r\n\r\n").encode()

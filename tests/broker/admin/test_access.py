@@ -72,11 +72,29 @@ def test_a_node_without_authentication_is_open_to_addresses_of_its_machine() -> 
 
 @pytest.mark.parametrize("access", [tokens(), AdminAccess(AdminSettings(), is_local=True)])
 @pytest.mark.parametrize(
-    "header", [{"origin": "http://127.0.0.1:9644"}, {"origin": "null"}, {"sec_fetch_site": "none"}]
+    "header",
+    [
+        {"origin": "http://127.0.0.1:9644"},
+        {"origin": "null"},
+        {"origin": ""},
+        {"sec_fetch_site": "none"},
+        {"sec_fetch_site": "same-origin"},
+        {"origin": "http://127.0.0.1:1", "host": "127.0.0.1:9644"},
+        {"origin": "http://127.0.0.1:9644.evil.example", "host": "127.0.0.1:9644"},
+        {"origin": "http://127.0.0.1:9644", "host": "127.0.0.1:9644", "sec_fetch_site": "same-site"},
+    ],
 )
-def test_browsers_change_nothing(access: AdminAccess, header: dict[str, str]) -> None:
+def test_pages_of_strangers_change_nothing(access: AdminAccess, header: dict[str, str]) -> None:
     assert outcome(access, "POST", authorization=BEARER["operate"], **header) == 403
     assert outcome(access, "GET", authorization=BEARER["operate"], **header) == 200
+
+
+def test_the_page_of_the_port_itself_may_change_something() -> None:
+    own = {"origin": "http://Node-1:9644", "host": "node-1:9644", "sec_fetch_site": "same-origin"}
+    by_address = {"origin": "http://127.0.0.1:9644", "host": "127.0.0.1:9644"}
+    assert outcome(tokens(), "POST", authorization=BEARER["operate"], **own) == 200
+    assert outcome(AdminAccess(AdminSettings(), is_local=True), "POST", **by_address) == 200
+    assert outcome(AdminAccess(AdminSettings(), is_local=False), "POST", **own) == 403, "the name may be a stranger's"
 
 
 def test_certificates_read_and_those_of_operators_operate(tmp_path: Path) -> None:
@@ -139,7 +157,7 @@ async def ask(node: Node, request: str, context: ssl.SSLContext | None = None) -
     writer = None
     try:
         reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
-        writer.write(request.replace("\n", "\r\n").encode() + b"\r\n\r\n")
+        writer.write(request.replace("\n", "\r\n").encode() + b"\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         return (await reader.read()).decode()
     except (OSError, asyncio.IncompleteReadError):
         return ""
@@ -202,8 +220,9 @@ async def test_operations_and_refusals_are_audited(tmp_path: Path) -> None:
             {**failed, "reason": reason}
         ]
         assert await audited(node, f"GET /status HTTP/1.1\n{read}") == [], "reading is no change"
-        (odd,) = await audited(node, f"POST /\x1b[31m?\x00 HTTP/1.1\n{operate}")
-        assert (odd["action"], odd["resource"], odd["outcome"]) == ("POST /%1B%5B31m", "%00", "NOT_FOUND")
+        (odd,) = await audited(node, f"POST /%1b[31m?%00 HTTP/1.1\n{operate}")
+        assert (odd["action"], odd["resource"], odd["outcome"]) == ("POST /%1b%5B31m", "%00", "NOT_FOUND")
+        assert await audited(node, f"POST /\x1b[31m?\x00 HTTP/1.1\n{operate}") == [], "that is no HTTP request"
         with capture_logs() as logs:
             for _ in range(150):
                 await ask(node, "POST /compact HTTP/1.1")
@@ -215,7 +234,7 @@ async def test_operations_and_refusals_are_audited(tmp_path: Path) -> None:
 
 async def test_every_path_that_changes_something_is_a_post(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        known = (await ask(node, "GET / HTTP/1.1")).partition("known paths: ")[2].strip().split(", ")
+        known = (await ask(node, "GET /unknown HTTP/1.1")).partition("known paths: ")[2].strip().split(", ")
         changing = [path for path in known if "405" in (await ask(node, f"GET {path} HTTP/1.1"))[:20]]
     assert {"/compact", "/topics/detach", "/nodes/remove", "/nodes/drain", "/storage/discard"} <= set(changing)
     assert set(known) - set(changing) == {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.admin import http
+from broker.admin import connections
 from broker.node import Node
 from tests.support.node import running_node
 from tests.support.raw_client import raw_client
@@ -44,6 +44,9 @@ async def all_of(reader: asyncio.StreamReader) -> bytes:
     return data
 
 
+METRICS = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+
 async def answer(node: Node, request: bytes) -> bytes:
     async with AsyncExitStack() as stack:
         reader, writer = await connect(node, stack)
@@ -52,36 +55,95 @@ async def answer(node: Node, request: bytes) -> bytes:
 
 
 async def assert_served(node: Node) -> None:
-    assert (await answer(node, b"GET /metrics HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
+    assert (await answer(node, METRICS)).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
 @pytest.mark.parametrize(
     "request_",
     [
-        b"GET /metrics HTTP/1.1\r\nX: " + b"x" * (3 * http.REQUEST_BYTES_MAX) + b"\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * (3 * connections.LINE_BYTES_MAX) + b"\r\n\r\n",
         b"GET /" + b"x" * (1 << 20) + b" HTTP/1.1\r\n\r\n",
         b"\0" * (1 << 20),
+        b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * (connections.HEADERS_MAX + 1) + b"\r\n",
+        b"POST /nothing HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + b"f" * (8 << 20),
     ],
-    ids=["huge header", "huge path", "zeros"],
+    ids=["huge header", "huge path", "zeros", "many headers", "endless chunk size"],
 )
-async def test_a_request_that_is_too_large_is_cut_off(node: Node, request_: bytes) -> None:
-    assert await answer(node, request_) == b""
+async def test_a_request_that_is_too_large_is_refused_and_cut_off(node: Node, request_: bytes) -> None:
+    answered = await answer(node, request_)
+    assert answered == b"" or answered.startswith(b"HTTP/1.0 400 ")
+    await assert_served(node)
+
+
+async def test_a_connection_is_kept_alive(node: Node) -> None:
+    async with AsyncExitStack() as stack:
+        reader, writer = await connect(node, stack)
+        for _ in range(3):
+            writer.write(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b"HTTP/1.1 200 OK\r\n" in await reader.readuntil(b"\r\n\r\n")
+            assert await reader.readexactly(3) == b"ok\n"
+        writer.write(METRICS)
+        assert (await all_of(reader)).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+async def test_who_does_not_read_is_cut_off(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "REQUEST_TIMEOUT_S", 0.2)
+    async with AsyncExitStack() as stack:
+        reader, writer = await connect(node, stack)
+        reader._transport.pause_reading()  # type: ignore[attr-defined]  # noqa: SLF001
+        with suppress(ConnectionError):
+            for _ in range(100_000):
+                writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
+                await writer.drain()
+        assert writer.transport.is_closing(), "it would send for ever"
+    await assert_served(node)
+
+
+async def test_requests_behind_one_under_way_are_limited_in_bytes(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = asyncio.Event()
+
+    async def wait_for_ever() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(type(node.compaction), "run_once", lambda _: wait_for_ever())
+    async with AsyncExitStack() as stack:
+        reader, writer = await connect(node, stack)
+        writer.write(b"POST /compact HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await begun.wait()
+        with suppress(ConnectionError):
+            for _ in range(30):
+                writer.write(
+                    b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n" + b"X: %s\r\n" % (b"x" * 8000) * 50 + b"\r\n"
+                )
+                await writer.drain()
+        assert await all_of(reader) == b""
     await assert_served(node)
 
 
 async def test_a_body_is_not_read(node: Node) -> None:
     async with AsyncExitStack() as stack:
         reader, writer = await connect(node, stack)
-        writer.write(b"POST /nothing HTTP/1.1\r\nContent-Length: 1000000000\r\n\r\n")
+        writer.write(b"POST /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n")
         assert (await all_of(reader)).startswith(b"HTTP/1.1 404 Not Found\r\n")
 
 
 @pytest.mark.parametrize(
     "request_",
-    [b"hello\r\n\r\n", b"\xff\xfe \xff \xff\r\n\r\n", b"GET http://[ HTTP/1.1\r\n\r\n", b"GET //[x HTTP/1.1\r\n\r\n"],
+    [
+        b"hello\r\n\r\n",
+        b"\xff\xfe \xff \xff\r\n\r\n",
+        b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET //[x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\n\r\n",
+        b"GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        b"GET /console/../../broker/app.py HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        b"GET /console/%2e%2e%2fapp.py HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        b"GET /console/%00 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    ],
 )
 async def test_what_is_no_request_is_answered_with_an_error(node: Node, request_: bytes) -> None:
-    assert (await answer(node, request_)).startswith(b"HTTP/1.1 4")
+    assert (await answer(node, request_)).startswith((b"HTTP/1.0 400 ", b"HTTP/1.1 404 "))
     await assert_served(node)
 
 
@@ -91,7 +153,7 @@ async def test_who_is_slow_is_cut_off_and_others_are_answered(node: Node, monkey
         for _, writer in slow:
             writer.write(b"GET /metrics HT")
         await assert_served(node)
-        monkeypatch.setattr(http, "REQUEST_TIMEOUT_S", 0.05)
+        monkeypatch.setattr(connections, "REQUEST_TIMEOUT_S", 0.05)
         reader, writer = await connect(node, stack)
         writer.write(b"GET ")
         assert await all_of(reader) == b""
@@ -102,12 +164,12 @@ async def test_who_is_slow_is_cut_off_and_others_are_answered(node: Node, monkey
 async def test_more_connections_than_the_limit_are_closed_and_kafka_clients_served(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(connections, "CONNECTIONS_MAX", 3)
     async with AsyncExitStack() as crowd:
         first, *_ = [await connect(node, crowd) for _ in range(3)]
         reader, _ = await connect(node, crowd)
         assert await all_of(reader) == b""
-        first[1].write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        first[1].write(METRICS)
         assert (await all_of(first[0])).startswith(b"HTTP/1.1 200 OK\r\n"), "those before it are not affected"
         async with raw_client(node.bootstrap):
             await until(lambda: len(node.server.connections) == 1)
