@@ -44,7 +44,8 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.handlers import HANDLERS, advertised_apis
 from broker.handlers.authentication import make_gates
 from broker.handlers.dispatch import Dispatcher
-from broker.handlers.internal import INTERNAL_HANDLERS, InternalPort, internal_server
+from broker.handlers.internal import InternalPort, internal_handlers, internal_server
+from broker.handlers.local import LocalRequests
 from broker.handover.orders import BEAT_AGE_S, MoveOrders
 from broker.handover.source import PartitionSource
 from broker.handover.target import PartitionTarget
@@ -207,11 +208,11 @@ async def _start(
     existing_topics = await topics.load()
     tasks = await stack.enter_async_context(NodeTasks())
     broker_configs.watch(topics.apply_defaults)
-    node = _make_node(opened, members, topics, broker_configs, log_levels, cautious, tls, tasks, failure)
+    node, local = _make_node(opened, members, topics, broker_configs, log_levels, cautious, tls, tasks, failure)
     mechanisms = Mechanisms(opened.scram, opened.tokens, sasl, environment.random_bytes, now_ms)
     node.server.gates.update(make_gates(node, mechanisms.begin))
     stack.push_async_callback(node.drop_clients)
-    admin = AdminServer(node)
+    admin = AdminServer(node, local)
     stack.push_async_callback(admin.close)
     node.groups.start(existing_topics)
     node.transactions.start()
@@ -408,8 +409,8 @@ def _make_node(
     tls: _NodeTls,
     tasks: NodeTasks,
     failure: NodeFailure,
-) -> Node:
-    """Build the components that serve clients, and the node of them all."""
+) -> tuple[Node, LocalRequests]:
+    """Build the components that serve clients, the node of them all, and its requests to itself."""
     settings, memory, catalog, storage = opened.settings, opened.memory, opened.catalog, opened.storage
     environment, info, configs = opened.environment, opened.info, opened.configs
     now_ms = environment.now_ms
@@ -583,6 +584,7 @@ def _make_node(
         # The admin port exposes the metrics that clients push, so telemetry needs it.
         advertised_apis=advertised_apis(telemetry=settings.telemetry.enabled and settings.admin.enabled),
     )
+    local = LocalRequests(node, audited(HANDLERS))
     handlers = environment.wrap_handlers(audited(HANDLERS if opened.acls is None else guarded(HANDLERS, GUARDS)))
     metering = Metering(
         server,
@@ -600,12 +602,12 @@ def _make_node(
             cluster=settings.node.cluster,
             secret=opened.secret,
             random_bytes=environment.random_bytes,
-            serve=Dispatcher(node, spawn=tasks.spawn, handlers=INTERNAL_HANDLERS).dispatch,
+            serve=Dispatcher(node, spawn=tasks.spawn, handlers=internal_handlers(local)).dispatch,
         )
         tasks.spawn(internal.run())
     node.limit_connections()
     broker_configs.watch(node.limit_connections)
-    return node
+    return node, local
 
 
 async def _reaches(links: Links | None, node: NodeInfo) -> bool:

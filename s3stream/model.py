@@ -38,6 +38,16 @@ class ReadResult(NamedTuple):
     """Offset of the next read: the end of the last batch, or the requested offset when there is none."""
 
 
+class CachedRun(NamedTuple):
+    """A contiguous run [start, end) of one stream in the log cache."""
+
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+    committed: bool
+    """True if objects have it, too; False: the log has it."""
+
+
 class ObjectKind(IntEnum):
     """Kind of an object: a stream set object (SSO) holds runs of many streams, a stream object (SO) a run of one."""
 

@@ -98,6 +98,13 @@ class AdminAccess:
             raise Refusal(HTTPStatus.FORBIDDEN, "this token or certificate may only read", client)
         return client
 
+    def may_operate(self, headers: Mapping[str, str], principal: str) -> bool:
+        """Return whether a client that may read may also change things."""
+        if self._settings.is_open:
+            return True
+        levels = self._level_of_token(headers.get("authorization", "")), self._level_of(principal)
+        return max(levels) >= Level.OPERATE
+
     def _check_page(self, headers: Mapping[str, str]) -> None:
         """Raise Refusal if a browser sends a change for a page that is not this port's console."""
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")

@@ -10,6 +10,7 @@
     /cluster, /nodes...  the cluster and its nodes: see `broker.admin.cluster`
     /health...           see `broker.admin.health`
     /console/...         the console's files: see `broker.admin.console`
+    /api/v1/...          the API of the console and of scripts: see `broker.admin.api`
 
 By default it listens on loopback, without authentication; see `broker.admin.access`. The limits on connections are in
 `broker.admin.connections`.
@@ -26,6 +27,9 @@ import structlog
 from aiohttp import web
 
 from broker.admin.access import AdminAccess, Refusal
+from broker.admin.api.api import MAY_OPERATE, USER, Api
+from broker.admin.api.endpoints import PREFIX as API_PREFIX
+from broker.admin.api.endpoints import failed
 from broker.admin.cluster import ClusterRoutes
 from broker.admin.connections import SERVER, Acceptor, AdminConnection
 from broker.admin.console import PREFIX, Console
@@ -35,6 +39,7 @@ from broker.admin.moves import MoveRoutes
 from broker.admin.responses import Query, Response, Route, json_response, text_response
 from broker.admin.storage import StorageRoutes
 from broker.admin.topics import TopicRoutes
+from broker.handlers.local import LocalRequests, User
 from broker.net.principals import ANONYMOUS, NoMatchingRule
 from broker.node import Node
 from s3stream.errors import StorageError
@@ -55,8 +60,9 @@ _log = structlog.get_logger("admin")
 class AdminServer:
     """HTTP server of the admin port, listening from `start` to `close`."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, local: LocalRequests) -> None:
         self._node = node
+        self._api = Api(node, local)
         self._access: AdminAccess | None = None
         self._acceptor: Acceptor | None = None
         self._runner: web.AppRunner | None = None
@@ -97,6 +103,7 @@ class AdminServer:
         if acceptor is not None:
             await acceptor.close()
         await end_tasks(self._changes)
+        self._api.close()
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
@@ -108,6 +115,7 @@ class AdminServer:
         router, console = application.router, Console()
         for path, (method, function) in self._routes.items():
             router.add_route(method, path, _from_route(function))
+        self._api.register(router)
         router.add_get("/health/live", self._live, allow_head=False)
         router.add_get("/health/ready", self._ready, allow_head=False)
         router.add_get("/", console.redirect, allow_head=False)
@@ -133,6 +141,9 @@ class AdminServer:
             event = "authentication failed" if refusal.status == HTTPStatus.UNAUTHORIZED else "denied"
             self._audit(event, refusal.client, host, reason=str(refusal), **asked)
             return _failure(request, refusal.status, str(refusal))
+        if path.startswith(API_PREFIX):
+            request[USER] = User(client, host)
+            request[MAY_OPERATE] = self._may_operate(request)
         if request.method == "GET":
             return await self._answer(request, handler)
         change = asyncio.get_running_loop().create_task(self._change(request, handler, client, host, asked))
@@ -144,6 +155,10 @@ class AdminServer:
         """Return the name of the client for the audit log. Raises Refusal."""
         assert self._access is not None, "it listens"
         return self._access.check(request.method, request.headers, self._principal(request))
+
+    def _may_operate(self, request: web.Request) -> bool:
+        assert self._access is not None, "it listens"
+        return self._access.may_operate(request.headers, self._principal(request))
 
     async def _change(
         self, request: web.Request, handler: _Handler, client: str, host: str, asked: Mapping[str, str]
@@ -161,6 +176,8 @@ class AdminServer:
         try:
             return await handler(request)
         except web.HTTPNotFound:
+            if request.path.startswith(API_PREFIX):
+                return failed(HTTPStatus.NOT_FOUND, f"the API has no such path: see {API_PREFIX}/openapi.json")
             return _failure(request, HTTPStatus.NOT_FOUND, f"known paths: {', '.join(self._routes)}")
         except web.HTTPMethodNotAllowed as error:
             allowed = ", ".join(sorted(error.allowed_methods))
@@ -248,8 +265,10 @@ def _respond(response: Response) -> web.Response:
     return web.Response(status=status_code, body=body.encode(), headers={"Content-Type": content_type})
 
 
-def _failure(_: web.Request, status_code: HTTPStatus, reason: str) -> web.Response:
+def _failure(request: web.Request, status_code: HTTPStatus, reason: str) -> web.Response:
     """Return the answer to a request that is refused."""
+    if request.path.startswith(API_PREFIX):
+        return failed(status_code, reason)
     return _respond(text_response(status_code, reason))
 
 

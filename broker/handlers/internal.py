@@ -1,6 +1,7 @@
 """The internal port: other nodes authenticate themselves there, write markers, verify transactions, move partitions.
 
-DescribeQuorum, sent by a node, asks how far this one has come with the catalog's changes.
+DescribeQuorum, sent by a node, asks how far this one has come with the catalog's changes. Relay and DescribeRuns ask
+this node what only a leader or coordinator can answer, for a user of the other node's admin port.
 
 A connection begins with Hello and Authenticate (`broker.cluster.handshake`), in small frames and in limited time.
 Whatever else arrives closes it, with one line in the log that says why. Then its requests are served side by side, as
@@ -20,6 +21,7 @@ from broker.cluster.secret import ClusterSecret
 from broker.handlers import HANDLERS, Handler, HandlerFunction
 from broker.handlers.add_partitions_to_txn import BATCH_VERSION
 from broker.handlers.describe_quorum import NODES_SINCE, report
+from broker.handlers.local import LocalRequests
 from broker.net.connection import Connection
 from broker.net.exchange import Exchange, Peer
 from broker.net.server import Server
@@ -28,13 +30,17 @@ from broker.settings.area import MIB
 from broker.settings.client_areas import NetworkSettings
 from broker.settings.memory import MemorySizes
 from protocol.codec import decode_exact
-from protocol.errors import ProtocolError
+from protocol.errors import KafkaError, ProtocolError
 from protocol.messages import add_partitions_to_txn, describe_quorum, write_txn_markers
 from protocol.messages.internal import authenticate, hand_over, hello, prepare_move
+from protocol.messages.internal import describe_runs as describe_runs_api
+from protocol.messages.internal import relay as relay_api
 from protocol.messages.internal.authenticate import AuthenticateRequest, AuthenticateResponse
+from protocol.messages.internal.describe_runs import CachedRun, DescribeRunsRequest, DescribeRunsResponse
 from protocol.messages.internal.hand_over import HandOverRequest, HandOverResponse
 from protocol.messages.internal.hello import HelloRequest, HelloResponse
 from protocol.messages.internal.prepare_move import PrepareMoveRequest, PrepareMoveResponse
+from protocol.messages.internal.relay import RelayRequest, RelayResponse
 from protocol.registry import INTERNAL_APIS
 from wal.interface import Buffer
 
@@ -61,14 +67,47 @@ def _hand_over(node: Node, request: HandOverRequest, exchange: Exchange) -> Coro
     return node.target.take(request, exchange.peer)
 
 
+def describe_runs(node: Node, request: DescribeRunsRequest, _: Exchange | None = None) -> DescribeRunsResponse:
+    """Answer at once: what of a partition is in the log cache here."""
+    try:
+        partition = node.topics.partition(request.topic, request.partition)
+    except KafkaError as error:
+        return DescribeRunsResponse(error_code=error.code)
+    stream = partition.stream
+    return DescribeRunsResponse(
+        start_offset=partition.log_start_offset,
+        end_offset=stream.next_offset,
+        committed_offset=stream.committed_offset,
+        runs=[
+            CachedRun(
+                base_offset=run.start_offset,
+                end_offset=run.end_offset,
+                size_bytes=run.size_bytes,
+                committed=run.committed,
+            )
+            for run in stream.cached_runs()
+        ],
+    )
+
+
 INTERNAL_HANDLERS: Final[Mapping[int, Handler]] = {
     write_txn_markers.KEY: HANDLERS[write_txn_markers.KEY],
     add_partitions_to_txn.KEY: replace(HANDLERS[add_partitions_to_txn.KEY], min_version=BATCH_VERSION),
     prepare_move.KEY: _internal(prepare_move.KEY, _prepare_move),
     hand_over.KEY: _internal(hand_over.KEY, _hand_over),
+    describe_runs_api.KEY: _internal(describe_runs_api.KEY, describe_runs),
     describe_quorum.KEY: replace(HANDLERS[describe_quorum.KEY], min_version=NODES_SINCE, function=report),
 }
 """The APIs that nodes send to each other. Only their versions for brokers."""
+
+
+def internal_handlers(local: LocalRequests) -> Mapping[int, Handler]:
+    """Return these APIs, and Relay, which asks this node on behalf of another one's admin port."""
+
+    def relay(_node: Node, request: RelayRequest, _exchange: Exchange) -> Coroutine[Any, Any, RelayResponse]:
+        return local.relay(request)
+
+    return {**INTERNAL_HANDLERS, relay_api.KEY: _internal(relay_api.KEY, relay)}
 
 
 def internal_server(network: NetworkSettings, memory: MemorySizes) -> Server:

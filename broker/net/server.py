@@ -124,6 +124,8 @@ class Server:
     tick: int = 0
     bytes_in: int = 0
     """Bytes received since the start."""
+    bytes_out: int = 0
+    """Bytes of responses handed to the network since the start."""
     connections: set[Connection] = field(default_factory=set)
     new_exchange: Callable[[Connection, int, int, int, str | None], Exchange] = field(init=False)
     """Creates a request in progress."""

@@ -32,6 +32,11 @@ class AdminSettings(Area):
     operate_token_file: Path | None = Field(
         default=None, description="File with such tokens, as `admin.read_token_file`."
     )
+    records: Literal["nobody", "operators", "readers"] = Field(
+        default="operators",
+        description="Who may see what records contain, in the console and through the API: `nobody`, `operators`, "
+        "`readers` (whoever may read: a token for monitoring, too).",
+    )
     ssl_certificate_file: Path | None = Field(
         default=None,
         description="PEM file with the certificate of the port, as `ssl.certificate_file`. Unset: the port has no TLS.",

@@ -22,7 +22,7 @@ from s3stream.errors import (
     StreamFenced,
     StreamSealed,
 )
-from s3stream.model import BATCH_OVERHEAD_BYTES, ReadResult, StreamBatch
+from s3stream.model import BATCH_OVERHEAD_BYTES, CachedRun, ReadResult, StreamBatch
 from s3stream.read.stream_reader import StreamReader
 from s3stream.read.time_lookup import IsUntimed, first_untimed
 from wal.interface import Durable, OverCapacity, RecordTooLarge, WalError
@@ -318,6 +318,14 @@ class Stream(StreamAdmission):
         """Return the first offset that the log cache holds; `next_offset` when it holds nothing."""
         start = self._runs.start_offset
         return self.next_offset if start < 0 else start
+
+    def cached_runs(self) -> Sequence[CachedRun]:
+        """Return what the log cache holds, in offset order: a run for each block that has data of the stream."""
+        return [
+            CachedRun(run.start_offset, run.end_offset, run.size_bytes, run.block.committed)
+            for run in self._runs.runs
+            if not run.is_empty
+        ]
 
     def cached_for_time(self, timestamp_ms: int, from_offset: int) -> StreamBatch | None:
         """Return as `offset_for_time`, among the cached batches that end past `from_offset`."""

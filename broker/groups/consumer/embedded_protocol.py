@@ -51,6 +51,14 @@ def parse_assignment(assignment: bytes, topics: TopicImage) -> tuple[Partitions,
     return _ids(found.assigned_partitions, topics), found.user_data or b""
 
 
+def assigned_partitions(assignment: bytes) -> Sequence[tuple[str, int]]:
+    """Decode a leader's assignment to a member: topics by name, and partitions. Raises MalformedMessage."""
+    if not assignment:
+        return ()
+    found, _ = decode(ConsumerProtocolAssignment, assignment, _known_version(assignment), 2)
+    return [(topic.topic, partition) for topic in found.assigned_partitions for partition in topic.partitions]
+
+
 def assignment_bytes(partitions: Iterable[TopicIdPartition], topics: TopicImage, metadata: bytes) -> bytes:
     """Encode an assignment in the version of the member's metadata."""
     assigned = [

@@ -1,0 +1,66 @@
+"""All endpoints of the API, registered with the admin port's router."""
+
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from broker.admin.api.calls import Calls
+from broker.admin.api.cluster import ClusterEndpoints
+from broker.admin.api.endpoints import PREFIX, Call, Endpoint, openapi_document
+from broker.admin.api.groups import GroupEndpoints, Groups
+from broker.admin.api.live import LiveEndpoints
+from broker.admin.api.offsets import Offsets
+from broker.admin.api.records import RecordEndpoints
+from broker.admin.api.storage import StorageEndpoints
+from broker.admin.api.topics import TopicEndpoints, Topics
+from broker.admin.api.transactions import TransactionEndpoints
+from broker.handlers.local import LocalRequests, User
+from broker.node import Node
+
+USER: web.RequestKey[User] = web.RequestKey("user", User)
+MAY_OPERATE: web.RequestKey[bool] = web.RequestKey("may_operate", bool)
+"""Findings of the access control about the sender of a request."""
+
+
+class Api:
+    """The endpoints of a node."""
+
+    def __init__(self, node: Node, local: LocalRequests) -> None:
+        calls = Calls(node, local)
+        offsets, groups = Offsets(calls), Groups(node, calls)
+        topics = Topics(node, calls, local, offsets, groups)
+        self._records = RecordEndpoints(node, calls, offsets)
+        self.endpoints: list[Endpoint] = [
+            *ClusterEndpoints(node, calls).endpoints,
+            *TopicEndpoints(topics).endpoints,
+            *self._records.endpoints,
+            *GroupEndpoints(groups, offsets).endpoints,
+            *TransactionEndpoints(node, calls).endpoints,
+            *StorageEndpoints(node, calls).endpoints,
+            *LiveEndpoints(node).endpoints,
+            Endpoint("GET", "/openapi.json", "This document.", self._document, None),
+        ]
+
+    def document(self) -> dict[str, Any]:
+        """Return the OpenAPI document."""
+        return openapi_document(self.endpoints)
+
+    def register(self, router: web.UrlDispatcher) -> None:
+        """Add the routes of all endpoints."""
+        for endpoint in self.endpoints:
+            router.add_route(endpoint.method, PREFIX + endpoint.path, _handler(endpoint))
+
+    def close(self) -> None:
+        """Read no more records."""
+        self._records.close()
+
+    async def _document(self, _: Call) -> web.StreamResponse:
+        return web.json_response(self.document())
+
+
+def _handler(endpoint: Endpoint) -> Callable[[web.Request], Any]:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await endpoint.answer_to(request, request[USER], may_operate=request[MAY_OPERATE])
+
+    return handle

@@ -1,0 +1,120 @@
+"""Requests of Kafka's protocol to this node and to others: to a partition's leader, a coordinator, or all nodes."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from broker.cluster.peers import NoPeers, Peers, PeerUnavailable
+from broker.coordination.internal_topics import OFFSETS_TOPIC
+from broker.coordination.shards import partition_of
+from broker.handlers.leadership import NO_LEADER, find_leadership
+from broker.handlers.local import LocalRefusal, LocalRequests, User, version_of
+from broker.node import Node
+from protocol.codec import decode_exact, encode
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.internal.relay import RelayRequest
+from protocol.registry import APIS
+from s3stream.errors import StorageError
+
+CALL_TIMEOUT_S: Final = 10.0
+"""Time limit of a request to one node."""
+INTERNAL_VERSION: Final = 0
+"""Version of requests of the internal port."""
+T = TypeVar("T")
+_APIS: Final = {api.request: api for api in APIS.values()}
+
+
+class Calls:
+    """Sends requests to the nodes that can answer them."""
+
+    def __init__(self, node: Node, local: LocalRequests) -> None:
+        self._node = node
+        self._local = local
+
+    async def call(self, node_id: int, request: Any, user: User) -> Any:
+        """Return the response of a node. Raises PeerUnavailable, LocalRefusal, TimeoutError."""
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            if node_id == self._node.node_id:
+                return await self._local.call(request, user)
+            api = _APIS[type(request)]
+            version = version_of(api.key)
+            relay = RelayRequest(
+                api_key=api.key,
+                api_version=version,
+                principal=user.principal,
+                host=user.host,
+                body=encode(request, version),
+            )
+            relayed = await self._peers.call(node_id, relay, INTERNAL_VERSION)
+        if relayed.failure:
+            raise PeerUnavailable(f"node {node_id}: {relayed.failure}")
+        return decode_exact(api.response, relayed.body, version)
+
+    async def ask_node(self, node_id: int, request: Any) -> Any | None:
+        """Return another node's response to a request of the internal port; None if it does not answer."""
+        try:
+            return await self._peers.call(node_id, request, INTERNAL_VERSION)
+        except PeerUnavailable:
+            return None
+
+    @property
+    def _peers(self) -> Peers:
+        return self._node.links or NoPeers()
+
+    async def call_each(
+        self, node_ids: Iterable[int], make: Callable[[int], Any], user: User
+    ) -> tuple[Mapping[int, Any], list[int]]:
+        """Ask several nodes at once. Return the responses by node, and the nodes that have not answered."""
+        answers: dict[int, Any] = {}
+        unreachable: list[int] = []
+
+        async def ask(node_id: int) -> None:
+            try:
+                answers[node_id] = await self.call(node_id, make(node_id), user)
+            except (PeerUnavailable, LocalRefusal, KafkaError, StorageError, TimeoutError):
+                unreachable.append(node_id)
+
+        async with asyncio.TaskGroup() as group:
+            for node_id in node_ids:
+                group.create_task(ask(node_id))
+        return answers, sorted(unreachable)
+
+    async def ask_in_pieces(
+        self, wanted: Mapping[int, Sequence[T]], make: Callable[[Sequence[T]], Any], size: int, user: User
+    ) -> tuple[list[Any], frozenset[int]]:
+        """Ask each node about many things, `size` of them at a time. Return all responses, and who has not answered."""
+        answers: list[Any] = []
+        unreachable: set[int] = set()
+        left = {node_id: things for node_id, things in wanted.items() if things}
+        while left:
+            turn = {node_id: make(things[:size]) for node_id, things in left.items()}
+            found, missing = await self.call_each(turn, turn.__getitem__, user)
+            answers += found.values()
+            unreachable.update(missing)
+            left = {key: things[size:] for key, things in left.items() if len(things) > size and key not in missing}
+        return answers, frozenset(unreachable)
+
+    def living(self) -> list[int]:
+        """Return the ids of all living nodes."""
+        return [member.node_id for member in self._node.members.living()]
+
+    def leader_of(self, topic: str, index: int) -> int:
+        """Return the node that leads a partition; -1 if none does. Raises KafkaError for an unknown partition."""
+        found = find_leadership(self._node, topic, index)
+        if found is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {index} of topic {topic!r}.")
+        return NO_LEADER if found.leader is None else found.leader.node_id
+
+    def needed_leader(self, topic: str, index: int) -> int:
+        """Return the node that leads a partition. Raises KafkaError if none does."""
+        leader = self.leader_of(topic, index)
+        if leader == NO_LEADER:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"No node leads partition {index} of {topic!r}.")
+        return leader
+
+    def coordinator_of(self, group_id: str) -> int:
+        """Return the node that coordinates a group. Raises KafkaError if there is none."""
+        topic = self._node.topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no group {group_id!r}.")
+        return self.needed_leader(OFFSETS_TOPIC, partition_of(group_id, len(topic.info.partitions)))

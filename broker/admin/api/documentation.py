@@ -1,0 +1,26 @@
+"""Writes docs/openapi.json from the endpoints: `python -m broker.admin.api.documentation`."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from broker.admin.api.api import Api
+
+if TYPE_CHECKING:
+    from broker.handlers.local import LocalRequests
+    from broker.node import Node
+
+
+def documentation() -> str:
+    """Return the text of docs/openapi.json."""
+    # The endpoints are described and never called, so they need no node.
+    api = Api(cast("Node", None), cast("LocalRequests", None))
+    try:
+        return json.dumps(api.document(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    finally:
+        api.close()
+
+
+if __name__ == "__main__":
+    target = Path(__file__).parents[3] / "docs" / "openapi.json"
+    target.write_text(documentation(), encoding="utf-8")

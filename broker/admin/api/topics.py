@@ -1,0 +1,273 @@
+"""Topics and their partitions, listed and described. Offsets are asked of the leaders, sizes of the catalog."""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from broker.admin.api.calls import Calls
+from broker.admin.api.endpoints import Call, Endpoint, Model, check
+from broker.admin.api.groups import GROUPS_MAX, Groups
+from broker.admin.api.offsets import Ends, Offsets, Partition
+from broker.configs.definitions import ConfigSource
+from broker.handlers.leadership import NO_LEADER, leadership_of
+from broker.handlers.list_offsets import EARLIEST, LATEST
+from broker.handlers.local import LocalRequests, User
+from broker.node import Node
+from broker.resources.values import ResourceType
+from broker.topics.topic import Topic
+from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from s3stream.errors import StorageError
+
+TOPICS_MAX: Final = 2000
+PARTITIONS_MAX: Final = 10_000
+"""Partitions that an answer is about."""
+CATALOG_TIMEOUT_S: Final = 5.0
+INDEX_DIGITS_MAX: Final = 10
+
+
+class TopicRow(Model):
+    """A topic in a list."""
+
+    name: str
+    id: str
+    internal: bool
+    partitions: int
+    leaders: list[int]
+    leaderless: int
+    records: int | None
+    """Offsets between start and end of all partitions; null if some leader has not answered."""
+    bytes: int | None
+    """Bytes in objects; null if the catalog has not answered."""
+    cleanup_policy: str
+    retention_ms: int
+
+
+class TopicList(Model):
+    """All topics."""
+
+    topics: list[TopicRow]
+    more: bool
+    unreachable: list[int]
+
+
+class PartitionRow(Model):
+    """A partition of a topic."""
+
+    index: int
+    leader: int | None
+    leader_epoch: int
+    start_offset: int | None
+    high_watermark: int | None
+    last_stable_offset: int | None
+    bytes: int | None
+    error: str | None
+
+
+class ConfigRow(Model):
+    """A config of a topic."""
+
+    name: str
+    value: str | None
+    default: bool
+    """True if the topic does not set it."""
+    source: str
+    read_only: bool
+    sensitive: bool
+    documentation: str | None
+
+
+class TopicDescription(Model):
+    """A topic."""
+
+    name: str
+    id: str
+    internal: bool
+    partitions: list[PartitionRow]
+    configs: list[ConfigRow]
+    groups: list[str]
+    """Groups that have committed offsets of it."""
+    more: bool
+    """True if there are more partitions than are shown."""
+    unreachable: list[int]
+
+
+class Topics:
+    """Describes topics."""
+
+    def __init__(self, node: Node, calls: Calls, local: LocalRequests, offsets: Offsets, groups: Groups) -> None:
+        self._node = node
+        self._calls = calls
+        self._local = local
+        self._offsets = offsets
+        self._groups = groups
+
+    async def find_all(self, user: User) -> TopicList:
+        """Describe all topics, up to a limit of their number and that of their partitions."""
+        topics = sorted(self._node.topics, key=lambda topic: topic.name)
+        shown = list(_limited(topics))
+        partitions = [key for topic in shown for key in partitions_of(topic)]
+        starts = await self._offsets.at(partitions, EARLIEST, user)
+        ends = await self._offsets.at(partitions, LATEST, user)
+        streams = [partition.stream_id for topic in shown for partition in topic.info.partitions]
+        sizes = await self._sizes(streams)
+        return TopicList(
+            topics=[self._row(topic, starts.offsets, ends.offsets, sizes) for topic in shown],
+            more=len(topics) > len(shown),
+            unreachable=sorted(starts.unreachable | ends.unreachable),
+        )
+
+    def _row(
+        self, topic: Topic, starts: Mapping[Partition, int], ends: Mapping[Partition, int], sizes: Mapping[int, int]
+    ) -> TopicRow:
+        keys = partitions_of(topic)
+        leaders = {self._calls.leader_of(*key) for key in keys}
+        is_known = all(key in starts and key in ends for key in keys)
+        return TopicRow(
+            name=topic.name,
+            id=topic.topic_id.hex(),
+            internal=topic.info.internal,
+            partitions=len(keys),
+            leaders=sorted(leaders - {NO_LEADER}),
+            leaderless=sum(self._calls.leader_of(*key) == NO_LEADER for key in keys),
+            records=sum(ends[key] - starts[key] for key in keys) if is_known else None,
+            bytes=_total(sizes, topic),
+            cleanup_policy=_cleanup_policy(topic),
+            retention_ms=topic.config.retention_ms,
+        )
+
+    async def _sizes(self, streams: Sequence[int]) -> Mapping[int, int]:
+        """Return the bytes in objects by stream; none if the catalog does not answer."""
+        try:
+            async with asyncio.timeout(CATALOG_TIMEOUT_S):
+                return await self._node.catalog.stream_bytes(streams)
+        except (StorageError, TimeoutError):
+            return {}
+
+    async def describe(self, name: str, user: User) -> TopicDescription:
+        """Describe one topic. Raises KafkaError if there is none of that name."""
+        topic = topic_named(self._node, name)
+        keys = partitions_of(topic)[:PARTITIONS_MAX]
+        offsets, unreachable = await self._offsets.ends(keys, user)
+        sizes = await self._sizes([each.stream_id for each in topic.info.partitions])
+        groups, more_unreachable = await self._groups_of(topic.name, user)
+        return TopicDescription(
+            name=topic.name,
+            id=topic.topic_id.hex(),
+            internal=topic.info.internal,
+            partitions=[self._partition(topic, index, offsets.get(key), sizes) for index, key in enumerate(keys)],
+            configs=await self.configs(topic.name, user),
+            groups=groups,
+            more=len(topic.info.partitions) > len(keys),
+            unreachable=sorted(unreachable | more_unreachable),
+        )
+
+    def _partition(self, topic: Topic, index: int, ends: Ends | None, sizes: Mapping[int, int]) -> PartitionRow:
+        leadership = leadership_of(self._node, topic, index)
+        partition = topic.partitions[index]
+        error = None
+        if partition is not None and partition.stream.error is not None:
+            error = str(partition.stream.error)
+        elif leadership.leader is None:
+            error = "no node leads it"
+        elif ends is None:
+            error = "its leader has not answered"
+        return PartitionRow(
+            index=index,
+            leader=None if leadership.leader is None else leadership.leader.node_id,
+            leader_epoch=leadership.leader_epoch,
+            start_offset=None if ends is None else ends.start,
+            high_watermark=None if ends is None else ends.high_watermark,
+            last_stable_offset=None if ends is None else ends.last_stable,
+            bytes=sizes.get(topic.info.partitions[index].stream_id),
+            error=error,
+        )
+
+    async def configs(self, name: str, user: User) -> list[ConfigRow]:
+        """Describe the configs of a topic."""
+        resource = DescribeConfigsResource(
+            resource_type=ResourceType.TOPIC, resource_name=name, configuration_keys=None
+        )
+        answer = await self._local.call(DescribeConfigsRequest(resources=[resource], include_documentation=True), user)
+        (result,) = answer.results
+        check(result.error_code, result.error_message)
+        return [
+            ConfigRow(
+                name=each.name,
+                value=each.value,
+                default=each.config_source != ConfigSource.DYNAMIC_TOPIC_CONFIG,
+                source=ConfigSource(each.config_source).name.lower(),
+                read_only=each.read_only,
+                sensitive=each.is_sensitive,
+                documentation=each.documentation,
+            )
+            for each in result.configs
+        ]
+
+    async def _groups_of(self, name: str, user: User) -> tuple[list[str], frozenset[int]]:
+        """Return the groups that have committed offsets of a topic, of a limited number of groups."""
+        found, unreachable = await self._groups.find_all(user)
+        committed, more_unreachable = await self._groups.committed(found[:GROUPS_MAX], user)
+        names = sorted(group_id for group_id, keys in committed.items() if any(topic == name for topic, _ in keys))
+        return names, unreachable | more_unreachable
+
+
+class TopicEndpoints:
+    """Endpoints that read topics."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self.endpoints = [
+            Endpoint("GET", "/topics", "All topics.", self._list, TopicList),
+            Endpoint("GET", "/topics/{topic}", "One topic.", self._describe, TopicDescription),
+        ]
+
+    async def _list(self, call: Call) -> TopicList:
+        return await self._topics.find_all(call.user)
+
+    async def _describe(self, call: Call) -> TopicDescription:
+        return await self._topics.describe(call.path["topic"], call.user)
+
+
+def topic_named(node: Node, name: str) -> Topic:
+    """Return a topic. Raises KafkaError if there is none of that name."""
+    found = node.topics.get(name)
+    if found is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name!r}.")
+    return found
+
+
+def partition_index(topic: Topic, text: str) -> int:
+    """Return the index of a partition that a path names. Raises KafkaError if there is none."""
+    index = int(text) if text.isascii() and text.isdecimal() and len(text) < INDEX_DIGITS_MAX else -1
+    if not 0 <= index < len(topic.info.partitions):
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {text!r} of topic {topic.name!r}."
+        )
+    return index
+
+
+def partitions_of(topic: Topic) -> list[Partition]:
+    """Return all partitions of a topic."""
+    return [(topic.name, index) for index in range(len(topic.info.partitions))]
+
+
+def _limited(topics: Iterable[Topic]) -> Iterator[Topic]:
+    """Yield the first topics, and at least one."""
+    count = 0
+    for number, topic in enumerate(topics):
+        count += len(topic.info.partitions)
+        if number >= TOPICS_MAX or (number and count > PARTITIONS_MAX):
+            return
+        yield topic
+
+
+def _total(sizes: Mapping[int, int], topic: Topic) -> int | None:
+    """Return the bytes of a topic; None if they are not known."""
+    found = [sizes.get(partition.stream_id) for partition in topic.info.partitions]
+    return None if None in found else sum(size for size in found if size is not None)
+
+
+def _cleanup_policy(topic: Topic) -> str:
+    config = topic.config
+    return ",".join(name for name, is_on in (("compact", config.compacted), ("delete", config.deletable)) if is_on)

@@ -1,0 +1,30 @@
+"""Relay: a node passes a request of Kafka's protocol, of a user of its admin port, to the node that can answer it."""
+
+from protocol import wire
+from protocol.wire import message
+
+KEY = 32_004
+
+
+@message(versions="0", flexible=None)
+class RelayRequest:
+    """Request of the Relay API."""
+
+    api_key: int = wire.int16("0+")
+    api_version: int = wire.int16("0+")
+    principal: str = wire.string("0+")
+    """The user, for the audit log."""
+    host: str = wire.string("0+")
+    """Address of the user, likewise."""
+    body: bytes = wire.bytes_("0+")
+    """The request, without a header."""
+
+
+@message(versions="0", flexible=None)
+class RelayResponse:
+    """Response of the Relay API."""
+
+    failure: str = wire.string("0+")
+    """Reason why there is no response; empty: there is one."""
+    body: bytes = wire.bytes_("0+")
+    """The response, without a header."""

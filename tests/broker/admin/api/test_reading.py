@@ -1,0 +1,280 @@
+"""The JSON API shows a node: session, topics, groups, transactions, storage; bad requests are refused in one line."""
+
+import asyncio
+import json
+from asyncio import to_thread
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from pydantic import SecretStr
+
+from broker.admin.api import live
+from broker.node import Node
+from protocol.messages.find_coordinator import FindCoordinatorRequest
+from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from s3stream.errors import CatalogUnavailable
+from tests.support.admin_api import ApiClient, api_client
+from tests.support.node import running_node
+from tests.support.raw_client import RawClient, batch_of, raw_client
+
+READ, OPERATE = "r" * 20, "o" * 20
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with running_node(tmp_path) as running:
+        await running.topics.create("t", partitions=2, configs={})
+        yield running
+
+
+@pytest.fixture
+async def api(node: Node) -> AsyncIterator[ApiClient]:
+    async with api_client(node) as client:
+        yield client
+
+
+@pytest.fixture
+async def client(node: Node) -> AsyncIterator[RawClient]:
+    async with raw_client(node.bootstrap) as client:
+        yield client
+
+
+async def commit(client: RawClient, group: str, offset: int, partition: int = 0) -> None:
+    await client.call(FindCoordinatorRequest(key_type=0, coordinator_keys=[group]), 4)  # which creates the topic
+    where = OffsetCommitRequestPartition(
+        partition_index=partition, committed_offset=offset, committed_metadata="of a test"
+    )
+    request = OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(name="t", partitions=[where])])
+    (topic,) = (await client.call(request, 9)).topics
+    assert [each.error_code for each in topic.partitions] == [0]
+
+
+async def test_the_session_tells_who_may_do_what(tmp_path: Path) -> None:
+    tokens = {"admin_read_token": SecretStr(READ), "admin_operate_token": SecretStr(OPERATE)}
+    async with running_node(tmp_path, **tokens) as node:
+        for token, principal, role in ((READ, "Token:read", "reader"), (OPERATE, "Token:operate", "operator")):
+            async with api_client(node, token) as api:
+                found = await api.get("/session")
+            assert (found["principal"], found["role"], found["authentication"]) == (principal, role, True)
+            assert found["may_read_records"] is (role == "operator")
+            assert (found["node_id"], found["cluster_id"]) == (node.node_id, node.cluster_id)
+        async with api_client(node) as api:
+            status, answer, headers = await api.answer("GET", "/session")
+        assert (status, headers["WWW-Authenticate"]) == (401, "Bearer")
+        assert answer == {"error": "a valid bearer token or client certificate is needed"}
+
+
+async def test_a_session_without_authentication_is_that_of_an_operator(api: ApiClient) -> None:
+    found = await api.get("/session")
+    assert (found["principal"], found["role"], found["authentication"]) == ("User:ANONYMOUS", "operator", False)
+
+
+async def test_the_cluster_of_one_node(api: ApiClient, node: Node) -> None:
+    found = await api.get("/cluster")
+    (row,) = found["nodes"]
+    assert (row["id"], row["state"], row["self"], row["leaders"]) == (node.node_id, "up", True, 2)
+    assert (found["topics"], found["partitions"], found["leaderless"], found["groups"]) == (1, 2, 0, 0)
+    assert (found["writable"], found["obstacles"], found["outages"], found["unreachable"]) == (True, [], [], [])
+
+
+async def test_topics_with_their_sizes(api: ApiClient, node: Node, client: RawClient) -> None:
+    await client.produce("t", [batch_of(b"1", b"2")])
+    await client.produce("t", [batch_of(b"3")], partition=1)
+    await node.storage.flush()
+    await commit(client, "g", 1)
+    found = await api.get("/topics")
+    rows = {row["name"]: row for row in found["topics"]}
+    row = rows["t"]
+    assert (row["partitions"], row["leaders"], row["leaderless"], row["records"]) == (2, [node.node_id], 0, 3)
+    assert row["bytes"] > 0
+    assert (row["cleanup_policy"], row["internal"]) == ("delete", False)
+    assert rows["__consumer_offsets"]["internal"]
+    assert not found["more"]
+    topic = await api.get("/topics/t")
+    ends = [(each["index"], each["start_offset"], each["high_watermark"]) for each in topic["partitions"]]
+    assert ends == [(0, 0, 2), (1, 0, 1)]
+    assert all(each["error"] is None and each["leader"] == node.node_id for each in topic["partitions"])
+    assert topic["groups"] == ["g"]
+    configs = {each["name"]: each for each in topic["configs"]}
+    assert (configs["cleanup.policy"]["value"], configs["cleanup.policy"]["default"]) == ("delete", True)
+    assert configs["retention.ms"]["documentation"]
+
+
+async def test_sizes_are_unknown_while_the_catalog_is_away(
+    api: ApiClient, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object) -> Any:
+        raise CatalogUnavailable("connection refused")
+
+    monkeypatch.setattr(node.catalog, "stream_bytes", away)
+    monkeypatch.setattr(node.catalog, "count_objects", away)
+    (row,) = (await api.get("/topics"))["topics"]
+    assert (row["name"], row["records"], row["bytes"]) == ("t", 0, None)
+    assert (await api.get("/storage"))["objects"] is None
+
+
+async def test_a_group_without_members_and_its_lag(api: ApiClient, client: RawClient) -> None:
+    await client.produce("t", [batch_of(b"1", b"2", b"3")])
+    await commit(client, "g", 1)
+    await commit(client, "g", 0, partition=1)
+    (row,) = (await api.get("/groups"))["groups"]
+    assert (row["group_id"], row["type"], row["state"], row["members"]) == ("g", "classic", "Empty", 0)
+    assert (row["topics"], row["lag"]) == (["t"], 2)
+    group = await api.get("/groups/g")
+    assert (group["lag"], group["members"], group["unreachable"]) == (2, [], [])
+    assert group["offsets"][0] == {
+        "topic": "t",
+        "partition": 0,
+        "committed": 1,
+        "start_offset": 0,
+        "end_offset": 3,
+        "lag": 2,
+        "member_id": None,
+        "metadata": "of a test",
+    }
+    assert (await api.get("/cluster"))["groups"] == 1
+
+
+@contextmanager
+def consuming(node: Node, group: str, protocol: str) -> Iterator[Consumer]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": node.bootstrap,
+            "group.id": group,
+            "group.protocol": protocol,
+            "client.id": "reader",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        consumer.subscribe(["t"])
+        yield consumer
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_members_of_a_group_and_what_they_are_assigned(
+    api: ApiClient, node: Node, client: RawClient, protocol: str
+) -> None:
+    await client.produce("t", [batch_of(b"1", b"2", b"3")])
+    with consuming(node, "g", protocol) as consumer:
+        assert await to_thread(consumer.poll, 30) is not None
+        group = await api.get("/groups/g")
+        (member,) = group["members"]
+        (row,) = (await api.get("/groups"))["groups"]
+        await to_thread(consumer.close)
+    assert (group["type"], group["state"]) == (protocol, "Stable")
+    assert member["client_id"] == "reader"
+    assert member["host"].endswith("127.0.0.1")
+    assert member["assignments"] == [{"topic": "t", "partition": at} for at in (0, 1)]
+    assert [(each["partition"], each["member_id"]) for each in group["offsets"]] == [
+        (at, member["member_id"]) for at in (0, 1)
+    ]
+    assert (row["type"], row["members"], row["topics"]) == (protocol, 1, ["t"])
+
+
+async def test_transactions_and_producers(api: ApiClient, node: Node) -> None:
+    assert (await api.get("/transactions"))["transactions"] == []
+    producer = Producer({"bootstrap.servers": node.bootstrap, "transactional.id": "tx"})
+    await to_thread(producer.init_transactions, 30)
+    producer.begin_transaction()
+    producer.produce("t", b"value", partition=1)
+    assert await to_thread(producer.flush, 30) == 0
+    (found,) = (await api.get("/transactions"))["transactions"]
+    assert (found["transactional_id"], found["state"], found["coordinator"]) == ("tx", "Ongoing", node.node_id)
+    assert found["partitions"] == [{"topic": "t", "partition": 1}]
+    assert 0 < found["started_ms"] <= node.now_ms()
+    (open_one,) = (await api.get("/topics/t/partitions/1/producers"))["producers"]
+    assert (open_one["producer_id"], open_one["transaction_start_offset"]) == (found["producer_id"], 0)
+    assert (await api.get("/topics/t"))["partitions"][1]["last_stable_offset"] == 0
+    await to_thread(producer.commit_transaction, 30)
+    (closed,) = (await api.get("/topics/t/partitions/1/producers"))["producers"]
+    assert closed["transaction_start_offset"] is None
+
+
+async def test_the_parts_of_a_partition_in_log_memory_and_objects(
+    api: ApiClient, node: Node, client: RawClient
+) -> None:
+    await client.produce("t", [batch_of(b"1", b"2")])
+    await node.storage.flush()
+    await client.produce("t", [batch_of(b"3")])
+    found = await api.get("/topics/t/partitions/0/storage")
+    assert (found["start_offset"], found["committed_offset"], found["end_offset"]) == (0, 2, 3)
+    (stored,) = found["objects"]
+    assert (stored["base_offset"], stored["end_offset"]) == (0, 2)
+    assert stored["key"].endswith(f"/{node.cluster_id}/{stored['object_id']}")
+    assert stored["committed_ms"] > 0
+    assert [(run["base_offset"], run["end_offset"]) for run in found["log_cache"]] == [(0, 2), (2, 3)]
+    (logged,) = found["wal"]
+    assert (logged["base_offset"], logged["end_offset"], logged["bytes"]) == (2, 3, len(batch_of(b"3")))
+    storage = await api.get("/storage")
+    assert storage["wal"]["kind"] == "device"
+    assert 0 < storage["wal"]["used_bytes"] < storage["wal"]["capacity_bytes"]
+    assert storage["log_cache"]["uncommitted_bytes"] > 0
+    assert storage["uploads"]["count"] == 1
+    assert storage["store_calls"]["put"] >= 1
+    assert sum(each["count"] for each in storage["objects"].values()) == 1
+    assert (storage["compaction"]["running"], storage["compaction"]["last"]) == (False, None)
+
+
+async def test_counters_arrive_as_lines_to_few_watchers(
+    api: ApiClient, node: Node, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "INTERVAL_S", 0.01)
+    async with AsyncExitStack() as stack:
+        responses = [await stack.enter_async_context(api.session.get("/api/v1/live")) for _ in range(live.WATCHERS_MAX)]
+        assert responses[0].content_type == "application/x-ndjson"
+
+        async def next_line() -> Any:
+            while not (line := (await responses[0].content.readline()).strip()):
+                pass
+            return json.loads(line)
+
+        first = await next_line()
+        await client.produce("t", [batch_of(b"1")])
+        while (line := await next_line())["requests"].get("Produce") != 1:
+            pass
+        assert line["bytes_in"] > first["bytes_in"]
+        assert line["bytes_out"] > first["bytes_out"]
+        assert line["at_ms"] >= first["at_ms"]
+        assert line["wal"]["used_bytes"] > 0
+        status, reason = await api.failure("GET", "/live")
+        assert (status, reason) == (503, "streams of counters: 8 are open already; close one of them")
+
+    async def is_open() -> bool:
+        async with api.session.get("/api/v1/live") as response:
+            return response.status == 200
+
+    async with asyncio.timeout(60):
+        while not await is_open():
+            pass  # the places of those who left become free
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "reason"),
+    [
+        ("/topics/u", 404, "There is no topic 'u'."),
+        ("/topics/t/partitions/2/storage", 404, "There is no partition '2' of topic 't'."),
+        ("/topics/t/partitions/-1/storage", 404, "There is no partition '-1' of topic 't'."),
+        ("/topics/t/partitions/x/producers", 404, "There is no partition 'x' of topic 't'."),
+        ("/groups/g", 404, "There is no group 'g'."),
+        ("/topics?limit=1", 400, "limit: Extra inputs are not permitted"),
+        ("/nothing", 404, "the API has no such path: see /api/v1/openapi.json"),
+    ],
+)
+async def test_a_wrong_request_is_refused_in_one_line(api: ApiClient, path: str, status: int, reason: str) -> None:
+    assert await api.failure("GET", path) == (status, reason)
+
+
+async def test_an_unknown_group_is_told_from_one_without_offsets(api: ApiClient, client: RawClient) -> None:
+    await commit(client, "g", 0)
+    assert await api.failure("GET", "/groups/h") == (404, "There is no group 'h'.")
+
+
+async def test_a_path_knows_its_methods(api: ApiClient) -> None:
+    assert await api.failure("DELETE", "/cluster") == (405, "/api/v1/cluster requires GET")
