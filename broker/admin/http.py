@@ -28,8 +28,8 @@ from aiohttp import web
 
 from broker.admin.access import AdminAccess, Refusal
 from broker.admin.api.api import MAY_OPERATE, USER, Api
+from broker.admin.api.endpoints import CHANGES_NOTHING, failed
 from broker.admin.api.endpoints import PREFIX as API_PREFIX
-from broker.admin.api.endpoints import failed
 from broker.admin.cluster import ClusterRoutes
 from broker.admin.connections import SERVER, Acceptor, AdminConnection
 from broker.admin.console import PREFIX, Console
@@ -168,7 +168,8 @@ class AdminServer:
             response = await self._answer(request, handler)
             outcome = HTTPStatus(response.status).name
         finally:
-            self._audit("changed" if outcome == "OK" else "change refused", client, host, outcome=outcome, **asked)
+            if not request.get(CHANGES_NOTHING):
+                self._audit("changed" if outcome == "OK" else "change refused", client, host, outcome=outcome, **asked)
         return response
 
     async def _answer(self, request: web.Request, handler: _Handler) -> web.StreamResponse:

@@ -35,6 +35,7 @@ from protocol.messages import (
 )
 from protocol.messages.internal.relay import RelayRequest, RelayResponse
 from protocol.registry import APIS
+from s3stream.errors import StorageError
 
 RELAYED: Final = frozenset(
     {
@@ -160,10 +161,11 @@ class LocalRequests:
         if key not in RELAYED or api is None or not api.min_version <= version <= api.max_version:
             return RelayResponse(failure=f"API key {key} in version {version} is not relayed")
         try:
-            message = decode_exact(api.request, request.body, version)
+            # In memory of its own that can be written: batches of Produce are changed in place.
+            message = decode_exact(api.request, bytearray(request.body), version)
             response = await self.call(message, User(request.principal, request.host), version)
             body = b"" if response is None else encode(response, version)
-        except (LocalRefusal, ProtocolError, KafkaError) as error:
+        except (LocalRefusal, ProtocolError, KafkaError, StorageError) as error:
             return RelayResponse(failure=str(error))
         if len(body) > RESPONSE_BYTES_MAX - 1024:
             return RelayResponse(failure=f"the response has {len(body)} bytes, too many for the link between nodes")

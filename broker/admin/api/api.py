@@ -8,11 +8,14 @@ from aiohttp import web
 from broker.admin.api.calls import Calls
 from broker.admin.api.cluster import ClusterEndpoints
 from broker.admin.api.endpoints import PREFIX, Call, Endpoint, openapi_document
+from broker.admin.api.group_changes import GroupChangeEndpoints
 from broker.admin.api.groups import GroupEndpoints, Groups
 from broker.admin.api.live import LiveEndpoints
 from broker.admin.api.offsets import Offsets
+from broker.admin.api.produce import ProduceEndpoints
 from broker.admin.api.records import RecordEndpoints
 from broker.admin.api.storage import StorageEndpoints
+from broker.admin.api.topic_changes import TopicChangeEndpoints
 from broker.admin.api.topics import TopicEndpoints, Topics
 from broker.admin.api.transactions import TransactionEndpoints
 from broker.handlers.local import LocalRequests, User
@@ -34,8 +37,11 @@ class Api:
         self.endpoints: list[Endpoint] = [
             *ClusterEndpoints(node, calls).endpoints,
             *TopicEndpoints(topics).endpoints,
+            *TopicChangeEndpoints(node, topics, local).endpoints,
             *self._records.endpoints,
+            *ProduceEndpoints(node, calls).endpoints,
             *GroupEndpoints(groups, offsets).endpoints,
+            *GroupChangeEndpoints(node, calls, groups, offsets).endpoints,
             *TransactionEndpoints(node, calls).endpoints,
             *StorageEndpoints(node, calls).endpoints,
             *LiveEndpoints(node).endpoints,

@@ -19,6 +19,8 @@ from protocol.errors import ErrorCode, KafkaError
 from s3stream.errors import StorageError
 
 PREFIX: Final = "/api/v1"
+CHANGES_NOTHING: web.RequestKey[bool] = web.RequestKey("changes_nothing", bool)
+"""True for a request that is only to be validated, which is no audit event."""
 _REF: Final = "#/components/schemas/{model}"
 
 
@@ -32,6 +34,12 @@ class Model(BaseModel):
 
 class Nothing(Model):
     """No parameters."""
+
+
+class ValidationQuery(Model):
+    """Parameters of a change without a body."""
+
+    validate_only: bool = False
 
 
 class Failure(Model):
@@ -86,12 +94,14 @@ class Endpoint:
             body = None
             if self.method != "GET" and (self.body is not None or request.can_read_body):
                 body = await self._body(request)
+            if getattr(body, "validate_only", False) or getattr(query, "validate_only", False):
+                request[CHANGES_NOTHING] = True
             call = Call(request, dict(request.match_info), query, body, user, may_operate)
             result = await self.function(call)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the body"
-            return failed(HTTPStatus.BAD_REQUEST, f"{where}: {first['msg']}")
+            return failed(HTTPStatus.BAD_REQUEST, f"{where}: {first['msg'].removeprefix('Value error, ')}")
         except ApiError as error:
             return failed(error.status, str(error))
         except KafkaError as error:
@@ -107,9 +117,7 @@ class Endpoint:
     async def _body(self, request: web.Request) -> Any:
         if request.content_type != "application/json":
             raise ApiError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the Content-Type must be application/json")
-        if self.body is None:
-            raise ApiError(HTTPStatus.BAD_REQUEST, f"{self.method} {self.path} takes no body")
-        return self.body.model_validate_json(await request.read())
+        return (self.body or Nothing).model_validate_json(await request.read())
 
 
 def json_answer(value: BaseModel, status: HTTPStatus = HTTPStatus.OK) -> web.Response:

@@ -20,6 +20,7 @@ from broker.admin.api.payloads import Decode
 from broker.admin.api.record_scan import FETCH_BYTES, RecordFilter, RecordReader, RecordRow, RecordScan
 from broker.admin.api.streams import HEARTBEAT_S, Heartbeat, LineStream, StreamEnd, Watchers
 from broker.admin.api.topics import partition_index, topic_named
+from broker.handlers.leadership import NO_LEADER
 from broker.handlers.list_offsets import EARLIEST, LATEST
 from broker.node import Node
 
@@ -31,7 +32,7 @@ PARTITIONS_MAX: Final = 200
 TAILS_MAX: Final = 8
 """Streams of records at a time."""
 TAIL_POLL_S: Final = 0.5
-_FROM: Final = r"^(earliest|latest|offset:\d{1,19}|time:\d{1,18})$"
+_FROM: Final = r"^(earliest|latest|offset:\d{1,18}|offsets:\d{1,9}=\d{1,18}(,\d{1,9}=\d{1,18})*|time:\d{1,18})$"
 
 
 class RecordsQuery(Model):
@@ -40,12 +41,22 @@ class RecordsQuery(Model):
     partition: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     """By default all, up to a limit."""
     from_: Annotated[str, Field(alias="from"), StringConstraints(pattern=_FROM)] = "latest"
-    """`latest`: the last ones that there are; of a stream, those that are to come."""
+    """`latest`: the last ones that there are; of a stream, those that are to come. `offset:N` and `time:MS` are for all
+    partitions, `offsets:0=N,1=N` for those that it names, as `next` of an answer does."""
     limit: Annotated[int, Field(ge=1, le=LIMIT_MAX)] = 100
     contains: Annotated[str, Field(max_length=1000)] = ""
     """Text that key, value or a header contains."""
     key: Annotated[str, Field(max_length=1000)] | None = None
     decode: Decode = "auto"
+
+    @property
+    def offsets(self) -> dict[int, int]:
+        """Offsets by partition, if it names them."""
+        kind, _, value = self.from_.partition(":")
+        if kind != "offsets":
+            return {}
+        pairs = (pair.split("=") for pair in value.split(","))
+        return {int(index): int(offset) for index, offset in pairs}
 
     @property
     def filter(self) -> RecordFilter:
@@ -65,6 +76,7 @@ class RecordList(Model):
     """Records that were looked at."""
     errors: list[str]
     """Failures, with partition and reason."""
+    unreachable: list[int]
     more_partitions: bool
     """True if the topic has more partitions than are read at once: name one."""
 
@@ -74,6 +86,7 @@ class RecordEndpoints:
 
     def __init__(self, node: Node, calls: Calls, offsets: Offsets) -> None:
         self._node = node
+        self._calls = calls
         self._offsets = offsets
         self._reader = RecordReader(calls, offsets)
         self._watchers = Watchers(TAILS_MAX, "streams of records")
@@ -105,7 +118,8 @@ class RecordEndpoints:
             next={str(index): offset for index, offset in sorted(position.items())},
             end=not (scan.unread or scan.failed or missing),
             scanned=scan.scanned,
-            errors=[*missing, *scan.errors],
+            errors=[*missing.values(), *scan.errors],
+            unreachable=sorted({self._calls.leader_of(topic, index) for index in missing} - {NO_LEADER}),
             more_partitions=query.partition is None and len(indexes) == PARTITIONS_MAX,
         )
 
@@ -128,7 +142,9 @@ class RecordEndpoints:
                     break
                 if loop.time() - beat_s >= HEARTBEAT_S:
                     beat_s = loop.time()
-                    await stream.send(Heartbeat(heartbeat_ms=self._node.now_ms(), errors=[*missing, *scan.errors]))
+                    await stream.send(
+                        Heartbeat(heartbeat_ms=self._node.now_ms(), errors=[*missing.values(), *scan.errors])
+                    )
                 if not scan.unread:
                     await asyncio.sleep(TAIL_POLL_S)
             return await stream.end()
@@ -141,8 +157,11 @@ class RecordEndpoints:
         query: RecordsQuery = call.query
         topic = topic_named(self._node, call.path["topic"])
         self._audit("records read", call)
-        if query.partition is not None:
+        if query.partition is not None and not query.offsets:
             return query, topic.name, [partition_index(topic, str(query.partition))]
+        if named := query.offsets:
+            indexes = [partition_index(topic, str(index)) for index in sorted(named)]
+            return query, topic.name, indexes[:PARTITIONS_MAX]
         return query, topic.name, range(min(len(topic.info.partitions), PARTITIONS_MAX))
 
     def _audit(self, event: str, call: Call, **fields: str) -> None:
@@ -160,6 +179,8 @@ class RecordEndpoints:
             raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, f"no leader of topic {topic!r} answers: try again")
         if kind == "offset":
             return {index: min(max(int(value), starts[index]), ends[index]) for index in known}
+        if named := query.offsets:
+            return {index: min(max(named[index], starts[index]), ends[index]) for index in known}
         if kind == "time":
             found = await self._at(call, topic, indexes, int(value))
             return {index: found[index] if found.get(index, -1) >= 0 else ends[index] for index in known}
@@ -173,8 +194,9 @@ class RecordEndpoints:
         return {index: offset for (_, index), offset in found.offsets.items()}
 
 
-def _missing(indexes: Sequence[int], position: Mapping[int, int]) -> list[str]:
-    return [f"partition {index}: its leader has not answered" for index in indexes if index not in position]
+def _missing(indexes: Sequence[int], position: Mapping[int, int]) -> Mapping[int, str]:
+    """Return the partitions whose place is not known, each with a line to show."""
+    return {index: f"partition {index}: its leader has not answered" for index in indexes if index not in position}
 
 
 def _by_time(row: RecordRow) -> tuple[int, int, int]:

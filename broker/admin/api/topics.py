@@ -24,6 +24,7 @@ PARTITIONS_MAX: Final = 10_000
 """Partitions that an answer is about."""
 CATALOG_TIMEOUT_S: Final = 5.0
 INDEX_DIGITS_MAX: Final = 10
+_OWN: Final = ConfigSource.DYNAMIC_TOPIC_CONFIG
 
 
 class TopicRow(Model):
@@ -69,8 +70,10 @@ class ConfigRow(Model):
 
     name: str
     value: str | None
-    default: bool
-    """True if the topic does not set it."""
+    default: str | None
+    """Value that applies without the topic's own."""
+    is_own: bool
+    """True if the topic sets it."""
     source: str
     read_only: bool
     sensitive: bool
@@ -188,14 +191,17 @@ class Topics:
         resource = DescribeConfigsResource(
             resource_type=ResourceType.TOPIC, resource_name=name, configuration_keys=None
         )
-        answer = await self._local.call(DescribeConfigsRequest(resources=[resource], include_documentation=True), user)
+        answer = await self._local.call(
+            DescribeConfigsRequest(resources=[resource], include_synonyms=True, include_documentation=True), user
+        )
         (result,) = answer.results
         check(result.error_code, result.error_message)
         return [
             ConfigRow(
                 name=each.name,
                 value=each.value,
-                default=each.config_source != ConfigSource.DYNAMIC_TOPIC_CONFIG,
+                default=next((other.value for other in each.synonyms if other.source != _OWN), None),
+                is_own=each.config_source == _OWN,
                 source=ConfigSource(each.config_source).name.lower(),
                 read_only=each.read_only,
                 sensitive=each.is_sensitive,

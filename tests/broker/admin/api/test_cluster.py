@@ -128,6 +128,7 @@ async def test_nodes_that_do_not_answer_are_named(
     found = await api.get("/topics/t/records", from_="earliest")
     assert [each["value"]["text"] for each in found["records"]] == ["1"]
     assert (found["errors"], found["end"]) == ([f"partition {led(second)}: its leader has not answered"], False)
+    assert found["unreachable"] == [second.node_id]
     storage = await api.get(f"/topics/t/partitions/{led(second)}/storage")
     assert (storage["unreachable"], storage["wal"]) == ([second.node_id], [])
 

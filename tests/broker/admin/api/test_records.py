@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import aiohttp
 import pytest
@@ -87,6 +87,11 @@ async def test_pages_follow_each_other(api: ApiClient, client: RawClient) -> Non
     assert (texts(found), found["next"], found["end"]) == (["0", "1", "2"], {"0": 3}, False)
     found = await api.get("/topics/t/records", partition=0, from_="offset:3", limit=4)
     assert (texts(found), found["next"], found["end"]) == (["3", "4", "5", "6"], {"0": 7}, True)
+    await client.produce("t", [batch_of(b"b")], partition=1)
+    found = await api.get("/topics/t/records", from_="offsets:0=5,1=0")
+    assert (sorted(texts(found)), found["next"], found["end"]) == (["5", "6", "b"], {"0": 7, "1": 1}, True)
+    found = await api.get("/topics/t/records", from_="offsets:0=6")
+    assert (texts(found), found["next"]) == (["6"], {"0": 7})
     found = await api.get("/topics/t/records", partition=0, from_="offset:99")
     assert (texts(found), found["next"], found["end"]) == ([], {"0": 7}, True)
 
@@ -134,31 +139,29 @@ async def test_records_in_objects_are_read(tmp_path: Path) -> None:
         assert texts(await api.get("/topics/t/records", from_="earliest")) == ["1", "2"]
 
 
-@pytest.mark.parametrize(
-    ("value", "decode", "shown"),
-    [
-        (b"text", "auto", ("text", "text", None)),
-        (b"12", "auto", ("json", "12", None)),
-        (b"12", "text", ("text", "12", None)),
-        (b"[1,", "auto", ("text", "[1,", None)),
-        (b"[1,", "json", ("text", "[1,", "the payload is not JSON")),
-        (b"a\x00b", "auto", ("hex", "610062", None)),
-        (b"\xff", "text", ("hex", "ff", "the payload is not UTF-8")),
-        ("ü".encode(), "hex", ("hex", "c3bc", None)),
-        (b"", "auto", ("text", "", None)),
-        (b"[" * 20_000, "json", ("text", "[" * 16_384, "the payload is too large for JSON")),
-        ("aü".encode() * 8000, "auto", ("text", ("aü" * 8000).encode()[:16_384].decode(errors="ignore"), None)),
-        (b"x", "avro", ("hex", "78", "avro cannot be decoded: there is no schema registry")),
-    ],
-)
-async def test_payloads_are_shown_as_asked(
-    api: ApiClient, client: RawClient, value: bytes, decode: str, shown: tuple[str, str, str | None]
-) -> None:
-    await client.produce("t", [batch_of(value)])
-    (record,) = (await api.get("/topics/t/records", from_="earliest", decode=decode))["records"]
-    found = record["value"]
-    assert (found["format"], found["text"], found["error"]) == shown
-    assert (found["size"], found["truncated"]) == (len(value), len(value) > 16_384)
+PAYLOADS: Final[list[Any]] = [
+    (b"text", "auto", ("text", "text", None)),
+    (b"12", "auto", ("json", "12", None)),
+    (b"12", "text", ("text", "12", None)),
+    (b"[1,", "auto", ("text", "[1,", None)),
+    (b"[1,", "json", ("text", "[1,", "the payload is not JSON")),
+    (b"a\x00b", "auto", ("hex", "610062", None)),
+    (b"\xff", "text", ("hex", "ff", "the payload is not UTF-8")),
+    ("ü".encode(), "hex", ("hex", "c3bc", None)),
+    (b"", "auto", ("text", "", None)),
+    (b"[" * 20_000, "json", ("text", "[" * 16_384, "the payload is too large for JSON")),
+    ("aü".encode() * 8000, "auto", ("text", ("aü" * 8000).encode()[:16_384].decode(errors="ignore"), None)),
+    (b"x", "avro", ("hex", "78", "avro cannot be decoded: there is no schema registry")),
+]
+
+
+async def test_payloads_are_shown_as_asked(api: ApiClient, client: RawClient) -> None:
+    for at, (value, decode, shown) in enumerate(PAYLOADS):
+        await client.produce("t", [batch_of(value)])
+        (record,) = (await api.get("/topics/t/records", partition=0, from_=f"offset:{at}", decode=decode))["records"]
+        found = record["value"]
+        assert (found["format"], found["text"], found["error"]) == shown
+        assert (found["size"], found["truncated"]) == (len(value), len(value) > 16_384)
 
 
 async def test_the_id_of_a_schema_is_shown(api: ApiClient, client: RawClient) -> None:
@@ -265,16 +268,18 @@ async def test_few_streams_of_records_are_open_at_a_time(
             pass  # the places of those who left become free
 
 
-@pytest.mark.parametrize(
-    ("query", "status", "reason"),
-    [
-        ("limit=0", 400, "limit: Input should be greater than or equal to 1"),
-        ("limit=501", 400, "limit: Input should be less than or equal to 500"),
-        ("from=now", 400, "from: String should match pattern"),
-        ("partition=2", 404, "There is no partition '2' of topic 't'."),
-        ("decode=xml", 400, "decode: Input should be"),
-    ],
-)
-async def test_a_wrong_query_is_refused_in_one_line(api: ApiClient, query: str, status: int, reason: str) -> None:
-    found, text = await api.failure("GET", f"/topics/t/records?{query}")
-    assert (found, text.startswith(reason)) == (status, True), text
+WRONG_QUERIES: Final[list[Any]] = [
+    ("limit=0", 400, "limit: Input should be greater than or equal to 1"),
+    ("limit=501", 400, "limit: Input should be less than or equal to 500"),
+    ("from=offsets:0=1,2=1", 404, "There is no partition '2' of topic 't'."),
+    ("from=offsets:0=", 400, "from: String should match pattern"),
+    ("from=now", 400, "from: String should match pattern"),
+    ("partition=2", 404, "There is no partition '2' of topic 't'."),
+    ("decode=xml", 400, "decode: Input should be"),
+]
+
+
+async def test_a_wrong_query_is_refused_in_one_line(api: ApiClient) -> None:
+    for query, status, reason in WRONG_QUERIES:
+        found, text = await api.failure("GET", f"/topics/t/records?{query}")
+        assert (found, text.startswith(reason)) == (status, True), text
