@@ -4,10 +4,11 @@ import asyncio
 import json
 from asyncio import to_thread
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+import aiohttp
 import pytest
 from confluent_kafka import Consumer, Producer
 from pydantic import SecretStr
@@ -279,3 +280,29 @@ async def test_an_unknown_group_is_told_from_one_without_offsets(api: ApiClient,
 
 async def test_a_path_knows_its_methods(api: ApiClient) -> None:
     assert await api.failure("DELETE", "/cluster") == (405, "/api/v1/cluster requires GET")
+
+
+async def test_open_streams_do_not_keep_a_node_from_stopping(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        async with asyncio.timeout(60), running_node(tmp_path) as node:
+            await node.topics.create("t", partitions=1, configs={})
+            api = await stack.enter_async_context(api_client(node))
+            responses = [
+                await stack.enter_async_context(api.session.get(f"/api/v1{path}"))
+                for path in ("/live", "/topics/t/tail")
+            ]
+            assert [each.status for each in responses] == [200, 200]
+        for each in responses:
+            with suppress(aiohttp.ClientError):
+                await each.read()
+
+
+async def test_access_control_lists_do_not_count_at_the_port(tmp_path: Path) -> None:
+    async with running_node(tmp_path, authorizer_enabled=True) as node, api_client(node) as api:
+        await api.ask("POST", "/topics", {"name": "t", "configs": {"retention.ms": "1000"}})
+        await api.ask("PATCH", "/topics/t", {"partitions": 2})
+        await api.ask("POST", "/topics/t/records", {"value": "v"})
+        (record,) = (await api.get("/topics/t/records", from_="earliest"))["records"]
+        assert record["value"]["text"] == "v"
+        assert (await api.get("/topics/t"))["configs"]
+        await api.ask("DELETE", "/topics/t")
