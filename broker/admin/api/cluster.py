@@ -1,6 +1,8 @@
 """The session of a user, and the cluster with its nodes."""
 
+import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Annotated, Final, Literal
 
@@ -13,8 +15,10 @@ from broker.handlers.leadership import NO_LEADER, leadership_of
 from broker.membership.overview import NodeState, state_of
 from broker.node import Node
 from protocol.messages.list_groups import ListGroupsRequest
+from s3stream.errors import StorageError
 
 VERSION: Final = version("anabranch")
+CATALOG_TIMEOUT_S: Final = 2.0
 _STATES: Final[dict[NodeState, Literal["up", "down", "draining", "stopped"]]] = {
     NodeState.UP: "up",
     NodeState.DRAINING: "draining",
@@ -101,8 +105,6 @@ class ClusterEndpoints:
 
     async def _cluster(self, call: Call) -> Cluster:
         node = self._node
-        nodes, logs = await node.catalog.list_nodes(), await node.catalog.list_all_wals()
-        living = set(self._calls.living())
         leaders = Counter(
             NO_LEADER if (leader := leadership_of(node, topic, index).leader) is None else leader.node_id
             for topic in node.topics
@@ -110,7 +112,9 @@ class ClusterEndpoints:
         )
         groups, unreachable = 0, list[int]()
         if node.topics.get(OFFSETS_TOPIC) is not None:
-            answers, unreachable = await self._calls.call_each(living, lambda _: ListGroupsRequest(), call.user)
+            answers, unreachable = await self._calls.call_each(
+                self._calls.living(), lambda _: ListGroupsRequest(), call.user
+            )
             groups = sum(len(answer.groups) for answer in answers.values())
         storage = node.storage
         return Cluster(
@@ -118,24 +122,7 @@ class ClusterEndpoints:
             node_id=node.node_id,
             version=VERSION,
             now_ms=node.now_ms(),
-            nodes=[
-                ClusterNode(
-                    id=each.node_id,
-                    state=_STATES[
-                        state_of(
-                            each, [log for log in logs if log.node_id == each.node_id], lives=each.node_id in living
-                        )
-                    ],
-                    epoch=each.epoch,
-                    host=each.host,
-                    port=each.port,
-                    rack=each.rack,
-                    leaders=leaders[each.node_id],
-                    admin_url=None,  # other nodes do not tell theirs
-                    is_self=each.node_id == node.node_id,
-                )
-                for each in nodes
-            ],
+            nodes=await self._nodes(leaders),
             topics=len(node.topics),
             partitions=leaders.total(),
             leaderless=leaders[NO_LEADER],
@@ -148,6 +135,47 @@ class ClusterEndpoints:
             ],
             unreachable=unreachable,
         )
+
+    async def _nodes(self, leaders: Mapping[int, int]) -> list[ClusterNode]:
+        """Describe the registered nodes; those that live, as far as this node knows, while the catalog is away."""
+        own, catalog, members = self._node.node_id, self._node.catalog, self._node.members
+        living = {member.node_id: member for member in members.living()}
+        try:
+            async with asyncio.timeout(CATALOG_TIMEOUT_S):
+                nodes, logs = await catalog.list_nodes(), await catalog.list_all_wals()
+        except (StorageError, TimeoutError):
+            return [
+                ClusterNode(
+                    id=member.node_id,
+                    state="draining" if member.node_id in members.draining else "up",
+                    epoch=member.epoch,
+                    host=member.listeners[0].host,
+                    port=member.listeners[0].port,
+                    rack=member.rack,
+                    leaders=leaders[member.node_id],
+                    admin_url=None,
+                    is_self=member.node_id == own,
+                )
+                for member in living.values()
+            ]
+        logs = sorted(logs, key=lambda log: (log.node_epoch, log.wal_id))
+        found = []
+        for each in nodes:
+            its_logs = [log for log in logs if log.node_id == each.node_id]
+            found.append(
+                ClusterNode(
+                    id=each.node_id,
+                    state=_STATES[state_of(each, its_logs, lives=each.node_id in living)],
+                    epoch=each.epoch,
+                    host=each.host,
+                    port=each.port,
+                    rack=each.rack,
+                    leaders=leaders[each.node_id],
+                    admin_url=None,  # other nodes do not tell theirs
+                    is_self=each.node_id == own,
+                )
+            )
+        return found
 
 
 def may_read_records(node: Node, call: Call) -> bool:

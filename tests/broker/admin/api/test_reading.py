@@ -106,14 +106,17 @@ async def test_topics_with_their_sizes(api: ApiClient, node: Node, client: RawCl
     assert configs["retention.ms"]["documentation"]
 
 
-async def test_sizes_are_unknown_while_the_catalog_is_away(
+async def test_much_is_shown_while_the_catalog_is_away(
     api: ApiClient, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def away(*_: object) -> Any:
+    async def away(*_: object, **__: object) -> Any:
         raise CatalogUnavailable("connection refused")
 
-    monkeypatch.setattr(node.catalog, "stream_bytes", away)
-    monkeypatch.setattr(node.catalog, "count_objects", away)
+    for name in ("stream_bytes", "count_objects", "list_nodes", "find_ranges"):
+        monkeypatch.setattr(node.catalog, name, away)
+    cluster = await api.get("/cluster")
+    assert [(each["id"], each["state"], each["self"]) for each in cluster["nodes"]] == [(node.node_id, "up", True)]
+    assert await api.failure("GET", "/topics/t/partitions/0/storage") == (503, "connection refused")
     (row,) = (await api.get("/topics"))["topics"]
     assert (row["name"], row["records"], row["bytes"]) == ("t", 0, None)
     assert (await api.get("/storage"))["objects"] is None
