@@ -62,7 +62,7 @@ class AdminServer:
 
     def __init__(self, node: Node, local: LocalRequests) -> None:
         self._node = node
-        self._api = Api(node, local)
+        self._api = Api(node, local, node.settings.admin)
         self._access: AdminAccess | None = None
         self._acceptor: Acceptor | None = None
         self._runner: web.AppRunner | None = None

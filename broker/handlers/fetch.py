@@ -339,6 +339,7 @@ class _FetchCall:
         if self._exchange.throttle_fetch(self._size_bytes):
             self._node.fetch_sessions.withdraw(self._plan)
             return FetchResponse(session_id=self._plan.session_id if self._plan.incremental else NO_SESSION)
+        self._node.server.bytes_out += self._size_bytes
         reads = self._reads
         if self._failed:
             reads = sorted(reads, key=lambda read: read.is_not_read)  # they come last, as in Kafka

@@ -62,7 +62,6 @@ class ConnectionManager(Protocol):
     slabs: SlabPool
     budget: FrameBudget
     bytes_in: int
-    bytes_out: int
     tick: int
     request_bytes_max: int
     requests_in_flight_max: int
@@ -636,7 +635,6 @@ class Connection(asyncio.BufferedProtocol):
         outgoing = self._outgoing
         if outgoing and self._transport is not None:
             self._outgoing = []
-            self._manager.bytes_out += sum(map(len, outgoing))
             self._transport.writelines(outgoing)
 
     def _update_reading(self) -> None:

@@ -37,6 +37,14 @@ class AdminSettings(Area):
         description="Who may see what records contain, in the console and through the API: `nobody`, `operators`, "
         "`readers` (whoever may read: a token for monitoring, too).",
     )
+    schema_registry_url: str | None = Field(
+        default=None,
+        description="URL of a schema registry with Confluent's interface, to show records in Avro. Unset: they are "
+        "shown as hex.",
+    )
+    schema_registry_credentials: SecretStr | None = Field(
+        default=None, description="`user:password` for the schema registry (HTTP Basic). There is no flag."
+    )
     ssl_certificate_file: Path | None = Field(
         default=None,
         description="PEM file with the certificate of the port, as `ssl.certificate_file`. Unset: the port has no TLS.",

@@ -14,12 +14,14 @@ from broker.admin.api.live import LiveEndpoints
 from broker.admin.api.offsets import Offsets
 from broker.admin.api.produce import ProduceEndpoints
 from broker.admin.api.records import RecordEndpoints
+from broker.admin.api.schemas import Schemas
 from broker.admin.api.storage import StorageEndpoints
 from broker.admin.api.topic_changes import TopicChangeEndpoints
 from broker.admin.api.topics import TopicEndpoints, Topics
 from broker.admin.api.transactions import TransactionEndpoints
 from broker.handlers.local import LocalRequests, User
 from broker.node import Node
+from broker.settings.admin_area import AdminSettings
 
 USER: web.RequestKey[User] = web.RequestKey("user", User)
 MAY_OPERATE: web.RequestKey[bool] = web.RequestKey("may_operate", bool)
@@ -29,11 +31,11 @@ MAY_OPERATE: web.RequestKey[bool] = web.RequestKey("may_operate", bool)
 class Api:
     """The endpoints of a node."""
 
-    def __init__(self, node: Node, local: LocalRequests) -> None:
+    def __init__(self, node: Node, local: LocalRequests, settings: AdminSettings) -> None:
         calls = Calls(node, local)
         offsets, groups = Offsets(calls), Groups(node, calls)
         topics = Topics(node, calls, local, offsets, groups)
-        self._records = RecordEndpoints(node, calls, offsets)
+        self._records = RecordEndpoints(node, calls, offsets, Schemas(settings))
         self.endpoints: list[Endpoint] = [
             *ClusterEndpoints(node, calls).endpoints,
             *TopicEndpoints(topics).endpoints,

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from broker.admin.api.api import Api
+from broker.settings.admin_area import AdminSettings
 
 if TYPE_CHECKING:
     from broker.handlers.local import LocalRequests
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 def documentation() -> str:
     """Return the text of docs/openapi.json."""
     # The endpoints are described and never called, so they need no node.
-    api = Api(cast("Node", None), cast("LocalRequests", None))
+    api = Api(cast("Node", None), cast("LocalRequests", None), AdminSettings())
     try:
         return json.dumps(api.document(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
     finally:

@@ -30,7 +30,9 @@ class Counters(Model):
     requests: dict[str, int]
     """Requests of Kafka's protocol, by API."""
     bytes_in: int
+    """Bytes received from Kafka clients."""
     bytes_out: int
+    """Bytes of records sent to consumers, and read through the API."""
     connections: int
     wal: Wal
     log_cache_bytes: int

@@ -1,15 +1,21 @@
-"""Keys, values and headers of records as text for people: JSON, text or hex."""
+"""Keys, values and headers of records as text for people: JSON, text, hex, and Avro with a schema registry."""
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from broker.admin.api.avro import AvroError
 from broker.admin.api.endpoints import Model
+from broker.admin.api.schemas import Schema
 
 PAYLOAD_BYTES_MAX: Final = 16 << 10
-"""Bytes of a key or value that are shown."""
-_SCHEMA_HEADER_BYTES: Final = 5
+"""Bytes, or characters, of a key or value that are shown."""
+DECODED_BYTES_MAX: Final = 1 << 20
+"""Bytes of the payloads of a batch that are decoded with schemas: about a second of the thread."""
+HEADER_BYTES: Final = 5
+"""Size of the header that Confluent's serialisers write: a zero byte, and the id of the schema."""
 
 Decode = Literal["auto", "text", "json", "avro", "protobuf", "hex"]
 
@@ -23,7 +29,7 @@ class SchemaId(Model):
 class Payload(Model):
     """A key, a value, or the value of a header."""
 
-    format: Literal["text", "json", "hex"]
+    format: Literal["text", "json", "avro", "hex"]
     text: str
     size: int
     truncated: bool
@@ -32,35 +38,88 @@ class Payload(Model):
     """Reason why it is not shown in the format that was asked for."""
 
 
-def decode_payload(data: bytes | None, decode: Decode) -> Payload | None:
-    """Return a payload as text; None for null."""
-    if data is None:
-        return None
+class PayloadDecoder:
+    """Shows payloads in a format, with the schemas that are known. Used in one thread at a time."""
+
+    def __init__(self, decode: Decode, schemas: Mapping[int, Schema] | None) -> None:
+        """Show payloads as asked; `schemas` by id, None: there is no registry."""
+        self._decode = decode
+        self._schemas = schemas
+        self._bytes_left = DECODED_BYTES_MAX
+        self.unknown: set[int] = set()
+        """Ids of schemas that were needed and are not known: load them, and decode again."""
+
+    def show(self, data: bytes | None) -> Payload | None:
+        """Return a payload as text; None for null."""
+        if data is None:
+            return None
+        schema_id = _schema_id(data)
+        if self._decode in {"avro", "protobuf"} and schema_id is None:
+            return _as_hex(data, f"{self._decode} cannot be decoded: there is no header with the id of a schema")
+        if self._decode in {"auto", "avro", "protobuf"} and schema_id is not None:
+            return self._with_schema(data, schema_id)
+        return show_plainly(data, self._decode)
+
+    def _with_schema(self, data: bytes, schema_id: int) -> Payload:
+        if self._schemas is None:
+            return _as_hex(
+                data, "no schema registry is configured: see the setting admin.schema_registry_url", schema_id
+            )
+        schema = self._schemas.get(schema_id)
+        if schema is None:
+            self.unknown.add(schema_id)
+            return _as_hex(data, f"schema {schema_id} is not known yet: try again", schema_id)
+        if schema.failure:
+            return _as_hex(data, schema.failure, schema_id)
+        self._bytes_left -= len(data)
+        if self._bytes_left < 0:
+            return _as_hex(data, "too much is to be decoded: ask for fewer records", schema_id)
+        if schema.avro is None:
+            plain = show_plainly(data[HEADER_BYTES:], "json")
+            return plain.model_copy(update={"size": len(data), "schema_": SchemaId(id=schema_id)})
+        try:
+            text = json.dumps(schema.avro.decode(data[HEADER_BYTES:]), ensure_ascii=False)
+        except AvroError as error:
+            return _as_hex(data, f"the payload does not fit schema {schema_id}: {error}", schema_id)
+        return Payload(
+            format="avro",
+            text=text[:PAYLOAD_BYTES_MAX],
+            size=len(data),
+            truncated=len(text) > PAYLOAD_BYTES_MAX,
+            schema_=SchemaId(id=schema_id),
+        )
+
+
+def show_plainly(data: bytes, decode: Decode) -> Payload:
+    """Return a payload as text, without a schema."""
     size, truncated = len(data), len(data) > PAYLOAD_BYTES_MAX
-    shown = data[:PAYLOAD_BYTES_MAX]
-    schema = _schema_of(data)
+    text = None if decode == "hex" else _text(data[:PAYLOAD_BYTES_MAX], truncated=truncated)
+    if text is None:
+        return _as_hex(data, None if decode in {"auto", "hex"} else "the payload is not UTF-8")
+    if decode in {"auto", "json"} and not truncated and _is_json(text):
+        return Payload(format="json", text=text, size=size, truncated=False)
     error = None
-    if decode in {"avro", "protobuf"} or (decode == "auto" and schema is not None):
-        error = f"{'the payload' if decode == 'auto' else decode} cannot be decoded: there is no schema registry"
-    elif decode != "hex":
-        text = _text(shown, truncated=truncated)
-        if text is None:
-            error = None if decode == "auto" else "the payload is not UTF-8"
-        elif decode in {"auto", "json"} and not truncated and _is_json(text):
-            return Payload(format="json", text=text, size=size, truncated=False)
-        elif decode == "json":
-            error = "the payload is too large for JSON" if truncated else "the payload is not JSON"
-            return Payload(format="text", text=text, size=size, truncated=truncated, error=error)
-        else:
-            return Payload(format="text", text=text, size=size, truncated=truncated)
-    return Payload(format="hex", text=shown.hex(), size=size, truncated=truncated, schema_=schema, error=error)
+    if decode == "json":
+        error = "the payload is too large for JSON" if truncated else "the payload is not JSON"
+    return Payload(format="text", text=text, size=size, truncated=truncated, error=error)
 
 
-def _schema_of(data: bytes) -> SchemaId | None:
-    """Return the schema that Confluent's header names: a zero byte, and an id of four bytes."""
-    if len(data) <= _SCHEMA_HEADER_BYTES or data[0] != 0:
+def _as_hex(data: bytes, error: str | None, schema_id: int | None = None) -> Payload:
+    return Payload(
+        format="hex",
+        text=data[:PAYLOAD_BYTES_MAX].hex(),
+        size=len(data),
+        truncated=len(data) > PAYLOAD_BYTES_MAX,
+        schema_=None if schema_id is None else SchemaId(id=schema_id),
+        error=error,
+    )
+
+
+def _schema_id(data: bytes) -> int | None:
+    """Return the id in the header of a schema registry's serialisers; None if there is no such header."""
+    if len(data) <= HEADER_BYTES or data[0] != 0:
         return None
-    return SchemaId(id=int.from_bytes(data[1:_SCHEMA_HEADER_BYTES], "big"))
+    return int.from_bytes(data[1:HEADER_BYTES], "big")
 
 
 def _text(data: bytes, *, truncated: bool) -> str | None:

@@ -6,13 +6,14 @@ loop nor the partitions wait for it, and memory is bounded.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from broker.admin.api.calls import Calls
 from broker.admin.api.endpoints import Model, check
 from broker.admin.api.offsets import Offsets
-from broker.admin.api.payloads import Decode, Payload, decode_payload
+from broker.admin.api.payloads import Decode, Payload, PayloadDecoder, show_plainly
+from broker.admin.api.schemas import Schema, Schemas
 from broker.cluster.peers import PeerUnavailable
 from broker.handlers.list_offsets import LATEST
 from broker.handlers.local import LocalRefusal, User
@@ -98,13 +99,16 @@ class _Selected(NamedTuple):
     scanned: int
     next_offset: int
     """Offset of the first record that was not looked at; past the batch if all were."""
+    unknown_schemas: Collection[int]
+    """Schemas that have to be fetched before all can be shown."""
 
 
 class RecordReader:
     """Reads batches from the leaders, and looks into them in a thread."""
 
-    def __init__(self, calls: Calls, offsets: Offsets) -> None:
+    def __init__(self, calls: Calls, offsets: Offsets, schemas: Schemas) -> None:
         self.offsets = offsets
+        self.schemas = schemas
         self._calls = calls
         self._work = RecordWork(DECOMPRESSED_BYTES_MAX)
 
@@ -207,9 +211,16 @@ class RecordScan:
         if header.is_control or header.next_offset <= position[index]:
             position[index] = max(position[index], header.next_offset)
             return room
-        begin, record_filter = position[index], self._filter
+        begin, record_filter, schemas = position[index], self._filter, self._reader.schemas
+
+        def select() -> _Selected:
+            return _select(index, header, batch, begin, record_filter, schemas.known, room)
+
         try:
-            found = await self._reader.run_in_thread(lambda: _select(index, header, batch, begin, record_filter, room))
+            found = await self._reader.run_in_thread(select)
+            if found.unknown_schemas:
+                await schemas.load(found.unknown_schemas)
+                found = await self._reader.run_in_thread(select)
         except (ProtocolError, KafkaError) as error:
             self.errors.append(f"partition {index}, offsets {header.base_offset} to {header.last_offset}: {error}")
             position[index] = header.next_offset
@@ -222,10 +233,17 @@ class RecordScan:
 
 
 def _select(
-    index: int, header: BatchHeader, batch: memoryview, begin: int, record_filter: RecordFilter, room: _Room
+    index: int,
+    header: BatchHeader,
+    batch: memoryview,
+    begin: int,
+    record_filter: RecordFilter,
+    schemas: Mapping[int, Schema] | None,
+    room: _Room,
 ) -> _Selected:
     """Return the records of a batch that pass, as far as there is room. Raises ProtocolError, KafkaError."""
     rows: list[RecordRow] = []
+    decoder = PayloadDecoder(record_filter.decode, schemas)
     shown_bytes = scanned = 0
     if header.record_count > BATCH_RECORDS_MAX:
         raise ProtocolError(f"a batch of {header.record_count} records is not shown")
@@ -233,17 +251,17 @@ def _select(
         if record.offset < begin:
             continue
         if len(rows) >= room.records or shown_bytes >= room.shown_bytes:
-            return _Selected(rows, shown_bytes, scanned, record.offset)
+            return _Selected(rows, shown_bytes, scanned, record.offset, decoder.unknown)
         scanned += 1
         if record_filter.passes(record):
-            row = _row(index, header, record, record_filter.decode)
+            row = _row(index, header, record, decoder)
             payloads = [row.key, row.value, *(each.value for each in row.headers)]
             shown_bytes += sum(len(each.text) for each in payloads if each is not None)
             rows.append(row)
-    return _Selected(rows, shown_bytes, scanned, max(begin, header.next_offset))
+    return _Selected(rows, shown_bytes, scanned, max(begin, header.next_offset), decoder.unknown)
 
 
-def _row(index: int, header: BatchHeader, record: StoredRecord, decode: Decode) -> RecordRow:
+def _row(index: int, header: BatchHeader, record: StoredRecord, decoder: PayloadDecoder) -> RecordRow:
     size = len(record.key or b"") + len(record.value or b"")
     return RecordRow(
         partition=index,
@@ -251,10 +269,11 @@ def _row(index: int, header: BatchHeader, record: StoredRecord, decode: Decode) 
         timestamp_ms=record.timestamp_ms,
         timestamp_type="append" if header.is_log_append_time else "create",
         size=size + sum(len(name.encode()) + len(value or b"") for name, value in record.headers),
-        key=decode_payload(record.key, decode),
-        value=decode_payload(record.value, decode),
+        key=decoder.show(record.key),
+        value=decoder.show(record.value),
         headers=[
-            HeaderRow(name=name, value=decode_payload(value, "auto")) for name, value in record.headers[:HEADERS_MAX]
+            HeaderRow(name=name, value=None if value is None else show_plainly(value, "auto"))
+            for name, value in record.headers[:HEADERS_MAX]
         ],
         more_headers=len(record.headers) > HEADERS_MAX,
         transactional=header.is_transactional,

@@ -18,6 +18,7 @@ from broker.admin.api.endpoints import ApiError, Call, Endpoint, Model
 from broker.admin.api.offsets import Offsets
 from broker.admin.api.payloads import Decode
 from broker.admin.api.record_scan import FETCH_BYTES, RecordFilter, RecordReader, RecordRow, RecordScan
+from broker.admin.api.schemas import Schemas
 from broker.admin.api.streams import HEARTBEAT_S, Heartbeat, LineStream, StreamEnd, Watchers
 from broker.admin.api.topics import partition_index, topic_named
 from broker.handlers.leadership import NO_LEADER
@@ -84,11 +85,11 @@ class RecordList(Model):
 class RecordEndpoints:
     """Endpoints that read records."""
 
-    def __init__(self, node: Node, calls: Calls, offsets: Offsets) -> None:
+    def __init__(self, node: Node, calls: Calls, offsets: Offsets, schemas: Schemas) -> None:
         self._node = node
         self._calls = calls
         self._offsets = offsets
-        self._reader = RecordReader(calls, offsets)
+        self._reader = RecordReader(calls, offsets, schemas)
         self._watchers = Watchers(TAILS_MAX, "streams of records")
         self.endpoints = [
             Endpoint("GET", "/topics/{topic}/records", "Records.", self._read, RecordList, query=RecordsQuery),

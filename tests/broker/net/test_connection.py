@@ -74,7 +74,6 @@ class FakeManager:
         self.frame_timeout_s = 0.0
         self.budget = FrameBudget(16 << 20, small_bytes_max=LARGE_FRAME_BYTES - 1)
         self.bytes_in = 0
-        self.bytes_out = 0
         self.clock = lambda: 0.0
         self.delay_s = 0.0
         self.new_exchange: Callable[[Connection, int, int, int, str | None], Exchange] = Exchange

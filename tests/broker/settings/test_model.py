@@ -43,6 +43,10 @@ BAD = {
     "not a size": ({"ANABRANCH_WAL_CAPACITY_BYTES": "1 parsec"}, "setting wal.capacity_bytes"),
     "not a choice": ({"ANABRANCH_OBJECTS_STORE": "tape"}, "should be 'local' or 's3'"),
     "no bucket": ({"ANABRANCH_OBJECTS_STORE": "s3"}, "setting objects.bucket: empty"),
+    "a registry without a scheme": (
+        {"ANABRANCH_ADMIN_SCHEMA_REGISTRY_URL": "h:8081"},
+        "admin.schema_registry_url: expected an address such as http://",
+    ),
     "no scheme": ({"ANABRANCH_OBJECTS_ENDPOINT": "h:9000"}, "objects.endpoint: expected an address such as http://"),
     "not a catalog": ({"ANABRANCH_CATALOG_URL": "mysql://h/d"}, "setting catalog.url: expected sqlite:///PATH or"),
     "not a name": ({"ANABRANCH_CLUSTER": "a b"}, "setting node.cluster"),
@@ -187,6 +191,7 @@ def test_a_secret_has_no_flag_and_is_not_shown(tmp_path: Path) -> None:
         "ssl.key_password",
         "admin.read_token",
         "admin.operate_token",
+        "admin.schema_registry_credentials",
         "delegation_token.secret_key",
     }
     for secret in secrets.values():

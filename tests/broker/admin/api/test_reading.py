@@ -15,6 +15,7 @@ from pydantic import SecretStr
 
 from broker.admin.api import live
 from broker.node import Node
+from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.messages.find_coordinator import FindCoordinatorRequest
 from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from s3stream.errors import CatalogUnavailable
@@ -52,6 +53,12 @@ async def commit(client: RawClient, group: str, offset: int, partition: int = 0)
     request = OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(name="t", partitions=[where])])
     (topic,) = (await client.call(request, 9)).topics
     assert [each.error_code for each in topic.partitions] == [0]
+
+
+def fetch_request() -> FetchRequest:
+    """A request for the first records of a partition."""
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    return FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic="t", partitions=[partition])])
 
 
 async def test_the_session_tells_who_may_do_what(tmp_path: Path) -> None:
@@ -245,7 +252,10 @@ async def test_counters_arrive_as_lines_to_few_watchers(
         while (line := await next_line())["requests"].get("Produce") != 1:
             pass
         assert line["bytes_in"] > first["bytes_in"]
-        assert line["bytes_out"] > first["bytes_out"]
+        await client.call(fetch_request(), 12)
+        while (line := await next_line())["requests"].get("Fetch") != 1:
+            pass
+        assert line["bytes_out"] - first["bytes_out"] == len(batch_of(b"1"))
         assert line["at_ms"] >= first["at_ms"]
         assert line["wal"]["used_bytes"] > 0
         status, reason = await api.failure("GET", "/live")

@@ -151,7 +151,7 @@ PAYLOADS: Final[list[Any]] = [
     (b"", "auto", ("text", "", None)),
     (b"[" * 20_000, "json", ("text", "[" * 16_384, "the payload is too large for JSON")),
     (b"a" + "ü".encode() * 9000, "auto", ("text", "a" + "ü" * 8191, None)),
-    (b"x", "avro", ("hex", "78", "avro cannot be decoded: there is no schema registry")),
+    (b"x", "avro", ("hex", "78", "avro cannot be decoded: there is no header with the id of a schema")),
 ]
 
 
@@ -168,7 +168,7 @@ async def test_the_id_of_a_schema_is_shown(api: ApiClient, client: RawClient) ->
     await client.produce("t", [batch_of(b"\0\0\0\0\x2a\x02")])
     (record,) = (await api.get("/topics/t/records", from_="earliest"))["records"]
     assert record["value"]["schema"] == {"id": 42}
-    assert record["value"]["error"] == "the payload cannot be decoded: there is no schema registry"
+    assert record["value"]["error"] == "no schema registry is configured: see the setting admin.schema_registry_url"
 
 
 async def test_one_answer_is_bounded(api: ApiClient, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,196 @@
+"""Records with the header of a schema registry are shown with their schemas, which a registry is asked for once."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from broker.admin.api import payloads
+from broker.admin.api import schemas as schemas_module
+from broker.admin.api.schemas import Schemas
+from broker.node import Node
+from broker.settings.admin_area import AdminSettings
+from tests.broker.admin.api.test_avro import written
+from tests.spark.pipeline.registry_server import RegistryServer, running_registry
+from tests.support.admin_api import ApiClient, api_client
+from tests.support.node import running_node
+from tests.support.raw_client import RawClient, batch_of, raw_client
+
+PLACE = {"type": "record", "name": "shared.Place", "fields": [{"name": "city", "type": "string"}]}
+TRIP = {"type": "record", "name": "Trip", "fields": [{"name": "to", "type": "shared.Place"}]}
+SECRET = "me:secret"
+
+
+@pytest.fixture
+def registry() -> Iterator[RegistryServer]:
+    with running_registry() as server:
+        server.credentials = SECRET
+        yield server
+
+
+@pytest.fixture
+async def node(tmp_path: Path, registry: RegistryServer) -> AsyncIterator[Node]:
+    settings: dict[str, Any] = {
+        "admin_schema_registry_url": registry.url,
+        "admin_schema_registry_credentials": SecretStr(SECRET),
+    }
+    async with running_node(tmp_path, **settings) as running:
+        await running.topics.create("t", partitions=1, configs={})
+        yield running
+
+
+@pytest.fixture
+async def api(node: Node) -> AsyncIterator[ApiClient]:
+    async with api_client(node) as client:
+        yield client
+
+
+@pytest.fixture
+async def client(node: Node) -> AsyncIterator[RawClient]:
+    async with raw_client(node.bootstrap) as client:
+        yield client
+
+
+def with_id(schema_id: int, body: bytes) -> bytes:
+    return struct.pack(">bI", 0, schema_id) + body
+
+
+async def values(api: ApiClient, **query: object) -> list[dict[str, Any]]:
+    return [each["value"] for each in (await api.get("/topics/t/records", from_="earliest", **query))["records"]]
+
+
+async def test_values_are_shown_with_their_schemas(api: ApiClient, client: RawClient, registry: RegistryServer) -> None:
+    place = registry.add("place", PLACE)
+    reference = {"name": "shared.Place", "subject": "place", "version": 1}
+    trip = registry.add("trips-value", TRIP, references=[reference])
+    tour_type = {"type": "record", "name": "Tour", "fields": [{"name": "trip", "type": "Trip"}]}
+    tour = registry.add("tour", tour_type, references=[{"name": "Trip", "subject": "trips-value", "version": 1}])
+    free = registry.add("free", "{}", "JSON")
+    proto = registry.add("proto", "message M {}", "PROTOBUF")
+    city = written(PLACE, {"city": "Köln"})
+    given = [
+        with_id(place, city),
+        with_id(trip, city),
+        with_id(free, b'{"a": 1}'),
+        with_id(proto, b"\0\0"),
+        with_id(77, b"x"),
+        with_id(place, b"\xff"),
+        with_id(place, written(PLACE, {"city": "x" * 20_000})),
+        b"plain",
+        with_id(tour, city),
+    ]
+    await client.produce("t", [batch_of(*given)])
+    found = await values(api)
+    shown = [(each["format"], each["text"], (each["schema"] or {"id": None})["id"]) for each in found]
+    assert shown[:3] == [
+        ("avro", '{"city": "Köln"}', place),
+        ("avro", '{"to": {"city": "Köln"}}', trip),
+        ("json", '{"a": 1}', free),
+    ]
+    assert [each["format"] for each in found[3:6]] == ["hex"] * 3
+    assert [each["error"] for each in found[3:6]] == [
+        f"schema {proto}: protobuf is not decoded here",
+        "schema 77: the schema registry does not have it",
+        f"the payload does not fit schema {place}: 1 bytes at byte 1, of 1",
+    ]
+    assert (found[6]["truncated"], len(found[6]["text"])) == (True, 16_384)
+    assert shown[7:] == [("text", "plain", None), ("avro", '{"trip": {"to": {"city": "Köln"}}}', tour)]
+    asked = sorted(registry.requests)
+    assert asked == sorted(
+        [
+            *(f"/schemas/ids/{each}" for each in (place, trip, tour, free, proto, 77)),
+            *["/subjects/place/versions/1"] * 2,
+            "/subjects/trips-value/versions/1",
+        ]
+    )
+    await values(api)
+    assert sorted(registry.requests) == asked, "what is known is not asked for again"
+
+
+async def test_avro_is_asked_for_or_left_alone(api: ApiClient, client: RawClient, registry: RegistryServer) -> None:
+    place = registry.add("place", PLACE)
+    await client.produce("t", [batch_of(b"plain", with_id(place, written(PLACE, {"city": "A"})))])
+    plain, avro = await values(api, decode="avro")
+    assert plain["error"] == "avro cannot be decoded: there is no header with the id of a schema"
+    assert avro["text"] == '{"city": "A"}'
+    _, left = await values(api, decode="hex")
+    assert (left["format"], left["text"][:10]) == ("hex", "0000000001")
+
+
+async def test_a_failure_is_believed_for_a_while(registry: RegistryServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = Schemas(AdminSettings(schema_registry_url=registry.url))
+    registry.add("place", PLACE)
+    await wrong.load([1])
+    assert wrong.known is not None
+    assert wrong.known[1].failure == "schema 1: the schema registry answers 401"
+    registry.credentials = None
+    await wrong.load([1])
+    assert wrong.known[1].failure
+    monkeypatch.setattr(schemas_module, "FAILURE_S", -1)
+    await wrong.load([1])
+    assert wrong.known[1].avro is not None
+
+
+async def test_a_registry_that_is_away_or_slow_or_strange_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", b"HTTP/1.1 302 Found\r\nLocation: /\r\n\r\n"]
+    answers.append(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 3000)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answers[0])
+        if answers[0]:
+            writer.close()
+        else:
+            await reader.read()  # silent until the other side gives up
+            writer.close()
+
+    monkeypatch.setattr(schemas_module, "ANSWER_BYTES_MAX", 2000)
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        reasons = []
+        for timeout_s in (0.05, 60, 60, 60):
+            monkeypatch.setattr(schemas_module, "TIMEOUT_S", timeout_s)
+            schemas = Schemas(AdminSettings(schema_registry_url=f"http://127.0.0.1:{port}/"))
+            await schemas.load([1])
+            assert schemas.known is not None
+            reasons.append(schemas.known[1].failure)
+            answers.append(answers.pop(0))
+    assert reasons[0].startswith("schema 1: the schema registry does not answer as it should: ")
+    assert reasons[1:] == [
+        "schema 1: the schema registry's answer is no object",
+        "schema 1: the schema registry answers 302",
+        "schema 1: the schema registry's answer is larger than 2000 bytes",
+    ]
+    gone = Schemas(AdminSettings(schema_registry_url=f"http://127.0.0.1:{port}"))
+    await gone.load([1])
+    assert gone.known is not None
+    assert "does not answer as it should" in gone.known[1].failure
+
+
+async def test_few_schemas_are_kept_and_fetched_at_once(
+    registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schemas_module, "SCHEMAS_MAX", 2)
+    monkeypatch.setattr(schemas_module, "AT_ONCE_MAX", 3)
+    registry.credentials = None
+    schemas = Schemas(AdminSettings(schema_registry_url=registry.url))
+    await schemas.load(range(1, 10))
+    assert len(registry.requests) == 3
+    assert schemas.known is not None
+    assert len(schemas.known) == 2
+
+
+async def test_what_is_decoded_at_once_is_bounded(
+    api: ApiClient, client: RawClient, registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = registry.add("place", PLACE)
+    value = with_id(place, written(PLACE, {"city": "A"}))
+    await client.produce("t", [batch_of(value, value, value)])
+    monkeypatch.setattr(payloads, "DECODED_BYTES_MAX", 2 * len(value))
+    found = await values(api)
+    assert [each["format"] for each in found] == ["avro", "avro", "hex"]
+    assert found[2]["error"] == "too much is to be decoded: ask for fewer records"
