@@ -21,7 +21,6 @@ from protocol.messages import (
     consumer_group_describe,
     delete_groups,
     describe_groups,
-    describe_log_dirs,
     describe_producers,
     describe_transactions,
     fetch,
@@ -29,7 +28,6 @@ from protocol.messages import (
     list_offsets,
     list_transactions,
     offset_commit,
-    offset_delete,
     offset_fetch,
     produce,
 )
@@ -42,7 +40,6 @@ RELAYED: Final = frozenset(
         consumer_group_describe.KEY,
         delete_groups.KEY,
         describe_groups.KEY,
-        describe_log_dirs.KEY,
         describe_producers.KEY,
         describe_transactions.KEY,
         fetch.KEY,
@@ -50,13 +47,14 @@ RELAYED: Final = frozenset(
         list_offsets.KEY,
         list_transactions.KEY,
         offset_commit.KEY,
-        offset_delete.KEY,
         offset_fetch.KEY,
         produce.KEY,
     }
 )
 """APIs that a node serves for another one: those that only a leader or a coordinator can answer."""
 CLIENT_ID: Final = "admin"
+RELAYED_S = 5.0
+"""Time limit of a relayed request. The other node does not wait for longer (`broker.cluster.links`)."""
 _KEYS: Final = {api.request: key for key, api in APIS.items()}
 _VERSIONS: Final = {fetch.KEY: 12, produce.KEY: 12, offset_commit.KEY: 9, offset_fetch.KEY: 9}
 """Versions of requests that name topics by name; of the others, the newest one."""
@@ -163,8 +161,11 @@ class LocalRequests:
         try:
             # In memory of its own that can be written: batches of Produce are changed in place.
             message = decode_exact(api.request, bytearray(request.body), version)
-            response = await self.call(message, User(request.principal, request.host), version)
+            async with asyncio.timeout(RELAYED_S):
+                response = await self.call(message, User(request.principal, request.host), version)
             body = b"" if response is None else encode(response, version)
+        except TimeoutError:
+            return RelayResponse(failure=f"{api.name} has taken longer than {RELAYED_S:g} s")
         except (LocalRefusal, ProtocolError, KafkaError, StorageError) as error:
             return RelayResponse(failure=str(error))
         if len(body) > RESPONSE_BYTES_MAX - 1024:

@@ -16,6 +16,8 @@ from protocol.messages.internal.relay import RelayRequest
 from protocol.registry import APIS
 from s3stream.errors import StorageError
 
+SILENCE_S = 5.0
+"""Time for which a node that has not answered is left out, so that one answer does not wait for it again and again."""
 CALL_TIMEOUT_S: Final = 10.0
 """Time limit of a request to one node."""
 INTERNAL_VERSION: Final = 0
@@ -30,6 +32,8 @@ class Calls:
     def __init__(self, node: Node, local: LocalRequests) -> None:
         self._node = node
         self._local = local
+        self._silent_until_s: dict[int, float] = {}
+        """Time until which nodes are not asked in groups, since they have not answered a moment ago."""
 
     async def call(self, node_id: int, request: Any, user: User) -> Any:
         """Return the response of a node. Raises PeerUnavailable, LocalRefusal, TimeoutError."""
@@ -47,7 +51,7 @@ class Calls:
             )
             relayed = await self._peers.call(node_id, relay, INTERNAL_VERSION)
         if relayed.failure:
-            raise PeerUnavailable(f"node {node_id}: {relayed.failure}")
+            raise LocalRefusal(f"node {node_id}: {relayed.failure}")
         return decode_exact(api.response, relayed.body, version)
 
     async def ask_node(self, node_id: int, request: Any) -> Any | None:
@@ -67,11 +71,18 @@ class Calls:
         """Ask several nodes at once. Return the responses by node, and the nodes that have not answered."""
         answers: dict[int, Any] = {}
         unreachable: list[int] = []
+        clock = asyncio.get_running_loop().time
 
         async def ask(node_id: int) -> None:
             try:
-                answers[node_id] = await self.call(node_id, make(node_id), user)
-            except (PeerUnavailable, LocalRefusal, KafkaError, StorageError, TimeoutError):
+                if clock() < self._silent_until_s.get(node_id, 0.0):
+                    unreachable.append(node_id)
+                else:
+                    answers[node_id] = await self.call(node_id, make(node_id), user)
+            except (PeerUnavailable, TimeoutError):
+                self._silent_until_s[node_id] = clock() + SILENCE_S
+                unreachable.append(node_id)
+            except (LocalRefusal, KafkaError, StorageError):
                 unreachable.append(node_id)
 
         async with asyncio.TaskGroup() as group:

@@ -4,6 +4,7 @@ Queries and bodies are checked by their models before the function is called. Wh
 with `{"error": ...}` in one line. The OpenAPI document is made of the same table.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -19,6 +20,8 @@ from protocol.errors import ErrorCode, KafkaError
 from s3stream.errors import StorageError
 
 PREFIX: Final = "/api/v1"
+ANSWER_TIMEOUT_S = 25.0
+"""Time for an answer; streams have none. A change that takes longer may have taken effect."""
 CHANGES_NOTHING: web.RequestKey[bool] = web.RequestKey("changes_nothing", bool)
 """True for a request that is only to be validated, which is no audit event."""
 _REF: Final = "#/components/schemas/{model}"
@@ -97,7 +100,8 @@ class Endpoint:
             if getattr(body, "validate_only", False) or getattr(query, "validate_only", False):
                 request[CHANGES_NOTHING] = True
             call = Call(request, dict(request.match_info), query, body, user, may_operate)
-            result = await self.function(call)
+            async with asyncio.timeout(None if self.stream else ANSWER_TIMEOUT_S):
+                result = await self.function(call)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the body"
@@ -109,7 +113,7 @@ class Endpoint:
         except (PeerUnavailable, LocalRefusal) as error:
             return failed(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         except TimeoutError:
-            return failed(HTTPStatus.GATEWAY_TIMEOUT, "no answer in time: try again")
+            return failed(HTTPStatus.GATEWAY_TIMEOUT, "no answer in time: look what is there, and try again")
         except StorageError as error:
             return failed(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         return json_answer(result) if isinstance(result, BaseModel) else result

@@ -1,18 +1,23 @@
 """The JSON API of one node shows what only other nodes know, and says which of them have not answered."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker.admin.api import calls, endpoints
 from broker.cluster.peers import PeerUnavailable
+from broker.handlers import Handler, local
+from broker.handlers.local import LocalRequests
 from broker.node import Node
-from protocol.messages import api_versions, metadata
+from protocol.messages import api_versions, list_groups, metadata
 from protocol.messages.find_coordinator import FindCoordinatorRequest
 from protocol.messages.init_producer_id import InitProducerIdRequest
 from protocol.messages.internal.relay import RelayRequest
 from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from protocol.registry import APIS
 from tests.support.admin_api import ApiClient, api_client
 from tests.support.node import running_nodes
 from tests.support.raw_client import RawClient, batch_of, raw_client
@@ -107,12 +112,18 @@ async def test_nodes_that_do_not_answer_are_named(
         group = await coordinated_by(second, GROUPS, other)
         await commit(other, group)
 
+    asked = 0
+
     async def away(node_id: int, *_: object) -> Any:
+        nonlocal asked
+        asked += 1
         raise PeerUnavailable(f"node {node_id}: connection refused")
 
+    monkeypatch.setattr(calls, "SILENCE_S", 600)
     assert first.links is not None
     monkeypatch.setattr(first.links, "call", away)
     assert (await api.get("/cluster"))["unreachable"] == [second.node_id]
+    assert asked == 1
     topics = await api.get("/topics")
     (row,) = [row for row in topics["topics"] if row["name"] == "t"]
     assert (row["records"], topics["unreachable"]) == (None, [second.node_id])
@@ -122,6 +133,7 @@ async def test_nodes_that_do_not_answer_are_named(
         led(first): None,
         led(second): "its leader has not answered",
     }
+    assert asked == 1, "it is left alone for a while"
     groups = await api.get("/groups")
     assert (groups["groups"], groups["unreachable"]) == ([], [second.node_id])
     assert await api.failure("GET", f"/groups/{group}") == (503, f"node {second.node_id}: connection refused")
@@ -145,3 +157,26 @@ async def test_a_node_relays_only_what_leaders_and_coordinators_answer(nodes: li
     answer = await first.links.call(second.node_id, request, 0)
     assert answer.failure
     assert not answer.body
+
+
+async def test_a_relayed_request_ends_in_limited_time(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    handler = Handler(APIS[list_groups.KEY], 0, 5, hang)
+    requests = LocalRequests(nodes[0], {list_groups.KEY: handler})
+    monkeypatch.setattr(local, "RELAYED_S", 0.01)
+    answer = await requests.relay(RelayRequest(api_key=list_groups.KEY, api_version=0, principal="", host="", body=b""))
+    assert answer.failure == "ListGroups has taken longer than 0.01 s"
+
+
+async def test_an_answer_ends_in_limited_time(
+    nodes: list[Node], api: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(endpoints, "ANSWER_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(nodes[0].catalog, "find_ranges", hang)
+    reason = "no answer in time: look what is there, and try again"
+    assert await api.failure("GET", f"/topics/t/partitions/{led(nodes[0])}/storage") == (504, reason)
