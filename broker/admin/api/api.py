@@ -57,7 +57,8 @@ class Api:
     def register(self, router: web.UrlDispatcher) -> None:
         """Add the routes of all endpoints."""
         for endpoint in self.endpoints:
-            router.add_route(endpoint.method, PREFIX + endpoint.path, _handler(endpoint))
+            path = endpoint.path.replace("}", ":[^/]+}")  # names may have braces, which aiohttp would leave out
+            router.add_route(endpoint.method, PREFIX + path, _handler(endpoint))
 
     def close(self) -> None:
         """Read no more records."""

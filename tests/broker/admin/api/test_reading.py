@@ -7,12 +7,15 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import aiohttp
 import pytest
 from confluent_kafka import Consumer, Producer
 from pydantic import SecretStr
+from yarl import URL
 
+from broker.admin import connections
 from broker.admin.api import live
 from broker.node import Node
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -319,3 +322,33 @@ async def test_access_control_lists_do_not_count_at_the_port(tmp_path: Path) -> 
         assert record["value"]["text"] == "v"
         assert (await api.get("/topics/t"))["configs"]
         await api.ask("DELETE", "/topics/t")
+
+
+async def test_groups_may_have_any_name(api: ApiClient, client: RawClient) -> None:
+    names = ["a/b", "ü x", "%41", "a?b#c", "{g}", "a+b&c"]
+    for name in names:
+        await commit(client, name, 0)
+        url = URL(f"/api/v1/groups/{quote(name, safe='')}", encoded=True)
+        async with api.session.get(url) as response:
+            assert (await response.json()).get("group_id") == name, name
+    assert [each["group_id"] for each in (await api.get("/groups"))["groups"]] == sorted(names)
+
+
+async def test_a_watcher_that_does_not_read_loses_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "WATCHERS_MAX", 1)
+    monkeypatch.setattr(live, "INTERVAL_S", 0)
+    monkeypatch.setattr(connections, "REQUEST_TIMEOUT_S", 0.2)
+    async with asyncio.timeout(60), running_node(tmp_path) as node, api_client(node) as api:
+        host, port = node.admin_address.rsplit(":", 1)
+        _, writer = await asyncio.open_connection(host, int(port), limit=1)  # which reads a little, and no more
+        writer.write(b"GET /api/v1/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+        async def is_open() -> bool:
+            async with api.session.get("/api/v1/live") as response:
+                return response.status == 200
+
+        while await is_open():
+            pass  # until the other one has the place
+        while not await is_open():
+            pass
+        writer.transport.abort()
