@@ -11,7 +11,9 @@ The selection of objects, and why it is exact:
   because nothing is uploaded before it is durable. They were acknowledged, or about to be.
 - Where two uploads continue at the same offset, the newer one was written by a later process of the node, or again from
   the same records.
-- **Later outputs of compaction are skipped**: all of their inputs are there.
+- **Later outputs of compaction are skipped**: all of their inputs are there. That holds for the newest manifest only.
+  With an older state (an older manifest, or a backup), inputs may have been deleted, which shows: an output then holds
+  offsets outside of the rebuilt stream. This is a loss, since outputs do not say what they replaced.
 - A stream that is not in the manifest, with an id given out before it, was deleted. A stream with a later id belongs to
   a topic created since: its records are kept under a new topic name.
 """
@@ -103,11 +105,13 @@ class RebuildPlan:
     damaged: list[UnreadableObject] = field(default_factory=list)
     """Objects that are needed but cannot be read."""
     gaps: list[Gap] = field(default_factory=list)
+    replaced: list[Gap] = field(default_factory=list)
+    """Committed offsets outside of the chains, in outputs of compaction whose inputs are gone: the state is too old."""
 
     @property
     def has_loss(self) -> bool:
         """True if committed records are lost."""
-        return bool(self.gaps or self.damaged)
+        return bool(self.gaps or self.damaged or self.replaced)
 
 
 def select_objects(state: CatalogState, writers: Mapping[int, str]) -> tuple[set[int], set[int]]:
@@ -129,6 +133,18 @@ def select_objects(state: CatalogState, writers: Mapping[int, str]) -> tuple[set
 
     later = {object_id for object_id, writer_id in writers.items() if is_later(object_id, writer_id)}
     return listed & writers.keys(), later - listed
+
+
+def select_outputs(state: CatalogState, writers: Mapping[int, str]) -> set[int]:
+    """Select from the stored objects those that compaction wrote after the state: they are skipped, but looked at."""
+    recent = frozenset(state.prepared)
+    return {
+        object_id
+        for object_id, writer_id in writers.items()
+        if (object_id >= state.counters["object"] or object_id in recent)
+        and writer_id
+        and parse_upload_writer(writer_id) is None
+    }
 
 
 def plan_rebuild(
@@ -174,6 +190,7 @@ class _Planner:
             plan.new_streams.append(stream_id)
             self._add(stream_id, first, first, committed, uploads)
         self._note_skipped()
+        self._note_replaced()
         return plan
 
     def _committed_pieces(self) -> dict[int, list[StoredRun]]:
@@ -248,6 +265,25 @@ class _Planner:
             elif object_id >= self._state.counters["object"] or object_id in recent:
                 why = SkipReason.COMPACTED
             self._plan.skipped[object_id] = why
+
+    def _note_replaced(self) -> None:
+        """Find the offsets that only skipped outputs of compaction hold."""
+        plan, fresh = self._plan, self._state.counters["stream"]
+        beyond: dict[int, tuple[int, int]] = {}
+        for object_id, why in plan.skipped.items():
+            for span in self._objects[object_id].ranges if why is SkipReason.COMPACTED else ():
+                if span.stream_id in plan.chains or span.stream_id >= fresh:
+                    low, high = beyond.get(span.stream_id, (span.start_offset, span.end_offset))
+                    beyond[span.stream_id] = min(low, span.start_offset), max(high, span.end_offset)
+        for stream_id, (low, high) in sorted(beyond.items()):
+            chain = plan.chains.get(stream_id)
+            if chain is None:
+                plan.replaced.append(Gap(stream_id, low, high))
+                continue
+            if stream_id >= fresh and low < chain.start_offset:
+                plan.replaced.append(Gap(stream_id, low, chain.start_offset))
+            if high > chain.end_offset:
+                plan.replaced.append(Gap(stream_id, chain.end_offset, high))
 
 
 def _piece_of(span: StreamRange, object_id: int) -> StoredRun:

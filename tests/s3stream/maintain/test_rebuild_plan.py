@@ -150,6 +150,20 @@ def test_what_compaction_made_later_is_left_out_whole() -> None:
     assert plan.skipped == {9: SkipReason.COMPACTED, 11: SkipReason.COMPACTED}
 
 
+def test_a_state_so_old_that_later_uploads_were_replaced_and_deleted_is_a_loss() -> None:
+    state = state_of({1: (0, 100), 2: (0, 10)}, [1], next_object=10)
+    objects = [
+        found(1, {1: (0, 100), 2: (0, 10)}),
+        found(12, {1: (120, 130)}),  # object 10 had [100, 120), object 11 other streams
+        found(13, {1: (60, 120), 3: (0, 9)}, COMPACTED),
+        found(14, {60: (0, 5), 61: (0, 7)}, COMPACTED),
+        found(15, {61: (7, 9)}),
+    ]
+    plan = plan_rebuild(state, objects)
+    assert plan.has_loss
+    assert plan.replaced == [Gap(1, 100, 120), Gap(60, 0, 5), Gap(61, 0, 7)], "not stream 3, which was deleted"
+
+
 def test_a_trimmed_start_is_kept() -> None:
     plan = plan_rebuild(state_of({1: (70, 100)}, [1, 2]), [found(1, {1: (0, 60), 2: (0, 5)}), found(2, {1: (60, 100)})])
     assert shown(plan) == {1: [(60, 100, 2)]}
