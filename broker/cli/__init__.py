@@ -15,7 +15,9 @@ COMMANDS = {
     "security": "Set up a secure node for a trial, check certificates, replace the secret of a cluster.",
     "compact": "Compact a node's objects now.",
     "storage": "List and verify a node's objects, and handle stopped partitions.",
-    "catalog": "Back up a node's catalog, or rebuild it from the object store.",
+    "backup": "Write a backup of a cluster's catalog, while its nodes run.",
+    "restore": "Make a new catalog from a backup and the object stores.",
+    "catalog": "Rebuild a catalog from the object store, or use an older copy of it.",
     "wal": "Inspect, verify, resize and repair a write-ahead log.",
     "spark": "Run Spark jobs over topics.",
 }

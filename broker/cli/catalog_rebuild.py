@@ -17,8 +17,9 @@ from rich.table import Table
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
 from broker.membership.log_identity import utc
-from broker.membership.rebuild import CatalogRebuild, ClockAndIds
+from broker.membership.rebuild import BACKUP, CatalogRebuild, ClockAndIds
 from broker.settings.model import Settings
+from s3stream.catalog.backup import Backup
 from s3stream.catalog.values import WalState
 from s3stream.maintain.rebuild_read import RebuildReader
 
@@ -27,17 +28,24 @@ SHOWN: Final = 20
 """Limit of lines of one kind."""
 
 
-@click.command(short_help="Make a new catalog from the object store.")
-@click.option("--plan", "only_plan", is_flag=True, help="Show the plan; change nothing.")
-@click.option("--manifest", metavar="KEY", help="Use this manifest  [default: the newest one]")
-@click.option("--accept-loss", is_flag=True, help="Continue although committed records are missing or damaged.")
-@click.option(
+plan_option: Final = click.option("--plan", "only_plan", is_flag=True, help="Show the plan; change nothing.")
+accept_loss_option: Final = click.option(
+    "--accept-loss", is_flag=True, help="Continue although committed records are missing or damaged."
+)
+keep_hours_option: Final = click.option(
     "--keep-hours",
     type=click.IntRange(0),
     default=24,
     show_default=True,
     help="Hours before objects that are left out are deleted.",
 )
+
+
+@click.command(short_help="Make a new catalog from the object store.")
+@plan_option
+@click.option("--manifest", metavar="KEY", help="Use this manifest  [default: the newest one]")
+@accept_loss_option
+@keep_hours_option
 @config_option
 @data_dir_option
 def rebuild(
@@ -55,28 +63,34 @@ def rebuild(
     node's next start, as after a crash.
     """
     settings = read_settings(config_file, data_dir)
-    run(_run(settings, manifest, only_plan=only_plan, accept_loss=accept_loss, keep_hours=keep_hours))
+    run(fill_catalog(settings, None, manifest, only_plan=only_plan, accept_loss=accept_loss, keep_hours=keep_hours))
 
 
-async def _run(
-    settings: Settings, manifest: str | None, *, only_plan: bool, accept_loss: bool, keep_hours: int
+async def fill_catalog(
+    settings: Settings,
+    backup: Backup | None,
+    manifest: str | None = None,
+    *,
+    only_plan: bool,
+    accept_loss: bool,
+    keep_hours: int,
 ) -> None:
+    """Fill an empty catalog from the object stores, and from the backup if there is one; show plan and result."""
     from broker.membership.environment import wall_ms  # it imports much
 
     console = Console(soft_wrap=True, highlight=False)
     entropy = ClockAndIds(wall_ms, lambda: uuid.uuid4().bytes, random.Random())  # noqa: S311, TID251 - a command is a root, too
-    async with CatalogRebuild.opened(settings, entropy) as work:
-        with _progress("reading indexes") as update:
+    async with CatalogRebuild.opened(settings, entropy, backup) as work:
+        if not only_plan:
+            await work.check_blank()
+        with progress("reading indexes") as update:
             await work.make_plan(manifest, update)
         _show_plan(work, keep_hours, console)
         if work.plan.has_loss and not accept_loss:
-            raise click.ClickException(
-                "records that were committed are missing or damaged (above); --accept-loss discards them: of a "
-                "partition with a gap, only the records after the gap are kept"
-            )
+            raise click.ClickException(_why_loss(work))
         if only_plan:
             return
-        with _progress("reading records") as update:
+        with progress("reading records") as update:
             reader = await work.execute(
                 accept_loss=accept_loss,
                 keep_ms=keep_hours * HOUR_MS,
@@ -85,8 +99,22 @@ async def _run(
     _show_done(work, reader, console)
 
 
+def _why_loss(work: CatalogRebuild) -> str:
+    reason = "records that were committed are missing or damaged (above)"
+    if work.source == BACKUP:
+        reason = (
+            "the backup is too old for the object store: objects that it lists were replaced and deleted since "
+            f"(above), and there is no manifest of a later state ({work.manifest_error or 'none in the store'}). Use a "
+            "newer backup, or bring the objects back"
+        )
+    elif work.plan.replaced:
+        reason = f"the state in {work.source} is too old for the object store (above); use the newest manifest"
+    return f"{reason}; --accept-loss discards them: of a partition with a gap, only the records after the gap are kept"
+
+
 @contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on a terminal; the value receives what is done and the total."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -100,7 +128,7 @@ def _show_plan(work: CatalogRebuild, keep_hours: int, console: Console) -> None:
     used = {piece.object_id for chain in plan.chains.values() for piece in chain.pieces}
     facts = Table(box=None, show_header=False)
     rows = [
-        ("manifest", f"{work.manifest_key}, written {utc(manifest.written_ms)} by node {manifest.node_id}"),
+        *_describe_source(work),
         ("topics", f"{len(state.topics):,} with {sum(len(topic.stream_ids) for topic in state.topics):,} partitions"),
         ("detached topics", f"{len(state.detached):,}"),
         ("partitions without a topic", f"{len(plan.new_streams):,}, kept as recovered-stream-<id>"),
@@ -118,6 +146,25 @@ def _show_plan(work: CatalogRebuild, keep_hours: int, console: Console) -> None:
     _show("damaged", [f"object {each.object_id}: {each.reason}" for each in plan.damaged], console)
     gaps = [f"{names[gap.stream_id]}: no object holds [{gap.start_offset}, {gap.end_offset})" for gap in plan.gaps]
     _show("gap", gaps, console)
+    replaced = [
+        f"{names.get(gap.stream_id, f'stream {gap.stream_id}')}: [{gap.start_offset}, {gap.end_offset}) is only in "
+        "objects that compaction wrote later"
+        for gap in plan.replaced
+    ]
+    _show("not reached", replaced, console)
+
+
+def _describe_source(work: CatalogRebuild) -> Iterator[tuple[str, str]]:
+    """Describe where the state of topics comes from, and how old the backup is."""
+    manifest, backup = work.manifest, work.backup
+    if backup is not None:
+        yield "backup", f"{backup.path}, written {utc(backup.header.written_ms)}"
+    if work.source != BACKUP:
+        yield "manifest", f"{work.source}, written {utc(manifest.written_ms)} by node {manifest.node_id}"
+    elif work.manifest_error:
+        yield "manifest", f"not used: {work.manifest_error}"
+    else:
+        yield "manifest", "none that is newer than the backup"
 
 
 def _names(work: CatalogRebuild) -> dict[int, str]:
@@ -151,14 +198,28 @@ def _describe_log(work: CatalogRebuild) -> str:
     return f"{log.wal.wal_id} at {log.wal.location}, {holds}"
 
 
+def _describe_tail(work: CatalogRebuild) -> str:
+    """Say what becomes of records that were acknowledged, and had not been uploaded."""
+    log, node_id = work.log, work.settings.node.node_id
+    if log is not None and log.wal.state is WalState.OPEN:
+        return f"acknowledged, but not uploaded: kept; the next start of node {node_id} replays {log.wal.location}"
+    if log is not None:
+        return f"acknowledged, but not uploaded: nothing; the log of node {node_id} was empty after a clean stop"
+    return (
+        f"acknowledged, but not uploaded: [red]lost[/red], if there was anything, unless the log of node {node_id} is "
+        "brought back before its next start; all that was uploaded is kept (ends below)"
+    )
+
+
 def _show_done(work: CatalogRebuild, reader: RebuildReader, console: Console) -> None:
     names = _names(work)
     _show("damaged", reader.report.damaged, console)
     records = sum(span.record_count for spans in reader.spans.values() for _, span in spans)
     console.print(
-        f"[green]rebuilt[/green]: {len(work.plan.chains):,} partitions, {records:,} records read "
-        f"({decimal(reader.report.bytes_done)}); the next start of the node replays its log"
+        f"[green]rebuilt[/green]: {len(work.plan.chains):,} partitions, {records:,} records "
+        f"({decimal(reader.report.bytes_done)} read)"
     )
+    console.print(_describe_tail(work))
     table = Table("partition", "first offset", "end", box=None, header_style="bold")
     for stream_id, chain in sorted(work.plan.chains.items(), key=lambda item: names[item[0]])[:SHOWN]:
         table.add_row(names[stream_id], f"{chain.start_offset:,}", f"{chain.end_offset:,}")

@@ -2,33 +2,48 @@
 
 `s3stream.maintain.rebuild` handles objects and streams; this module adds the node's settings, its log and Kafka's
 batches. Everything is read before anything is written. Then one transaction fills an empty catalog.
+
+A restore is a rebuild that begins with a backup. Which objects count follows from the newest manifest, as in any
+rebuild, so that a backup of any age is complete afterwards. Of each stream only what was committed after the backup is
+read: the backup has the state of its owner as of then. Without a newer manifest the backup stands for it.
 """
 
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from broker.membership.log_identity import may_hold_records
+from broker.membership.log_store import ObjectLogStore
 from broker.membership.node_log import NodeLog
+from broker.membership.object_log import ObjectStartLog
 from broker.partitions.replay import PartitionReplay
 from broker.settings.data_dir import DataDirLock
 from broker.settings.model import Settings
 from broker.settings.stores import make_stores
 from protocol.errors import KafkaError
+from s3stream.append.wal_record import decode_record
+from s3stream.catalog.backup import Backup, BackupStream
 from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.restore import CatalogContents
 from s3stream.catalog.schema import MIGRATIONS
-from s3stream.catalog.values import WalInfo, WalState
-from s3stream.errors import CatalogError, CorruptObject, StorageError
+from s3stream.catalog.values import Takeover, WalInfo, WalState
+from s3stream.errors import CatalogError, CorruptObject, ObjectDamage, StorageError
 from s3stream.maintain.manifest import Manifest, parse_manifest_key
 from s3stream.maintain.manifest_store import newest_manifest_key, read_manifest
-from s3stream.maintain.rebuild import LocalLog, assemble
+from s3stream.maintain.rebuild import EPOCHS_SKIPPED, LocalLog, assemble
 from s3stream.maintain.rebuild_plan import RebuildPlan, plan_rebuild
 from s3stream.maintain.rebuild_read import ReadReport, RebuildReader
 from s3stream.maintain.rebuild_scan import StoreContents, scan_stores
 from s3stream.model import StreamBatch
 from s3stream.store.interface import ObjectStore
 from wal.format import CATALOG_UNKNOWN, wal_id_of
+from wal.object.format import LogName
+from wal.object.stopped import find_stopped
+
+BACKUP: Final = "the backup"
+"""Source of a state that comes from no manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +58,12 @@ class ClockAndIds:
 class KafkaReplay:
     """State of a partition, recovered from its batches."""
 
-    def __init__(self, stream_id: int, unused_since_ms: int) -> None:
+    def __init__(self, stream_id: int, unused_since_ms: int, known: BackupStream | None = None) -> None:
         self._stream_id = stream_id
-        self._state = PartitionReplay(stream_id)
+        if known is None:
+            self._state = PartitionReplay(stream_id)
+        else:
+            self._state = PartitionReplay(stream_id, known.snapshot, known.end_offset)
         self._unused_since_ms = unused_since_ms
 
     @property
@@ -76,14 +94,24 @@ class CatalogRebuild:
     """A rebuild of one node's catalog: `make_plan`, then `execute`."""
 
     def __init__(
-        self, settings: Settings, stores: Mapping[str, ObjectStore], node_log: NodeLog, entropy: ClockAndIds
+        self,
+        settings: Settings,
+        stores: Mapping[str, ObjectStore],
+        node_log: NodeLog | None,
+        entropy: ClockAndIds,
+        backup: Backup | None,
     ) -> None:
         self.settings = settings
         self._stores = stores
         self._node_log = node_log
+        """None: the log is in objects."""
         self._entropy = entropy
-        self.manifest_key: str
+        self.backup = backup
+        self.source: str
+        """Where `manifest` comes from: the key of a manifest, or `BACKUP`."""
         self.manifest: Manifest
+        self.manifest_error = ""
+        """Why the newest manifest could not be read; empty if it was."""
         self.log: LocalLog | None = None
         """The node's log, if it exists at its path in the settings."""
         self.stored: StoreContents
@@ -93,44 +121,44 @@ class CatalogRebuild:
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, settings: Settings, entropy: ClockAndIds) -> "AsyncIterator[CatalogRebuild]":
+    async def opened(
+        cls, settings: Settings, entropy: ClockAndIds, backup: Backup | None = None
+    ) -> "AsyncIterator[CatalogRebuild]":
         """Open stores and log for reading. The node must not run. Raises DataDirError, StorageError, WalError."""
+        if backup is not None and backup.header.cluster != settings.node.cluster:
+            raise StorageError(
+                f"backup {backup.path} is of cluster {backup.header.cluster!r}, not of {settings.node.cluster!r} "
+                "(node.cluster)"
+            )
         async with AsyncExitStack() as stack:
             stack.callback(DataDirLock(settings.node.data_dir).release)
             stores = make_stores(settings, entropy.rng, read_only=True)
             for store in stores.values():
                 stack.push_async_callback(store.close)
                 await store.open()
-            if settings.wal.kind != "device":
-                raise StorageError("a rebuild reads logs on devices only so far: the log of this node is in objects")
-            node_log = await stack.enter_async_context(NodeLog.opened(settings, any_content=True))
-            yield cls(settings, stores, node_log, entropy)
+            node_log = None
+            if settings.wal.kind == NodeLog.kind:
+                node_log = await stack.enter_async_context(NodeLog.opened(settings, any_content=True))
+            yield cls(settings, stores, node_log, entropy, backup)
+
+    async def check_blank(self) -> None:
+        """Raise CatalogError unless the catalog is empty."""
+        catalog = Catalog(self.settings.catalog_url)
+        try:
+            if not await catalog.is_blank():
+                raise CatalogError(
+                    f"catalog {catalog.where}: it is not empty, and only an empty one is filled: move the old one away "
+                    "first, an SQLite file together with its -wal and -shm files"
+                )
+        finally:
+            await catalog.close()
 
     async def make_plan(self, manifest_key: str | None, on_progress: Callable[[int, int], None]) -> RebuildPlan:
         """Read manifest, log and indexes, and return the plan. `on_progress` receives objects done and in total.
 
         Raises StorageError, WalError.
         """
-        cluster = self.settings.node.cluster
-        store = self._stores[self.settings.objects.store]
-        newest = await newest_manifest_key(store, cluster)
-        if newest is None:
-            raise StorageError(
-                f"the object store {store.name!r} has no manifest of cluster {cluster!r}: without one, the topics "
-                "of the objects are unknown"
-            )
-        key = self.manifest_key = manifest_key or newest
-        self.manifest = await read_manifest(store, key)
-        parsed = parse_manifest_key(newest)
-        assert parsed is not None, "only keys of manifests are listed"
-        self._newest_sequence = parsed.sequence
-        if self.manifest.cluster != cluster:
-            raise StorageError(f"manifest {key} is of cluster {self.manifest.cluster!r}, not of {cluster!r}")
-        if self.manifest.state.schema_version > MIGRATIONS[-1][0]:
-            raise StorageError(
-                f"manifest {key} is of a catalog of schema version {self.manifest.state.schema_version}, newer than "
-                f"this program's {MIGRATIONS[-1][0]}: use the version of the node"
-            )
+        self.manifest, self.source = await self._find_state(manifest_key)
         self.log = await self._find_log()
         self.stored = await scan_stores(self._stores, self.manifest, on_progress=on_progress)
         self.plan = plan_rebuild(
@@ -141,7 +169,61 @@ class CatalogRebuild:
         )
         return self.plan
 
+    async def _find_state(self, manifest_key: str | None) -> tuple[Manifest, str]:
+        """Return the state to begin with, and where it comes from: a manifest, or the backup if it is not older."""
+        cluster = self.settings.node.cluster
+        store = self._stores[self.settings.objects.store]
+        newest = await newest_manifest_key(store, cluster)
+        parsed = None if newest is None else parse_manifest_key(newest)
+        self._newest_sequence = 0 if parsed is None else parsed.sequence
+        key = manifest_key or newest
+        backed_up = self._backed_up()
+        if backed_up is None:
+            if key is None:
+                raise StorageError(
+                    f"the object store {store.name!r} has no manifest of cluster {cluster!r}: without one, the topics "
+                    "of the objects are unknown"
+                )
+            return self._checked(await read_manifest(store, key), key), key
+        self._newest_sequence = max(self._newest_sequence, backed_up.sequence)
+        if key is None:
+            return backed_up, BACKUP
+        try:
+            manifest = self._checked(await read_manifest(store, key), key)
+        except ObjectDamage as error:
+            self.manifest_error = str(error)
+            return backed_up, BACKUP
+        if manifest.state.catalog_id != backed_up.state.catalog_id:
+            raise StorageError(
+                f"the backup is of catalog {backed_up.state.catalog_id.hex()}, and the object store {store.name!r} "
+                f"belongs to catalog {manifest.state.catalog_id.hex()} (manifest {key}): they do not belong together"
+            )
+        if (manifest.sequence, manifest.written_ms) >= (backed_up.sequence, backed_up.written_ms):
+            return manifest, key
+        return backed_up, BACKUP
+
+    def _backed_up(self) -> Manifest | None:
+        """Return the state in the backup, as a manifest."""
+        if self.backup is None:
+            return None
+        header, node_id = self.backup.header, self.settings.node.node_id
+        epoch = self.backup.state.nodes.get(node_id, 0)
+        return Manifest(header.manifest, header.cluster, node_id, epoch, header.written_ms, self.backup.state)
+
+    def _checked(self, manifest: Manifest, key: str) -> Manifest:
+        cluster = self.settings.node.cluster
+        if manifest.cluster != cluster:
+            raise StorageError(f"manifest {key} is of cluster {manifest.cluster!r}, not of {cluster!r}")
+        if manifest.state.schema_version > MIGRATIONS[-1][0]:
+            raise StorageError(
+                f"manifest {key} is of a catalog of schema version {manifest.state.schema_version}, newer than "
+                f"this program's {MIGRATIONS[-1][0]}: use the version of the node"
+            )
+        return manifest
+
     async def _find_log(self) -> LocalLog | None:
+        if self._node_log is None:
+            return await self._find_object_log()
         header, path = self._node_log.header, self._node_log.path
         if header is None:
             return None
@@ -162,28 +244,64 @@ class CatalogRebuild:
         )
         return LocalLog(wal, await self._node_log.stream_ids())
 
+    async def _find_object_log(self) -> LocalLog | None:
+        settings = self.settings
+        if settings.wal_store not in self._stores:
+            raise StorageError(
+                f"wal.store: no object store {settings.wal_store!r}, expected one of {', '.join(self._stores)}"
+            )
+        store = ObjectLogStore(self._stores[settings.wal_store], "")  # for reading only
+        name = LogName(settings.node.cluster, settings.node.node_id, self.manifest.state.catalog_id)
+        found = await find_stopped(store, name)
+        if found is None:
+            return None
+        wal = WalInfo(
+            name.wal_id(store.name),
+            name.node_id,
+            found.newest.position.epoch,
+            f"{store.name}:{name.prefix}",
+            WalState.DRAINED if found.is_empty else WalState.OPEN,
+            self._entropy.now_ms(),
+            Takeover.SHARED,
+            kind=ObjectStartLog.kind,
+        )
+        streams = {decode_record(record.offset, record.body).batch.stream_id async for record in found.records()}
+        return LocalLog(wal, frozenset(streams))
+
+    def _known_streams(self) -> Mapping[int, BackupStream]:
+        """Return the streams whose state in the backup is a state that they have had."""
+        if self.backup is None:
+            return {}
+        epochs = {info.stream_id: info.epoch for info in self.manifest.state.streams}
+        return {
+            stream_id: known
+            for stream_id, known in self.backup.streams.items()
+            if (chain := self.plan.chains.get(stream_id)) is not None
+            and chain.end_offset >= known.end_offset
+            # After a rebuild, or after `anabranch catalog advance`, other records may have the offsets.
+            and epochs.get(stream_id, known.epoch) < known.epoch + EPOCHS_SKIPPED
+        }
+
     async def execute(
         self, *, accept_loss: bool, keep_ms: int, on_progress: Callable[[ReadReport], None]
     ) -> RebuildReader:
         """Read all records and fill the catalog. Raises StorageError; the catalog is still empty then."""
         settings, now_ms = self.settings, self._entropy.now_ms()
         unused_since_ms = now_ms - settings.topic.producer_id_expiration_ms
+        known = self._known_streams()
         reader = RebuildReader(
             stores=self._stores,
             cluster=self.manifest.cluster,
             objects=self.stored.objects,
-            new_replay=lambda stream_id: KafkaReplay(stream_id, unused_since_ms),
+            new_replay=lambda stream_id: KafkaReplay(stream_id, unused_since_ms, known.get(stream_id)),
+            replayed={stream_id: stream.end_offset for stream_id, stream in known.items()},
             accept_loss=accept_loss,
             on_progress=on_progress,
         )
+        await self.check_blank()
+        await reader.read(self.plan.chains.values())
         catalog = Catalog(settings.catalog_url)
         try:
-            if not await catalog.is_blank():
-                raise CatalogError(
-                    f"catalog {catalog.where}: it is not empty. A rebuild fills an empty one: move the old one away "
-                    "first, an SQLite file together with its -wal and -shm files"
-                )
-            await reader.read(self.plan.chains.values())
             filling = assemble(
                 self.manifest,
                 self.plan,
@@ -197,7 +315,20 @@ class CatalogRebuild:
                 keep_ms=keep_ms,
             )
             await catalog.open(cluster=self.manifest.cluster, new_id=self.manifest.state.catalog_id)
-            await catalog.restore(filling)
+            await catalog.restore(self._with_preferred(filling))
         finally:
             await catalog.close()
         return reader
+
+    def _with_preferred(self, contents: CatalogContents) -> CatalogContents:
+        """Add the preferred leaders, which no manifest has."""
+        if self.backup is None:
+            return contents
+        known = self.backup.streams
+        return replace(
+            contents,
+            streams=[
+                each._replace(preferred=known[each.stream_id].preferred) if each.stream_id in known else each
+                for each in contents.streams
+            ],
+        )

@@ -1,121 +1,171 @@
-"""Backs up an SQLite catalog, while nodes use it or after they have stopped.
+"""Writes a backup of a catalog, on SQLite or PostgreSQL, and reads it back. `BACKUP.md` describes the file.
 
-The copy is one snapshot, without changes that are committed while it is made. It is written under a temporary name in
-the target's directory, checked, synced and only then renamed, so that a file of that name is always a complete backup.
+A backup is one snapshot of all rows, without changes that are committed while it is written. The file is written under
+a temporary name in the target's directory, synced and only then renamed, so that a file of that name is always
+complete. Only its owner may read it: it has the hashed passwords of users.
 """
 
+import gzip
+import json
 import os
-import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
-from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy import Connection, Table, create_engine, delete, event, func, insert, literal, select
+from sqlalchemy.exc import SQLAlchemyError
 
-from s3stream.catalog.database import connect_read_only
-from s3stream.catalog.schema import MIGRATIONS
+from s3stream.catalog.manifest_rows import last_manifest, read_state
+from s3stream.catalog.manifest_state import CatalogState
+from s3stream.catalog.migration import migrate
+from s3stream.catalog.schema import METADATA, MIGRATIONS, cluster, counters, streams
 from s3stream.errors import CatalogError
 
-PAGES_PER_STEP: Final = 1024
-"""Pages copied between two progress reports: 4 MiB."""
-COUNTED: Final = ("topics", "partitions", "detached_topics", "streams", "objects", "ranges")
+FORMAT: Final = "anabranch backup"
+VERSION: Final = 1
+TABLES: Final = (
+    # Rows refer to rows of tables before their own.
+    "cluster",
+    "counters",
+    "nodes",
+    "wals",
+    "topics",
+    "streams",
+    "partitions",
+    "moves",
+    "objects",
+    "ranges",
+    "configs",
+    "acls",
+    "delegation_tokens",
+    "detached_topics",
+    "detached_partitions",
+)
+ROWS_PER_STEP: Final = 1_000
+"""Rows read or inserted at once, and between two progress reports."""
+LINE_BYTES_MAX: Final = 256 << 20
+"""Longest line that is read: a row with the largest state of a partition is much shorter."""
+
+Progress = Callable[[int, int], None]
+"""Receives the number of rows done and of all rows."""
 
 
-class Backup(NamedTuple):
-    """Summary of a backup."""
+def _no_progress(_done: int, _total: int) -> None:
+    """Report nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackupHeader:
+    """First line of a backup."""
+
+    cluster: str
+    catalog_id: str
+    """32 hex digits."""
+    schema_version: int
+    manifest: int
+    """Number of the last manifest begun before the backup."""
+    written_ms: int
+    rows: Mapping[str, int]
+    """Number of rows by table."""
+
+
+class BackupStream(NamedTuple):
+    """A stream in a backup."""
+
+    epoch: int
+    end_offset: int
+    snapshot: bytes
+    """State of the stream's owner as of `end_offset`."""
+    preferred: int
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What a restore needs from a backup."""
 
     path: Path
-    size_bytes: int
-    schema_version: int
-    cluster: str
-    counts: Mapping[str, int]
-    """Number of rows by table, for the tables of COUNTED."""
+    header: BackupHeader
+    state: CatalogState
+    streams: Mapping[int, BackupStream]
 
 
-def sqlite_path(url: str) -> Path | None:
-    """Return the file of an SQLite catalog; None for another database. Raises CatalogError."""
-    try:
-        parsed = make_url(url)
-    except ArgumentError:
-        raise CatalogError("catalog URL: expected sqlite:///PATH or postgresql://USER@HOST/DB") from None
-    if parsed.get_backend_name() != "sqlite" or not parsed.database:
-        return None
-    return Path(parsed.database)
+# writing
 
 
-def back_up(
-    source: Path, target: Path, *, overwrite: bool = False, on_progress: Callable[[int, int], None] = lambda *_: None
-) -> Backup:
-    """Copy the catalog at `source` to the file `target`. `on_progress` gets the number of pages done and of all pages.
+def write_backup(
+    connection: Connection, target: Path, *, now_ms: int, overwrite: bool = False, on_progress: Progress = _no_progress
+) -> BackupHeader:
+    """Write all rows to the file `target`, in one snapshot of the database.
 
-    Raises CatalogError when there is no catalog, the target exists (unless `overwrite`) or cannot be written, or the
-    copy is not sound.
+    Raises CatalogError when the target exists (unless `overwrite`) or cannot be written.
     """
-    if not source.is_file():
-        raise CatalogError(f"catalog {source}: no such file")
     if target.exists() and not overwrite:
         raise CatalogError(f"backup {target}: the file exists")
     with _explained(target):
         descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-        os.close(descriptor)
         temporary = Path(name)
         try:
-            _copy(source, temporary, on_progress)
-            found = _check(temporary, target)
+            with os.fdopen(descriptor, "wb") as file:
+                header = _write(connection, file, now_ms, on_progress)
+                file.flush()
+                os.fsync(file.fileno())
             _publish(temporary, target, overwrite=overwrite)
         finally:
             temporary.unlink(missing_ok=True)
-    return found
+    return header
 
 
 @contextmanager
 def _explained(target: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, sqlite3.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) else None
-        raise CatalogError(f"backup {target}: {reason or error}") from error
+    except OSError as error:
+        raise CatalogError(f"backup {target}: {error.strerror or error}") from error
 
 
-def _copy(source: Path, temporary: Path, on_progress: Callable[[int, int], None]) -> None:
-    def report(_status: int, left: int, total: int) -> None:
-        on_progress(total - left, total)
+def _write(connection: Connection, file: IO[bytes], now_ms: int, on_progress: Progress) -> BackupHeader:
+    tables = [METADATA.tables[name] for name in TABLES]
+    rows: dict[str, int] = {
+        table.name: connection.execute(select(func.count()).select_from(table)).scalar_one() for table in tables
+    }
+    name, catalog_id = connection.execute(select(cluster.c.name, cluster.c.catalog_id)).one()
+    header = BackupHeader(name, catalog_id, MIGRATIONS[-1][0], last_manifest(connection), now_ms, rows)
+    digest, done, total = sha256(), 0, sum(rows.values())
+    with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as lines:
 
-    with closing(connect_read_only(source.absolute())) as reading, closing(sqlite3.connect(temporary)) as writing:
-        # Without this transaction the copy would restart whenever a node commits.
-        reading.execute("BEGIN")
-        reading.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        reading.backup(writing, pages=PAGES_PER_STEP, progress=report)
-        reading.execute("ROLLBACK")
+        def put(content: object) -> None:
+            line = json.dumps(content, separators=(",", ":"), default=_encode).encode() + b"\n"
+            digest.update(line)
+            lines.write(line)
+
+        put({"format": FORMAT, "version": VERSION, **asdict(header)})
+        for table in tables:
+            put({"table": table.name, "columns": [column.name for column in table.columns]})
+            # The nodes draw a new secret: whoever reads a backup cannot act as a node.
+            columns = [literal("") if column is cluster.c.secret else column for column in table.columns]
+            found = connection.execute(select(*columns).execution_options(yield_per=ROWS_PER_STEP))
+            for some in found.partitions():
+                for row in some:
+                    put(list(row))
+                done += len(some)
+                on_progress(done, total)
+        lines.write(json.dumps({"sha256": digest.hexdigest()}).encode() + b"\n")
+    return header
 
 
-def _check(copy: Path, target: Path) -> Backup:
-    """Check the integrity of the copy and that it has this program's schema."""
-    # Immutable: the copied header asks for a WAL file, which must not be created here.
-    with closing(sqlite3.connect(f"{copy.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
-        (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-        if verdict != "ok":
-            raise CatalogError(f"backup {target}: the catalog is damaged: {verdict}")
-        newest = MIGRATIONS[-1][0]
-        try:
-            (version,) = connection.execute("SELECT max(version) FROM schema_version").fetchone()
-        except sqlite3.OperationalError:
-            raise CatalogError(f"backup {target}: there is no catalog in the database") from None
-        if version != newest:
-            raise CatalogError(
-                f"backup {target}: the catalog has schema version {version}, this program {newest}: use the "
-                "program version of the node"
-            )
-        cluster = connection.execute("SELECT name FROM cluster").fetchone()
-        counts = {table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in COUNTED}  # noqa: S608 - names of our own
-    return Backup(target, copy.stat().st_size, version, cluster[0] if cluster else "", counts)
+def _encode(value: object) -> object:
+    if isinstance(value, (bytes, memoryview)):
+        return {"base64": b64encode(value).decode()}
+    raise TypeError(f"a value of type {type(value).__name__} in the catalog")
 
 
 def _publish(temporary: Path, target: Path, *, overwrite: bool) -> None:
-    sync(temporary)
     if overwrite:
         temporary.replace(target)
     else:
@@ -124,13 +174,133 @@ def _publish(temporary: Path, target: Path, *, overwrite: bool) -> None:
         except FileExistsError:
             raise CatalogError(f"backup {target}: the file exists") from None
     with suppress(PermissionError):
-        sync(target.absolute().parent)
+        descriptor = os.open(target.absolute().parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
-def sync(path: Path) -> None:
-    """Make a file, or the entries of a directory, durable."""
-    descriptor = os.open(path, os.O_RDONLY)
+# reading
+
+
+def read_backup(path: Path, *, on_progress: Progress = _no_progress) -> Backup:
+    """Read and check a backup, of this program's schema version or an earlier one.
+
+    The rows go through a temporary SQLite database, which is migrated like any other. Raises CatalogError for a file
+    that cannot be read, is damaged or incomplete, or was written by a newer program.
+    """
+    where = f"backup {path}"
     try:
-        os.fsync(descriptor)
+        with tempfile.TemporaryDirectory(prefix="anabranch-restore-") as folder:
+            header = _check(path, where)
+            return _load(path, header, Path(folder) / "catalog.db", where, on_progress)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise CatalogError(f"{where}: not a backup, damaged, or incomplete: {error}") from None
+    except OSError as error:
+        raise CatalogError(f"{where}: {error.strerror or error}") from None
+    except (ValueError, TypeError, LookupError, SQLAlchemyError) as error:
+        raise CatalogError(f"{where}: damaged: {type(error).__name__}: {error}".splitlines()[0]) from None
+
+
+def _lines(path: Path, where: str) -> Iterator[bytes]:
+    with gzip.open(path, "rb") as file:
+        while line := file.readline(LINE_BYTES_MAX + 1):
+            if len(line) > LINE_BYTES_MAX:
+                raise CatalogError(f"{where}: damaged: a line of more than {LINE_BYTES_MAX:,} bytes")
+            yield line
+
+
+def _check(path: Path, where: str) -> BackupHeader:
+    """Check the versions and the checksum; returns the header."""
+    digest, last = sha256(), b""
+    header: BackupHeader | None = None
+    for line in _lines(path, where):
+        if header is None:
+            header = _parse_header(line, where)
+        digest.update(last)
+        last = line
+    if header is None:
+        raise CatalogError(f"{where}: not a backup: the file is empty")
+    content = json.loads(last)
+    if not isinstance(content, dict) or "sha256" not in content:
+        raise CatalogError(f"{where}: incomplete: it has no checksum at its end")
+    if content["sha256"] != digest.hexdigest():
+        raise CatalogError(
+            f"{where}: damaged: its SHA-256 is {digest.hexdigest()}, expected {content['sha256']}: use another backup, "
+            "or `anabranch catalog rebuild`"
+        )
+    return header
+
+
+def _parse_header(line: bytes, where: str) -> BackupHeader:
+    content = json.loads(line)
+    if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
+        raise CatalogError(f"{where}: not a backup: expected the format {FORMAT!r}")
+    if (version := content.pop("version")) != VERSION:
+        raise CatalogError(
+            f"{where}: format version {version}, this program reads {VERSION}: use the version that wrote it"
+        )
+    header = BackupHeader(**content)
+    newest = MIGRATIONS[-1][0]
+    if header.schema_version > newest:
+        raise CatalogError(
+            f"{where}: schema version {header.schema_version} is newer than this program's {newest}: use the version "
+            "that wrote it"
+        )
+    return header
+
+
+def _load(path: Path, header: BackupHeader, database: Path, where: str, on_progress: Progress) -> Backup:
+    engine = create_engine(f"sqlite:///{database}")
+    event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = OFF"))
+    try:
+        with engine.begin() as connection:
+            migrate(connection, "sqlite", where, version=header.schema_version)
+            connection.execute(delete(counters))
+            _insert_rows(connection, _lines(path, where), sum(header.rows.values()), on_progress)
+            migrate(connection, "sqlite", where)
+            _, state = read_state(connection)
+            query = select(
+                streams.c.stream_id, streams.c.epoch, streams.c.end_offset, streams.c.snapshot, streams.c.preferred
+            )
+            found = {stream_id: BackupStream(*values) for stream_id, *values in connection.execute(query)}
     finally:
-        os.close(descriptor)
+        engine.dispose()
+    return Backup(path, header, state, found)
+
+
+def _insert_rows(connection: Connection, lines: Iterator[bytes], total: int, on_progress: Progress) -> None:
+    next(lines)  # the header
+    table, columns, rows, done = cluster, list[str](), list[Mapping[str, Any]](), 0
+
+    def flush() -> None:
+        nonlocal done
+        if rows:
+            connection.execute(insert(table), rows)
+            done += len(rows)
+            on_progress(done, total)
+            rows.clear()
+
+    for line in lines:
+        content = json.loads(line)
+        if isinstance(content, list):
+            rows.append(dict(zip(columns, map(_decode, content), strict=True)))
+            if len(rows) == ROWS_PER_STEP:
+                flush()
+            continue
+        flush()
+        if "table" in content:
+            table, columns = METADATA.tables[content["table"]], content["columns"]
+            _check_columns(table, columns)
+    if done != total:
+        raise ValueError(f"{done:,} rows, expected {total:,}")
+
+
+def _check_columns(table: Table, columns: Sequence[str]) -> None:
+    if unknown := set(columns) - set(table.columns.keys()):
+        raise ValueError(f"unknown columns of {table.name}: {', '.join(sorted(unknown))}")
+
+
+def _decode(value: Any) -> Any:
+    return b64decode(value["base64"], validate=True) if isinstance(value, dict) else value

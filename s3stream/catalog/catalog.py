@@ -15,6 +15,7 @@ Times are ms since 1970 and are always passed in. Errors are those of `s3stream.
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final, TypeVar
 
 from sqlalchemy import Connection
@@ -23,6 +24,7 @@ from s3stream.catalog import acls, changes, configs, departure, detach, nodes, o
 from s3stream.catalog import manifest_rows as state_rows
 from s3stream.catalog import takeover as takeovers
 from s3stream.catalog import transfer as transfers
+from s3stream.catalog.backup import BackupHeader, write_backup
 from s3stream.catalog.database import Database
 from s3stream.catalog.manifest_state import CatalogState
 from s3stream.catalog.restore import Advance, CatalogContents, advance, restore
@@ -694,6 +696,17 @@ class Catalog:
     async def next_manifest(self, above: int) -> int:
         """Return a new number for a manifest, higher than all before and than `above`."""
         return await self._database.write(lambda c: state_rows.next_number(c, above))
+
+    async def back_up(
+        self, target: Path, *, now_ms: int, overwrite: bool, on_progress: Callable[[int, int], None]
+    ) -> BackupHeader:
+        """Write all rows, as of one moment, to a file. `on_progress` is called in a thread with rows done and in total.
+
+        Raises CatalogError when the target exists (unless `overwrite`) or cannot be written.
+        """
+        return await self._database.read(
+            lambda c: write_backup(c, target, now_ms=now_ms, overwrite=overwrite, on_progress=on_progress)
+        )
 
     async def restore(self, contents: CatalogContents) -> None:
         """Insert the rows of a rebuilt catalog in one transaction. Raises CatalogError when it is not empty."""

@@ -62,16 +62,16 @@ def check_no_change(seen: Sequence[OlderLease], found: Sequence[OlderLease], whe
             )
 
 
-def migrate(connection: Connection, dialect: str, where: str) -> None:
-    """Apply the missing migrations. Raises CatalogError for a schema newer than this program."""
+def migrate(connection: Connection, dialect: str, where: str, *, version: int = MIGRATIONS[-1][0]) -> None:
+    """Apply the missing migrations up to `version`. Raises CatalogError for a schema newer than this program."""
     connection.execute(text("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY)"))
     found = _found_version(connection)
     _refuse_newer(found, where)
-    for version, statements in MIGRATIONS:
-        if version > found:
+    for number, statements in MIGRATIONS:
+        if found < number <= version:
             for statement in statements:
                 connection.exec_driver_sql(statement.format(**DIALECT_SQL[dialect]))
-            connection.execute(text("INSERT INTO schema_version (version) VALUES (:version)"), {"version": version})
+            connection.execute(text("INSERT INTO schema_version (version) VALUES (:version)"), {"version": number})
 
 
 def _found_version(connection: Connection) -> int:

@@ -58,6 +58,7 @@ class RestoredStream(NamedTuple):
     start_offset: int
     end_offset: int
     snapshot: bytes
+    preferred: int
     ranges: Sequence[RestoredRange]
 
 
@@ -177,7 +178,7 @@ def _object_row(info: ObjectInfo) -> Mapping[str, Any]:
 def _stream_row(each: RestoredStream) -> Mapping[str, Any]:
     row = {name: getattr(each, name) for name in RestoredStream._fields if name != "ranges"}
     peak = max((item.range.max_timestamp_ms for item in each.ranges), default=NO_TIMESTAMP)
-    return {**row, "peak_timestamp_ms": peak, "preferred": each.leader}
+    return {**row, "peak_timestamp_ms": peak}
 
 
 def _range_rows(each: RestoredStream, kinds: Mapping[int, int]) -> Iterator[Mapping[str, Any]]:

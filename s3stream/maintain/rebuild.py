@@ -53,23 +53,25 @@ def assemble(
     """Return all rows of the new catalog. The collector deletes skipped objects after `keep_ms`.
 
     New streams are led by `node_id`, each as a separate topic. `newest_sequence` is the number of the newest manifest,
-    which may be another one than `manifest`.
+    which may be another one than `manifest`. Each stream prefers its leader.
     """
     state = manifest.state
     infos = {info.stream_id: info for info in state.streams}
     streams: list[RestoredStream] = []
     for stream_id, chain in sorted(plan.chains.items()):
         info, replay = infos.get(stream_id), reader.replays[stream_id]
+        leader = node_id if info is None else info.leader
         streams.append(
             RestoredStream(
                 stream_id=stream_id,
                 epoch=(0 if info is None else info.epoch) + EPOCHS_SKIPPED,
                 node_id=node_id if info is None else _owner(info, log),
-                leader=node_id if info is None else info.leader,
+                leader=leader,
                 leader_epoch=max(replay.leader_epoch, 0 if info is None else info.leader_epoch) + EPOCHS_SKIPPED,
                 start_offset=chain.start_offset,
                 end_offset=chain.end_offset,
                 snapshot=replay.encode(chain.start_offset),
+                preferred=leader,
                 ranges=[
                     RestoredRange(
                         piece.object_id, span, 0 if piece.stored_stream_id == stream_id else piece.stored_stream_id

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from s3stream.errors import CorruptObject
@@ -59,14 +60,20 @@ class RebuildReader:
         cluster: str,
         objects: Mapping[int, FoundObject],
         new_replay: Callable[[int], StreamReplay],
+        replayed: Mapping[int, int] = MappingProxyType({}),
         accept_loss: bool,
         on_progress: Callable[[ReadReport], None] = lambda _: None,
     ) -> None:
-        """Create a reader. With `accept_loss` damaged blocks are reported and skipped; otherwise they are an error."""
+        """Create a reader. With `accept_loss` damaged blocks are reported and skipped; otherwise they are an error.
+
+        `replayed` has, by stream id, the offset up to which a new replay has the state already: nothing before it is
+        read.
+        """
         self._stores = stores
         self._cluster = cluster
         self._objects = objects
         self._new_replay = new_replay
+        self._replayed = replayed
         self._accept_loss = accept_loss
         self._on_progress = on_progress
         self.report = ReadReport()
@@ -86,6 +93,7 @@ class RebuildReader:
             span.size_bytes
             for object_id in {step.object_id for step in steps}
             for span in self._objects[object_id].ranges
+            if span.end_offset > self._replayed.get(span.stream_id, 0)
         )
         for step in steps:
             await self._visit(step)
@@ -99,7 +107,8 @@ class RebuildReader:
             entries = index.find(piece.stored_stream_id, piece.start_offset, piece.end_offset)
             self.spans[piece.stream_id].append((piece, _span_of(piece, entries)))
             for entry in entries:
-                readers.setdefault(entry, []).append(piece)
+                if entry.end_offset > self._replayed.get(piece.stream_id, 0):
+                    readers.setdefault(entry, []).append(piece)
         runs = _runs(sorted(readers, key=lambda entry: entry.position))
         where = f"{store.name}:{key}"
         for at in range(0, len(runs), READS_IN_FLIGHT):
@@ -117,8 +126,9 @@ class RebuildReader:
             batches = decode_block(block, entry, where=where)
             for piece in readers:
                 replay = self.replays[piece.stream_id]
+                begin = max(piece.start_offset, self._replayed.get(piece.stream_id, 0))
                 for batch in batches:
-                    if piece.start_offset < batch.end_offset and batch.base_offset < piece.end_offset:
+                    if begin < batch.end_offset and batch.base_offset < piece.end_offset:
                         replay.add(batch)
         except CorruptObject as error:
             if not self._accept_loss:

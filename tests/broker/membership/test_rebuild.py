@@ -551,28 +551,28 @@ def test_a_lost_log_is_told_and_nothing_of_the_objects_goes_with_it(tmp_path: Pa
 
 @contextmanager
 def restored(tmp_path: Path) -> Iterator[System]:
-    """A backup that was restored: the topic `plain` had 100 records more in objects when the catalog was lost."""
+    """An older copy of the database: the topic `plain` had 100 records more in objects when the catalog was lost."""
     with filled(tmp_path) as some:
-        assert some.run("backup", str(tmp_path / "backup")).exit_code == 0
+        shutil.copy(some.data_dir / "catalog.db", tmp_path / "older.db")
         some.node.start()
         produce(some.node.bootstrap, "plain", numbered(0, 200, 300))
         some.node.wait_uploaded()
         assert some.node.terminate() == 0
         some.lose_catalog()
-        shutil.copy(tmp_path / "backup", some.data_dir / "catalog.db")
+        shutil.copy(tmp_path / "older.db", some.data_dir / "catalog.db")
         yield some
 
 
 def test_a_copy_of_the_catalog_from_a_clean_stop_does_not_hide_what_only_the_log_has(tmp_path: Path) -> None:
     """In the copy the streams have no owner: the node has opened them since."""
     with filled(tmp_path) as some:
-        assert some.run("backup", str(tmp_path / "backup")).exit_code == 0
+        shutil.copy(some.data_dir / "catalog.db", tmp_path / "older.db")
         some.node.settings |= {"storage_upload_age_ms": PLENTY_MS}
         some.node.start()
         produce(some.node.bootstrap, "plain", numbered(0, 200, 250))
         some.node.kill9()
         some.lose_catalog()
-        shutil.copy(tmp_path / "backup", some.data_dir / "catalog.db")
+        shutil.copy(tmp_path / "older.db", some.data_dir / "catalog.db")
         result = some.run("advance", "--yes")
         assert result.exit_code == 0, result.output
         some.node.start()

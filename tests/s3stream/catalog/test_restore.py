@@ -28,6 +28,7 @@ def stream(stream_id: int, start: int, end: int, ranges: Mapping[tuple[int, int]
         start_offset=start,
         end_offset=end,
         snapshot=b"state",
+        preferred=2,
         ranges=[
             RestoredRange(object_id, StreamRange(stream_id, low, high, high - low, 100, 1_000 - low), source)
             for (low, high), (object_id, source) in ranges.items()
@@ -117,7 +118,7 @@ async def test_ids_and_epochs_go_on_from_there(catalog: Catalog) -> None:
     opened = await catalog.open_streams([1, 2, 8], StreamOwner(1, node.epoch, WAL_ID))
     assert [(each.info.epoch, each.leader_epoch) for each in opened] == [(1_004, 1_005)] * 3
     (topic,) = [each for each in await catalog.list_topics() if each.name == CONTENTS.topics[0].name]
-    assert {each.preferred for each in topic.partitions} == {1}, "the leaders that the manifest has"
+    assert {each.preferred for each in topic.partitions} == {2}
     created = await catalog.create_topic("new", b"n" * 16, partitions=1, configs={}, leader=1, internal=False)
     assert created.partitions[0].stream_id == 9
     ids = await catalog.prepare_objects(

@@ -1,13 +1,13 @@
 """The manifest keeper: when it writes a manifest, the contents, and the effect of a failing store."""
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
 
-from s3stream.catalog.backup import back_up
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import UploadCommit
 from s3stream.errors import CatalogError, CorruptObject, StoreError
@@ -333,7 +333,11 @@ async def test_a_manifest_that_its_node_drops_meanwhile_refuses_nobody(catalog: 
 
 async def test_an_older_copy_of_the_catalog_is_refused(catalog: Catalog, store: MemoryStore, tmp_path: Path) -> None:
     await keeper_of(catalog, store).ensure_current()
-    back_up(tmp_path / "catalog.db", tmp_path / "older.db")
+    with (
+        closing(sqlite3.connect(tmp_path / "catalog.db")) as source,
+        closing(sqlite3.connect(tmp_path / "older.db")) as copy,
+    ):
+        source.backup(copy)
     await create(catalog, "flights")
     await keeper_of(catalog, store).ensure_current()
     older = Catalog(f"sqlite:///{tmp_path / 'older.db'}")

@@ -1,0 +1,52 @@
+"""`anabranch backup`: write a backup of the catalog, while the nodes run."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.filesize import decimal
+
+from broker.cli.catalog_access import in_catalog, on_catalog
+from broker.cli.catalog_rebuild import progress
+from broker.cli.errors import run
+from broker.cli.options import output_option
+from broker.settings.model import Settings
+from s3stream.catalog.backup import BackupHeader
+from s3stream.catalog.catalog import Catalog
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--force", is_flag=True, help="Overwrite FILE if it exists.")
+@output_option
+@in_catalog
+def backup(settings: Settings, file: Path, force: bool, output: str) -> None:  # noqa: FBT001 - click passes by name
+    """Write a backup of the catalog to FILE. The nodes may be running, and wait for nothing.
+
+    FILE has the state of one moment. With the object stores, `anabranch restore` makes a new catalog from it that has
+    all that was acknowledged later, too.
+    """
+    if file.exists() and not force:
+        raise click.ClickException(f"backup {file}: the file exists; --force overwrites it")
+    header = run(_run(settings, file, overwrite=force))
+    if output == "json":
+        click.echo(json.dumps({"path": str(file), "size_bytes": file.stat().st_size, **asdict(header)}))
+        return
+    rows = header.rows
+    click.echo(
+        f"{file}: {decimal(file.stat().st_size)}; cluster {header.cluster!r}, schema version {header.schema_version}, "
+        f"{rows['topics']:,} topics with {rows['partitions']:,} partitions, {rows['detached_topics']:,} detached "
+        f"topics, {rows['objects']:,} objects"
+    )
+
+
+async def _run(settings: Settings, file: Path, *, overwrite: bool) -> BackupHeader:
+    from broker.membership.environment import wall_ms  # it imports much
+
+    with progress("copying rows") as update:
+
+        async def write(catalog: Catalog) -> BackupHeader:
+            return await catalog.back_up(file, now_ms=wall_ms(), overwrite=overwrite, on_progress=update)
+
+        return await on_catalog(settings, write, read_only=True)
