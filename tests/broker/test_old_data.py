@@ -63,7 +63,10 @@ class Expected(NamedTuple):
         return [record for topic, _, _, record in self.records if topic == "compacted"]
 
 
-@pytest.fixture(params=["schema4"])
+OBJECT_LOG: Final = "schema9_object_log"
+
+
+@pytest.fixture(params=["schema4", "schema9", OBJECT_LOG])
 def old(request: pytest.FixtureRequest, tmp_path: Path) -> Expected:
     """Unpack a stored data directory to `tmp_path / "data"`."""
     with tarfile.open(OLD_DATA / f"{request.param}.tar.xz") as archive:
@@ -84,8 +87,9 @@ def old(request: pytest.FixtureRequest, tmp_path: Path) -> Expected:
 
 
 @pytest.fixture
-def node(old: Expected, tmp_path: Path) -> Iterator[NodeProcess]:
-    with NodeProcess(tmp_path, **SETTINGS) as node:
+def node(old: Expected, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[NodeProcess]:
+    log = {"wal_kind": "object"} if request.node.callspec.params["old"] == OBJECT_LOG else {}
+    with NodeProcess(tmp_path, **SETTINGS, **log) as node:
         yield node
 
 

@@ -1,10 +1,11 @@
 """Make a data directory with an older version of the node, for `test_old_data.py`.
 
     git archive VERSION | tar -x -C OLD
-    python tests/broker/old_data/make.py OLD tests/broker/old_data/NAME
+    python tests/broker/old_data/make.py OLD tests/broker/old_data/NAME [WAL_KIND]
 
 `OLD` is the older version's source. Writes `NAME.tar.xz`, the data directory (a WAL of the least size, which is mostly
 zeros, a SQLite catalog, a local object store), and `NAME.json`, the records and offsets that a node must find in it.
+`WAL_KIND` is `device`, the default, or `object`: the log is then in the object store.
 
 The directory has: records in objects and, after `kill -9`, in the WAL alone; a plain topic of two partitions; a topic
 that was compacted by key, with tombstones; transactions that were committed and aborted, and one left open in the WAL;
@@ -35,7 +36,7 @@ from confluent_kafka.cimpl import NewTopic
 WORK: Final = Path("/tmp/anabranch-old-data")  # stored in the catalog, as the place of the WAL
 TIMEOUT_S: Final = 60
 FOREVER_MS: Final = 100 * 365 * 86_400_000
-SETTINGS: Final = {
+SETTINGS: Final[dict[str, object]] = {
     "--data-dir": WORK / "data",
     "--port": 0,
     "--admin-port": 0,
@@ -225,6 +226,8 @@ def check(data_dir: Path) -> None:
 
 def main() -> None:
     source, target = Path(sys.argv[1]).absolute(), Path(sys.argv[2]).absolute()
+    if len(sys.argv) > 3:
+        SETTINGS["--wal-kind"] = sys.argv[3]
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir()
     writer = Writer()
