@@ -108,10 +108,10 @@ class CatalogRebuild:
         self._entropy = entropy
         self.backup = backup
         self.source: str
-        """Where `manifest` comes from: the key of a manifest, or `BACKUP`."""
+        """Source of `manifest`: the key of a manifest, or `BACKUP`."""
         self.manifest: Manifest
         self.manifest_error = ""
-        """Why the newest manifest could not be read; empty if it was."""
+        """Reason why the newest manifest could not be read; empty if it was."""
         self.log: LocalLog | None = None
         """The node's log, if it exists at its path in the settings."""
         self.stored: StoreContents

@@ -87,7 +87,7 @@ class BackupStream(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """What a restore needs from a backup."""
+    """Contents of a backup that a restore needs."""
 
     path: Path
     header: BackupHeader

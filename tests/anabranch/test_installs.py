@@ -20,14 +20,16 @@ PYENV: Final = Path("~/.pyenv/versions").expanduser()
 
 def find_python(version: str) -> Path:
     """An interpreter of a version. The shims of pyenv are there without one, and fail."""
-    places = [shutil.which(f"python{version}"), *PYENV.glob(f"{version}.*/bin/python")]
+    places = [Path(shutil.which(f"python{version}") or ""), *PYENV.glob(f"{version}.*/bin/python")]
     if sys.version.startswith(f"{version}."):
-        places.insert(0, sys.executable)
-    for place in filter(None, places):
+        places.insert(0, Path(sys.executable))
+    for place in places:
+        if not place.is_file():
+            continue
         code = "import sys, ensurepip; print('%d.%d' % sys.version_info[:2])"
         said = subprocess.run([place, "-c", code], capture_output=True, text=True, check=False)
         if said.stdout.strip() == version:
-            return Path(place)
+            return place
     pytest.skip(f"there is no Python {version} on this machine")
 
 
@@ -44,7 +46,7 @@ def check_without_extras(program: Path, folder: Path) -> None:
 def test_uv_installs_it_as_a_tool_with_an_extra(wheel: Path, tmp_path: Path) -> None:
     uv = tools.packaging("uv")
     environment = {"UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(tmp_path / "bin")}
-    install = [
+    install: list[str | Path] = [
         uv,
         "tool",
         "install",
@@ -66,7 +68,15 @@ def test_uv_installs_it_as_a_tool_with_an_extra(wheel: Path, tmp_path: Path) -> 
 def test_pipx_installs_it(wheel: Path, tmp_path: Path) -> None:
     pipx = tools.packaging("pipx")
     environment = {"PIPX_HOME": str(tmp_path / "home"), "PIPX_BIN_DIR": str(tmp_path / "bin")}
-    install = [pipx, "install", "--python", sys.executable, "--pip-args", f"--quiet -c {CONSTRAINTS}", wheel]
+    install: list[str | Path] = [
+        pipx,
+        "install",
+        "--python",
+        sys.executable,
+        "--pip-args",
+        f"--quiet -c {CONSTRAINTS}",
+        wheel,
+    ]
     run(install, tmp_path, environment=environment)
     check_without_extras(tmp_path / "bin" / "anabranch", tmp_path)
 
@@ -76,7 +86,17 @@ def test_each_python_version_installs_it_and_runs_a_broker(wheel: Path, tmp_path
     interpreter, uv = find_python(version), tools.packaging("uv")
     home = tmp_path / "environment"
     run([uv, "venv", "--quiet", "--no-config", "--python", interpreter, home], tmp_path)
-    install = [uv, "pip", "install", "--quiet", "--no-config", "--python", home / "bin" / "python", "-c", CONSTRAINTS]
+    install: list[str | Path] = [
+        uv,
+        "pip",
+        "install",
+        "--quiet",
+        "--no-config",
+        "--python",
+        home / "bin" / "python",
+        "-c",
+        CONSTRAINTS,
+    ]
     run([*install, f"anabranch[postgres] @ {wheel.as_uri()}", "confluent-kafka", "pytest"], tmp_path)
     (tmp_path / "test_it.py").write_text(PLUGIN_TEST)
     found = run([home / "bin" / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"], tmp_path)

@@ -1,4 +1,4 @@
-"""What the tests of the wheel share: its build, and a test that its user may write."""
+"""Helpers of the tests of the wheel, and a test that its user may write."""
 
 import os
 import subprocess
