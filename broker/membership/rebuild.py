@@ -9,7 +9,7 @@ read: the backup has the state of its owner as of then. Without a newer manifest
 """
 
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -19,6 +19,7 @@ from broker.membership.log_store import ObjectLogStore
 from broker.membership.node_log import NodeLog
 from broker.membership.object_log import ObjectStartLog
 from broker.partitions.replay import PartitionReplay
+from broker.partitions.snapshot import decode_snapshot
 from broker.settings.data_dir import DataDirLock
 from broker.settings.model import Settings
 from broker.settings.stores import make_stores
@@ -33,7 +34,7 @@ from s3stream.errors import CatalogError, CorruptObject, ObjectDamage, StorageEr
 from s3stream.maintain.manifest import Manifest, parse_manifest_key
 from s3stream.maintain.manifest_store import newest_manifest_key, read_manifest
 from s3stream.maintain.rebuild import EPOCHS_SKIPPED, LocalLog, assemble
-from s3stream.maintain.rebuild_plan import RebuildPlan, plan_rebuild
+from s3stream.maintain.rebuild_plan import RebuildPlan, StreamChain, plan_rebuild
 from s3stream.maintain.rebuild_read import ReadReport, RebuildReader
 from s3stream.maintain.rebuild_scan import StoreContents, scan_stores
 from s3stream.model import StreamBatch
@@ -88,6 +89,17 @@ class KafkaReplay:
     def encode(self, start_offset: int) -> bytes:
         """Encode the snapshot of the partition after the last batch."""
         return self._state.encode(start_offset, unused_since_ms=self._unused_since_ms)
+
+
+def is_continued(known: BackupStream, chain: StreamChain) -> bool:
+    """Return whether the records of a stream continue the state that the backup has of it.
+
+    They do not if records between the two are gone, which may have ended transactions and moved sequence numbers. Nor
+    if a transaction was open: log compaction removes the end of one whose records it has removed. Raises CorruptObject.
+    """
+    if not chain.start_offset <= known.end_offset <= chain.end_offset:
+        return False
+    return not decode_snapshot(chain.stream_id, known.snapshot).transactions.open
 
 
 class CatalogRebuild:
@@ -158,19 +170,26 @@ class CatalogRebuild:
 
         Raises StorageError, WalError.
         """
-        self.manifest, self.source = await self._find_state(manifest_key)
-        self.log = await self._find_log()
-        self.stored = await scan_stores(self._stores, self.manifest, on_progress=on_progress)
-        self.plan = plan_rebuild(
-            self.manifest.state,
-            self.stored.objects.values(),
-            self.stored.unreadable,
-            streams_in_log=() if self.log is None else self.log.stream_ids,
-        )
+        for manifest, source in await self._find_states(manifest_key):
+            self.manifest, self.source = manifest, source
+            self.log = await self._find_log()
+            self.stored = await scan_stores(self._stores, self.manifest, on_progress=on_progress)
+            self.plan = plan_rebuild(
+                self.manifest.state,
+                self.stored.objects.values(),
+                self.stored.unreadable,
+                streams_in_log=() if self.log is None else self.log.stream_ids,
+            )
+            if not self.plan.has_loss:
+                break
         return self.plan
 
-    async def _find_state(self, manifest_key: str | None) -> tuple[Manifest, str]:
-        """Return the state to begin with, and where it comes from: a manifest, or the backup if it is not older."""
+    async def _find_states(self, manifest_key: str | None) -> Sequence[tuple[Manifest, str]]:
+        """Return the states to try, and where each comes from: a manifest, or first the backup if it is not older.
+
+        Clocks may differ, and a number is given out before its manifest is written. So a backup that seems newer than
+        the newest manifest may be the older one: objects that it lists may be missing then, and none of the manifest's.
+        """
         cluster = self.settings.node.cluster
         store = self._stores[self.settings.objects.store]
         newest = await newest_manifest_key(store, cluster)
@@ -184,23 +203,23 @@ class CatalogRebuild:
                     f"the object store {store.name!r} has no manifest of cluster {cluster!r}: without one, the topics "
                     "of the objects are unknown"
                 )
-            return self._checked(await read_manifest(store, key), key), key
+            return [(self._checked(await read_manifest(store, key), key), key)]
         self._newest_sequence = max(self._newest_sequence, backed_up.sequence)
         if key is None:
-            return backed_up, BACKUP
+            return [(backed_up, BACKUP)]
         try:
             manifest = self._checked(await read_manifest(store, key), key)
         except ObjectDamage as error:
             self.manifest_error = str(error)
-            return backed_up, BACKUP
+            return [(backed_up, BACKUP)]
         if manifest.state.catalog_id != backed_up.state.catalog_id:
             raise StorageError(
                 f"the backup is of catalog {backed_up.state.catalog_id.hex()}, and the object store {store.name!r} "
                 f"belongs to catalog {manifest.state.catalog_id.hex()} (manifest {key}): they do not belong together"
             )
         if (manifest.sequence, manifest.written_ms) >= (backed_up.sequence, backed_up.written_ms):
-            return manifest, key
-        return backed_up, BACKUP
+            return [(manifest, key)]
+        return [(backed_up, BACKUP), (manifest, key)]
 
     def _backed_up(self) -> Manifest | None:
         """Return the state in the backup, as a manifest."""
@@ -277,7 +296,7 @@ class CatalogRebuild:
             stream_id: known
             for stream_id, known in self.backup.streams.items()
             if (chain := self.plan.chains.get(stream_id)) is not None
-            and chain.end_offset >= known.end_offset
+            and is_continued(known, chain)
             # After a rebuild, or after `anabranch catalog advance`, other records may have the offsets.
             and epochs.get(stream_id, known.epoch) < known.epoch + EPOCHS_SKIPPED
         }

@@ -705,7 +705,7 @@ class Catalog:
         Raises CatalogError when the target exists (unless `overwrite`) or cannot be written.
         """
         return await self._database.read(
-            lambda c: write_backup(c, target, now_ms=now_ms, overwrite=overwrite, on_progress=on_progress)
+            lambda c: write_backup(c, target, now_ms=now_ms, overwrite=overwrite, on_progress=on_progress), is_long=True
         )
 
     async def restore(self, contents: CatalogContents) -> None:

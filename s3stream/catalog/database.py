@@ -321,9 +321,12 @@ class Database:
         """
         return await self._run(self._writer, self._writer_thread, query)
 
-    async def read(self, query: Callable[[Connection], Result]) -> Result:
-        """Run `query` on one snapshot of the database. Raises CatalogUnavailable, CatalogDamaged."""
-        return await self._run(self._reader, self._reader_threads, query)
+    async def read(self, query: Callable[[Connection], Result], *, is_long: bool = False) -> Result:
+        """Run `query` on one snapshot of the database. Raises CatalogUnavailable, CatalogDamaged.
+
+        A query that `is_long` may take minutes without a word in the log.
+        """
+        return await self._run(self._reader, self._reader_threads, query, is_long=is_long)
 
     async def _run(
         self,
@@ -332,12 +335,13 @@ class Database:
         command: Callable[[Connection], Result],
         *,
         repeated: bool = True,
+        is_long: bool = False,
     ) -> Result:
         lost: BaseException | None = None
         for delay_s in (*REPEAT_DELAYS_S, None) if repeated else (None,):
             attempt = _Attempt()
             try:
-                return await self._answer(threads, partial(_transact, engine, command, attempt))
+                return await self._answer(threads, partial(_transact, engine, command, attempt), is_long=is_long)
             except DBAPIError as error:
                 if attempt.committing and not is_rolled_back(_sqlstate(error)):
                     lost = error.orig or error
@@ -361,8 +365,12 @@ class Database:
                 raise self._unknown(lost, error) from error
         raise AssertionError("the last attempt returns or raises")
 
-    async def _answer(self, threads: ThreadPoolExecutor, work: Callable[[], Result]) -> Result:
+    async def _answer(
+        self, threads: ThreadPoolExecutor, work: Callable[[], Result], *, is_long: bool = False
+    ) -> Result:
         loop = asyncio.get_running_loop()
+        if is_long:
+            return await loop.run_in_executor(threads, work)
         slow = loop.call_later(SLOW_COMMAND_S, partial(log.warning, "the catalog does not answer", catalog=self._where))
         try:
             return await loop.run_in_executor(threads, work)

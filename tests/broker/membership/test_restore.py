@@ -12,13 +12,17 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.cimpl import NewTopic
 
 from broker.cli.backup import backup
 from broker.cli.restore import restore
+from broker.membership.rebuild import is_continued
+from broker.partitions.snapshot import decode_snapshot, encode_snapshot
+from s3stream.catalog.backup import BackupStream
+from s3stream.maintain.rebuild_plan import StreamChain
 from tests.broker.membership.test_rebuild import (
     System,
     commit_offset,
@@ -34,6 +38,7 @@ from tests.broker.membership.test_rebuild import (
     read,
     transact,
 )
+from tests.s3stream.catalog.test_backup import lines_of, store
 from tests.support.node import NodeProcess
 from tests.support.postgres import PostgresServer
 from tests.support.s3 import S3Bucket, set_credentials
@@ -71,6 +76,8 @@ class Load:
         """Value by offset."""
         self._topic = topic
         self._stop = threading.Event()
+        self._writes = threading.Event()
+        self._writes.set()
         self._producer = Producer(
             {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 1, "log_level": 0}
         )
@@ -80,10 +87,10 @@ class Load:
     def _run(self) -> None:
         number = 0
         while not self._stop.is_set():
-            if len(self._producer) < 500:
+            if len(self._producer) < 500 and self._writes.is_set():
                 self._producer.produce(self._topic, b"%d" % number, on_delivery=self._delivered)
                 number += 1
-            self._producer.poll(0 if len(self._producer) < 500 else 0.01)
+            self._producer.poll(0 if len(self._producer) < 500 and self._writes.is_set() else 0.01)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         offset, value = message.offset(), message.value()
@@ -93,6 +100,14 @@ class Load:
     def wait_for_more(self, count: int) -> None:
         target = len(self.acked) + count
         wait_until(lambda: len(self.acked) >= target, f"{count} more records are acknowledged")
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Write nothing in the block: a reader would never come to the end."""
+        self._writes.clear()
+        wait_until(lambda: not len(self._producer), "all records are acknowledged")
+        yield
+        self._writes.set()
 
     def end(self) -> None:
         self._stop.set()
@@ -151,8 +166,9 @@ def test_a_lost_machine_comes_back_from_the_backup_and_the_bucket(
             old = data_objects(bucket)
             node.compact()
             wait_until(lambda: not data_objects(bucket) >= old, "compacted objects are deleted")
+            with load.paused():
+                before = contents(node.bootstrap)
             load.wait_for_more(500)
-            before = contents(node.bootstrap)
             node.kill9()
         finally:
             load.end()
@@ -235,6 +251,49 @@ def test_a_log_that_is_lost_with_its_machine_is_said_in_one_line(tmp_path: Path)
         assert [len(found["plain", partition]) for partition in (0, 1)] == [200, 110]
 
 
+def test_a_transaction_whose_end_was_deleted_since_does_not_stay_open(tmp_path: Path) -> None:
+    """It was open in the backup. The records with its end are gone, as with a retention of less than a backup's age."""
+    with filled(tmp_path) as some:
+        some.node.start()
+        transact(some.node.bootstrap, "plain", "o")
+        some.node.wait_uploaded()
+        copy = tmp_path / "backup"
+        run_backup(some.config, copy)
+        transact(some.node.bootstrap, "plain", "c")
+        end = 200 + 6 + 6
+        produce(some.node.bootstrap, "plain", numbered(0, end, end + 10))
+        admin = AdminClient({"bootstrap.servers": some.node.bootstrap})
+        for deleted in admin.delete_records([TopicPartition("plain", 0, end)]).values():
+            assert deleted.result(20).low_watermark == end
+        some.node.wait_uploaded()
+        assert some.node.terminate() == 0
+        some.lose_catalog()
+        result = run_restore(some.config, copy)
+        assert result.exit_code == 0, result.output
+        some.node.start()
+        assert len(read(some.node.bootstrap, "read_committed")["plain", 0]) == 10
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "open_transaction", "expected"),
+    [
+        (0, 100, False, True),
+        (100, 150, False, True),
+        (101, 150, False, False),
+        (0, 99, False, False),
+        (0, 150, True, False),
+    ],
+)
+def test_the_state_of_a_backup_is_continued_only_without_a_hole(
+    start: int, end: int, open_transaction: bool, expected: bool
+) -> None:
+    state = decode_snapshot(1, b"")._replace(untimed_end=0)
+    if open_transaction:
+        state.transactions.write(7, 90, 1_000)
+    known = BackupStream(1, 100, encode_snapshot(state, 0), 1)
+    assert is_continued(known, StreamChain(1, start, end, [])) is expected
+
+
 def test_after_a_rebuild_in_between_all_records_are_read(tmp_path: Path) -> None:
     """Other records than those of the backup could have their offsets."""
     with backed_up(tmp_path) as (some, copy):
@@ -285,9 +344,14 @@ def test_a_backup_whose_objects_were_replaced_since_is_refused_without_a_manifes
         assert "plain-1: [100, 110) is only in objects that compaction wrote later" in result.output
         assert not (some.data_dir / "catalog.db").exists()
 
+        # With the manifest it goes, even if the clock of the backup is ahead.
         (some.data_dir / "objects" / newest).write_bytes(aside[newest])
+        lines = lines_of(copy)
+        lines[0] |= {"manifest": 1_000, "written_ms": 2 * lines[0]["written_ms"]}
+        store(copy, lines)
         result = run_restore(some.config, copy)
         assert result.exit_code == 0, result.output
+        assert newest in result.output
         some.node.start()
         found = read(some.node.bootstrap, "read_committed")
         assert [len(found["plain", partition]) for partition in (0, 1)] == [200, 110]
