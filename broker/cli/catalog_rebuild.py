@@ -220,6 +220,9 @@ def _show_done(work: CatalogRebuild, reader: RebuildReader, console: Console) ->
         f"({decimal(reader.report.bytes_done)} read)"
     )
     console.print(_describe_tail(work))
+    others = {wal.node_id for wal in work.manifest.state.wals if wal.state is WalState.OPEN}
+    if others := others - {work.settings.node.node_id}:
+        console.print(f"the logs of nodes {', '.join(map(str, sorted(others)))} are replayed by their own next starts")
     table = Table("partition", "first offset", "end", box=None, header_style="bold")
     for stream_id, chain in sorted(work.plan.chains.items(), key=lambda item: names[item[0]])[:SHOWN]:
         table.add_row(names[stream_id], f"{chain.start_offset:,}", f"{chain.end_offset:,}")

@@ -22,6 +22,7 @@ from broker.cli.restore import restore
 from broker.membership.rebuild import is_continued
 from broker.partitions.snapshot import decode_snapshot, encode_snapshot
 from s3stream.catalog.backup import BackupStream
+from s3stream.catalog.values import WalState
 from s3stream.maintain.rebuild_plan import StreamChain
 from tests.broker.membership.test_rebuild import (
     System,
@@ -387,6 +388,30 @@ def test_a_restore_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
         assert "--plan" not in result.output
         assert run_restore(second.config, copy_of_second, "--plan").exit_code == 0
         assert not (second.data_dir / "catalog.db").exists()
+
+
+def test_the_logs_of_other_nodes_are_named(tmp_path: Path) -> None:
+    with backed_up(tmp_path) as (some, copy):
+        lines = lines_of(copy)
+        for table, change in (
+            ("nodes", {"node_id": 2}),
+            ("wals", {"node_id": 2, "wal_id": "other", "state": WalState.OPEN}),
+        ):
+            at = next(
+                number for number, line in enumerate(lines) if isinstance(line, dict) and line.get("table") == table
+            )
+            row = dict(zip(lines[at]["columns"], lines[at + 1], strict=True)) | change
+            lines.insert(at + 1, list(row.values()))
+            lines[0]["rows"][table] += 1
+        lines[0] |= {
+            "manifest": 1_000,
+            "written_ms": 2 * lines[0]["written_ms"],
+        }  # newer than the manifest, which lacks them
+        store(copy, lines)
+        some.lose_catalog()
+        result = run_restore(some.config, copy)
+        assert result.exit_code == 0, result.output
+        assert "the logs of nodes 2 are replayed by their own next starts" in result.output
 
 
 def test_a_running_node_is_not_disturbed(tmp_path: Path) -> None:
