@@ -7,12 +7,14 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+from urllib.request import urlopen
 
 import pytest
 
 from broker.settings.model import Settings
 from broker.settings.sources import load, unknown_environment
 from tests.support import tools
+from tests.support.node import NodeProcess
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CHART: Final = ROOT / "deploy" / "helm" / "anabranch"
@@ -139,6 +141,16 @@ def test_a_node_understands_the_settings_of_the_chart(tmp_path: Path) -> None:
     services = [each["spec"] for (kind, _), each in objects.items() if kind == "Service"]
     for service in services:
         assert service["selector"].items() <= stateful_set["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_a_node_answers_the_probes_of_chart_and_image(tmp_path: Path) -> None:
+    files = [CHART / "templates" / "statefulset.yaml", ROOT / "Dockerfile"]
+    paths = {path for file in files for path in re.findall(r"/health[a-z/]*", file.read_text())}
+    assert paths == {"/health/live", "/health/ready"}
+    with NodeProcess(tmp_path) as node:
+        for path in paths:
+            with urlopen(f"http://{node.admin}{path}", timeout=20) as response:
+                assert response.status == 200
 
 
 def test_the_log_is_on_a_volume_of_its_kind(tmp_path: Path) -> None:
