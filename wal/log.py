@@ -178,6 +178,7 @@ class DeltaWal:
         stats.in_flight = self._writer.writes_in_flight
         stats.used_bytes = self.used_bytes
         stats.capacity_bytes = self._capacity_bytes
+        stats.write_position = self._header.header.position_of(self._end_offset()) - RING_POSITION
         stats.unwritten_bytes = self._prewriter.unwritten_bytes
         stats.queued_bytes = self._queued_bytes()
         return stats

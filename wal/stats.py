@@ -31,6 +31,8 @@ class WalStats:
     """Appended and not yet durable."""
     used_bytes: int = 0
     capacity_bytes: int = 0
+    write_position: int = 0
+    """Bytes from the start of the ring to the place of the next record; 0 for a log that is no ring."""
     unwritten_bytes: int = 0
     """Bytes of a new file that zeros are still to be written to, in the background."""
     append_latency_us: list[int] = field(default_factory=lambda: [0] * LATENCY_BUCKETS)

@@ -20,7 +20,9 @@ from s3stream.outages import CATALOG
 
 Sample = tuple[str, dict[str, str], float]
 """Name without prefix, labels, value."""
-WAL_GAUGES = frozenset({"in_flight", "queued_bytes", "used_bytes", "capacity_bytes", "unwritten_bytes"})
+WAL_GAUGES = frozenset(
+    {"in_flight", "queued_bytes", "used_bytes", "capacity_bytes", "unwritten_bytes", "write_position"}
+)
 """Numbers of the log that are gauges; the others are counters."""
 
 CATALOG_TIMEOUT_S = 2

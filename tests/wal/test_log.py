@@ -127,6 +127,7 @@ async def test_acks_come_in_the_order_of_appends() -> None:
 async def test_a_full_ring_refuses_until_it_is_trimmed() -> None:
     wal, _ = await opened(make_disk())
     assert wal.capacity_bytes == 64 * PAGE_BYTES
+    assert wal.snapshot().write_position == 0
     offsets = []
     for _ in range(15):
         appended = wal.append([bytes(16000)])
@@ -136,10 +137,12 @@ async def test_a_full_ring_refuses_until_it_is_trimmed() -> None:
         wal.append([bytes(16000)])
     await wal.append([bytes(12000)]).durable
     assert wal.used_bytes == wal.capacity_bytes - PAGE_BYTES
+    assert wal.snapshot().write_position == 63 * PAGE_BYTES
     assert wal.error is None
     await wal.trim(offsets[0])
     assert wal.used_bytes == wal.capacity_bytes - 5 * PAGE_BYTES
     await wal.append([bytes(16000)]).durable
+    assert wal.snapshot().write_position == 3 * PAGE_BYTES, "it began anew at the ring's start"
     assert wal.stats.over_capacity == 1
 
 

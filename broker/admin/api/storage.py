@@ -30,6 +30,8 @@ class Wal(Model):
     description: str
     capacity_bytes: int
     used_bytes: int
+    write_position: int
+    """Bytes from the start of the ring to the place of the next record; 0 for a log that is no ring."""
     writes_in_flight: int
     queued_bytes: int
     """Appended, and not durable yet."""
@@ -305,6 +307,7 @@ def wal_state(node: Node) -> Wal:
         description=wal.description,
         capacity_bytes=wal.capacity_bytes,
         used_bytes=wal.used_bytes,
+        write_position=stats.write_position,
         writes_in_flight=stats.in_flight,
         queued_bytes=stats.queued_bytes,
         unwritten_bytes=stats.unwritten_bytes,
