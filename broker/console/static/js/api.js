@@ -1,0 +1,136 @@
+// The one module that talks to the node: the JSON API of the admin port (docs/openapi.json).
+import { getState, update } from "./store.js";
+
+const BASE = "/api/v1";
+const TOKEN_KEY = "anabranch.token";
+const TIMEOUT_MS = 30_000;
+
+/** A request that failed. `status` is 0 if the node did not answer. The message is one line to show. */
+export class ApiError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/** Use a token for all further requests of this tab; an empty one forgets it. */
+export function setToken(token) {
+  if (token) sessionStorage.setItem(TOKEN_KEY, token);
+  else sessionStorage.removeItem(TOKEN_KEY);
+}
+
+export const hasToken = () => sessionStorage.getItem(TOKEN_KEY) !== null;
+
+/** Return a path of the API; each part of it is encoded, and empty values of the query are left out. */
+function url(parts, query = {}) {
+  const known = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  const search = new URLSearchParams(known).toString();
+  return `${BASE}/${parts.map((part) => encodeURIComponent(part)).join("/")}${search ? `?${search}` : ""}`;
+}
+
+function headers(body) {
+  const token = sessionStorage.getItem(TOKEN_KEY);
+  return {
+    ...(token === null ? {} : { Authorization: `Bearer ${token}` }),
+    ...(body === undefined ? {} : { "Content-Type": "application/json" }),
+  };
+}
+
+/** Remember that the node answers, or that it does not. */
+function noteReachable(isReachable) {
+  const { unreachableSince, recoveries } = getState();
+  if (isReachable && unreachableSince !== null) update({ unreachableSince: null, recoveries: recoveries + 1 });
+  if (!isReachable && unreachableSince === null) update({ unreachableSince: Date.now() });
+}
+
+/** Return the reason that a response gives, in one line. */
+async function reasonOf(response) {
+  const text = await response.text().catch(() => "");
+  try {
+    return JSON.parse(text).error ?? text;
+  } catch {
+    return text.split("\n")[0].slice(0, 300) || `the node answered ${response.status} ${response.statusText}`;
+  }
+}
+
+/** Send a request and return the response, whose body has not been read. Throws ApiError; AbortError if aborted. */
+async function send(method, path, body, signal) {
+  let response;
+  try {
+    response = await fetch(path, {
+      method,
+      headers: headers(body),
+      body: body === undefined ? undefined : JSON.stringify(body),
+      signal,
+      cache: "no-store",
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    if (error.name === "TimeoutError") {
+      throw new ApiError(0, `the node did not answer within ${TIMEOUT_MS / 1000} s: try again`);
+    }
+    noteReachable(false);
+    throw new ApiError(0, "the node does not answer: it is stopped, or the network between is broken");
+  }
+  noteReachable(true);
+  if (response.ok) return response;
+  if (response.status === 401) update({ needsToken: true });
+  throw new ApiError(response.status, await reasonOf(response));
+}
+
+async function json(method, path, { body, signal } = {}) {
+  const limit = AbortSignal.timeout(TIMEOUT_MS);
+  const response = await send(method, path, body, signal ? AbortSignal.any([signal, limit]) : limit);
+  return response.json();
+}
+
+const get = (parts, query, signal) => json("GET", url(parts, query), { signal });
+const change = (method, parts, body, query) => json(method, url(parts, query), { body });
+
+/** Yield the objects of an open stream of lines, until it ends. Throws ApiError; AbortError if aborted. */
+async function* lines(path, signal) {
+  const response = await send("GET", path, undefined, signal);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      const parts = (rest + value).split("\n");
+      rest = parts.pop();
+      for (const part of parts) if (part) yield JSON.parse(part);
+    }
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(0, "the stream broke off");
+  }
+}
+
+export const api = {
+  session: (signal) => get(["session"], {}, signal),
+  cluster: (signal) => get(["cluster"], {}, signal),
+
+  topics: (signal) => get(["topics"], {}, signal),
+  topic: (name, signal) => get(["topics", name], {}, signal),
+  createTopic: (body) => change("POST", ["topics"], body),
+  alterTopic: (name, body) => change("PATCH", ["topics", name], body),
+  deleteTopic: (name, validateOnly) =>
+    change("DELETE", ["topics", name], {}, validateOnly ? { validate_only: "true" } : {}),
+
+  records: (topic, query, signal) => get(["topics", topic, "records"], query, signal),
+  tail: (topic, query, signal) => lines(url(["topics", topic, "tail"], query), signal),
+  produce: (topic, body) => change("POST", ["topics", topic, "records"], body),
+
+  partitionStorage: (topic, partition, signal) =>
+    get(["topics", topic, "partitions", partition, "storage"], {}, signal),
+  producers: (topic, partition, signal) => get(["topics", topic, "partitions", partition, "producers"], {}, signal),
+
+  groups: (signal) => get(["groups"], {}, signal),
+  group: (id, signal) => get(["groups", id], {}, signal),
+  resetGroup: (id, body) => change("POST", ["groups", id, "reset"], body),
+  deleteGroup: (id, validateOnly) => change("DELETE", ["groups", id], {}, validateOnly ? { validate_only: "true" } : {}),
+
+  transactions: (signal) => get(["transactions"], {}, signal),
+  storage: (signal) => get(["storage"], {}, signal),
+  live: (signal) => lines(url(["live"]), signal),
+};

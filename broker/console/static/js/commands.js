@@ -1,0 +1,18 @@
+// Commands that the pages suggest where there is nothing to show yet.
+import { getState } from "./store.js";
+
+/** Return `host:port` of the node for Kafka clients. */
+export function bootstrap() {
+  const self = getState().cluster?.nodes.find((node) => node.self);
+  return self ? `${self.host.includes(":") ? `[${self.host}]` : self.host}:${self.port}` : "127.0.0.1:9092";
+}
+
+/** Return a text as one word of a shell. */
+const quoted = (text) => (/^[\w.:-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+
+/** A command that sends a first record. */
+export const firstRecord = (topic) => `echo 'k1:hello' | kcat -b ${bootstrap()} -P -t ${quoted(topic)} -K:`;
+
+/** A command that reads as a group. */
+export const firstGroup = (topic) =>
+  `kcat -b ${bootstrap()} -G readers -X auto.offset.reset=earliest ${quoted(topic)}`;

@@ -1,0 +1,128 @@
+// Small parts that every page uses.
+import { html, useState } from "../html.js";
+import { notify } from "../store.js";
+
+/** The head of a page: a title, and what can be done. The shell moves the focus to the title of a new page. */
+export function PageHead({ title, crumbs = [], children }) {
+  return html`
+    <header class="page-head">
+      <div>
+        ${crumbs.length > 0 &&
+        html`<nav class="crumbs" aria-label="Path">
+          ${crumbs.map(([text, target]) => html`<a href=${target}>${text}</a><span aria-hidden="true">/</span>`)}
+        </nav>`}
+        <h1 tabindex="-1">${title}</h1>
+      </div>
+      <div class="actions">${children}</div>
+    </header>
+  `;
+}
+
+/** A titled part of a page. */
+export function Section({ title, note, actions, children, id }) {
+  return html`
+    <section class="section" aria-labelledby=${id}>
+      <div class="section-head">
+        <h2 id=${id}>${title}</h2>
+        ${note && html`<p class="note">${note}</p>`}
+        ${actions && html`<div class="actions">${actions}</div>`}
+      </div>
+      ${children}
+    </section>
+  `;
+}
+
+/** An error as one line, with a way to try again. */
+export function ErrorLine({ error, retry }) {
+  if (!error) return null;
+  return html`
+    <div class="error-line" role="alert">
+      <span>${error.message}</span>
+      ${retry && html`<button type="button" class="small" onClick=${retry}>Try again</button>`}
+    </div>
+  `;
+}
+
+/** What a page shows while its first answer is on the way, and when it failed. */
+export function Waiting({ poll }) {
+  if (poll.error) return html`<${ErrorLine} error=${poll.error} retry=${poll.refresh} />`;
+  return html`<p class="waiting" role="status">Loading …</p>`;
+}
+
+/** A list that is empty: why, and what to do next. */
+export function Empty({ title, children }) {
+  return html`<div class="empty"><p class="empty-title">${title}</p>${children}</div>`;
+}
+
+/** A command that can be copied. */
+export function Command({ text }) {
+  const [copied, setCopied] = useState(false);
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      setCopied(true);
+      setTimeout(() => setCopied(false), 1500);
+    } catch {
+      notify("The browser does not allow copying here: select the text instead.", "bad"); // without TLS, for example
+    }
+  };
+  return html`
+    <div class="command">
+      <code tabindex="0">${text}</code>
+      <button type="button" class="small" onClick=${copy} aria-label="Copy the command">${copied ? "Copied" : "Copy"}</button>
+    </div>
+  `;
+}
+
+/** A state as a word with a mark; the word carries the meaning, the colour only helps. */
+export function State({ kind, children }) {
+  return html`<span class="state ${kind}"><span class="mark" aria-hidden="true"></span>${children}</span>`;
+}
+
+/** Figures side by side: [[label, value, note?], ...]. */
+export function Figures({ items }) {
+  return html`
+    <dl class="figures">
+      ${items.map(
+        ([label, value, note]) => html`
+          <div class="figure">
+            <dt>${label}</dt>
+            <dd>${value}${note && html`<small>${note}</small>`}</dd>
+          </div>
+        `,
+      )}
+    </dl>
+  `;
+}
+
+/** How full something is, as a bar with its text. */
+export function Meter({ label, value, capacity, text }) {
+  const share = capacity > 0 ? Math.min(1, value / capacity) : 0;
+  return html`
+    <div class="meter">
+      <div class="meter-text"><span>${label}</span><span class="numeric">${text}</span></div>
+      <svg class="meter-bar" viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">
+        <rect class="track" width="100" height="4" />
+        <rect class="fill" width=${share * 100} height="4" />
+      </svg>
+    </div>
+  `;
+}
+
+/** Names the nodes that did not answer, so that what is missing is not taken for nothing. */
+export function Unreachable({ nodes }) {
+  if (!nodes || nodes.length === 0) return null;
+  const which = nodes.length === 1 ? `Node ${nodes[0]} does` : `Nodes ${nodes.join(", ")} do`;
+  return html`<p class="warning-line" role="status">${which} not answer: what only they know is missing below.</p>`;
+}
+
+/** A labelled field. `error` is shown below it and read out with it. */
+export function Field({ id, label, hint, children }) {
+  return html`
+    <div class="field">
+      <label for=${id}>${label}</label>
+      ${children}
+      ${hint && html`<p class="hint" id=${`${id}-hint`}>${hint}</p>`}
+    </div>
+  `;
+}

@@ -1,0 +1,94 @@
+// Dialogs, and the two steps of every change: the plan from `validate_only`, and the change itself.
+import { html, useEffect, useId, useRef, useState } from "../html.js";
+import { ErrorLine } from "./basics.js";
+
+/** A modal dialog. The browser keeps the focus in it, and gives it back; Esc and the button call `close`. */
+export function Dialog({ title, close, wide, children }) {
+  const element = useRef(null);
+  const titleId = useId();
+  useEffect(() => {
+    const dialog = element.current;
+    dialog.showModal();
+    return () => dialog.close();
+  }, []);
+  const cancel = (event) => {
+    event.preventDefault(); // this component decides when it goes, not the browser
+    close();
+  };
+  return html`
+    <dialog ref=${element} class=${wide ? "wide-dialog" : ""} aria-labelledby=${titleId} onCancel=${cancel}>
+      <header class="dialog-head">
+        <h2 id=${titleId}>${title}</h2>
+        <button type="button" class="plain" onClick=${close} aria-label="Close">✕</button>
+      </header>
+      ${children}
+    </dialog>
+  `;
+}
+
+/**
+ * A change in two steps. The form is `children`; "Show the plan" calls `plan()`, whose answer `show(plan)` turns into
+ * markup; only then can `act()` be called. After it `done(answer)` is called. A change of `inputs` forgets the plan.
+ *
+ * `confirm`: a text that has to be typed before a change that cannot be undone.
+ */
+export function ChangeDialog({ title, close, inputs, plan, show, act, done, verb, danger, confirm, children }) {
+  const [state, setState] = useState({ plan: null, error: null, busy: false });
+  const [typed, setTyped] = useState("");
+  const confirmId = useId();
+  const key = JSON.stringify(inputs ?? null);
+  const isMounted = useRef(true);
+  useEffect(() => () => (isMounted.current = false), []);
+  useEffect(() => setState((old) => ({ ...old, plan: null, error: null })), [key]);
+
+  const run = async (step, use) => {
+    setState((old) => ({ ...old, error: null, busy: true }));
+    try {
+      const answer = await step();
+      if (!isMounted.current) return;
+      setState((old) => ({ ...old, busy: false }));
+      use(answer);
+    } catch (error) {
+      if (isMounted.current) setState((old) => ({ ...old, error, busy: false }));
+    }
+  };
+  const showPlan = () => run(plan, (answer) => setState((old) => ({ ...old, plan: answer })));
+  const carryOut = () => run(act, done);
+  useEffect(() => {
+    if (!children) showPlan(); // there is nothing to fill in
+  }, []);
+
+  const isConfirmed = !confirm || typed === confirm;
+  const submit = (event) => {
+    event.preventDefault();
+    if (state.plan === null) showPlan();
+    else if (isConfirmed) carryOut();
+  };
+  return html`
+    <${Dialog} title=${title} close=${close}>
+      <form onSubmit=${submit}>
+        <div class="dialog-body">
+          ${children}
+          <div aria-live="polite">
+            ${state.plan !== null && html`<div class="plan"><h3>Plan</h3>${show(state.plan)}</div>`}
+          </div>
+          ${state.plan !== null &&
+          confirm &&
+          html`<div class="field">
+            <label for=${confirmId}>Type <b>${confirm}</b> to confirm. This cannot be undone.</label>
+            <input id=${confirmId} autocomplete="off" spellcheck=${false} value=${typed} onInput=${(e) => setTyped(e.target.value)} />
+          </div>`}
+          <${ErrorLine} error=${state.error} />
+        </div>
+        <footer class="dialog-foot">
+          <button type="button" onClick=${close}>Cancel</button>
+          ${state.plan === null
+            ? html`<button type="submit" class="primary" disabled=${state.busy}>Show the plan</button>`
+            : html`<button type="submit" class=${danger ? "danger" : "primary"} disabled=${state.busy || !isConfirmed}>
+                ${verb}
+              </button>`}
+        </footer>
+      </form>
+    <//>
+  `;
+}

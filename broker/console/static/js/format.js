@@ -1,0 +1,66 @@
+// Numbers, sizes and times as text, in one way everywhere.
+
+const NUMBERS = new Intl.NumberFormat("en");
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+/** `12,345`; a dash for what is not known. */
+export function number(value) {
+  return value === null || value === undefined ? "–" : NUMBERS.format(value);
+}
+
+/** `1.4 MiB`; a dash for what is not known. */
+export function bytes(value) {
+  if (value === null || value === undefined) return "–";
+  let unit = 0;
+  let size = value;
+  while (Math.abs(size) >= 1024 && unit < UNITS.length - 1) {
+    size /= 1024;
+    unit += 1;
+  }
+  return `${unit === 0 || size >= 100 ? Math.round(size) : size.toFixed(1)} ${UNITS[unit]}`;
+}
+
+/** `3 d 4 h`, `12 min`, `9 s`, `20 ms`: the two largest units that matter. */
+export function duration(milliseconds) {
+  if (milliseconds === null || milliseconds === undefined) return "–";
+  if (milliseconds < 1_000) return `${Math.round(milliseconds)} ms`;
+  const seconds = Math.floor(milliseconds / 1000);
+  const parts = [
+    [Math.floor(seconds / 86_400), "d"],
+    [Math.floor(seconds / 3_600) % 24, "h"],
+    [Math.floor(seconds / 60) % 60, "min"],
+    [seconds % 60, "s"],
+  ];
+  const first = parts.findIndex(([count]) => count > 0);
+  return parts
+    .slice(first, first + 2)
+    .filter(([count]) => count > 0)
+    .map(([count, unit]) => `${count} ${unit}`)
+    .join(" ");
+}
+
+/** `9 s ago`, seen from a clock in ms. */
+export function ago(at_ms, now_ms = Date.now()) {
+  return at_ms === null || at_ms === undefined ? "–" : `${duration(Math.max(0, now_ms - at_ms))} ago`;
+}
+
+/** `2026-03-04 12:30:01.250` in the browser's time zone; a dash for no timestamp (-1). */
+export function time(at_ms) {
+  if (at_ms === null || at_ms === undefined || at_ms < 0) return "–";
+  const local = new Date(at_ms - new Date(at_ms).getTimezoneOffset() * 60_000);
+  return local.toISOString().replace("T", " ").replace("Z", "");
+}
+
+/** `12:30:01` in the browser's time zone. */
+export const clock = (at_ms) => time(at_ms).slice(11, 19);
+
+/** `1 topic`, `3 topics`. */
+export function count(value, word) {
+  return `${number(value)} ${word}${value === 1 ? "" : "s"}`;
+}
+
+/** `$1.23`: amounts below a cent are shown with as many digits as they need. */
+export function money(value) {
+  if (value === 0) return "$0.00";
+  return `$${value < 0.01 ? value.toPrecision(2) : value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
+}

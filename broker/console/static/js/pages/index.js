@@ -1,0 +1,44 @@
+// All pages, by their routes.
+import { ClusterPage } from "./cluster.js";
+import { GroupPage } from "./group.js";
+import { GroupsPage } from "./groups.js";
+import { NotFoundPage } from "./not_found.js";
+import { PartitionPage } from "./partition.js";
+import { RecordsPage } from "./records.js";
+import { StoragePage } from "./storage.js";
+import { TopicPage } from "./topic.js";
+import { TopicsPage } from "./topics.js";
+import { TransactionsPage } from "./transactions.js";
+
+/** Routes: a part in braces is a parameter of the page's component. */
+const ROUTES = [
+  ["", ClusterPage, () => "Cluster"],
+  ["topics", TopicsPage, () => "Topics"],
+  ["topics/{topic}", TopicPage, ({ topic }) => topic],
+  ["topics/{topic}/records", RecordsPage, ({ topic }) => `Records of ${topic}`],
+  ["topics/{topic}/partitions/{partition}", PartitionPage, ({ topic, partition }) => `${topic} ${partition}`],
+  ["groups", GroupsPage, () => "Groups"],
+  ["groups/{group}", GroupPage, ({ group }) => group],
+  ["transactions", TransactionsPage, () => "Transactions"],
+  ["storage", StoragePage, () => "Storage"],
+];
+
+/** Return the page of a path: {component, title, parameters, name}; the name is different for each page. */
+export function findPage(path) {
+  for (const [route, component, title] of ROUTES) {
+    const parameters = match(route.split("/").filter(Boolean), path);
+    if (parameters) return { component, title: title(parameters), parameters, name: `${route} ${path.join("/")}` };
+  }
+  return { component: NotFoundPage, title: "Not found", parameters: {}, name: "not found" };
+}
+
+/** Return the parameters of a path that a route describes, or null. */
+function match(route, path) {
+  if (route.length !== path.length) return null;
+  const parameters = {};
+  for (const [index, part] of route.entries()) {
+    if (part.startsWith("{")) parameters[part.slice(1, -1)] = path[index];
+    else if (part !== path[index]) return null;
+  }
+  return parameters;
+}

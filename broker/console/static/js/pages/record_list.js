@@ -1,0 +1,80 @@
+// A list of records, each of which can be opened.
+import { html, useState } from "../html.js";
+import { Payload, PayloadLine } from "../components/payload.js";
+import { bytes, number, time } from "../format.js";
+import { href } from "../router.js";
+
+/** Identity of a record in its topic. */
+export const recordKey = ({ partition, offset }) => `${partition}/${offset}`;
+
+export function RecordList({ topic, records }) {
+  const [opened, setOpened] = useState(new Set());
+  const toggle = (key) => {
+    const changed = new Set(opened);
+    if (!changed.delete(key)) changed.add(key);
+    setOpened(changed);
+  };
+  return html`
+    <div class="table-scroll" role="region" aria-label="Records" tabindex="0">
+      <table class="records">
+        <caption class="visually-hidden">Records</caption>
+        <thead>
+          <tr>
+            <th scope="col">Partition / offset</th>
+            <th scope="col" class="wide">Time</th>
+            <th scope="col">Key</th>
+            <th scope="col">Value</th>
+            <th scope="col" class="numeric wide">Size</th>
+          </tr>
+        </thead>
+        <tbody>
+          ${records.map((record) => {
+            const key = recordKey(record);
+            const isOpen = opened.has(key);
+            return html`
+              <tr key=${key} class=${isOpen ? "opened" : ""}>
+                <th scope="row">
+                  <button type="button" class="row-button" aria-expanded=${isOpen} onClick=${() => toggle(key)}>
+                    <span class="chevron" aria-hidden="true"></span>${record.partition} / ${number(record.offset)}
+                  </button>
+                </th>
+                <td class="wide"><time class="numeric">${time(record.timestamp_ms)}</time></td>
+                <td class="key-cell"><${PayloadLine} payload=${record.key} /></td>
+                <td class="value-cell"><${PayloadLine} payload=${record.value} /></td>
+                <td class="numeric wide">${bytes(record.size)}</td>
+              </tr>
+              ${isOpen && html`<tr key=${`${key} details`} class="details"><td colspan="5"><${Details} topic=${topic} record=${record} /></td></tr>`}
+            `;
+          })}
+        </tbody>
+      </table>
+    </div>
+  `;
+}
+
+function Details({ topic, record }) {
+  return html`
+    <div class="record-details">
+      <dl class="pairs">
+        <div><dt>Partition</dt><dd><a href=${href(["topics", topic, "partitions", record.partition])}>${record.partition}</a></dd></div>
+        <div><dt>Offset</dt><dd>${number(record.offset)}</dd></div>
+        <div><dt>Timestamp</dt><dd>${time(record.timestamp_ms)} (${record.timestamp_type})</dd></div>
+        <div><dt>Size</dt><dd>${bytes(record.size)}</dd></div>
+        ${record.producer_id >= 0 &&
+        html`<div><dt>Producer</dt><dd>${record.producer_id}${record.transactional ? ", in a transaction" : ""}</dd></div>`}
+      </dl>
+      <${Payload} label="Key" payload=${record.key} />
+      <${Payload} label="Value" payload=${record.value} />
+      ${record.headers.length > 0 &&
+      html`<div class="payload">
+        <h3>Headers</h3>
+        <dl class="pairs">
+          ${record.headers.map(
+            (header) => html`<div><dt>${header.name}</dt><dd><code>${header.value === null ? "null" : header.value.text}</code></dd></div>`,
+          )}
+        </dl>
+        ${record.more_headers && html`<p class="note">There are more headers.</p>`}
+      </div>`}
+    </div>
+  `;
+}

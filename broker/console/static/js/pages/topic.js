@@ -1,0 +1,160 @@
+// One topic: its partitions, configs and groups.
+import { api } from "../api.js";
+import { Command, Empty, Figures, PageHead, Section, State, Unreachable, Waiting } from "../components/basics.js";
+import { Table } from "../components/table.js";
+import { firstGroup, firstRecord } from "../commands.js";
+import { bytes, number } from "../format.js";
+import { html, useState } from "../html.js";
+import { usePoll } from "../poll.js";
+import { go, href } from "../router.js";
+import { notify, useMayOperate } from "../store.js";
+import { AddPartitions, AlterConfig, DeleteTopic } from "./topic_changes.js";
+
+export function TopicPage({ topic }) {
+  const poll = usePoll((signal) => api.topic(topic, signal), 5_000, [topic]);
+  const [dialog, setDialog] = useState(null);
+  const mayOperate = useMayOperate();
+  const close = () => setDialog(null);
+  const changed = (text) => () => {
+    close();
+    notify(text);
+    poll.refresh();
+  };
+  const deleted = () => {
+    notify(`Topic ${topic} is deleted.`);
+    go(["topics"]);
+  };
+  const found = poll.data;
+  const mayChange = mayOperate && found && !found.internal;
+  return html`
+    <${PageHead} title=${topic} crumbs=${[["Topics", href(["topics"])]]}>
+      <a class="button" href=${href(["topics", topic, "records"])}>Browse records</a>
+      ${mayChange &&
+      html`
+        <button type="button" onClick=${() => setDialog({ kind: "partitions" })}>Add partitions</button>
+        <button type="button" class="danger-quiet" onClick=${() => setDialog({ kind: "delete" })}>Delete</button>
+      `}
+    <//>
+    ${found === null
+      ? html`<${Waiting} poll=${poll} />`
+      : html`
+          <${Unreachable} nodes=${found.unreachable} />
+          <${Summary} topic=${found} />
+          <${Section} id="partitions" title="Partitions"><${Partitions} topic=${topic} partitions=${found.partitions} /><//>
+          <${Section} id="groups" title="Groups" note="Groups that have committed offsets of this topic.">
+            <${Groups} topic=${topic} groups=${found.groups} />
+          <//>
+          <${Section} id="configs" title="Configs" note="What the topic sets itself comes first.">
+            <${Configs} configs=${found.configs} alter=${mayChange ? (config) => setDialog({ kind: "config", config }) : null} />
+          <//>
+        `}
+    ${dialog?.kind === "partitions" &&
+    html`<${AddPartitions} topic=${topic} present=${found.partitions.length} close=${close} done=${changed("Partitions are added.")} />`}
+    ${dialog?.kind === "config" &&
+    html`<${AlterConfig} topic=${topic} config=${dialog.config} close=${close} done=${changed(`${dialog.config.name} is changed.`)} />`}
+    ${dialog?.kind === "delete" && html`<${DeleteTopic} topic=${topic} close=${close} done=${deleted} />`}
+  `;
+}
+
+/** Return the sum of what is known of the partitions, or null if something is not. */
+function sum(partitions, value) {
+  const values = partitions.map(value);
+  return values.includes(null) ? null : values.reduce((total, each) => total + each, 0);
+}
+
+const offsetsOf = (partition) =>
+  partition.high_watermark === null || partition.start_offset === null ? null : partition.high_watermark - partition.start_offset;
+
+function Summary({ topic }) {
+  const policy = topic.configs.find((config) => config.name === "cleanup.policy")?.value ?? "–";
+  const offsets = sum(topic.partitions, offsetsOf);
+  return html`
+    <${Figures}
+      items=${[
+        ["Partitions", number(topic.partitions.length)],
+        ["Offsets", number(offsets), policy.includes("compact") ? "fewer records, as it is compacted" : null],
+        ["Size", bytes(sum(topic.partitions, (partition) => partition.bytes))],
+        ["Clean-up", policy],
+      ]}
+    />
+    <p class="note">Topic id <code>${topic.id}</code>${topic.internal ? ". The node itself writes this topic." : ""}</p>
+    ${offsets === 0 &&
+    html`<${Empty} title="The topic has no records.">
+      <p>Send a first one:</p>
+      <${Command} text=${firstRecord(topic.name)} />
+    <//>`}
+  `;
+}
+
+function Partitions({ topic, partitions }) {
+  const columns = [
+    { title: "Partition", cell: (row) => html`<a href=${href(["topics", topic, "partitions", row.index])}>${row.index}</a>`, value: (row) => row.index },
+    {
+      title: "Leader",
+      cell: (row) => (row.leader === null || row.leader < 0 ? html`<${State} kind="bad">none<//>` : `node ${row.leader}`),
+      value: (row) => row.leader,
+    },
+    { title: "Start", cell: (row) => number(row.start_offset), value: (row) => row.start_offset, numeric: true },
+    { title: "End", cell: (row) => number(row.high_watermark), value: (row) => row.high_watermark, numeric: true },
+    {
+      title: "In open transactions",
+      cell: (row) => (row.last_stable_offset === null || row.high_watermark === null ? "–" : number(row.high_watermark - row.last_stable_offset)),
+      value: (row) => row.high_watermark - row.last_stable_offset,
+      numeric: true,
+      wide: true,
+    },
+    { title: "Size", cell: (row) => bytes(row.bytes), value: (row) => row.bytes, numeric: true },
+    { title: "Epoch", cell: (row) => number(row.leader_epoch), value: (row) => row.leader_epoch, numeric: true, wide: true },
+    {
+      title: "",
+      cell: (row) =>
+        row.error
+          ? html`<${State} kind="bad">${row.error}<//>`
+          : html`<a href=${href(["topics", topic, "records"], { partition: row.index })} aria-label=${`Records of partition ${row.index}`}>records</a>`,
+    },
+  ];
+  return html`<${Table} caption="Partitions" columns=${columns} rows=${partitions} rowKey=${(row) => row.index} sort=${0} />`;
+}
+
+function Groups({ topic, groups }) {
+  if (groups.length === 0) {
+    return html`
+      <${Empty} title="No group has read this topic.">
+        <p>Read it as a group, until Ctrl-C:</p>
+        <${Command} text=${firstGroup(topic)} />
+      <//>
+    `;
+  }
+  return html`<ul class="links">${groups.map((group) => html`<li><a href=${href(["groups", group])}>${group}</a></li>`)}</ul>`;
+}
+
+/** Configs that most people look for. The others are shown on request, and where the topic sets them. */
+const COMMON = new Set(["cleanup.policy", "compression.type", "max.message.bytes", "retention.bytes", "retention.ms"]);
+const SOURCES = { dynamic_topic_config: "this topic", static_broker_config: "the node's settings", default_config: "default" };
+
+function Configs({ configs, alter }) {
+  const [showsAll, setShowsAll] = useState(false);
+  const rows = configs
+    .filter((config) => showsAll || config.is_own || COMMON.has(config.name))
+    .toSorted((a, b) => b.is_own - a.is_own || a.name.localeCompare(b.name));
+  const columns = [
+    { title: "Config", cell: (row) => html`<span class=${row.is_own ? "changed" : ""} title=${row.documentation ?? ""}>${row.name}</span>` },
+    { title: "Value", cell: (row) => html`<code>${row.sensitive ? "hidden" : row.value === "" ? "(empty)" : row.value}</code>` },
+    { title: "Default", cell: (row) => (row.is_own ? html`<code>${row.default ?? "none"}</code>` : "the same"), wide: true },
+    { title: "From", cell: (row) => SOURCES[row.source] ?? row.source.replaceAll("_", " "), wide: true },
+    {
+      title: "",
+      cell: (row) =>
+        alter && !row.read_only &&
+        html`<button type="button" class="small" onClick=${() => alter(row)} aria-label=${`Change ${row.name}`}>Change</button>`,
+    },
+  ];
+  return html`
+    <${Table} caption="Configs" columns=${columns} rows=${rows} rowKey=${(row) => row.name} />
+    <p class="more">
+      <button type="button" class="small" aria-expanded=${showsAll} onClick=${() => setShowsAll(!showsAll)}>
+        ${showsAll ? "Show fewer" : `Show all ${configs.length} configs`}
+      </button>
+    </p>
+  `;
+}
