@@ -8,6 +8,7 @@ import click
 COMMANDS = {
     "serve": "Run a node.",
     "dev": "Run a node in memory, for a trial or for tests.",
+    "console": "Open the web console of a running node.",
     "topic": "Create, list, describe, move, delete, detach, attach and clone topics of a running node.",
     "cluster": "Show the state of the whole cluster.",
     "node": "List the nodes of a cluster, drain one, declare one dead, give up its log, remove it.",

@@ -47,25 +47,20 @@ class AdminPort:
             raise click.ClickException(f"{self} is not an admin port: no node status at /status")
         return found
 
+    @property
+    def url(self) -> str:
+        """Address for a browser."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'http' if self.context is None else 'https'}://{host}:{self.port}"
+
+    def serves(self, path: str) -> bool:
+        """Return whether the port has a page. Raises OSError without an answer in time, ClickException if it fails."""
+        response, _ = self._send("GET", path, GREETING_TIMEOUT_S)
+        return response.status == http.HTTPStatus.OK
+
     def call(self, method: str, path: str, timeout_s: float | None) -> Any:
         """Send one request. Raises OSError without an answer in time, ClickException when the node refuses it."""
-        if self.context is None:
-            connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
-        else:
-            connection = http.client.HTTPSConnection(self.host, self.port, timeout=timeout_s, context=self.context)
-        try:
-            connection.request(method, path, headers={"Authorization": f"Bearer {self.token}"} if self.token else {})
-            response = connection.getresponse()
-            body = response.read().decode("utf-8", "replace")
-        except ssl.SSLError as error:
-            reason = getattr(error, "verify_message", "") or error.reason or str(error)
-            raise click.ClickException(f"{self}: TLS: {reason}; see --admin-ca-file") from None
-        except http.client.RemoteDisconnected:
-            raise click.ClickException(f"{self} is not an admin port: it closes the connection") from None
-        except http.client.HTTPException as error:
-            raise click.ClickException(f"{self} is not an admin port: {error!r}") from None
-        finally:
-            connection.close()
+        response, body = self._send(method, path, timeout_s)
         if response.status in REFUSED:
             raise click.ClickException(f"{self}: {body.strip()}")
         if response.status != http.HTTPStatus.OK:
@@ -78,6 +73,26 @@ class AdminPort:
         except ValueError:
             raise click.ClickException(f"{self} is not an admin port: no JSON at {path}") from None
 
+    def _send(self, method: str, path: str, timeout_s: float | None) -> tuple[http.client.HTTPResponse, str]:
+        """Send one request, and return its response with the body."""
+        if self.context is None:
+            connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
+        else:
+            connection = http.client.HTTPSConnection(self.host, self.port, timeout=timeout_s, context=self.context)
+        try:
+            connection.request(method, path, headers={"Authorization": f"Bearer {self.token}"} if self.token else {})
+            response = connection.getresponse()
+            return response, response.read().decode("utf-8", "replace")
+        except ssl.SSLError as error:
+            reason = getattr(error, "verify_message", "") or error.reason or str(error)
+            raise click.ClickException(f"{self}: TLS: {reason}; see --admin-ca-file") from None
+        except http.client.RemoteDisconnected:
+            raise click.ClickException(f"{self} is not an admin port: it closes the connection") from None
+        except http.client.HTTPException as error:
+            raise click.ClickException(f"{self} is not an admin port: {error!r}") from None
+        finally:
+            connection.close()
+
     def ask(self, method: str, path: str, **query: str | None) -> Any:
         """Send a request with the parameters of `query` that are not empty, and wait for the answer without a limit.
 
@@ -88,10 +103,14 @@ class AdminPort:
             self.status()
             return self.call(method, f"{path}?{given}" if given else path, None)
         except OSError as error:
-            raise click.ClickException(
-                f"cannot reach the admin port {self}: {_why(error)}; start the node, or give its port with --admin or "
-                "its settings with --config"
-            ) from None
+            raise self.unreachable(error) from None
+
+    def unreachable(self, error: OSError) -> click.ClickException:
+        """Return the error to show when the port has not answered."""
+        return click.ClickException(
+            f"cannot reach the admin port {self}: {_why(error)}; start the node, or give its port with --admin or its "
+            "settings with --config"
+        )
 
 
 def _why(error: OSError) -> str:

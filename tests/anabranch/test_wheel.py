@@ -12,6 +12,9 @@ import pytest
 from anabranch.names import PACKAGES
 from tests.support.wheel import PLUGIN_TEST, run
 
+ROOT = Path(__file__).parents[2]
+CONSOLE = "broker/console/static"
+
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -34,6 +37,10 @@ def test_it_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     assert "anabranch/py.typed" in names
     assert "spark/log4j2.properties" in names
     assert not [name for name in names if "test_" in name or name.startswith(("tests/", "scripts/", "benchmarks/"))]
+    static = {name for name in names if name.startswith(CONSOLE)}
+    assert {f"{ROOT}/{name}" for name in static} == {
+        str(path) for path in (ROOT / CONSOLE).rglob("*") if path.is_file()
+    }
 
 
 def test_it_offers_postgresql_and_spark_as_extras(wheel: Path) -> None:

@@ -1,0 +1,32 @@
+"""`anabranch console`: the address of the page, in a browser where it is wanted."""
+
+from asyncio import to_thread
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from broker.cli.admin_port import AdminPort
+from broker.cli.console import console
+from tests.support.node import running_node
+
+
+async def test_it_prints_the_address_and_opens_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    async with running_node(tmp_path, admin_read_token="r" * 20) as node:  # the page itself asks for the token
+        url = f"http://{node.admin_address}/console/"
+        for more, expected in ((["--no-browser"], []), ([], [url])):
+            result = await to_thread(CliRunner().invoke, console, ["--admin", node.admin_address, *more])
+            assert (result.exit_code, result.output) == (0, f"{url}\n")
+            assert opened == expected
+
+
+def test_a_node_that_does_not_answer_is_one_line() -> None:
+    result = CliRunner().invoke(console, ["--admin", "127.0.0.1:1"])
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: cannot reach the admin port 127.0.0.1:1: Connection refused")
+
+
+def test_an_address_of_version_6_is_bracketed() -> None:
+    assert AdminPort("::1", 9644).url == "http://[::1]:9644"
