@@ -1,5 +1,5 @@
 # The commands of the project. They install everything into .venv and into ANABRANCH_CACHE (default:
-# ~/.cache/anabranch). As root on Debian, `make tools` also installs kcat, faketime and PostgreSQL with apt.
+# ~/.cache/anabranch). As root on Debian, `make tools` also installs kcat, faketime, PostgreSQL and Chromium with apt.
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -24,7 +24,7 @@ setup: ## create .venv with all dependencies; quick when nothing has changed
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found; set its path: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) scripts/bootstrap.py
 
-tools: setup ## fetch the programs that tests need: S3 server, OAuth server, Helm, Apache Kafka, Spark's Kafka source, kcat, libfaketime, PostgreSQL
+tools: setup ## fetch the programs that tests need: S3 server, OAuth server, Helm, Apache Kafka, Spark's Kafka source, kcat, libfaketime, PostgreSQL, Chromium
 	@$(BIN)/python -m scripts.tools
 
 demo: setup ## send real events with a Kafka client, store them as objects, and query them with Spark

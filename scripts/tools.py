@@ -61,6 +61,15 @@ ENVIRONMENTS: Mapping[str, Sequence[str]] = {
     ),
 }
 """Packages of PyPI with programs for tests, by the name of the environment that they share."""
+CHROMIUM_PROGRAMS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+CHROMIUM_FLAGS = (
+    "--no-sandbox",  # which needs a right that root in a container does not have
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
 COMPLAINT = re.compile(r"not found|unresolved|unknown host|refused|timed out|could not|\[ERROR\]|error:", re.IGNORECASE)
 CERTIFICATE_FILES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 JAVA_WRAPPER = """#!/bin/sh
@@ -333,6 +342,11 @@ def fetch_postgres(_work: Path) -> None:
     apt_install("postgresql")
 
 
+def present_chromium() -> Path | None:
+    """Return the program of a Chromium browser."""
+    return next(filter(None, map(on_path, CHROMIUM_PROGRAMS)), None)
+
+
 TOOLS = (
     Tool("java", "Java for Spark", present_java, fetch_java),
     Tool("spark", "Spark's Kafka source, tables", present_spark_jars, fetch_spark_jars),
@@ -371,6 +385,7 @@ TOOLS = (
     Tool(
         "faketime", "libfaketime", lambda: on_path("faketime"), lambda _work: apt_install("faketime"), for_tests=False
     ),
+    Tool("chromium", "Chromium for the console", present_chromium, lambda _work: apt_install("chromium")),
     Tool("fio", "fio", lambda: on_path("fio"), lambda _work: apt_install("fio"), for_tests=False),
 )
 

@@ -134,7 +134,7 @@ def pytest_runtest_makereport(
 
 LONG = ("spark", "differential", "interop", "chaos", "faults", "simulation")
 """Folders that take longest: they come first, so that no worker is left with one of them at the end."""
-SHARING = frozenset({"spark", "differential", "interop"})
+SHARING = frozenset({"console", "spark", "differential", "interop"})
 """Folders whose tests share servers or a Spark session: one worker runs all of them."""
 
 

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import pytest
 
-from scripts.tools import present_environment
+from scripts.tools import present_chromium, present_environment
 from spark.java import JavaNotFoundError, cache_folder, find_java_home
 
 KAFKA_VERSION = "4.3.1"
@@ -54,6 +54,11 @@ def kcat() -> Path:
     """The kcat program."""
     program = shutil.which("kcat")
     return Path(program) if program else missing("kcat")
+
+
+def chromium() -> Path:
+    """The program of a Chromium browser."""
+    return present_chromium() or missing("a Chromium browser")
 
 
 def faketime() -> Path:

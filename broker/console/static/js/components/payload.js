@@ -46,20 +46,20 @@ const COLOURED_CHARACTERS_MAX = 20_000;
 /** A whole payload, with what is known about it. */
 export function Payload({ label, payload }) {
   if (payload === null) {
-    return html`<div class="payload"><h3>${label}</h3><p class="null">null</p></div>`;
+    return html`<div class="payload"><h2>${label}</h2><p class="null">null</p></div>`;
   }
   const text = pretty(payload);
   const isColoured = payload.format !== "text" && payload.format !== "hex" && text.length <= COLOURED_CHARACTERS_MAX;
   return html`
     <div class="payload">
-      <h3>
+      <h2>
         ${label}
         <small>
           ${payload.format}, ${bytes(payload.size)}${payload.schema ? `, schema ${payload.schema.id}` : ""}${payload.truncated
             ? ", cut"
             : ""}
         </small>
-      </h3>
+      </h2>
       ${payload.error && html`<p class="warning-line">${payload.error}</p>`}
       ${payload.size === 0
         ? html`<p class="null">empty</p>`

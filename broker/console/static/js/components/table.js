@@ -25,7 +25,7 @@ export function Table({ caption, columns, rows, rowKey, sort = -1, descending = 
   const classOf = (column) => [column.numeric && "numeric", column.wide && "wide"].filter(Boolean).join(" ");
 
   return html`
-    <div class="table-scroll" role="region" aria-label=${caption} tabindex="0">
+    <div class="table-scroll" role="group" aria-label=${caption} tabindex="0">
       <table>
         <caption class="visually-hidden">${caption}</caption>
         <thead>

@@ -43,7 +43,7 @@ export function Costs({ samples, storage }) {
   return html`
     <${Section} id="calls" title="Calls to the store" note="Calls of this node, and what a month of the same would cost.">
       <div class="calls">
-        <div class="table-scroll" role="region" aria-label="Calls to the store" tabindex="0">
+        <div class="table-scroll" role="group" aria-label="Calls to the store" tabindex="0">
           <table>
             <caption class="visually-hidden">Calls to the store, and their price</caption>
             <thead>

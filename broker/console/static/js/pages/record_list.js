@@ -15,7 +15,7 @@ export function RecordList({ topic, records }) {
     setOpened(changed);
   };
   return html`
-    <div class="table-scroll" role="region" aria-label="Records" tabindex="0">
+    <div class="table-scroll" role="group" aria-label="Records" tabindex="0">
       <table class="records">
         <caption class="visually-hidden">Records</caption>
         <thead>
@@ -67,7 +67,7 @@ function Details({ topic, record }) {
       <${Payload} label="Value" payload=${record.value} />
       ${record.headers.length > 0 &&
       html`<div class="payload">
-        <h3>Headers</h3>
+        <h2>Headers</h2>
         <dl class="pairs">
           ${record.headers.map(
             (header) => html`<div><dt>${header.name}</dt><dd><code>${header.value === null ? "null" : header.value.text}</code></dd></div>`,

@@ -106,7 +106,7 @@ function Partitions({ topic, partitions }) {
     { title: "Size", cell: (row) => bytes(row.bytes), value: (row) => row.bytes, numeric: true },
     { title: "Epoch", cell: (row) => number(row.leader_epoch), value: (row) => row.leader_epoch, numeric: true, wide: true },
     {
-      title: "",
+      title: "Browse",
       cell: (row) =>
         row.error
           ? html`<${State} kind="bad">${row.error}<//>`
@@ -143,7 +143,7 @@ function Configs({ configs, alter }) {
     { title: "Default", cell: (row) => (row.is_own ? html`<code>${row.default ?? "none"}</code>` : "the same"), wide: true },
     { title: "From", cell: (row) => SOURCES[row.source] ?? row.source.replaceAll("_", " "), wide: true },
     {
-      title: "",
+      title: "Edit",
       cell: (row) =>
         alter && !row.read_only &&
         html`<button type="button" class="small" onClick=${() => alter(row)} aria-label=${`Change ${row.name}`}>Change</button>`,

@@ -72,7 +72,7 @@ const COLUMNS = [
     wide: true,
   },
   {
-    title: "",
+    title: "Browse",
     cell: (topic) => html`<a href=${href(["topics", topic.name, "records"])} aria-label=${`Records of ${topic.name}`}>records</a>`,
     wide: true,
   },

@@ -1,0 +1,68 @@
+"""Tokens: asked for once, kept for the tab, and what a reader sees."""
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from playwright.sync_api import Browser, expect
+
+from tests.console.browser import ConsolePage, console_page
+from tests.support.node import NodeProcess
+
+READ, OPERATE = "r" * 20, "o" * 20
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """A node whose admin port needs a token, and shows records to operators only."""
+    folder = tmp_path_factory.mktemp("guarded")
+    settings: dict[str, object] = {"admin_records": "operators"}
+    for name, token in (("read", READ), ("operate", OPERATE)):
+        (folder / name).write_text(token)
+        (folder / name).chmod(0o600)
+        settings[f"admin_{name}_token_file"] = folder / name
+    with NodeProcess(folder, **settings) as node:
+        admin = AdminClient({"bootstrap.servers": node.bootstrap})
+        for created in admin.create_topics([NewTopic("t", 1, 1)]).values():
+            created.result(60)
+        yield node
+
+
+@pytest.fixture
+def console(browser: Browser, guarded: NodeProcess) -> Iterator[ConsolePage]:
+    with console_page(browser, guarded.admin) as page:
+        yield page
+        refusals = [each for each in page.problems if "401" not in each]
+        assert refusals == []
+
+
+def sign_in(console: ConsolePage, token: str) -> None:
+    page = console.open()
+    page.get_by_label("Token").fill(token)
+    page.get_by_role("button", name="Sign in").click()
+
+
+def test_a_wrong_token_is_refused_and_a_right_one_kept_for_the_tab(console: ConsolePage) -> None:
+    sign_in(console, "x" * 20)
+    page = console.page
+    expect(page.get_by_role("alert")).to_be_visible()
+    assert console.violations() == []
+    sign_in(console, OPERATE)
+    expect(page.locator("main h1")).to_have_text("Cluster")
+    page.reload()
+    expect(page.locator("main h1")).to_have_text("Cluster")
+    assert page.evaluate("localStorage.length") == 0
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.locator("main h1")).to_have_text("Sign in")
+    assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_a_reader_is_offered_no_changes_and_no_records(console: ConsolePage) -> None:
+    sign_in(console, READ)
+    page = console.page
+    expect(page.get_by_text("read only")).to_be_visible()
+    page.get_by_role("link", name="Topics").first.click()
+    expect(page.locator("main h1")).to_have_text("Topics")
+    expect(page.get_by_role("button", name="Create a topic")).to_have_count(0)
+    console.open("topics/t/records")
+    expect(page.get_by_text("You may not see records here.")).to_be_visible()

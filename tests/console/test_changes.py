@@ -1,0 +1,95 @@
+"""Changes on the page: each shows the node's plan first, and the node has the change afterwards."""
+
+import json
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+from playwright.sync_api import expect
+
+from tests.console.browser import ConsolePage
+from tests.console.shop import Shop
+
+
+def answer(shop: Shop, path: str) -> Any:
+    """The node's answer to a GET of the API."""
+    return json.loads(shop.node.ask(f"/api/v1{path}"))
+
+
+def test_a_topic_is_created_altered_filled_and_deleted(console: ConsolePage, shop: Shop) -> None:
+    page = console.open("topics")
+    dialog = page.get_by_role("dialog")
+    page.keyboard.press("n")
+    dialog.get_by_label("Name").fill("bad name")
+    dialog.get_by_role("button", name="Show the plan").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("bad name")
+    console.problems.clear()  # the browser notes the refusal, which was wanted
+    dialog.get_by_label("Name").fill("made-here")
+    dialog.get_by_label("Partitions").fill("2")
+    dialog.get_by_label("Configs").fill("retention.ms=60000")
+    dialog.get_by_role("button", name="Show the plan").click()
+    expect(dialog.locator(".plan")).to_contain_text("retention.ms")
+    assert console.violations() == []
+    assert "made-here" not in [each["name"] for each in answer(shop, "/topics")["topics"]]
+    dialog.get_by_role("button", name="Create", exact=True).click()
+    expect(page.locator("main h1")).to_have_text("made-here")
+    expect(page.get_by_text("The topic has no records.")).to_be_visible()
+
+    page.get_by_role("button", name="Add partitions").click()
+    dialog.get_by_role("button", name="Show the plan").click()
+    expect(dialog.locator(".plan")).to_contain_text("partitions2")
+    dialog.get_by_role("button", name="Add", exact=True).click()
+    expect(page.locator(".figure", has_text="Partitions").locator("dd")).to_have_text("3")
+
+    page.get_by_role("button", name="Change retention.ms").click()
+    dialog.get_by_label("retention.ms").fill("120000")
+    dialog.get_by_role("button", name="Show the plan").click()
+    expect(dialog.locator(".plan")).to_contain_text("60000")
+    dialog.get_by_role("button", name="Change", exact=True).click()
+    expect(page.get_by_role("row", name="retention.ms 120000")).to_be_visible()
+
+    page.get_by_role("link", name="Browse records").click()
+    expect(page.get_by_text("There is no record here.")).to_be_visible()
+    page.keyboard.press("n")
+    dialog.get_by_label("Partition").select_option("1")
+    dialog.get_by_label("Key", exact=True).fill("k")
+    dialog.get_by_label("Value", exact=True).fill('{"hello": 1}')
+    dialog.get_by_label("Headers").fill("from: console")
+    assert console.violations() == []
+    dialog.get_by_role("button", name="Produce").click()
+    expect(page.get_by_text("The record is at offset 0 of partition 1.")).to_be_visible()
+    page.locator(".row-button").click()
+    expect(page.locator(".record-details")).to_contain_text("console")
+
+    page.get_by_role("link", name="made-here").click()
+    page.get_by_role("button", name="Delete").click()
+    expect(dialog.locator(".plan")).to_contain_text("1 records")
+    delete = dialog.get_by_role("button", name="Delete the topic")
+    expect(delete).to_be_disabled()
+    dialog.get_by_label("Type made-here to confirm").fill("made-here")
+    delete.click()
+    expect(page.locator("main h1")).to_have_text("Topics")
+    assert "made-here" not in [each["name"] for each in answer(shop, "/topics")["topics"]]
+
+
+def test_offsets_of_a_group_are_reset_and_the_group_deleted(console: ConsolePage, shop: Shop) -> None:
+    consumer = Consumer({"bootstrap.servers": shop.node.bootstrap, "group.id": "to-reset"})
+    consumer.commit(offsets=[TopicPartition("orders", 0, 40)], asynchronous=False)
+    consumer.close()
+    page = console.open("groups/to-reset")
+    dialog = page.get_by_role("dialog")
+    page.get_by_role("button", name="Reset offsets").click()
+    dialog.get_by_label("To", exact=True).select_option("shift")
+    dialog.get_by_label("Records; negative").fill("-15")
+    dialog.get_by_role("button", name="Show the plan").click()
+    expect(dialog.get_by_role("row", name="orders 0")).to_contain_text("4025")
+    assert console.violations() == []
+    assert answer(shop, "/groups/to-reset")["offsets"][0]["committed"] == 40
+    dialog.get_by_role("button", name="Reset", exact=True).click()
+    expect(page.get_by_role("row", name="orders 0 25")).to_be_visible()
+
+    page.get_by_role("button", name="Delete").click()
+    expect(dialog.locator(".plan")).to_contain_text("1 committed offset of the group")
+    dialog.get_by_label("Type to-reset to confirm").fill("to-reset")
+    dialog.get_by_role("button", name="Delete the group").click()
+    expect(page.locator("main h1")).to_have_text("Groups")
+    assert "to-reset" not in [each["group_id"] for each in answer(shop, "/groups")["groups"]]

@@ -1,0 +1,28 @@
+"""A node that stops under the page, and comes back."""
+
+from pathlib import Path
+
+from playwright.sync_api import Browser, expect
+
+from tests.console.browser import console_page
+from tests.support.node import NodeProcess
+
+
+def test_a_page_outlives_its_node(browser: Browser, tmp_path: Path) -> None:
+    with NodeProcess(tmp_path) as node, console_page(browser, node.admin) as console:
+        node.settings["admin_port"] = int(node.admin.rpartition(":")[2])
+        page = console.open()
+        expect(page.get_by_text("Every partition has a leader")).to_be_visible()
+        assert console.problems == []
+        node.kill9()
+        outage = page.get_by_text("does not answer. Trying again")
+        expect(outage).to_be_visible()
+        expect(page.get_by_text("Every partition has a leader"), "what was shown stays").to_be_visible()
+        assert console.violations() == []
+        page.get_by_role("link", name="Storage").click()
+        expect(page.get_by_role("alert")).to_contain_text("the node does not answer")
+        # The browser itself notes each request that failed; the page adds nothing to that.
+        assert all("ERR_" in each for each in console.problems), console.problems
+        node.start()
+        expect(outage).to_have_count(0)
+        expect(page.get_by_role("img", name="percent of the log is in use")).to_be_visible()

@@ -1,0 +1,175 @@
+"""Each page with the data of a real node: on a desktop and on a phone, light and dark, and judged by axe."""
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.console.browser import DESKTOP, PHONE, ConsolePage, console_page
+from tests.console.shop import COMMITTED, ORDERS, PARTITIONS, Shop, send_order
+
+PAGES = {
+    "": "Cluster",
+    "topics": "Topics",
+    "topics/orders": "orders",
+    "topics/orders/records": "Records",
+    "topics/orders/partitions/0": "Partition 0",
+    "groups": "Groups",
+    "groups/billing": "billing",
+    "transactions": "Transactions",
+    "storage": "Storage",
+    "nothing": "Not found",
+}
+"""Titles by route."""
+LAG = ORDERS - PARTITIONS * COMMITTED
+
+
+@pytest.mark.parametrize(("kind", "dark"), [("desktop", False), ("phone", True)])
+def test_every_page_is_accessible_and_fits(browser: Browser, shop: Shop, kind: str, dark: bool) -> None:
+    with console_page(browser, shop.admin, viewport=PHONE if kind == "phone" else DESKTOP, dark=dark) as console:
+        for route, title in PAGES.items():
+            page = console.open(route)
+            expect(page.locator("main h1")).to_contain_text(title)
+            expect(page.locator(".waiting")).to_have_count(0)
+            assert console.violations() == [], route
+            assert console.width() <= page.evaluate("innerWidth"), route
+        assert console.problems == []
+
+
+def test_the_cluster_page_shows_nodes_and_traffic(console: ConsolePage, shop: Shop) -> None:
+    page = console.open()
+    expect(page.get_by_role("row", name="1 this up")).to_contain_text(shop.node.bootstrap)
+    expect(page.get_by_text("Every partition has a leader")).to_be_visible()
+    expect(page.locator(".chart canvas")).to_have_count(2)
+    expect(page.get_by_text("connections open")).to_be_visible()
+
+
+def test_topics_can_be_searched_sorted_and_opened(console: ConsolePage) -> None:
+    page = console.open("topics")
+    expect(page.get_by_role("link", name="customers", exact=True)).to_be_visible()
+    page.get_by_label("Internal topics").check()
+    expect(page.get_by_role("link", name="__consumer_offsets", exact=True)).to_be_visible()
+    page.get_by_role("button", name="Records").click()
+    expect(page.locator("tbody tr").first).to_contain_text("orders")
+    page.keyboard.press("/")
+    page.keyboard.type("ord")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.get_by_role("link", name="orders", exact=True).click()
+    expect(page.locator("main h1")).to_be_focused()
+    expect(page.get_by_role("row", name="0 node 1").first).to_contain_text("100")
+    expect(page.get_by_role("link", name="billing")).to_be_visible()
+
+
+def test_records_are_found_by_offset_key_and_text(console: ConsolePage) -> None:
+    page = console.open("topics/orders/records")
+    rows = page.locator(".row-button")
+    expect(rows).to_have_count(50)
+    page.get_by_label("Start").select_option("offset")
+    page.get_by_role("spinbutton", name="Offset").fill("7")
+    page.get_by_label("Partition").select_option("1")
+    page.get_by_role("button", name="Show").click()
+    expect(rows.first).to_contain_text("1 / 7")
+    rows.first.click()
+    details = page.locator(".record-details")
+    expect(details).to_contain_text('"order": 22')
+    expect(details).to_contain_text("trace")
+    expect(details).to_contain_text("t0022")
+    assert console.violations() == []
+    page.get_by_label("Key is").fill("c25")
+    page.get_by_role("button", name="Show").click()
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("1 / 8")
+    page.get_by_label("Key is").fill("")
+    page.get_by_label("Contains").fill("no such text")
+    page.get_by_role("button", name="Show").click()
+    expect(page.get_by_text("No record matches.")).to_be_visible()
+
+
+def test_records_are_followed_as_they_arrive(console: ConsolePage, shop: Shop) -> None:
+    page = console.open("topics/customers/records")
+    page.get_by_role("button", name="Live").click()
+    expect(page.get_by_text("live", exact=True)).to_be_visible()
+    shop.producer.produce("customers", b'{"name": "Grace"}', key=b"c7")
+    assert shop.producer.flush(60) == 0
+    expect(page.locator("tbody tr")).to_contain_text(["Grace"])
+    page.keyboard.press("p")
+    shop.producer.produce("customers", b'{"name": "Lin"}', key=b"c8")
+    assert shop.producer.flush(60) == 0
+    expect(page.get_by_text("1 held back while paused")).to_be_visible()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.get_by_role("button", name="Continue").click()
+    expect(page.locator("tbody tr").first).to_contain_text("Lin")
+
+
+def test_a_partition_shows_where_its_bytes_are(console: ConsolePage) -> None:
+    page = console.open("topics/orders/partitions/0")
+    for kind in ("wal", "log_cache", "so"):
+        expect(page.locator(f".run.{kind}").first).to_be_visible()
+    page.locator(".run").first.focus()
+    expect(page.locator(".map-details")).to_contain_text("write-ahead log: durable, not yet in an object")
+    page.keyboard.press("End")
+    expect(page.locator(".map-details")).to_contain_text("objects of this partition alone")
+    page.get_by_text("The same as a table").click()
+    expect(page.get_by_role("group", name="Where the bytes are")).to_contain_text("Stream objects")
+    expect(page.get_by_role("group", name="Producers").locator("tbody tr")).to_have_count(1)
+    assert console.violations() == []
+
+
+def test_a_group_that_lags_shows_by_how_much(console: ConsolePage, shop: Shop) -> None:
+    page = console.open("groups")
+    expect(page.get_by_role("row", name="billing")).to_contain_text(str(LAG))
+    expect(page.get_by_role("row", name="shipping")).to_contain_text("Empty")
+    page.get_by_role("link", name="billing").click()
+    lag = page.locator(".figure", has_text="Lag").locator("dd")
+    expect(lag).to_have_text(str(LAG))
+    expect(page.locator(".chart canvas")).to_be_visible()
+    send_order(shop.producer, 0)
+    assert shop.producer.flush(60) == 0
+    expect(lag).to_have_text(str(LAG + 1))
+
+
+def test_an_open_transaction_is_shown(console: ConsolePage) -> None:
+    page = console.open("transactions")
+    row = page.get_by_role("group", name="Open transactions").get_by_role("row", name="ledger-1")
+    expect(row).to_contain_text("Ongoing")
+    row.get_by_role("link", name="customers 0").click()
+    expect(page.get_by_text("open since offset 1")).to_be_visible()
+
+
+def test_storage_shows_the_ring_and_prices_that_can_be_changed(console: ConsolePage) -> None:
+    page = console.open("storage")
+    expect(page.get_by_role("img", name="percent of the log is in use")).to_be_visible()
+    expect(page.get_by_role("group", name="Objects")).to_contain_text("Stream objects")
+    put = page.get_by_label("1,000 PUT")
+    expect(put).to_have_value("0.005")
+    put.fill("0.01")
+    put.press("Enter")
+    assert stored(page) == '{"put":0.01,"list":0.005,"get":0.0004,"delete":0,"gb_month":0.023}'
+    page.reload()
+    expect(put).to_have_value("0.01")
+    page.get_by_role("button", name="Back to").click()
+    expect(put).to_have_value("0.005")
+    assert stored(page) is None
+
+
+def stored(page: Page) -> str | None:
+    """The prices that the browser keeps."""
+    found: str | None = page.evaluate("localStorage.getItem('anabranch.prices')")
+    return found
+
+
+def test_keys_lead_to_pages_and_change_the_colours(console: ConsolePage) -> None:
+    page = console.open()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("Go to storage")
+    assert console.violations() == []
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.keyboard.press("g")
+    page.keyboard.press("s")
+    expect(page.locator("main h1")).to_contain_text("Storage")
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(background)
+    page.keyboard.press("d")  # from the system's colours to light ones
+    page.keyboard.press("d")
+    assert page.evaluate(background) != light
+    page.reload()
+    assert page.evaluate(background) != light
