@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from tests.support.node import NodeProcess
 
@@ -40,7 +41,7 @@ def running_shop(folder: Path) -> Iterator[Shop]:
         node.settings["admin_port"] = int(node.admin.rpartition(":")[2])
         clients = {"bootstrap.servers": node.bootstrap}
         topics = [NewTopic("orders", PARTITIONS, 1), NewTopic("customers", 1, 1, config={"cleanup.policy": "compact"})]
-        admin = AdminClient(clients)
+        admin = AdminClient({**clients})
         for created in admin.create_topics(topics).values():
             created.result(60)
         first = Producer(clients)

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from playwright.sync_api import Browser, expect
 
 from tests.console.browser import ConsolePage, console_page

@@ -2,8 +2,8 @@
 import { html, useState } from "../html.js";
 
 const STARTS = {
-  latest: "Newest records",
-  earliest: "Oldest records",
+  latest: "Newest",
+  earliest: "Oldest",
   offset: "From an offset",
   time: "From a time",
 };

@@ -66,7 +66,6 @@ function Places({ storage, sample }) {
           ${reads > 0
             ? `${Math.round((100 * storage.block_cache.hits) / reads)} % of ${number(reads)} reads of blocks needed no call to the store.`
             : "No reader has needed an object since the node started."}
-          ${" "}The log: ${wal.description.split(":").slice(0, 2).join(":").slice(0, 120)}.
         </p>
       </section>
     </div>
