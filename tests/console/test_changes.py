@@ -37,6 +37,7 @@ def test_a_topic_is_created_altered_filled_and_deleted(console: ConsolePage, sho
     page.get_by_role("button", name="Add partitions").click()
     dialog.get_by_role("button", name="Show the plan").click()
     expect(dialog.locator(".plan")).to_contain_text("partitions2")
+    assert len(answer(shop, "/topics/made-here")["partitions"]) == 2
     dialog.get_by_role("button", name="Add", exact=True).click()
     expect(page.locator(".figure", has_text="Partitions").locator("dd")).to_have_text("3")
 
@@ -44,6 +45,8 @@ def test_a_topic_is_created_altered_filled_and_deleted(console: ConsolePage, sho
     dialog.get_by_label("retention.ms").fill("120000")
     dialog.get_by_role("button", name="Show the plan").click()
     expect(dialog.locator(".plan")).to_contain_text("60000")
+    configs = {each["name"]: each["value"] for each in answer(shop, "/topics/made-here")["configs"]}
+    assert configs["retention.ms"] == "60000"
     dialog.get_by_role("button", name="Change", exact=True).click()
     expect(page.get_by_role("row", name="retention.ms 120000")).to_be_visible()
 
