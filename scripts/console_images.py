@@ -1,0 +1,161 @@
+"""Takes the screenshots of the console in docs/images: a node with the data of a shop, and a headless Chromium.
+
+    .venv/bin/python -m scripts.console_images
+
+The data is made up, but the node is real: what the images show is what a user of it would see.
+"""
+
+import json
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from playwright.sync_api import Page, sync_playwright
+
+from scripts.tools import CHROMIUM_FLAGS, TOOLS, ensure, present_chromium
+
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+TOPICS = {"orders": 4, "payments": 2, "page-views": 6, "customers": 1}
+ROUNDS = 60
+"""Rounds of records before the images; a group reads behind in each."""
+START_LIMIT_S = 60
+WATCH_S = 30
+"""Time that a page with curves is watched while records arrive."""
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+@contextmanager
+def running_node(folder: Path, port: int, admin_port: int) -> Iterator[None]:
+    """Run a node, and return when it serves."""
+    command = [sys.executable, "-m", "anabranch", "serve", "--data-dir", str(folder), "--port", str(port)]
+    command += ["--admin-port", str(admin_port), "--wal-capacity-bytes", "32MiB", "--storage-upload-age-ms", "10000"]
+    command += [
+        "--storage-split-bytes",
+        "384KiB",
+    ]  # what one upload has of a partition is less, what a compaction has is more
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        limit = time.monotonic() + START_LIMIT_S
+        while time.monotonic() < limit:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", admin_port)) == 0:
+                    break
+            time.sleep(0.1)
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+class Shop:
+    """Clients of the node."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._random = random.Random(1)
+        self._clients = {"bootstrap.servers": bootstrap}
+        self._number = 0
+        admin = AdminClient({**self._clients})
+        for created in admin.create_topics([NewTopic(name, count, 1) for name, count in TOPICS.items()]).values():
+            created.result(60)
+        self._producer = Producer({**self._clients, "enable.idempotence": True, "linger.ms": 5})
+        self._readers = [self._reader("billing"), self._reader("shipping")]
+        self._ledger = Producer({**self._clients, "transactional.id": "ledger-1"})
+        self._ledger.init_transactions(60)
+        self._ledger.begin_transaction()
+        self._ledger.produce("payments", b'{"order": 1, "amount": 12.5}')
+        self._ledger.flush(60)
+
+    def _reader(self, group: str) -> Consumer:
+        reader = Consumer({**self._clients, "group.id": group, "auto.offset.reset": "earliest"})
+        reader.subscribe(["orders"])
+        return reader
+
+    def work(self, orders: int) -> None:
+        """Send orders and what belongs to them; one group keeps up, the other reads a part."""
+        for _ in range(orders):
+            self._number += 1
+            number, customer = self._number, f"c{self._random.randrange(400)}"
+            sku, quantity = f"tea-{self._random.randrange(90):02}", self._random.randrange(1, 5)
+            tea, total = {"sku": sku, "quantity": quantity}, quantity * 4.5
+            order = {"order": number, "customer": customer, "items": [tea], "total": total}
+            trace: list[tuple[str, str | bytes | None]] = [("trace", f"{number:08x}"), ("source", "shop")]
+            self._producer.produce("orders", json.dumps(order).encode(), key=customer.encode(), headers=trace)
+            self._producer.produce("page-views", f"GET /{sku} 200".encode())
+            if number % 3 == 0:
+                payment = {"order": number, "amount": total, "method": "card"}
+                self._producer.produce("payments", json.dumps(payment).encode(), key=customer.encode())
+            if number % 40 == 0:
+                self._producer.produce("customers", json.dumps({"id": customer}).encode(), key=customer.encode())
+        self._producer.flush(60)
+        for reader, part in zip(self._readers, (0.7, 1.5), strict=True):
+            if reader.consume(int(orders * part), 0.5):
+                reader.commit(asynchronous=False)
+
+
+def take(page: Page, name: str) -> None:
+    """Save what the window shows."""
+    page.screenshot(path=IMAGES / f"console-{name}.png")
+
+
+def main() -> int:
+    """Run the node and the shop, and take all images. Returns 1 if there is no browser."""
+    ensure(next(tool for tool in TOOLS if tool.name == "chromium"))
+    program = present_chromium()
+    if program is None:
+        print("needs Chromium", file=sys.stderr)
+        return 1
+    IMAGES.mkdir(exist_ok=True)
+    port, admin_port = free_port(), free_port()
+    with tempfile.TemporaryDirectory() as folder, running_node(Path(folder), port, admin_port):
+        shop = Shop(f"127.0.0.1:{port}")
+        for number in range(ROUNDS):
+            shop.work(400)
+            if number == ROUNDS * 3 // 4:
+                compact = urllib.request.Request(f"http://127.0.0.1:{admin_port}/compact", method="POST")
+                urllib.request.urlopen(compact).close()
+        url = f"http://127.0.0.1:{admin_port}/console/#/"
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=program, args=list(CHROMIUM_FLAGS))
+            page = browser.new_page(viewport={"width": 1120, "height": 820})
+            for route, name in (("groups/billing", "group"), ("storage", "storage")):
+                page.goto(url + route)
+                until = time.monotonic() + WATCH_S
+                while time.monotonic() < until:
+                    shop.work(random.randrange(50, 900))
+                    page.wait_for_timeout(200)
+                take(page, name)
+            page.goto(f"{url}topics/orders/records")
+            page.locator(".row-button").nth(2).click()
+            take(page, "records")
+            page.goto(f"{url}topics/orders/partitions/0")
+            page.locator(".run.so").first.hover()
+            take(page, "partition")
+            phone = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme="dark")
+            phone.goto(f"{url}topics/orders/partitions/0")
+            phone.locator(".run.so").first.hover()
+            phone.mouse.wheel(0, 420)
+            phone.wait_for_timeout(500)
+            take(phone, "phone")
+            browser.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
