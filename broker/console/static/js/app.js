@@ -19,7 +19,7 @@ const SECTIONS = [
   ["Transactions", ["transactions"]],
   ["Storage", ["storage"]],
 ];
-const CLUSTER_MS = 5_000;
+const CLUSTER_MS = 10_000;
 /** Pause between attempts while the node does not answer. */
 const AGAIN_MS = 1_500;
 

@@ -40,6 +40,7 @@ async function read(topic, { limit: _limit, ...request }, signal, incoming, setV
       for await (const line of api.tail(topic, { ...request, from: "latest" }, signal)) {
         setView((old) => (old.isOpen ? old : { ...old, isOpen: true, error: null }));
         if ("error" in line) throw new Error(line.error);
+        if ("heartbeat_ms" in line) noteErrors(line.errors, setView);
         if ("offset" in line) incoming.push(line);
         if (incoming.length > HELD_MAX) {
           incoming.shift();
@@ -53,6 +54,12 @@ async function read(topic, { limit: _limit, ...request }, signal, incoming, setV
     setView((old) => ({ ...old, isOpen: false }));
     await new Promise((resolve) => setTimeout(resolve, AGAIN_MS));
   }
+}
+
+/** Show which partitions cannot be read now, as a heartbeat of the stream says. */
+function noteErrors(errors, setView) {
+  const text = errors.join("; ");
+  setView((old) => ((old.error?.message ?? "") === text ? old : { ...old, error: text ? new Error(text) : null }));
 }
 
 /** Move what has arrived into the view, unless it is paused. */
