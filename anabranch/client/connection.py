@@ -13,9 +13,9 @@ from struct import Struct
 from types import TracebackType
 from typing import Any, Final, Self
 
-from anabranch.client.errors import ClientError, PropertyError
+from anabranch.client.errors import ClientError
 from anabranch.client.sasl import NONCE_BYTES, OAUTHBEARER, PLAIN, Exchange, SaslError, bearer, plain, scram
-from anabranch.client.settings import ClientSettings, SaslLogin
+from anabranch.client.settings import ClientSettings, SaslLogin, read_token
 from protocol.codec import decode_exact
 from protocol.errors import ErrorCode, ProtocolError
 from protocol.header import request_frame
@@ -261,13 +261,7 @@ def exchange_of(sasl: SaslLogin) -> Exchange:
     if sasl.mechanism == PLAIN:
         return plain(sasl.user, sasl.password)
     if sasl.mechanism == OAUTHBEARER:
-        assert sasl.token_file is not None, "checked with the settings"
-        try:
-            return bearer(sasl.token_file.read_text(encoding="ascii").strip())
-        except OSError as error:
-            raise PropertyError(f"{sasl.token_file}: {error.strerror or error}") from None
-        except UnicodeDecodeError:
-            raise PropertyError(f"{sasl.token_file}: there is no token in this file") from None
+        return bearer(read_token(sasl))
     nonce = base64.b64encode(secrets.token_bytes(NONCE_BYTES)).decode()
     return scram(sasl.mechanism, sasl.user, sasl.password, nonce, has_token=sasl.has_delegation_token)
 

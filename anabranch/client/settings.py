@@ -180,3 +180,14 @@ def _token_file(properties: Mapping[str, str]) -> Path:
     if found.scheme != "file" or found.netloc or not found.path:
         raise UnsupportedProperty(f"property {_TOKEN_URL}: expected file:///PATH of a file with a token")
     return Path(unquote(found.path))
+
+
+def read_token(sasl: SaslLogin) -> str:
+    """Return the token of OAUTHBEARER. Raises PropertyError."""
+    assert sasl.token_file is not None, "checked with the settings"
+    try:
+        return sasl.token_file.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise PropertyError(f"{sasl.token_file}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise PropertyError(f"{sasl.token_file}: there is no token in this file") from None

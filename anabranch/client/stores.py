@@ -2,7 +2,8 @@
 
 import os
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -88,16 +89,25 @@ def trust(context: ssl.SSLContext, store: Store) -> None:
     context.load_verify_locations(cadata="".join(_pem_of(each) for each in store.certificates))
 
 
-def show(context: ssl.SSLContext, store: Store) -> None:
-    """Show the certificate of a store to servers that ask for one."""
+@contextmanager
+def key_file(store: Store) -> Iterator[str]:
+    """Give the path of a file with the key and the certificates of a store. It ends with the context.
+
+    OpenSSL reads files only. This one is in memory, and no other process can open it.
+    """
     assert store.key is not None, "read_key_store returns stores with a key"
     key = store.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    # OpenSSL reads files only. This one is in memory, and no other process can open it.
     file = os.memfd_create("key", os.MFD_CLOEXEC)
     with os.fdopen(file, "wb") as memory:
         memory.write(key + "".join(_pem_of(each) for each in store.certificates).encode())
         memory.flush()
-        context.load_cert_chain(f"/proc/self/fd/{file}", password=lambda: b"")
+        yield f"/proc/self/fd/{file}"
+
+
+def show(context: ssl.SSLContext, store: Store) -> None:
+    """Show the certificate of a store to servers that ask for one."""
+    with key_file(store) as path:
+        context.load_cert_chain(path, password=lambda: b"")
 
 
 def _read_store(name: str, properties: Mapping[str, str], prefix: str, key_password: str | None = None) -> Store:

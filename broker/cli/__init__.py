@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+from typing import Final
 
 import click
 
@@ -9,6 +10,8 @@ COMMANDS = {
     "serve": "Run a node.",
     "dev": "Run a node in memory, for a trial or for tests.",
     "console": "Open the web console of a running node.",
+    "produce": "Write lines as records into a topic.",
+    "consume": "Print the records of topics.",
     "topic": "Create, list, describe, move, delete, detach, attach and clone topics of a running node.",
     "cluster": "Show the state of the whole cluster.",
     "node": "List the nodes of a cluster, drain one, declare one dead, give up its log, remove it.",
@@ -23,6 +26,9 @@ COMMANDS = {
     "spark": "Run Spark jobs over topics.",
 }
 """Help texts by name of the command. Each is a click command in the module of the same name in this package."""
+
+INTERRUPTED: Final = 130
+"""Exit code after Ctrl-C."""
 
 
 class LazyGroup(click.Group):
@@ -40,6 +46,13 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(f"{__name__}.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command), f"{cmd_name} is a click command"
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a subcommand. Ctrl-C ends it as it ends other programs, without a message."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List without importing anything."""

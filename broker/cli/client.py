@@ -1,21 +1,29 @@
 """Kafka connections of commands: the options that describe them, and errors as one line."""
 
+import logging
 import os
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import update_wrapper
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from anabranch.client.cluster import Cluster
 from anabranch.client.connection import AddressError, Connection, connect_to_any
 from anabranch.client.errors import ClientError, PropertyError
+from anabranch.client.librdkafka import librdkafka_properties
 from anabranch.client.settings import ClientSettings, bootstrap_of, client_settings, gather
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 DEFAULT_SERVER: Final = "127.0.0.1:9092"
+LIBRDKAFKA_LOG: Final = logging.getLogger("anabranch.librdkafka")
+"""Log of librdkafka, which goes nowhere: its errors also come as results, and commands show those in one line."""
+LIBRDKAFKA_LOG.addHandler(logging.NullHandler())
+LIBRDKAFKA_LOG.propagate = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +32,8 @@ class CommandClient:
 
     servers: str
     settings: ClientSettings
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The properties that the settings were made of."""
 
     def connect(self) -> Connection:
         """Connect to the first node that answers. Raises ClientError, BadParameter."""
@@ -31,6 +41,17 @@ class CommandClient:
             return connect_to_any(self.servers, self.connect_to)
         except AddressError as error:
             raise click.BadParameter(str(error), param_hint="--bootstrap-server") from None
+
+    def cluster(self) -> Cluster:
+        """Connect to the cluster of the first node that answers. Raises ClientError, BadParameter."""
+        try:
+            return Cluster(self.servers, self.connect_to)
+        except AddressError as error:
+            raise click.BadParameter(str(error), param_hint="--bootstrap-server") from None
+
+    def librdkafka(self) -> AbstractContextManager[dict[str, object]]:
+        """Give librdkafka's properties of the same connection. Raises PropertyError."""
+        return librdkafka_properties(self.properties, self.settings, self.servers)
 
     def connect_to(self, host: str, port: int) -> Connection:
         """Connect to one node. Raises ClientError."""
@@ -47,8 +68,7 @@ def client_options(command: Callable[..., None]) -> Callable[..., None]:
         servers: str | None, command_config: Path | None, command_properties: Sequence[str], **arguments: Any
     ) -> None:
         try:
-            properties = gather(command_config, _parse(command_properties), os.environ)
-            client = CommandClient(servers or bootstrap_of(properties) or DEFAULT_SERVER, client_settings(properties))
+            client = make_client(servers, command_config, _parse(command_properties))
         except PropertyError as error:
             raise click.UsageError(str(error)) from None
         try:
@@ -76,6 +96,14 @@ def client_options(command: Callable[..., None]) -> Callable[..., None]:
         metavar="HOST:PORT[,...]",
         help=f"Address of a node  [default: that of the properties, else {DEFAULT_SERVER}]",
     )(wrapped)
+
+
+def make_client(
+    servers: str | None, command_config: Path | None = None, single: Mapping[str, str] | None = None
+) -> CommandClient:
+    """Return the client of a file of properties, the environment and single properties. Raises PropertyError."""
+    properties = gather(command_config, single or {}, os.environ)
+    return CommandClient(servers or bootstrap_of(properties) or DEFAULT_SERVER, client_settings(properties), properties)
 
 
 def _parse(texts: Sequence[str]) -> Mapping[str, str]:

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from anabranch.client.cluster import EARLIEST, LATEST
 from anabranch.client.connection import Connection, error_text
 from broker.cli.client import CommandClient, client_options, describe_topics, id_text
 from broker.cli.topic_move import move
@@ -26,17 +27,8 @@ from protocol.messages.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
-from protocol.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
-from protocol.messages.metadata import MetadataResponse
 
 TIMEOUT_MS: Final = 30_000
-EARLIEST: Final = -2
-LATEST: Final = -1
 TOPIC_RESOURCE: Final = 2
 TOPIC_CONFIG_SOURCE: Final = 1
 DELETE_BY_STATE: Final = 6
@@ -108,15 +100,12 @@ def list_(internal: bool, client: CommandClient) -> None:  # noqa: FBT001 - clic
 def describe(names: tuple[str, ...], client: CommandClient) -> None:
     """Show the partitions, offsets and own configs of each topic in NAMES."""
     console = Console()
-    with client.connect() as connection:
-        answer = describe_topics(connection, names)
-        for item in answer.topics:
-            if item.error_code:
-                raise click.ClickException(f"topic {item.name}: {error_text(item.error_code)}")
-        offsets = {time: _list_offsets(client, answer, time) for time in (EARLIEST, LATEST)}
-        for item in answer.topics:
+    with client.cluster() as cluster:
+        topics = cluster.topics(names)
+        offsets = {time: cluster.list_offsets(topics, time) for time in (EARLIEST, LATEST)}
+        for item in topics:
             assert item.name is not None, "asked for by name"
-            configs = _own_configs(connection, item.name)
+            configs = _own_configs(cluster.first, item.name)
             console.print(f"[bold]{item.name}[/bold]  id {id_text(item.topic_id)}", highlight=False)
             for key, value in configs.items():
                 console.print(f"  {key} = {value}", highlight=False)
@@ -133,34 +122,6 @@ def describe(names: tuple[str, ...], client: CommandClient) -> None:
                     _number(None if first is None or end is None else end - first),
                 )
             console.print(table)
-
-
-def _list_offsets(client: CommandClient, metadata: MetadataResponse, timestamp: int) -> Mapping[tuple[str, int], int]:
-    """Return the offsets of all partitions that have a leader, requested from the leaders."""
-    found: dict[tuple[str, int], int] = {}
-    for broker in metadata.brokers:
-        topics = [
-            ListOffsetsTopic(
-                name=item.name or "",
-                partitions=[
-                    ListOffsetsPartition(partition_index=partition.partition_index, timestamp=timestamp)
-                    for partition in item.partitions
-                    if partition.leader_id == broker.node_id
-                ],
-            )
-            for item in metadata.topics
-        ]
-        topics = [item for item in topics if item.partitions]
-        if not topics:
-            continue
-        with client.connect_to(broker.host, broker.port) as connection:
-            request = ListOffsetsRequest(replica_id=-1, topics=topics, timeout_ms=TIMEOUT_MS)
-            answer: ListOffsetsResponse = connection.call(request)
-        for item in answer.topics:
-            for partition in item.partitions:
-                if not partition.error_code:
-                    found[item.name, partition.partition_index] = partition.offset
-    return found
 
 
 def _own_configs(connection: Connection, name: str) -> Mapping[str, str | None]:

@@ -10,11 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key, pkcs12
 
+from broker.cli.consume import consume
+from broker.cli.produce import produce
 from tests.broker.sasl.provider import AUDIENCE, claims, rsa_key, sign
 from tests.support.certificates import Authority
 from tests.support.secrets import MARK, node_output
-from tests.support.secure_node import PASSWORD, PLAIN, WRONG, SecureNode, login, secure_node
+from tests.support.secure_node import PASSWORD, PLAIN, STORE_PASSWORD, WRONG, SecureNode, login, secure_node
 
 pytestmark = pytest.mark.interop
 
@@ -39,6 +43,62 @@ def test_each_protocol(node: SecureNode, protocol: str) -> None:
         result = node.run(properties, *arguments)
         assert result.exit_code == 0, result.output
         assert said in result.output
+
+
+def records(node: SecureNode, properties: Mapping[str, str], name: str) -> None:
+    """Write a record by one command, and read it by another."""
+    assert node.run(properties, "create", name).exit_code == 0
+    done = node.run(properties, name, command=produce, typed="secured\n")
+    assert done.exit_code == 0, done.output
+    read = node.run(properties, name, "--format", "raw", command=consume)
+    assert (read.exit_code, read.stdout) == (0, "secured\n"), read.output
+    assert node.run(properties, "delete", name, "--yes").exit_code == 0
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+def test_records_over_each_protocol(node: SecureNode, protocol: str) -> None:
+    records(node, node.properties(protocol), f"records-{protocol}")
+
+
+def test_records_with_java_stores_and_a_token(node: SecureNode, tmp_path: Path) -> None:
+    store = node.folder / "client.p12"
+    store.write_bytes(
+        pkcs12.serialize_key_and_certificates(
+            b"client",
+            load_pem_private_key(node.client.both.read_bytes(), STORE_PASSWORD.encode()),  # type: ignore[arg-type]
+            x509.load_pem_x509_certificates(node.client.both.read_bytes())[0],
+            x509.load_pem_x509_certificates(node.authority.file.read_bytes()),
+            BestAvailableEncryption(STORE_PASSWORD.encode()),
+        )
+    )
+    stores = {
+        "ssl.truststore.type": "PKCS12",
+        "ssl.truststore.location": str(store),
+        "ssl.truststore.password": STORE_PASSWORD,
+        "ssl.keystore.type": "PKCS12",
+        "ssl.keystore.location": str(store),
+        "ssl.keystore.password": STORE_PASSWORD,
+    }
+    records(node, {**node.properties("SSL"), **stores}, "records-stores")
+    token = tmp_path / "token"
+    token.write_text(sign(rsa_key(), claims(int(time.time()), jti=MARK, sub="admin", aud=AUDIENCE)) + "\n")
+    bearer = {
+        **node.properties("SASL_SSL"),
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;",
+        "sasl.oauthbearer.token.endpoint.url": token.as_uri(),
+    }
+    records(node, bearer, "records-token")
+
+
+def test_records_are_denied_in_one_line(node: SecureNode) -> None:
+    admin, bob = node.properties("SASL_SSL"), node.properties("SASL_SSL", **login("bob"))
+    assert node.run(admin, "create", "denied").exit_code == 0
+    read = node.run(bob, "denied", command=consume)
+    assert (read.exit_code, read.output) == (1, "Error: topic denied: TOPIC_AUTHORIZATION_FAILED\n")
+    written = node.run(bob, "denied", command=produce, typed="x\n")
+    assert written.exit_code == 1
+    assert "Error: topic denied: TOPIC_AUTHORIZATION_FAILED" in written.output
 
 
 def test_names_of_librdkafka_the_environment_and_flags(node: SecureNode) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import click
 from click.testing import CliRunner, Result
 
 from broker.cli.topic import topic
@@ -69,13 +70,21 @@ class SecureNode:
         return found | changed
 
     def run(
-        self, properties: Mapping[str, str], *arguments: str, environment: Mapping[str, str] | None = None
+        self,
+        properties: Mapping[str, str],
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        command: click.Command = topic,
+        typed: str = "",
     ) -> Result:
-        """Run a topic command; its output must have no secret."""
+        """Run a command, one of `topic` by default; its output must have no secret."""
         file = self.folder / "client.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         result = CliRunner().invoke(
-            topic, [*arguments, "--command-config", str(file)], env={"COLUMNS": "200", **(environment or {})}
+            command,
+            [*arguments, "--command-config", str(file)],
+            env={"COLUMNS": "200", **(environment or {})},
+            input=typed,
         )
         assert_unmarked({"output": result.output, "error": repr(result.exception)})
         return result

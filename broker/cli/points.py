@@ -1,0 +1,62 @@
+"""Places in partitions as commands take them: the start, the end, an offset, the last records, a time."""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal
+
+START: Final = ("start", "earliest", "beginning")
+END: Final = ("end", "latest")
+FORMS: Final = (
+    "start, end, an offset, -N (the last N records), a time (2026-11-25T08:00, with Z or +01:00; else local), "
+    "or an age (`2h ago`)"
+)
+_UNITS: Final = {"s": "seconds", "m": "minutes", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_AGE: Final = re.compile(r"(\d{1,6})\s*(s|min|m|h|d|w)\s*(?:ago)?", re.IGNORECASE)
+_LAST: Final = re.compile(r"-(\d{1,18})")
+_OFFSET: Final = re.compile(r"\d{1,18}")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A place in a partition. `value`: an offset, a number of records, or ms since the epoch."""
+
+    kind: Literal["start", "end", "offset", "last", "time"]
+    value: int = 0
+
+
+class BadPoint(ValueError):
+    """A text that names no place. The text of the error is the one line to show."""
+
+
+def parse_point(text: str, now_ms: int) -> Point:
+    """Parse a place. Raises BadPoint."""
+    bare = text.strip()
+    if bare.lower() in START:
+        return Point("start")
+    if bare.lower() in END:
+        return Point("end")
+    if _OFFSET.fullmatch(bare):
+        return Point("offset", int(bare))
+    if found := _LAST.fullmatch(bare):
+        return Point("last", int(found[1]))
+    if found := _AGE.fullmatch(bare):
+        age = timedelta(**{_UNITS[found[2].lower()]: int(found[1])})
+        return Point("time", now_ms - age // timedelta(milliseconds=1))
+    try:
+        moment = datetime.fromisoformat(bare)
+        return Point("time", (moment.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1))
+    except (ValueError, OverflowError):
+        raise BadPoint(f"expected {FORMS}; found {text!r}") from None
+
+
+def time_text(timestamp_ms: int) -> str:
+    """Return a time as ISO 8601 in UTC with milliseconds; `-` if there is none, or if no calendar has it."""
+    if timestamp_ms < 0:
+        return "-"
+    try:
+        moment = _EPOCH + timedelta(milliseconds=timestamp_ms)
+    except OverflowError:
+        return "-"
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03}Z"

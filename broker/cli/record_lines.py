@@ -1,0 +1,232 @@
+r"""Records as lines: what `consume` prints and `produce` reads. Pure.
+
+The JSON form has one object a line, and what `consume` prints `produce` reads:
+
+    {"topic": "t", "partition": 0, "offset": 5, "timestamp": 1764057600000, "timestamp_type": "create",
+     "key": "k1", "value": "hello", "headers": [{"name": "trace", "value": "7"}]}
+
+A key, a value or a header that is not UTF-8 is an object `{"base64": "..."}`, and null is null.
+"""
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from broker.cli.points import time_text
+
+Headers = Sequence[tuple[str, bytes | None]]
+FORMATS: Final = ("text", "json", "raw", "hex")
+TIMESTAMP_TYPES: Final = {1: "create", 2: "append"}
+"""Names of librdkafka's types of timestamps."""
+_HEADERS_OF_JSON: Final = frozenset({"name", "value"})
+_ESCAPE: Final = re.compile(r"\\(x[0-9a-fA-F]{2}|.)|%(.?)", re.DOTALL)
+_ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "0": "\0"}
+
+
+class BadLine(ValueError):
+    """A line that is no record, or a format that is none. The text is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRecord:
+    """A record that was read from a topic."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    timestamp_type: str | None
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NewRecord:
+    """A record that is to be written. `timestamp_ms` None: now; `partition` None: by the key."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    timestamp_ms: int | None = None
+    partition: int | None = None
+
+
+Writer = Callable[[ReadRecord], bytes]
+Reader = Callable[[bytes], NewRecord]
+
+
+def make_writer(form: str) -> Writer:
+    """Return what writes records in a format, each with its line end. Raises BadLine."""
+    if "%" in form:
+        return _template(form)
+    known: Mapping[str, Writer] = {"text": _as_text, "json": _as_json, "raw": _as_raw, "hex": _as_hex}
+    if form not in known:
+        raise BadLine(f"expected {', '.join(FORMATS)}, or a template such as '%t %p %o %k %v\\n'; found {form!r}")
+    return known[form]
+
+
+def visible(data: bytes) -> str:
+    """Return bytes as text in which nothing can control a terminal."""
+    text = data.decode("utf-8", "backslashreplace")
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def _line(record: ReadRecord, shown: Callable[[bytes], str]) -> bytes:
+    parts = [f"{record.partition}:{record.offset}", time_text(record.timestamp_ms)]
+    if record.key is not None:
+        parts.append(f"key={shown(record.key)}")
+    for name, value in record.headers:
+        parts.append(f"[{visible(name.encode())}={'null' if value is None else shown(value)}]")
+    parts.append("(tombstone)" if record.value is None else shown(record.value))
+    return ("  ".join(parts) + "\n").encode()
+
+
+def _as_text(record: ReadRecord) -> bytes:
+    return _line(record, visible)
+
+
+def _as_hex(record: ReadRecord) -> bytes:
+    return _line(record, bytes.hex)
+
+
+def _as_raw(record: ReadRecord) -> bytes:
+    return (record.value or b"") + b"\n"
+
+
+def _as_json(record: ReadRecord) -> bytes:
+    shown = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp_ms,
+        "timestamp_type": record.timestamp_type,
+        "key": _json_bytes(record.key),
+        "value": _json_bytes(record.value),
+        "headers": [{"name": name, "value": _json_bytes(value)} for name, value in record.headers],
+    }
+    return json.dumps(shown, ensure_ascii=False).encode() + b"\n"
+
+
+def _json_bytes(data: bytes | None) -> str | dict[str, str] | None:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def _template(form: str) -> Writer:
+    fields: Mapping[str, Writer] = {
+        "t": lambda record: record.topic.encode(),
+        "p": lambda record: b"%d" % record.partition,
+        "o": lambda record: b"%d" % record.offset,
+        "k": lambda record: record.key or b"",
+        "v": lambda record: record.value or b"",
+        "s": lambda record: record.value or b"",
+        "T": lambda record: b"%d" % record.timestamp_ms,
+        "d": lambda record: time_text(record.timestamp_ms).encode(),
+        "h": lambda record: b",".join(
+            name.encode() + b"=" + (b"NULL" if value is None else value) for name, value in record.headers
+        ),
+        "K": lambda record: b"%d" % (-1 if record.key is None else len(record.key)),
+        "S": lambda record: b"%d" % (-1 if record.value is None else len(record.value)),
+    }
+    parts: list[bytes | Writer] = []
+    end = 0
+    for found in _ESCAPE.finditer(form):
+        parts.append(form[end : found.start()].encode())
+        end = found.end()
+        if found[1] is not None:
+            parts.append(_escaped(found[1]))
+        elif found[2] == "%":
+            parts.append(b"%")
+        elif found[2] in fields:
+            parts.append(fields[found[2]])
+        else:
+            raise BadLine(f"unknown %{found[2]} in the format; known are %{', %'.join(fields)} and %%")
+    parts.append(form[end:].encode())
+    return lambda record: b"".join(each if isinstance(each, bytes) else each(record) for each in parts)
+
+
+def _escaped(code: str) -> bytes:
+    if code[0] == "x" and len(code) > 1:
+        return bytes([int(code[1:], 16)])
+    return _ESCAPED.get(code, code).encode()
+
+
+def make_reader(form: str, key_separator: bytes | None) -> Reader:
+    """Return what makes a record of a line without its end. Raises BadLine, and so does the reader."""
+    if form == "json":
+        return _from_json
+    convert = bytes if form == "text" else _from_hex
+
+    def read(line: bytes) -> NewRecord:
+        if key_separator is None:
+            return NewRecord(None, convert(line))
+        key, found, value = line.partition(key_separator)
+        if not found:
+            raise BadLine(f"no key separator {key_separator.decode(errors='replace')!r}")
+        return NewRecord(convert(key), convert(value))
+
+    return read
+
+
+def _from_hex(text: bytes) -> bytes:
+    try:
+        return bytes.fromhex(text.decode("ascii"))
+    except ValueError:
+        raise BadLine("expected hexadecimal digits") from None
+
+
+def _from_json(line: bytes) -> NewRecord:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise BadLine(f"not JSON: {error}") from None
+    if not isinstance(found, dict) or "value" not in found:
+        raise BadLine('expected an object with "value", as `consume --format json` prints')
+    timestamp, partition = found.get("timestamp"), found.get("partition")
+    for name, number in (("timestamp", timestamp), ("partition", partition)):
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+            raise BadLine(f'"{name}" must be a whole number')
+    headers = found.get("headers") or []
+    if not isinstance(headers, list):
+        raise BadLine('"headers" must be a list')
+    return NewRecord(
+        key=_bytes_of("key", found.get("key")),
+        value=_bytes_of("value", found["value"]),
+        headers=[_header_of(each) for each in headers],
+        # -1 says that the record had none.
+        timestamp_ms=timestamp if timestamp is not None and timestamp >= 0 else None,
+        partition=partition,
+    )
+
+
+def _header_of(found: Any) -> tuple[str, bytes | None]:
+    if not isinstance(found, dict) or not _HEADERS_OF_JSON.issuperset(found) or not isinstance(found.get("name"), str):
+        raise BadLine('each header must be an object with "name" and "value"')
+    return found["name"], _bytes_of("header", found.get("value"))
+
+
+def _bytes_of(name: str, found: Any) -> bytes | None:
+    if found is None:
+        return None
+    if isinstance(found, str):
+        try:
+            return found.encode()
+        except UnicodeEncodeError:
+            raise BadLine(f'"{name}" has half of a surrogate pair') from None
+    if isinstance(found, dict) and set(found) == {"base64"} and isinstance(found["base64"], str):
+        try:
+            return base64.b64decode(found["base64"], validate=True)
+        except binascii.Error:
+            raise BadLine(f'"{name}" is not base64') from None
+    raise BadLine(f'"{name}" must be a text, null or {{"base64": "..."}}')
