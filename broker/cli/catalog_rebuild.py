@@ -10,15 +10,16 @@ from typing import Final
 
 import click
 from rich.console import Console
-from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
+from broker.cli.output import make_console
 from broker.membership.log_identity import utc
 from broker.membership.rebuild import BACKUP, CatalogRebuild, ClockAndIds
 from broker.settings.model import Settings
+from broker.settings.sizes import size_text
 from s3stream.catalog.backup import Backup
 from s3stream.catalog.values import WalState
 from s3stream.maintain.rebuild_read import RebuildReader
@@ -115,7 +116,7 @@ def _why_loss(work: CatalogRebuild) -> str:
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[int, int], None]]:
     """Show a bar on a terminal; the value receives what is done and the total."""
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(what, total=None)
@@ -132,7 +133,7 @@ def _show_plan(work: CatalogRebuild, keep_hours: int, console: Console) -> None:
         ("topics", f"{len(state.topics):,} with {sum(len(topic.stream_ids) for topic in state.topics):,} partitions"),
         ("detached topics", f"{len(state.detached):,}"),
         ("partitions without a topic", f"{len(plan.new_streams):,}, kept as recovered-stream-<id>"),
-        ("objects taken", f"{len(used):,} ({decimal(sum(work.stored.objects[key].size_bytes for key in used))})"),
+        ("objects taken", f"{len(used):,} ({size_text(sum(work.stored.objects[key].size_bytes for key in used))})"),
         ("objects left out", f"{len(plan.skipped) + len(work.stored.unreadable):,}"),
         ("log", _describe_log(work)),
     ]
@@ -217,7 +218,7 @@ def _show_done(work: CatalogRebuild, reader: RebuildReader, console: Console) ->
     records = sum(span.record_count for spans in reader.spans.values() for _, span in spans)
     console.print(
         f"[green]rebuilt[/green]: {len(work.plan.chains):,} partitions, {records:,} records "
-        f"({decimal(reader.report.bytes_done)} read)"
+        f"({size_text(reader.report.bytes_done)} read)"
     )
     console.print(_describe_tail(work))
     others = {wal.node_id for wal in work.manifest.state.wals if wal.state is WalState.OPEN}

@@ -1,8 +1,8 @@
 """`anabranch cluster ...`: the state of the whole cluster."""
 
-import json
 import sys
 from collections import Counter
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -12,6 +12,7 @@ from rich.table import Table
 from broker.cli.cluster_source import Source, on_cluster
 from broker.cli.node import age_text, log_state_text, show_nodes
 from broker.cli.options import output_option
+from broker.cli.output import emit
 
 UNAVAILABLE: Final = 3
 """Exit code when partitions have no leader."""
@@ -33,10 +34,7 @@ def status(source: Source, output: str) -> None:
     Exit code 0: every partition has a leader. 3: some have none. 1: the cluster could not be asked.
     """
     found = source.ask("GET", "/cluster")
-    if output == "json":
-        click.echo(json.dumps(found, indent=2))
-    else:
-        _show(found, Console())
+    emit(output, found, partial(_show, found))
     if found["unavailable"]:
         sys.exit(UNAVAILABLE)
 

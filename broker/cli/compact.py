@@ -16,7 +16,6 @@ from typing import Any, Final
 import click
 import structlog
 from rich.console import Console
-from rich.filesize import decimal
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -24,8 +23,10 @@ from rich.table import Table
 from broker.cli.admin_port import AdminOptions, AdminPort, admin_option
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
+from broker.cli.output import make_console
 from broker.settings.data_dir import DataDirError
 from broker.settings.model import Settings
+from broker.settings.sizes import size_text
 
 POLL_S: Final = 0.2
 STATUS_TIMEOUT_S: Final = 30.0
@@ -53,7 +54,7 @@ def compact(
     Joins small objects into fewer, larger ones, and drops data past retention. Runs in the running node; if none
     answers, works on the storage of the stopped node.
     """
-    console = Console()
+    console = make_console()
     settings = read_settings(config_file, data_dir)
     answer = _on_node(settings, admin, data_dir, console, plan_only=plan_only)
     if answer is None:
@@ -157,7 +158,7 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
             node = await stack.enter_async_context(StoppedNode.opened(settings, rng, wall_ms, plan_only=plan_only))
         except DataDirError as error:
             raise DataDirError(f"{error}; if that is the node, give its port with --admin HOST:PORT") from None
-        Console(stderr=True).print(
+        make_console(stderr=True).print(
             f"node {settings.node.node_id} is stopped: {'reading' if plan_only else 'compacting'} its storage",
             highlight=False,
         )
@@ -190,9 +191,9 @@ def print_summary(summary: Mapping[str, Any], console: Console) -> None:
     for name, value in (
         ("stream set objects", f"{summary['sso_before']:,} -> {summary['sso_after']:,}"),
         ("stream objects", f"{summary['so_before']:,} -> {summary['so_after']:,}"),
-        ("read", decimal(summary["bytes_read"])),
-        ("written", decimal(summary["bytes_written"])),
-        ("copied by the store", decimal(summary["bytes_copied"])),
+        ("read", size_text(summary["bytes_read"])),
+        ("written", size_text(summary["bytes_written"])),
+        ("copied by the store", size_text(summary["bytes_copied"])),
         (
             "cleaned by key",
             f"{counted(summary['streams_cleaned'], 'stream')}, {counted(summary['records_removed'], 'record')} removed",
@@ -217,14 +218,14 @@ def print_plan(plan: Mapping[str, Any], console: Console) -> None:
         console.print(
             f"store {sets['store']}: {counted(len(sets['inputs']), 'stream set object')} with "
             f"{counted(sets['streams'], 'stream')} in {counted(sets['blocks'], 'live block')} "
-            f"({decimal(sets['live_bytes'])}; {decimal(sets['dead_bytes'])} expired) become "
+            f"({size_text(sets['live_bytes'])}; {size_text(sets['dead_bytes'])} expired) become "
             f"{counted(sets['stream_set_objects'], 'stream set object')} and "
             f"{counted(sets['stream_objects'], 'stream object')}",
             highlight=False,
         )
         table = Table("iteration", "bytes", "reads", "outputs", box=None, header_style="bold")
         for number, each in enumerate(sets["iterations"], 1):
-            table.add_row(str(number), decimal(each["size_bytes"]), str(each["reads"]), str(each["outputs"]))
+            table.add_row(str(number), size_text(each["size_bytes"]), str(each["reads"]), str(each["outputs"]))
         console.print(table)
     print_streams("Stream objects to join", plan["stream_objects"], console)
     print_streams("Streams to clean by key", plan["cleanings"], console)
@@ -244,7 +245,7 @@ def print_streams(title: str, rows: Sequence[Mapping[str, Any]], console: Consol
             f"{row['start_offset']:,}",
             f"{row['end_offset']:,}",
             f"{len(row['objects']):,}",
-            decimal(row["size_bytes"]),
+            size_text(row["size_bytes"]),
         )
     console.print(table)
 

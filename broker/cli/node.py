@@ -1,7 +1,7 @@
 """`anabranch node ...`: the nodes of a cluster, listed, declared dead, given up, removed."""
 
-import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -11,6 +11,7 @@ from rich.table import Table
 from broker.cli.cluster_source import Source, on_cluster
 from broker.cli.node_drain import drain
 from broker.cli.options import output_option
+from broker.cli.output import emit, make_console
 
 STYLES: Final = {"UP": "green", "DRAINING": "yellow", "FAILED": "red", "LEFT": "dim"}
 """Colours of the states of nodes, on terminals."""
@@ -34,10 +35,7 @@ def list_(source: Source, output: str) -> None:
     wait for its log. LEFT has stopped cleanly.
     """
     rows = source.ask("GET", "/nodes")
-    if output == "json":
-        click.echo(json.dumps(rows, indent=2))
-        return
-    show_nodes(rows, Console())
+    emit(output, rows, partial(show_nodes, rows))
 
 
 def show_nodes(rows: list[dict[str, Any]], console: Console) -> None:
@@ -148,7 +146,7 @@ def _show_loss(plan: Mapping[str, Any]) -> None:
     table = Table("partition", "may lose records from offset", box=None, header_style="bold", pad_edge=False)
     for each in plan["partitions"]:
         table.add_row(each["partition"], f"{each['from_offset']:,}")
-    Console().print(table)
+    make_console().print(table)
 
 
 @node.command(short_help="Remove a node that has left or failed.")

@@ -1,11 +1,10 @@
 """`anabranch node drain ID`: all partitions that a node leads move to other living nodes."""
 
-import json
-
 import click
 
 from broker.cli.admin_port import AdminPort, on_node
 from broker.cli.options import output_option
+from broker.cli.output import emit
 from broker.cli.progress import watch
 
 
@@ -45,7 +44,7 @@ def drain(node: AdminPort, node_id: int, cancel: bool, output: str) -> None:  # 
 
 
 def _show(output: str, found: dict[str, object], text: str) -> None:
-    click.echo(json.dumps(found, indent=2) if output == "json" else text)
+    emit(output, found, lambda _console: click.echo(text))
 
 
 def _count(partitions: int) -> str:

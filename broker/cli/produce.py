@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from anabranch.client.connection import error_text
 from anabranch.client.errors import ClientError
 from broker.cli.client import LIBRDKAFKA_LOG, CommandClient, client_options
+from broker.cli.output import make_console
 from broker.cli.record_lines import BadLine, NewRecord, Reader, make_reader
 from protocol.errors import ErrorCode
 from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResponse
@@ -299,7 +299,7 @@ def _opened(file: Path | None) -> "Iterator[tuple[BinaryIO, Callable[[], None]]]
         source = file.open("rb")
     except OSError as error:
         raise click.BadParameter(f"{file}: {error.strerror}", param_hint="--file") from None
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
     with source, Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("producing", total=file.stat().st_size)

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import Final
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from broker.cli.output import make_console
 
 POLL_S: Final = 0.2
 POLLS_PER_LINE: Final = 25
@@ -15,7 +16,7 @@ POLLS_PER_LINE: Final = 25
 
 def watch(title: str, total: int, left: Callable[[], int]) -> None:
     """Show how much of `total` is done until `left` returns 0 or less; it may raise. Written to standard error."""
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(title, total=total)

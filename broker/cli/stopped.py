@@ -7,11 +7,11 @@ the records that are only in the log, and discard them on request.
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.filesize import decimal
 from rich.table import Table
 
 from broker.cli.admin_port import AdminPort, on_node
+from broker.cli.output import make_console
+from broker.settings.sizes import size_text
 
 
 @click.command(short_help="Show a running node's stopped partitions.")
@@ -27,7 +27,7 @@ def stopped(node: AdminPort) -> None:
         table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(str(row["stream"]), row["partition"] or "?", *_stake(row), row["reason"])
-    Console().print(table)
+    make_console().print(table)
 
 
 @click.command(short_help="Discard a stopped partition's records.")
@@ -55,4 +55,4 @@ def discard(node: AdminPort, stream: int, yes: bool) -> None:  # noqa: FBT001 - 
 
 
 def _stake(row: dict[str, Any]) -> tuple[str, str, str]:
-    return f"{row['records']:,}", f"{row['start_offset']} to {row['end_offset'] - 1}", decimal(row["bytes"])
+    return f"{row['records']:,}", f"{row['start_offset']} to {row['end_offset'] - 1}", size_text(row["bytes"])

@@ -15,15 +15,16 @@ from typing import Any, Final
 
 import click
 from rich.console import Console
-from rich.filesize import decimal
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
+from broker.cli.output import make_console
 from broker.cli.stopped import discard, stopped
 from broker.settings.model import Settings
+from broker.settings.sizes import size_text
 from broker.settings.stores import make_stores
 from s3stream.catalog.catalog import Catalog
 from s3stream.maintain.verify import VerifyReport
@@ -123,14 +124,14 @@ async def ls(opened: NodeStorage, topic_name: str | None, state: str | None, lim
     """
     if topic_name is not None and state is not None:
         raise click.UsageError("--state cannot be combined with --topic: all objects of a topic are committed")
-    console = Console()
+    console = make_console()
     if topic_name is None:
         await _list_objects(opened, state, limit, console)
     else:
         await _list_topic(opened, topic_name, limit, console)
     counts = Table("objects", "count", "bytes", box=None, header_style="bold", title="Total", title_justify="left")
     for name, (count, size) in sorted((await opened.catalog.count_objects()).items()):
-        counts.add_row(name, f"{count:,}", decimal(size))
+        counts.add_row(name, f"{count:,}", size_text(size))
     console.print(counts)
 
 
@@ -156,7 +157,7 @@ async def _list_objects(opened: NodeStorage, state: str | None, limit: int, cons
             info.kind.name if info.committed_ms else "-",
             info.state.name.lower(),
             info.store,
-            decimal(info.size_bytes),
+            size_text(info.size_bytes),
             str(len(ranges)),
             moment(info.committed_ms),
             opened.topic(next(iter(streams))) if len(streams) == 1 else str(len(streams)),
@@ -200,7 +201,7 @@ def add_range(table: Table, partition: str, location: RangeLocation) -> None:
         f"{span.start_offset:,}",
         f"{span.end_offset:,}",
         f"{span.record_count:,}",
-        decimal(span.size_bytes),
+        size_text(span.size_bytes),
         str(location.object.object_id),
         location.object.kind.name,
         location.object.store,
@@ -213,7 +214,7 @@ def add_range(table: Table, partition: str, location: RangeLocation) -> None:
 @on_storage
 async def inspect(opened: NodeStorage, which: str, blocks: int) -> None:
     """Show one object: its row and ranges in the catalog, its footer, and its index."""
-    console = Console()
+    console = make_console()
     object_id = _object_id(which)
     info = (await opened.catalog.get_objects([object_id])).get(object_id)
     if info is None:
@@ -295,7 +296,7 @@ async def verify(opened: NodeStorage, deep: bool) -> None:  # noqa: FBT001 - cli
 
     Exit code 1 if anything is wrong. The node may be running.
     """
-    console = Console()
+    console = make_console()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("listing the store")
@@ -323,13 +324,13 @@ def print_report(report: VerifyReport, console: Console) -> None:
     facts = Table(box=None, show_header=False)
     rows: Sequence[tuple[str, str]] = (
         *((f"{state.name.lower()} objects", f"{report.objects[state]:,}") for state in ObjectState),
-        ("bytes of committed objects", decimal(report.object_bytes)),
-        ("objects in the store", f"{report.stored_objects:,} ({decimal(report.stored_bytes)})"),
+        ("bytes of committed objects", size_text(report.object_bytes)),
+        ("objects in the store", f"{report.stored_objects:,} ({size_text(report.stored_bytes)})"),
         ("manifests", f"{report.manifests:,}"),
         ("streams without a gap", f"{report.streams:,}"),
         ("live ranges", f"{report.ranges:,}"),
         ("data blocks " + ("read" if report.deep else "in the indexes"), f"{report.blocks:,}"),
-        ("bytes of data blocks", decimal(report.block_bytes)),
+        ("bytes of data blocks", size_text(report.block_bytes)),
     )
     for name, value in rows:
         facts.add_row(name, value)

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from anabranch.client.cluster import EARLIEST, LATEST
 from anabranch.client.connection import Connection, error_text
 from broker.cli.client import CommandClient, client_options, describe_topics, id_text
+from broker.cli.output import make_console
 from broker.cli.topic_move import move
 from broker.cli.topic_moves import attach, clone, detach, detached
 from protocol.messages.create_topics import (
@@ -91,7 +91,7 @@ def list_(internal: bool, client: CommandClient) -> None:  # noqa: FBT001 - clic
             leaders = sorted({partition.leader_id for partition in item.partitions})
             partitions = str(len(item.partitions))
             table.add_row(item.name, id_text(item.topic_id), partitions, ", ".join(map(str, leaders)))
-    Console().print(table)
+    make_console().print(table)
 
 
 @topic.command(short_help="Show partitions, offsets and own configs.")
@@ -99,7 +99,7 @@ def list_(internal: bool, client: CommandClient) -> None:  # noqa: FBT001 - clic
 @client_options
 def describe(names: tuple[str, ...], client: CommandClient) -> None:
     """Show the partitions, offsets and own configs of each topic in NAMES."""
-    console = Console()
+    console = make_console()
     with client.cluster() as cluster:
         topics = cluster.topics(names)
         offsets = {time: cluster.list_offsets(topics, time) for time in (EARLIEST, LATEST)}

@@ -1,13 +1,14 @@
 """`anabranch topic move`: partitions move to a node."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+from rich.console import Console
 
 from broker.cli.admin_port import AdminPort, on_node
 from broker.cli.options import output_option
+from broker.cli.output import emit
 from broker.cli.progress import watch
 
 
@@ -48,11 +49,12 @@ def move(node: AdminPort, places: Sequence[str], node_id: int, output: str) -> N
         for partition, reason in each["failed"].items()
     }
     moved = sum(len(each["done"]) for each in ended)
-    if output == "json":
-        click.echo(json.dumps({"to": node_id, "led": moved, "failed": failed}, indent=2))
-    else:
+
+    def show(_console: Console) -> None:
         click.echo(f"node {node_id} leads {moved:,} partition{'s' if moved != 1 else ''}")
         for partition, reason in failed.items():
             click.echo(f"{partition} was not moved: {reason}", err=True)
+
+    emit(output, {"to": node_id, "led": moved, "failed": failed}, show)
     if failed:
         raise SystemExit(1)

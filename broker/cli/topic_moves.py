@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from broker.cli.admin_port import AdminPort, on_node
 from broker.cli.client import id_text
+from broker.cli.options import output_option
+from broker.cli.output import emit, make_table
 
 
 @click.command()
@@ -55,14 +55,16 @@ def clone(node: AdminPort, name: str, new_name: str) -> None:
 
 
 @click.command(short_help="List detached topics, with their ids.")
+@output_option
 @on_node
-def detached(node: AdminPort) -> None:
+def detached(node: AdminPort, output: str) -> None:
     """List detached topics, with the ids by which they can be attached."""
-    table = Table("topic", "id", "partitions", "detached (UTC)", box=None, header_style="bold")
-    for each in node.ask("GET", "/topics/detached"):
+    rows = [{**each, "id": _id_of(each)} for each in node.ask("GET", "/topics/detached")]
+    table = make_table("topic", "id", "partitions", "detached (UTC)", right=("partitions",))
+    for each in rows:
         moment = datetime.fromtimestamp(each["detached_ms"] / 1000, UTC)
-        table.add_row(each["topic"], _id_of(each), str(each["partitions"]), f"{moment:%Y-%m-%d %H:%M:%S}")
-    Console().print(table)
+        table.add_row(each["topic"], each["id"], str(each["partitions"]), f"{moment:%Y-%m-%d %H:%M:%S}")
+    emit(output, rows, lambda console: console.print(table))
 
 
 def _describe(answer: Mapping[str, Any]) -> str:

@@ -12,11 +12,11 @@ from functools import update_wrapper
 from typing import Any, Final
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from broker.cli.catalog_access import in_catalog, on_catalog
 from broker.cli.errors import run
+from broker.cli.output import make_console
 from broker.sasl.credentials import SCRAM
 from broker.sasl.plain import SALT_BYTES, hash_password
 from broker.sasl.scram import (
@@ -122,7 +122,7 @@ def list_(settings: Settings) -> None:
     for name, entries in rows:
         for mechanism, entry in sorted(entries.items()):
             table.add_row(name, mechanism, _iterations(entry))
-    Console().print(table if rows else "there are no users")
+    make_console().print(table if rows else "there are no users")
 
 
 def _iterations(entry: str) -> str:

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.filesize import decimal
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from broker.cli.errors import run
-from broker.cli.options import config_option, data_dir_option, read_settings
+from broker.cli.options import SizeType, config_option, data_dir_option, read_settings
+from broker.cli.output import make_console
 from broker.cli.wal_give_up import give_up
 from broker.cli.wal_repair import describe_repair, save_damaged, save_path
 from broker.cli.wal_sweep import sweep
+from broker.settings.sizes import size_text
 from wal.device import FileDevice, extend_file, open_device, shorten_file
 from wal.format import CATALOG_UNKNOWN, RING_POSITION, Header, Shutdown
 from wal.repair import plan_repair
@@ -30,18 +30,6 @@ from wal.repair import repair as repair_log
 from wal.settings import WalSettings
 from wal.tools import Examination, examine
 from wal.tools import resize as resize_log
-
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
-
-def parse_size(text: str) -> int:
-    """Parse a size in bytes, with or without a unit (KiB, MiB, GiB, TiB)."""
-    digits = text.strip().lower().removesuffix("b").removesuffix("i")
-    unit = digits[-1:] if digits[-1:].isalpha() else ""
-    number = digits.removesuffix(unit).strip()
-    if unit not in _UNITS or not number.isdecimal():
-        raise click.BadParameter(f"{text!r} is not a size such as 4GiB, 512MiB or 2147483648")
-    return int(number) * _UNITS[unit]
 
 
 @click.group()
@@ -91,7 +79,7 @@ async def verify(path: Path) -> None:
     """Verify both header copies and all checksums of the log at PATH. Exit code 1 if durable bytes are damaged."""
     async with opened(path) as device:
         found = await examine(device)
-    console = Console()
+    console = make_console()
     for number, copy in enumerate(found.copies):
         if isinstance(copy, str):
             console.print(f"[yellow]header copy {number} is not valid: {copy}; the other one is used")
@@ -100,7 +88,7 @@ async def verify(path: Path) -> None:
     assert found.end is not None, "a log that is not corrupt has an end"
     console.print(
         f"[green]sound[/]: {found.end.records:,} records valid, {found.live_records:,} of them not trimmed "
-        f"({decimal(found.live_bytes)}); the log ends at offset {found.end.end_offset:,} ({found.end.reason})"
+        f"({size_text(found.live_bytes)}); the log ends at offset {found.end.end_offset:,} ({found.end.reason})"
     )
     if found.end.dropped_records:
         console.print(
@@ -111,7 +99,7 @@ async def verify(path: Path) -> None:
 
 @wal.command()
 @click.option(
-    "--capacity", required=True, type=parse_size, metavar="SIZE", help="New capacity, headers included, such as 4GiB."
+    "--capacity", required=True, type=SizeType(), metavar="SIZE", help="New capacity, headers included, such as 4GiB."
 )
 @on_log
 async def resize(path: Path, capacity: int) -> None:
@@ -120,8 +108,9 @@ async def resize(path: Path, capacity: int) -> None:
     async with opened(path) as device:
         header = await resize_log(device, capacity, now_ms=lambda: time.time_ns() // 1_000_000)
     await asyncio.to_thread(shorten_file, path, capacity)
-    Console().print(
-        f"capacity is now {decimal(header.capacity_bytes)}; set wal.capacity_bytes = {capacity} in the node's settings"
+    click.echo(
+        f"capacity is now {size_text(header.capacity_bytes)}; "
+        f"set wal.capacity_bytes = {capacity} in the node's settings"
     )
 
 
@@ -145,7 +134,7 @@ async def repair(path: Path, save: Path | None, yes: bool) -> None:  # noqa: FBT
     async with opened(path) as device:
         plan = await plan_repair(device)
         if not plan.needed:
-            Console().print("[green]sound[/]: there is nothing to repair")
+            make_console().print("[green]sound[/]: there is nothing to repair")
             return
         for line in await describe_repair(device, plan):
             click.echo(line)
@@ -161,7 +150,7 @@ async def repair(path: Path, save: Path | None, yes: bool) -> None:  # noqa: FBT
 
 def _print_header(device: FileDevice, found: Examination) -> None:
     header = found.header
-    console = Console()
+    console = make_console()
     console.print(f"{device.name}: {device.description}", soft_wrap=True, highlight=False)
     table = Table("Header", "")
     copies = ", ".join(
@@ -174,8 +163,8 @@ def _print_header(device: FileDevice, found: Examination) -> None:
         ("catalog", "unknown" if header.catalog_id == CATALOG_UNKNOWN else header.catalog_id.hex()),
         ("last write", f"{last_write:%Y-%m-%d %H:%M:%S} UTC"),
         ("last stop", "graceful" if header.shutdown is Shutdown.GRACEFUL else "running or crashed"),
-        ("capacity", f"{decimal(header.capacity_bytes)}, including {RING_POSITION} bytes of headers"),
-        ("window", f"{decimal(header.window_bytes)}"),
+        ("capacity", f"{size_text(header.capacity_bytes)}, including {RING_POSITION} bytes of headers"),
+        ("window", f"{size_text(header.window_bytes)}"),
         ("head offset", f"{header.head_offset:,} at position {header.position_of(header.head_offset):,}"),
         ("trim offset", f"{header.trim_offset:,}" if header.trim_offset >= 0 else "nothing trimmed"),
         ("durable offset", f"{header.durable_offset:,} when the header was written"),
@@ -186,9 +175,9 @@ def _print_header(device: FileDevice, found: Examination) -> None:
 
 
 def _print_records(found: Examination) -> None:
-    console = Console()
+    console = make_console()
     table = Table("Records", "")
-    table.add_row("not trimmed", f"{found.live_records:,}, {decimal(found.live_bytes)}")
+    table.add_row("not trimmed", f"{found.live_records:,}, {size_text(found.live_bytes)}")
     if found.end is not None:
         blocks = found.end.blocks
         table.add_row("blocks", f"{len(blocks):,}")
@@ -201,5 +190,5 @@ def _print_records(found: Examination) -> None:
     used = found.used_bytes
     whole = found.header.ring_bytes
     bar = Table.grid(padding=(0, 1))
-    bar.add_row("Fill", ProgressBar(whole, used, width=50), f"{100 * used / whole:.1f} % of {decimal(whole)}")
+    bar.add_row("Fill", ProgressBar(whole, used, width=50), f"{100 * used / whole:.1f} % of {size_text(whole)}")
     console.print(bar)

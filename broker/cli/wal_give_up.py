@@ -9,11 +9,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
+from broker.cli.output import make_console
 from broker.membership.join import claimant_of
 from broker.membership.lease import wait_until_free
 from broker.membership.log_identity import utc
@@ -86,4 +86,4 @@ def _show(lost: Sequence[WalInfo], seen: NodeInfo, at_risk: Sequence[PartitionAt
     table = Table("partition", "may lose records from offset", box=None, header_style="bold")
     for each in at_risk:
         table.add_row(each.partition, str(each.end_offset))
-    Console().print(table)
+    make_console().print(table)

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Final
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
+from broker.cli.output import make_console
 from broker.cli.storage import NodeStorage, open_storage
 from broker.membership.log_store import ObjectLogStore
 from broker.membership.object_log import ObjectStartLog
@@ -73,7 +73,7 @@ async def _sweep(settings: Settings, age_ms: int, *, execute: bool) -> None:
     if not table.row_count:
         click.echo("there are no object logs")
         return
-    Console().print(table)
+    make_console().print(table)
     what = f"{count:,} object{'s' if count != 1 else ''}"
     click.echo(f"deleted {what}" if execute else f"nothing was deleted; --yes deletes {what}")
 

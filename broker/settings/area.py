@@ -1,24 +1,19 @@
 """Base of all areas of settings, and the types of their values."""
 
-import re
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
+from broker.settings.sizes import parse_size
+
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
-_UNITS = {"": 1, "b": 1, "k": KIB, "kib": KIB, "m": MIB, "mib": MIB, "g": GIB, "gib": GIB, "t": 1 << 40, "tib": 1 << 40}
 
 
 def _parse_bytes(value: object) -> object:
     """Accept sizes with a unit, such as `512MiB`, as well as plain numbers."""
-    if isinstance(value, str):
-        match = re.fullmatch(r"\s*(\d+)\s*([a-zA-Z]*)\s*", value)
-        if match and match[2].lower() in _UNITS:
-            return int(match[1]) * _UNITS[match[2].lower()]
-        raise ValueError("should be a whole number of bytes, or one with a unit (KiB, MiB, GiB, TiB) as in 512MiB")
-    return value
+    return parse_size(value) if isinstance(value, str) else value
 
 
 Bytes = Annotated[int, BeforeValidator(_parse_bytes)]

@@ -96,7 +96,7 @@ def test_hex_is_produced(node: Broker, topic: str) -> None:
 def test_json_copies_records_with_everything(node: Broker, topic: str) -> None:
     producer = Producer({"bootstrap.servers": node.bootstrap_servers})
     for number in range(50):
-        headers = [("same", b"1"), ("same", None), ("raw", b"\xff")]
+        headers: list[tuple[str, str | bytes | None]] = [("same", b"1"), ("same", None), ("raw", b"\xff")]
         producer.produce(
             topic, bytes([number, 255 - number]), f"k{number}".encode(), timestamp=1_000 + number, headers=headers
         )

@@ -63,7 +63,7 @@ def crashed(tmp_path: Path) -> Path:
 def test_inspect_shows_owner_records_and_fill(stopped: Path) -> None:
     result = run("inspect", str(stopped))
     assert result.exit_code == 0, result.output
-    for text in ("cluster 'demo', node 3, epoch 7", "graceful", "2023-11-14 22:13:20", "graceful stop", "% of 4.2 MB"):
+    for text in ("cluster 'demo', node 3, epoch 7", "graceful", "2023-11-14 22:13:20", "graceful stop", "% of 4 MiB"):
         assert text in result.output
 
 
@@ -116,7 +116,7 @@ def test_resize_grows_and_shrinks_the_file_and_keeps_records(crashed: Path) -> N
     ("arguments", "message"),
     [
         (("inspect", "{}/none"), "cannot open the WAL device: No such file"),
-        (("resize", "{}/wal", "--capacity", "12x"), "is not a size such as 4GiB"),
+        (("resize", "{}/wal", "--capacity", "12x"), "'12x' should be a whole number of bytes, or one with a unit"),
         (("resize", "{}/wal", "--capacity", "5000"), "expected whole pages"),
         (("inspect", "{}/blank"), "blank, no WAL was formatted here"),
     ],

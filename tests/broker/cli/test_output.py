@@ -1,0 +1,44 @@
+"""Tables, JSON and YAML of commands."""
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from broker.cli.output import emit, make_console, make_table
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(st.characters(codec="utf-8")),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def no_table(_console: Console) -> None:
+    raise AssertionError("no table was asked for")
+
+
+@pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_programs_read_back_what_was_printed(form: str, read: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    @given(VALUES)
+    def check(value: Any) -> None:
+        emit(form, value, no_table)
+        assert read(capsys.readouterr().out) == value
+
+    check()
+
+
+def test_a_row_of_a_pipe_is_one_line_without_colours(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    table = make_table("name", "value", right=("value",))
+    table.add_row("x" * 500, "[red]1[/red]")
+    make_console().print(table)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines] == [["name", "value"], ["x" * 500, "1"]]
