@@ -6,13 +6,18 @@ from typing import Final
 
 import click
 
+from broker.cli.pipes import quiet_pipe
+
 COMMANDS = {
     "serve": "Run a node.",
     "dev": "Run a node in memory, for a trial or for tests.",
     "console": "Open the web console of a running node.",
     "produce": "Write lines as records into a topic.",
     "consume": "Print the records of topics.",
-    "topic": "Create, list, describe, move, delete, detach, attach and clone topics of a running node.",
+    "topic": "Create, list, describe, alter, move, delete, detach, attach and clone topics of a running node.",
+    "group": "List, describe, move and delete consumer groups.",
+    "config": "Show and change configs of topics, brokers, loggers and groups.",
+    "transaction": "List, describe and abort transactions.",
     "cluster": "Show the state of the whole cluster.",
     "node": "List the nodes of a cluster, drain one, declare one dead, give up its log, remove it.",
     "user": "Add, list and remove users that authenticate themselves with SASL.",
@@ -47,10 +52,11 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command), f"{cmd_name} is a click command"
         return command
 
-    def invoke(self, ctx: click.Context) -> object:
-        """Run a subcommand. Ctrl-C ends it as it ends other programs, without a message."""
+    def invoke(self, ctx: click.Context) -> None:
+        """Run a subcommand. Ctrl-C, and a pipe whose reader ends, end it as they end other programs: quietly."""
         try:
-            return super().invoke(ctx)
+            with quiet_pipe():
+                super().invoke(ctx)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
 

@@ -9,9 +9,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from broker.cli.arguments import output_option
 from broker.cli.cluster_source import Source, on_cluster
 from broker.cli.node import age_text, log_state_text, show_nodes
-from broker.cli.options import output_option
 from broker.cli.output import emit
 
 UNAVAILABLE: Final = 3

@@ -1,20 +1,18 @@
 """`anabranch consume`: records of topics as lines."""
 
-import os
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
 import click
 
+from broker.cli.arguments import PointType
 from broker.cli.client import CommandClient, client_options
 from broker.cli.consume_group import GroupRead
 from broker.cli.consume_ranges import plan_ranges
 from broker.cli.consume_source import RangeRead, Read
-from broker.cli.points import BadPoint, Point, parse_point
+from broker.cli.points import Point
 from broker.cli.record_lines import BadLine, ReadRecord, Writer, make_writer
 
 
@@ -32,21 +30,6 @@ class Filter:
         return self.contains is None or self.contains in (record.value or b"")
 
 
-class _PointType(click.ParamType[Point]):
-    """A place in a partition."""
-
-    name = "point"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Point:
-        """Parse the text of an option."""
-        if isinstance(value, Point):
-            return value
-        try:
-            return parse_point(str(value), time.time_ns() // 1_000_000)
-        except BadPoint as error:
-            self.fail(str(error), param, ctx)
-
-
 @click.command(short_help="Print the records of topics.")
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
 @click.option(
@@ -61,12 +44,12 @@ class _PointType(click.ParamType[Point]):
 @click.option(
     "--from",
     "start",
-    type=_PointType(),
+    type=PointType(),
     metavar="PLACE",
     help="start, end, OFFSET, -N (the last N), a time (2026-11-25T08:00), or an age (2h ago).  [default: start; with "
     "--follow: end]",
 )
-@click.option("--until", type=_PointType(), metavar="PLACE", help="End before this place, given as for --from.")
+@click.option("--until", type=PointType(), metavar="PLACE", help="End before this place, given as for --from.")
 @click.option("--partition", "partitions", type=click.IntRange(0), multiple=True, help="Partition; repeatable.")
 @click.option("--key", help="Show only records with this key.")
 @click.option("--contains", metavar="TEXT", help="Show only records whose value contains this text.")
@@ -122,8 +105,7 @@ def consume(  # noqa: PLR0913 - its options
                 cluster, topics, partitions, start, until, follow=follow, read_committed=read_committed
             )
         read = RangeRead(client, ranges, follow=follow, read_committed=read_committed)
-    with _output() as output:
-        _print(read, output, writer, shown, limit)
+    _print(read, sys.stdout.buffer, writer, shown, limit)
 
 
 def _print(read: Read, output: BinaryIO, writer: Writer, shown: Filter, limit: int | None) -> None:
@@ -141,15 +123,3 @@ def _print(read: Read, output: BinaryIO, writer: Writer, shown: Filter, limit: i
             read.flushed()
             if left == 0:
                 return
-
-
-@contextmanager
-def _output() -> "Iterator[BinaryIO]":
-    """Give standard output. If its reader ends, the command ends quietly."""
-    output = sys.stdout.buffer
-    try:
-        yield output
-        output.flush()
-    except BrokenPipeError:
-        # What Python flushes at its end must not fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -20,6 +20,40 @@ class Range:
 Ranges = Mapping[Place, Range]
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Partitions with their first offsets and their ends, in which places are looked up."""
+
+    topics: Sequence[MetadataResponseTopic]
+    places: Sequence[Place]
+    earliest: Mapping[Place, int]
+    latest: Mapping[Place, int]
+    read_committed: bool
+
+    def resolve(self, cluster: Cluster, point: Point) -> Mapping[Place, int]:
+        """Return the offset of a place in each partition, not limited to what is there. Raises ClientError."""
+        if point.kind == "time":
+            found = cluster.list_offsets(self.topics, point.value, read_committed=self.read_committed)
+            return {place: _or_end(found.get(place, -1), self.latest[place]) for place in self.places}
+        return {place: _offset(point, self.earliest[place], self.latest[place]) for place in self.places}
+
+    def limit(self, place: Place, offset: int) -> int:
+        """Return the offset, or the nearest one that the partition has."""
+        return min(max(offset, self.earliest[place]), self.latest[place])
+
+
+def find_bounds(cluster: Cluster, wanted: Mapping[str, Sequence[int]], *, read_committed: bool = False) -> Bounds:
+    """Return the bounds of partitions by topic; an empty sequence: of all. Raises ClientError."""
+    topics = cluster.topics(list(wanted))
+    places = [place for topic in topics for place in _places(topic, wanted[topic.name or ""])]
+    earliest = cluster.list_offsets(topics, EARLIEST)
+    latest = cluster.list_offsets(topics, LATEST, read_committed=read_committed)
+    missing = [place for place in places if place not in earliest or place not in latest]
+    if missing:
+        raise ClientError(f"partition {missing[0][0]}-{missing[0][1]} has no leader")
+    return Bounds(topics, places, earliest, latest, read_committed)
+
+
 def plan_ranges(
     cluster: Cluster,
     names: Sequence[str],
@@ -31,31 +65,22 @@ def plan_ranges(
     read_committed: bool,
 ) -> Ranges:
     """Return the ranges that have something to read, or may have it. Raises ClientError."""
-    topics = cluster.topics(names)
-    places = [place for topic in topics for place in _places(topic, partitions)]
-    earliest = cluster.list_offsets(topics, EARLIEST)
-    latest = cluster.list_offsets(topics, LATEST, read_committed=read_committed)
-    missing = [place for place in places if place not in earliest or place not in latest]
-    if missing:
-        raise ClientError(f"partition {missing[0][0]}-{missing[0][1]} has no leader")
-
-    def resolve(point: Point) -> Mapping[Place, int]:
-        if point.kind == "time":
-            found = cluster.list_offsets(topics, point.value, read_committed=read_committed)
-            return {place: offset if offset >= 0 else latest[place] for place, offset in found.items()}
-        return {place: _offset(point, earliest[place], latest[place]) for place in places}
-
-    starts = resolve(start)
-    ends = resolve(until) if until is not None else None
+    bounds = find_bounds(cluster, dict.fromkeys(names, partitions), read_committed=read_committed)
+    starts = bounds.resolve(cluster, start)
+    ends = bounds.resolve(cluster, until) if until is not None else None
     found = {}
-    for place in places:
-        first = min(max(starts[place], earliest[place]), latest[place])
+    for place in bounds.places:
+        first = bounds.limit(place, starts[place])
         end = None if ends is None else ends[place]
         if not follow:
-            end = latest[place] if end is None else min(end, latest[place])
+            end = bounds.latest[place] if end is None else min(end, bounds.latest[place])
         if end is None or first < end:
             found[place] = Range(first, end)
     return found
+
+
+def _or_end(offset: int, end: int) -> int:
+    return offset if offset >= 0 else end
 
 
 def _places(topic: MetadataResponseTopic, wanted: Sequence[int]) -> Sequence[Place]:

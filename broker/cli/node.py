@@ -8,9 +8,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from broker.cli.arguments import output_option
 from broker.cli.cluster_source import Source, on_cluster
 from broker.cli.node_drain import drain
-from broker.cli.options import output_option
 from broker.cli.output import emit, make_console
 
 STYLES: Final = {"UP": "green", "DRAINING": "yellow", "FAILED": "red", "LEFT": "dim"}

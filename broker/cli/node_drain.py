@@ -3,7 +3,7 @@
 import click
 
 from broker.cli.admin_port import AdminPort, on_node
-from broker.cli.options import output_option
+from broker.cli.arguments import output_option
 from broker.cli.output import emit
 from broker.cli.progress import watch
 

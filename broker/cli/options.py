@@ -7,7 +7,6 @@ import click
 
 from broker.settings.errors import SettingsError
 from broker.settings.model import Settings
-from broker.settings.sizes import parse_size
 from broker.settings.sources import load
 
 config_option: Final = click.option(
@@ -16,26 +15,6 @@ config_option: Final = click.option(
 data_dir_option: Final = click.option(
     "--data-dir", type=click.Path(path_type=Path), metavar="DIRECTORY", help="The node's data directory."
 )
-output_option: Final = click.option(
-    "--output",
-    type=click.Choice(["table", "json", "yaml"]),
-    default="table",
-    show_default=True,
-    help="Form of the output.",
-)
-
-
-class SizeType(click.ParamType[int]):
-    """A size in bytes, with or without a unit."""
-
-    name = "size"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse the text of an option."""
-        try:
-            return parse_size(str(value))
-        except ValueError as error:
-            self.fail(f"{value!r} {error}", param, ctx)
 
 
 class BadSetting(click.ClickException):

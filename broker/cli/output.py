@@ -9,21 +9,33 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+
+from broker.cli.pipes import silence_output
 
 WIDE: Final = 4_000
 """Columns of what is not a terminal."""
+
+
+class _QuietConsole(Console):
+    """A console that ends the command quietly when the reader of its output has ended."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        """End the command as `quiet_pipe` does."""
+        silence_output()
+        raise SystemExit(0)
 
 
 def make_console(*, stderr: bool = False) -> Console:
     """Return the console for tables."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else WIDE
-    return Console(stderr=stderr, width=width, highlight=False)
+    return _QuietConsole(stderr=stderr, width=width, highlight=False)
 
 
 def emit(output: str, data: Any, show: Callable[[Console], None]) -> None:
@@ -33,7 +45,7 @@ def emit(output: str, data: Any, show: Callable[[Console], None]) -> None:
     elif output == "yaml":
         import yaml  # only here: no other form needs it
 
-        click.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=math.inf), nl=False)
+        click.echo(yaml.safe_dump(data, sort_keys=False, width=math.inf), nl=False)
     else:
         show(make_console())
 
@@ -44,3 +56,18 @@ def make_table(*names: str, right: Sequence[str] = ()) -> Table:
     for name in names:
         table.add_column(name, justify="right" if name in right else "left", overflow="fold")
     return table
+
+
+def plain(text: str) -> str:
+    """Return a text for a table that comes from others: without markup, and with nothing that controls a terminal."""
+    return escape("".join(each if each.isprintable() else repr(each)[1:-1] for each in text))
+
+
+def number_text(value: int | None) -> str:
+    """Return a number for a table; `-` if it is not known."""
+    return "-" if value is None else f"{value:,}"
+
+
+def count_text(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 member`, `2 members`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,20 +1,28 @@
 """`anabranch topic ...`: topics of a running node.
 
-Create, list, describe and delete use Kafka's protocol. For requests that Kafka does not have, see `topic_moves`.
+Create, list, describe, alter and delete use Kafka's protocol. For requests that Kafka does not have, see `topic_moves`.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import click
-from rich.table import Table
+from rich.console import Console
 
-from anabranch.client.cluster import EARLIEST, LATEST
-from anabranch.client.connection import Connection, error_text
+from anabranch.client.cluster import EARLIEST, LATEST, Cluster, Place
+from anabranch.client.configs import Resource, describe_configs
+from anabranch.client.connection import error_text
+from broker.cli.arguments import output_option, parse_pairs, plan_option
 from broker.cli.client import CommandClient, client_options, describe_topics, id_text
-from broker.cli.output import make_console
+from broker.cli.config import change_configs
+from broker.cli.output import count_text, emit, make_table, number_text
 from broker.cli.topic_move import move
 from broker.cli.topic_moves import attach, clone, detach, detached
+from protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
 from protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -22,22 +30,16 @@ from protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
-from protocol.messages.describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-)
+from protocol.messages.metadata import MetadataResponseTopic
 
 TIMEOUT_MS: Final = 30_000
-TOPIC_RESOURCE: Final = 2
-TOPIC_CONFIG_SOURCE: Final = 1
 DELETE_BY_STATE: Final = 6
 """First version of DeleteTopics that accepts ids as well as names."""
 
 
 @click.group()
 def topic() -> None:
-    """Create, list, describe, move, delete, detach, attach and clone topics of a running node."""
+    """Create, list, describe, alter, move, delete, detach, attach and clone topics of a running node."""
 
 
 for command in (move, detach, attach, clone, detached):
@@ -55,7 +57,9 @@ def create(name: str, partitions: int | None, configs: Sequence[str], client: Co
         name=name,
         num_partitions=partitions if partitions is not None else -1,
         replication_factor=-1,
-        configs=[CreatableTopicConfig(name=key, value=value) for key, value in _parse_configs(configs).items()],
+        configs=[
+            CreatableTopicConfig(name=key, value=value) for key, value in parse_pairs(configs, "--config").items()
+        ],
     )
     with client.connect() as connection:
         answer: CreateTopicsResponse = connection.call(CreateTopicsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS))
@@ -68,72 +72,134 @@ def create(name: str, partitions: int | None, configs: Sequence[str], client: Co
         )
 
 
-def _parse_configs(configs: Sequence[str]) -> Mapping[str, str]:
-    parsed = {}
-    for text in configs:
-        name, separator, value = text.partition("=")
-        if not separator or not name:
-            raise click.BadParameter(f"expected NAME=VALUE, found {text!r}", param_hint="--config")
-        parsed[name] = value
-    return parsed
-
-
 @topic.command(name="list")
 @click.option("--internal", is_flag=True, help="Include internal topics.")
+@output_option
 @client_options
-def list_(internal: bool, client: CommandClient) -> None:  # noqa: FBT001 - click passes by name
+def list_(internal: bool, client: CommandClient, output: str) -> None:  # noqa: FBT001 - click passes by name
     """List topics with their partitions."""
     with client.connect() as connection:
         answer = describe_topics(connection)
-    table = Table("topic", "id", "partitions", "leaders", box=None, header_style="bold")
-    for item in sorted(answer.topics, key=lambda each: each.name or ""):
-        if internal or not item.is_internal:
-            leaders = sorted({partition.leader_id for partition in item.partitions})
-            partitions = str(len(item.partitions))
-            table.add_row(item.name, id_text(item.topic_id), partitions, ", ".join(map(str, leaders)))
-    make_console().print(table)
+    rows: list[dict[str, Any]] = [
+        {
+            "topic": item.name,
+            "id": id_text(item.topic_id),
+            "partitions": len(item.partitions),
+            "leaders": sorted({partition.leader_id for partition in item.partitions}),
+        }
+        for item in sorted(answer.topics, key=lambda each: each.name or "")
+        if internal or not item.is_internal
+    ]
+
+    def show(console: Console) -> None:
+        table = make_table("topic", "id", "partitions", "leaders", right=("partitions",))
+        for row in rows:
+            leaders = ", ".join(map(str, row["leaders"]))
+            table.add_row(row["topic"], row["id"], str(row["partitions"]), leaders)
+        console.print(table)
+
+    emit(output, rows, show)
 
 
 @topic.command(short_help="Show partitions, offsets and own configs.")
 @click.argument("names", nargs=-1, required=True)
+@output_option
 @client_options
-def describe(names: tuple[str, ...], client: CommandClient) -> None:
+def describe(names: tuple[str, ...], client: CommandClient, output: str) -> None:
     """Show the partitions, offsets and own configs of each topic in NAMES."""
-    console = make_console()
     with client.cluster() as cluster:
         topics = cluster.topics(names)
         offsets = {time: cluster.list_offsets(topics, time) for time in (EARLIEST, LATEST)}
-        for item in topics:
-            assert item.name is not None, "asked for by name"
-            configs = _own_configs(cluster.first, item.name)
-            console.print(f"[bold]{item.name}[/bold]  id {id_text(item.topic_id)}", highlight=False)
-            for key, value in configs.items():
-                console.print(f"  {key} = {value}", highlight=False)
-            table = Table("partition", "leader", "epoch", "first", "end", "offsets", box=None, header_style="bold")
-            for partition in sorted(item.partitions, key=lambda each: each.partition_index):
-                place = (item.name, partition.partition_index)
-                first, end = (offsets[time].get(place) for time in (EARLIEST, LATEST))
-                table.add_row(
-                    str(partition.partition_index),
-                    "none" if partition.leader_id < 0 else str(partition.leader_id),
-                    str(partition.leader_epoch),
-                    _number(first),
-                    _number(end),
-                    _number(None if first is None or end is None else end - first),
-                )
-            console.print(table)
+        found = [_describe(cluster, item, offsets) for item in topics]
+
+    def show(console: Console) -> None:
+        for each in found:
+            _show(each, console)
+
+    emit(output, found, show)
 
 
-def _own_configs(connection: Connection, name: str) -> Mapping[str, str | None]:
-    """Return the configs set for this topic; empty if the node does not report them."""
-    resource = DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None)
-    answer: DescribeConfigsResponse = connection.call(DescribeConfigsRequest(resources=[resource]))
+def _describe(
+    cluster: Cluster, item: MetadataResponseTopic, offsets: Mapping[int, Mapping[Place, int]]
+) -> Mapping[str, Any]:
+    assert item.name is not None, "asked for by name"
+    partitions = []
+    for partition in sorted(item.partitions, key=lambda each: each.partition_index):
+        place = (item.name, partition.partition_index)
+        first, end = (offsets[time].get(place) for time in (EARLIEST, LATEST))
+        partitions.append(
+            {
+                "partition": partition.partition_index,
+                "leader": None if partition.leader_id < 0 else partition.leader_id,
+                "epoch": partition.leader_epoch,
+                "first": first,
+                "end": end,
+                "offsets": None if first is None or end is None else end - first,
+            }
+        )
+    configs = describe_configs(cluster, Resource("topic", item.name))
     return {
-        config.name: config.value
-        for result in answer.results
-        for config in result.configs
-        if config.config_source == TOPIC_CONFIG_SOURCE
+        "topic": item.name,
+        "id": id_text(item.topic_id),
+        "configs": {each.name: each.value for each in configs if each.is_own},
+        "partitions": partitions,
     }
+
+
+def _show(found: Mapping[str, Any], console: Console) -> None:
+    console.print(f"[bold]{found['topic']}[/bold]  id {found['id']}", highlight=False)
+    for key, value in found["configs"].items():
+        console.print(f"  {key} = {value}", highlight=False, markup=False)
+    names = ("partition", "leader", "epoch", "first", "end", "offsets")
+    table = make_table(*names, right=names)
+    for each in found["partitions"]:
+        leader = "none" if each["leader"] is None else str(each["leader"])
+        offsets = [number_text(each[name]) for name in names[3:]]
+        table.add_row(str(each["partition"]), leader, str(each["epoch"]), *offsets)
+    console.print(table)
+
+
+@topic.command(short_help="Change configs, or add partitions.")
+@click.argument("name")
+@click.option("--set", "values", multiple=True, metavar="CONFIG=VALUE", help="Set a config; repeatable.")
+@click.option("--unset", "removed", multiple=True, metavar="CONFIG", help="Return to the default; repeatable.")
+@click.option("--partitions", type=click.IntRange(1), help="New number of partitions; it can only grow.")
+@plan_option
+@client_options
+def alter(
+    name: str,
+    *,
+    values: Sequence[str],
+    removed: Sequence[str],
+    partitions: int | None,
+    plan_only: bool,
+    client: CommandClient,
+) -> None:
+    """Change configs of the topic NAME, or add partitions.
+
+    Records keep their partitions. With more of them, a key may go to another partition than before.
+    """
+    changes = {**parse_pairs(values, "--set"), **dict.fromkeys(removed)}
+    if not changes and partitions is None:
+        raise click.UsageError("nothing to change: give --set, --unset or --partitions")
+    with client.cluster() as cluster:
+        if partitions is not None:
+            (item,) = cluster.topics([name])
+            _add_partitions(cluster, name, len(item.partitions), partitions, plan_only=plan_only)
+        if changes:
+            change_configs(cluster, Resource("topic", name), changes, plan_only=plan_only)
+        elif plan_only:
+            click.echo("nothing was changed")
+
+
+def _add_partitions(cluster: Cluster, name: str, before: int, partitions: int, *, plan_only: bool) -> None:
+    wanted = CreatePartitionsTopic(name=name, count=partitions, assignments=None)
+    request = CreatePartitionsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS, validate_only=plan_only)
+    answer: CreatePartitionsResponse = cluster.first.call(request)
+    result = answer.results[0]
+    if result.error_code:
+        raise click.ClickException(f"topic {name}: {error_text(result.error_code, result.error_message)}")
+    click.echo(f"topic {name}: {count_text(partitions, 'partition')} (was {before:,})")
 
 
 @topic.command()
@@ -161,7 +227,3 @@ def delete(names: tuple[str, ...], yes: bool, client: CommandClient) -> None:  #
             click.echo(f"deleted topic {result.name}")
     if failures:
         raise click.ClickException("; ".join(failures))
-
-
-def _number(value: int | None) -> str:
-    return "?" if value is None else f"{value:,}"

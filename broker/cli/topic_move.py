@@ -7,17 +7,9 @@ import click
 from rich.console import Console
 
 from broker.cli.admin_port import AdminPort, on_node
-from broker.cli.options import output_option
+from broker.cli.arguments import output_option, parse_partitions
 from broker.cli.output import emit
 from broker.cli.progress import watch
-
-
-def _parse(text: str) -> tuple[str, str]:
-    """Return the topic and the text of its partitions, empty for all."""
-    topic, colon, partitions = text.partition(":")
-    if not topic or (colon and not all(each.isdecimal() for each in partitions.split(","))):
-        raise click.BadParameter(f"expected TOPIC or TOPIC:PARTITION,..., found {text!r}", param_hint="TOPIC")
-    return topic, partitions
 
 
 @click.command(short_help="Move partitions to a node.")
@@ -31,7 +23,10 @@ def move(node: AdminPort, places: Sequence[str], node_id: int, output: str) -> N
     Producers and consumers continue without an error. Interrupting this command does not end the moves. The node
     becomes the preferred leader: an election brings the partitions back to it after they were elsewhere.
     """
-    orders = [{"to": str(node_id), "topic": topic, "partitions": text} for topic, text in map(_parse, places)]
+    orders = [
+        {"to": str(node_id), "topic": topic, "partitions": ",".join(map(str, partitions))}
+        for topic, partitions in parse_partitions(places, "TOPIC").items()
+    ]
     for asked in orders:
         node.ask("POST", "/moves/request", **asked)
 

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from broker.cli.admin_port import AdminPort, on_node
+from broker.cli.arguments import output_option
 from broker.cli.client import id_text
-from broker.cli.options import output_option
 from broker.cli.output import emit, make_table
 
 

@@ -16,8 +16,9 @@ import click
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from broker.cli.arguments import SizeType
 from broker.cli.errors import run
-from broker.cli.options import SizeType, config_option, data_dir_option, read_settings
+from broker.cli.options import config_option, data_dir_option, read_settings
 from broker.cli.output import make_console
 from broker.cli.wal_give_up import give_up
 from broker.cli.wal_repair import describe_repair, save_damaged, save_path

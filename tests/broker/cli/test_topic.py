@@ -190,7 +190,7 @@ def test_describe_shows_offsets_and_configs() -> None:
     lines = [line.split() for line in result.output.splitlines()]
     assert lines[0] == ["t", "id", "AQEBAQEBAQEBAQEBAQEBAQ"]
     assert lines[1] == ["retention.ms", "=", "5"]
-    assert lines[3:] == [["0", "none", "3", "?", "?", "?"], ["1", "1", "7", "200", "1,200", "1,000"]]
+    assert lines[3:] == [["0", "none", "3", "-", "-", "-"], ["1", "1", "7", "200", "1,200", "1,000"]]
 
 
 def test_describe_an_unknown_topic() -> None:

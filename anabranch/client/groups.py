@@ -1,0 +1,206 @@
+"""Consumer groups of a cluster: their states, members and offsets. Every failure is a ClientError."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from anabranch.client.cluster import GROUP, Cluster, Place
+from anabranch.client.connection import error_text
+from anabranch.client.errors import ClientError
+from protocol.codec import decode, read_version
+from protocol.errors import ErrorCode, MalformedMessage
+from protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
+from protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from protocol.messages.embedded.consumer_protocol import ConsumerProtocolAssignment
+from protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
+
+GROUPS_VERSION: Final = 8
+"""First version of OffsetFetch that asks by group."""
+TOPIC_ID_VERSION: Final = 10
+"""First version of OffsetFetch and OffsetCommit that names topics by their ids."""
+ASSIGNMENT_VERSION_MAX: Final = 3
+"""Later versions are decoded as this one: the format only adds fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """A group as its coordinator lists it."""
+
+    name: str
+    kind: str
+    protocol: str
+    state: str
+    coordinator: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member of a group, with the partitions that it reads."""
+
+    member_id: str
+    client_id: str
+    host: str
+    assigned: Sequence[Place]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """The state of a group, with its members."""
+
+    name: str
+    kind: str
+    state: str
+    assignor: str
+    members: Sequence[GroupMember]
+
+
+def list_groups(cluster: Cluster) -> Sequence[ListedGroup]:
+    """Return the groups of all nodes, ordered by name."""
+    found = []
+    for node_id, connection in cluster.nodes().items():
+        answer: ListGroupsResponse = connection.call(ListGroupsRequest())
+        _check(answer.error_code, connection.where)
+        found += [
+            ListedGroup(each.group_id, each.group_type or "classic", each.protocol_type, each.group_state, node_id)
+            for each in answer.groups
+        ]
+    return sorted(found, key=lambda each: each.name)
+
+
+def describe_group(cluster: Cluster, name: str) -> GroupDescription:
+    """Return a group of either protocol."""
+    connection = cluster.coordinator(name, GROUP)
+    try:
+        newer: ConsumerGroupDescribeResponse = connection.call(ConsumerGroupDescribeRequest(group_ids=[name]))
+        if not newer.groups[0].error_code:
+            return _consumer_group(newer.groups[0])
+    except ClientError:
+        # A node without KIP-848. One that does not answer at all does not answer the next request either.
+        pass
+    answer: DescribeGroupsResponse = connection.call(DescribeGroupsRequest(groups=[name]))
+    described = answer.groups[0]
+    if described.error_code == ErrorCode.GROUP_ID_NOT_FOUND or described.group_state == "Dead":
+        raise ClientError(f"group {name} does not exist")
+    _check(described.error_code, f"group {name}", described.error_message)
+    return _classic_group(described)
+
+
+def _consumer_group(group: Any) -> GroupDescription:
+    members = [
+        GroupMember(
+            each.member_id,
+            each.client_id,
+            each.client_host,
+            [(part.topic_name, index) for part in each.assignment.topic_partitions for index in part.partitions],
+        )
+        for each in group.members
+    ]
+    return GroupDescription(group.group_id, "consumer", group.group_state, group.assignor_name, members)
+
+
+def _classic_group(group: DescribedGroup) -> GroupDescription:
+    is_consumer = group.protocol_type in {"consumer", ""}
+    members = [
+        GroupMember(
+            each.member_id,
+            each.client_id,
+            each.client_host,
+            _assigned(each.member_assignment) if is_consumer else (),
+        )
+        for each in group.members
+    ]
+    return GroupDescription(group.group_id, "classic", group.group_state, group.protocol_data, members)
+
+
+def _assigned(assignment: bytes) -> Sequence[Place]:
+    """Return the partitions of a leader's assignment; none if it cannot be read, since clients may use any format."""
+    if not assignment:
+        return ()
+    try:
+        version = min(read_version(assignment), ASSIGNMENT_VERSION_MAX)
+        found, _ = decode(ConsumerProtocolAssignment, assignment, version, 2)
+    except (MalformedMessage, KeyError):
+        return ()
+    return [(each.topic, index) for each in found.assigned_partitions for index in each.partitions]
+
+
+def committed_offsets(cluster: Cluster, name: str) -> Mapping[Place, int]:
+    """Return all offsets that a group has committed, of topics that exist."""
+    connection = cluster.coordinator(name, GROUP)
+    if connection.version(OffsetFetchRequest) < GROUPS_VERSION:
+        raise ClientError(f"{connection.where} does not serve OffsetFetch {GROUPS_VERSION} or later")
+    asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=name, topics=None)])
+    answer: OffsetFetchResponse = connection.call(asked)
+    group = answer.groups[0]
+    _check(group.error_code, f"group {name}")
+    names = _names_by_id(cluster) if connection.version(OffsetFetchRequest) >= TOPIC_ID_VERSION else {}
+    found = {}
+    for topic in group.topics:
+        topic_name = topic.name or names.get(topic.topic_id)
+        for each in topic.partitions:
+            if topic_name is not None and not each.error_code and each.committed_offset >= 0:
+                found[topic_name, each.partition_index] = each.committed_offset
+    return found
+
+
+def _names_by_id(cluster: Cluster) -> Mapping[bytes, str]:
+    return {each.topic_id: each.name for each in cluster.describe_topics().topics if each.name is not None}
+
+
+def commit_offsets(cluster: Cluster, name: str, offsets: Mapping[Place, int]) -> None:
+    """Store offsets of a group without members."""
+    connection = cluster.coordinator(name, GROUP)
+    names = sorted({topic for topic, _ in offsets})
+    ids = {each.name: each.topic_id for each in cluster.topics(names)}
+    request = OffsetCommitRequest(
+        group_id=name,
+        topics=[
+            OffsetCommitRequestTopic(
+                name=topic,
+                topic_id=ids[topic],
+                partitions=[
+                    OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
+                    for (of, index), offset in sorted(offsets.items())
+                    if of == topic
+                ],
+            )
+            for topic in names
+        ],
+    )
+    answer: OffsetCommitResponse = connection.call(request)
+    by_id = {topic_id: topic for topic, topic_id in ids.items()}
+    for topic_answer in answer.topics:
+        for each in topic_answer.partitions:
+            topic = topic_answer.name or by_id.get(topic_answer.topic_id)
+            if each.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+                raise ClientError(f"group {name} has members: stop them first")
+            _check(each.error_code, f"group {name}, {topic}-{each.partition_index}")
+
+
+def delete_groups(cluster: Cluster, names: Iterable[str]) -> Mapping[str, str | None]:
+    """Delete groups with their offsets; returns the reason for each that was not deleted, else None."""
+    outcomes: dict[str, str | None] = {}
+    for name in names:
+        answer: DeleteGroupsResponse = cluster.coordinator(name, GROUP).call(DeleteGroupsRequest(groups_names=[name]))
+        code = answer.results[0].error_code
+        outcomes[name] = _DELETION_REASONS.get(code, error_text(code)) if code else None
+    return outcomes
+
+
+_DELETION_REASONS: Final = {
+    int(ErrorCode.NON_EMPTY_GROUP): "it has members: stop them first",
+    int(ErrorCode.GROUP_ID_NOT_FOUND): "it does not exist",
+}
+
+
+def _check(code: int, what: str, message: str | None = None) -> None:
+    if code:
+        raise ClientError(f"{what}: {error_text(code, message)}")
