@@ -29,6 +29,9 @@ COMMANDS = {
     "catalog": "Rebuild a catalog from the object store, or use an older copy of it.",
     "wal": "Inspect, verify, resize and repair a write-ahead log.",
     "spark": "Run Spark jobs over topics.",
+    "doctor": "Check disk, clock, limits, stores and catalog, and say what to change.",
+    "bench": "Measure this machine's disk and stores, and say what to expect of a node.",
+    "completion": "Print the script for completion in a shell.",
 }
 """Help texts by name of the command. Each is a click command in the module of the same name in this package."""
 

@@ -1,0 +1,102 @@
+"""What all commands have in common: help, documentation, exit codes, colours, imports."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from broker.cli import main
+from broker.cli.documentation import documentation
+
+DOCS = Path(__file__).parents[3] / "docs"
+COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-9]m")
+
+
+def test_the_page_of_commands_is_up_to_date() -> None:
+    text = (DOCS / "cli.md").read_text(encoding="utf-8")
+    assert text == documentation(), "run python -m broker.cli.documentation"
+
+
+def test_links_of_the_page_exist() -> None:
+    text = (DOCS / "cli.md").read_text(encoding="utf-8")
+    files = set(re.findall(r"\]\(([a-z-]+\.md)\)", text))
+    assert files
+    assert [name for name in files if not (DOCS / name).is_file()] == []
+    headings = {"-".join(line.split()[1:]) for line in text.splitlines() if line.startswith("## anabranch ")}
+    assert set(re.findall(r"\]\(#([a-z-]+)\)", text)) == headings
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--help",), 0),
+        (("group", "seek", "-h"), 0),
+        (("nonsense",), 2),
+        (("topic", "list", "--output", "xml"), 2),
+        (("topic", "list", "--command-property", "security.protocol=NONE"), 2),
+        (("consume", "t", "--format", "%q"), 2),
+        (("topic", "list", "--bootstrap-server", "nowhere"), 2),
+        (("topic", "list", "--bootstrap-server", "127.0.0.1:1"), 1),
+        (("produce", "t", "--bootstrap-server", "127.0.0.1:1"), 1),
+        (("doctor", "--config", "/no/such/file.toml"), 2),
+        (("wal", "inspect", "/no/such/log"), 1),
+    ],
+)
+def test_exit_codes(arguments: tuple[str, ...], code: int) -> None:
+    result = CliRunner().invoke(main, arguments, input="x\n")
+    assert result.exit_code == code, result.output
+    assert isinstance(result.exception, SystemExit | None)
+    if code:
+        assert sum(line.startswith("Error: ") for line in result.stderr.splitlines()) == 1
+
+
+def imported_by(*arguments: str) -> set[str]:
+    """Return the top-level packages that a command imports."""
+    code = (
+        "import sys\nfrom broker.cli import main\n"
+        f"try: main({list(arguments)!r})\nexcept SystemExit: pass\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in done.stderr.splitlines()[-1].split()}
+
+
+def test_help_and_small_commands_import_little() -> None:
+    slow = {"confluent_kafka", "sqlalchemy", "pydantic", "aiobotocore", "pyspark", "yaml"}
+    assert imported_by("--help") & (slow | {"rich"}) == set()
+    assert imported_by("group", "list", "--bootstrap-server", "127.0.0.1:1") & slow == set()
+    assert imported_by("consume", "--help") & slow == set()
+
+
+@pytest.mark.parametrize(("variables", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_colours_of_a_terminal(variables: dict[str, str], coloured: bool, tmp_path: Path) -> None:
+    master, terminal = pty.openpty()
+    kept = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "FORCE_COLOR", "COLUMNS"}}
+    environment = {**kept, "TERM": "xterm-256color", **variables}
+    command = [sys.executable, "-m", "anabranch", "doctor", "--data-dir", str(tmp_path / "data")]
+    with subprocess.Popen(command, stdout=terminal, stderr=terminal, env=environment) as process:
+        os.close(terminal)
+        shown = b""
+        try:
+            while part := os.read(master, 65536):
+                shown += part
+        except OSError:  # Linux reports the end of a terminal as an error
+            pass
+    os.close(master)
+    assert process.returncode in {0, 1}
+    assert "check" in shown.decode()
+    assert bool(COLOUR.search(shown.decode())) == coloured
+
+
+def test_a_pipe_has_no_colours(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "anabranch", "doctor", "--data-dir", str(tmp_path / "data")]
+    kept = {name: value for name, value in os.environ.items() if name not in {"FORCE_COLOR", "COLUMNS"}}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**kept, "TERM": "xterm"})
+    assert "check" in done.stdout
+    assert "\x1b" not in done.stdout + done.stderr
