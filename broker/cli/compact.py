@@ -3,13 +3,13 @@
 See `broker.membership.stopped_node` for the latter.
 """
 
-import json
 import logging
 import random
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,9 +21,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from broker.cli.admin_port import AdminOptions, AdminPort, admin_option
+from broker.cli.arguments import output_option
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.output import make_console
+from broker.cli.output import emit, make_console
 from broker.settings.data_dir import DataDirError
 from broker.settings.model import Settings
 from broker.settings.sizes import size_text
@@ -41,13 +42,13 @@ Report = Callable[[str, int, int], None]
 @data_dir_option
 @admin_option
 @click.option("--plan", "plan_only", is_flag=True, help="Show the plan, and change nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@output_option
 def compact(
     config_file: Path | None,
     data_dir: Path | None,
     admin: AdminOptions,
     plan_only: bool,  # noqa: FBT001 - click passes by name
-    as_json: bool,  # noqa: FBT001
+    output: str,
 ) -> None:
     """Compact a node's objects now.
 
@@ -59,12 +60,7 @@ def compact(
     answer = _on_node(settings, admin, data_dir, console, plan_only=plan_only)
     if answer is None:
         answer = _on_stopped(settings, console, plan_only=plan_only)
-    if as_json:
-        click.echo(json.dumps(answer, indent=2))
-    elif plan_only:
-        print_plan(answer, console)
-    else:
-        print_summary(answer, console)
+    emit(output, answer, partial(print_plan if plan_only else print_summary, answer))
 
 
 # a running node

@@ -7,27 +7,34 @@ the records that are only in the log, and discard them on request.
 from typing import Any
 
 import click
+from rich.console import Console
 from rich.table import Table
 
 from broker.cli.admin_port import AdminPort, on_node
-from broker.cli.output import make_console
+from broker.cli.arguments import output_option
+from broker.cli.output import emit
 from broker.settings.sizes import size_text
 
 
 @click.command(short_help="Show a running node's stopped partitions.")
+@output_option
 @on_node
-def stopped(node: AdminPort) -> None:
+def stopped(node: AdminPort, output: str) -> None:
     """Show the stopped partitions of a running node, with their records that are only in its log."""
     rows = node.ask("GET", "/storage/stopped")
-    if not rows:
-        click.echo("no partition is stopped")
-        return
-    table = Table(header_style="bold")
-    for name in ("stream", "partition", "records only in the log", "offsets", "bytes", "reason"):
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(str(row["stream"]), row["partition"] or "?", *_stake(row), row["reason"])
-    make_console().print(table)
+
+    def show(console: Console) -> None:
+        if not rows:
+            console.print("no partition is stopped")
+            return
+        table = Table(header_style="bold")
+        for name in ("stream", "partition", "records only in the log", "offsets", "bytes", "reason"):
+            table.add_column(name, overflow="fold")
+        for row in rows:
+            table.add_row(str(row["stream"]), row["partition"] or "?", *_stake(row), row["reason"])
+        console.print(table)
+
+    emit(output, rows, show)
 
 
 @click.command(short_help="Discard a stopped partition's records.")

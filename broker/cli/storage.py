@@ -19,9 +19,10 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from broker.cli.arguments import output_option
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.output import make_console
+from broker.cli.output import emit, make_console
 from broker.cli.stopped import discard, stopped
 from broker.settings.model import Settings
 from broker.settings.sizes import size_text
@@ -290,13 +291,14 @@ async def _print_index(opened: NodeStorage, info: ObjectInfo, blocks: int, conso
 
 @storage.command(short_help="Verify that all objects exist and are sound.")
 @click.option("--deep", is_flag=True, help="Also read every data block.")
+@output_option
 @on_storage
-async def verify(opened: NodeStorage, deep: bool) -> None:  # noqa: FBT001 - click passes by name
+async def verify(opened: NodeStorage, deep: bool, output: str) -> None:  # noqa: FBT001 - click passes by name
     """Verify that every object exists, is sound and belongs to something, and that no partition has a gap.
 
     Exit code 1 if anything is wrong. The node may be running.
     """
-    console = make_console()
+    console = make_console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("listing the store")
@@ -308,15 +310,40 @@ async def verify(opened: NodeStorage, deep: bool) -> None:  # noqa: FBT001 - cli
         report = await verify_storage(
             catalog=opened.catalog, stores=opened.stores, cluster=opened.cluster, deep=deep, on_progress=show
         )
-    print_report(report, console)
     detached = await opened.catalog.list_detached()
-    if detached:
-        console.print(
-            f"including {len(detached)} detached topics, whose data is kept until they are attached and deleted"
-        )
+
+    def print_all(console: Console) -> None:
+        print_report(report, console)
+        if detached:
+            console.print(
+                f"including {len(detached)} detached topics, whose data is kept until they are attached and deleted"
+            )
+
+    emit(output, report_data(report), print_all)
     if not report.ok:
         count = len(report.findings) + report.findings_dropped
         raise click.ClickException(f"{count} finding{'s' if count != 1 else ''}: the storage is not sound")
+
+
+def report_data(report: VerifyReport) -> Mapping[str, object]:
+    """Return the report as JSON and YAML have it."""
+    return {
+        "sound": report.ok,
+        "deep": report.deep,
+        "objects": {state.name.lower(): report.objects[state] for state in ObjectState},
+        "object_bytes": report.object_bytes,
+        "stored_objects": report.stored_objects,
+        "stored_bytes": report.stored_bytes,
+        "manifests": report.manifests,
+        "streams": report.streams,
+        "ranges": report.ranges,
+        "blocks": report.blocks,
+        "block_bytes": report.block_bytes,
+        "findings": [
+            {"finding": each.kind.value, "where": each.where, "detail": each.detail} for each in report.findings
+        ],
+        "findings_dropped": report.findings_dropped,
+    }
 
 
 def print_report(report: VerifyReport, console: Console) -> None:

@@ -12,11 +12,12 @@ from functools import update_wrapper
 from typing import Any, Final
 
 import click
-from rich.table import Table
+from rich.console import Console
 
+from broker.cli.arguments import output_option
 from broker.cli.catalog_access import in_catalog, on_catalog
 from broker.cli.errors import run
-from broker.cli.output import make_console
+from broker.cli.output import emit, make_table, plain
 from broker.sasl.credentials import SCRAM
 from broker.sasl.plain import SALT_BYTES, hash_password
 from broker.sasl.scram import (
@@ -111,25 +112,33 @@ def add(settings: Settings, name: str, mechanisms: Sequence[str], iterations: in
 
 
 @user.command(name="list", short_help="List the users.")
+@output_option
 @in_catalog
-def list_(settings: Settings) -> None:
+def list_(settings: Settings, output: str) -> None:
     """List the users of SASL/SCRAM with their mechanisms. Passwords cannot be shown: nodes do not know them."""
-    rows = [(name, entries) for (kind, name), entries in sorted(run(_read(settings)).items()) if kind == SCRAM]
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("user", overflow="fold")
-    for column in ("mechanism", "iterations"):
-        table.add_column(column, no_wrap=True)
-    for name, entries in rows:
-        for mechanism, entry in sorted(entries.items()):
-            table.add_row(name, mechanism, _iterations(entry))
-    make_console().print(table if rows else "there are no users")
+    rows = [
+        {"user": name, "mechanism": mechanism, "iterations": _iterations(entry)}
+        for (kind, name), entries in sorted(run(_read(settings)).items())
+        if kind == SCRAM
+        for mechanism, entry in sorted(entries.items())
+    ]
+
+    def show(console: Console) -> None:
+        table = make_table("user", "mechanism", "iterations")
+        for row in rows:
+            iterations = "damaged" if row["iterations"] is None else str(row["iterations"])
+            table.add_row(plain(str(row["user"])), plain(str(row["mechanism"])), iterations)
+        console.print(table if rows else "there are no users")
+
+    emit(output, rows, show)
 
 
-def _iterations(entry: str) -> str:
+def _iterations(entry: str) -> int | None:
+    """Return the iterations of a credential; None if it is damaged."""
     try:
-        return str(parse_credential(entry).iterations)
+        return parse_credential(entry).iterations
     except CredentialError:
-        return "damaged"
+        return None
 
 
 @user.command(short_help="Remove a user.")

@@ -86,7 +86,7 @@ def test_a_running_node_then_a_stopped_one(tmp_path: Path) -> None:
     assert "stream set objects with 3 streams" in planned.output
     assert "node 1 is stopped: reading its storage" in planned.output
     assert asyncio.run(objects(data_dir)) == before
-    done = run("--data-dir", str(data_dir), "--json")
+    done = run("--data-dir", str(data_dir), "--output", "json")
     assert done.exit_code == 0, done.output
     summary = json.loads(done.stdout)
     assert (summary["sso_before"], summary["sso_after"]) == (before["SSO committed"][0], 1)

@@ -27,6 +27,7 @@ async def test_a_stopped_partition_is_shown_and_given_up(tmp_path: Path) -> None
             )
 
         assert (await run("stopped")).output == "no partition is stopped\n"
+        assert (await run("stopped", "--output", "json")).output == "[]\n"
         settings = tmp_path / "node.toml"
         settings.write_text(f"[admin]\nport = {address.rpartition(':')[2]}\n")
         found = await asyncio.to_thread(CliRunner().invoke, storage, ["stopped", "--config", str(settings)])
@@ -51,7 +52,7 @@ async def test_a_stopped_partition_is_shown_and_given_up(tmp_path: Path) -> None
             stream_id = str(stream.stream_id)
             refused = await run("discard", stream_id, answer="n\n")
             assert refused.exit_code == 1
-            assert "5 acknowledged records at offsets 4 to 11 (2.0 kB) will be lost for good." in refused.output
+            assert "5 acknowledged records at offsets 4 to 11 (2 KiB) will be lost for good." in refused.output
             assert stream.error is not None
             assert "is not stopped" in (await run("discard", "99999", "--yes")).output
             assert (await run("discard", stream_id, "--yes")).output.endswith("accepts records again\n")

@@ -1,6 +1,7 @@
 """The storage commands on a real data directory."""
 
 import asyncio
+import json
 import os
 import shutil
 import sqlite3
@@ -172,6 +173,8 @@ def test_verify_fails_with_the_finding(data_dir: Path) -> None:
     assert "…" not in narrow, "a key must not be cut off"
     file.unlink()
     assert "a committed object is not in its store" in run(data_dir, "verify").output
+    report = json.loads(run(data_dir, "verify", "--output", "json").stdout)
+    assert (report["sound"], len(report["findings"])) == (False, 1)
 
 
 def test_nothing_is_created_where_nothing_is(tmp_path: Path) -> None:

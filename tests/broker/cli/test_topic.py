@@ -11,7 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from broker.cli.topic import topic
+from broker.cli.transaction import transaction
 from protocol.codec import decode_exact
+from protocol.errors import ErrorCode
 from protocol.header import parse_request_header, response_frame
 from protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
@@ -22,6 +24,13 @@ from protocol.messages.describe_configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
+from protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TransactionState,
+)
+from protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -297,3 +306,33 @@ def test_where_nothing_listens_that_is_said() -> None:
         1,
         f"Error: cannot connect to 127.0.0.1:{port}: Connection refused; is the node running?\n",
     )
+
+
+def test_an_abort_waits_for_one_that_is_under_way() -> None:
+    state = TransactionState(
+        error_code=0,
+        transactional_id="pay",
+        transaction_state="PrepareAbort",
+        transaction_timeout_ms=1_000,
+        transaction_start_time_ms=1,
+        producer_id=1,
+        producer_epoch=0,
+        topics=(),
+    )
+    codes = iter([ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.CONCURRENT_TRANSACTIONS, 0])
+    answers: dict[type, Answer] = {
+        DescribeTransactionsRequest: lambda _: DescribeTransactionsResponse(transaction_states=[state]),
+        InitProducerIdRequest: lambda _: InitProducerIdResponse(error_code=next(codes), producer_epoch=1),
+    }
+    with canned(answers) as node:
+        node.answers[MetadataRequest] = lambda _: metadata(node.port)
+        node.answers[FindCoordinatorRequest] = lambda _: FindCoordinatorResponse(
+            coordinators=[
+                Coordinator(key="pay", node_id=1, host="127.0.0.1", port=node.port, error_code=0, error_message=None)
+            ]
+        )
+        servers = ["--bootstrap-server", f"127.0.0.1:{node.port}"]
+        result = CliRunner().invoke(transaction, ["abort", "pay", "--yes", *servers])
+        assert (result.exit_code, result.output) == (0, "aborted the transaction of pay\n")
+        asked = [each for each in node.requests if isinstance(each, InitProducerIdRequest)]
+        assert [(each.transactional_id, each.transaction_timeout_ms) for each in asked] == [("pay", 1_000)] * 3

@@ -1,6 +1,7 @@
 """`anabranch user`: users that running nodes see, and passwords that are never on a command line or in the output."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,8 @@ def test_a_running_node_follows_the_command(tmp_path: Path) -> None:
     assert "4096<=x<=16384" in run("add", "alice", *where, "--iterations", "4095", **secret).output
     ok("add", "alice", *where, "--iterations", "5000", "--mechanism", "SCRAM-SHA-512", **secret)
     assert ok("list", *where).splitlines()[1].split() == ["alice", "SCRAM-SHA-512", "5000"]
+    listed = json.loads(ok("list", *where, "--output", "json"))
+    assert listed == [{"user": "alice", "mechanism": "SCRAM-SHA-512", "iterations": 5000}]
 
 
 def test_a_catalog_that_no_node_has_created_is_refused(tmp_path: Path) -> None:
