@@ -116,8 +116,9 @@ def on_storage(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     help="Only objects in this state  [default: all]",
 )
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Show at most this many rows.")
+@output_option
 @on_storage
-async def ls(opened: NodeStorage, topic_name: str | None, state: str | None, limit: int) -> None:
+async def ls(opened: NodeStorage, topic_name: str | None, state: str | None, limit: int, output: str) -> None:
     """List objects, and count them by kind and state.
 
     An SSO (stream set object) holds data of several partitions, as uploads write them. An SO (stream object) holds data
@@ -125,67 +126,114 @@ async def ls(opened: NodeStorage, topic_name: str | None, state: str | None, lim
     """
     if topic_name is not None and state is not None:
         raise click.UsageError("--state cannot be combined with --topic: all objects of a topic are committed")
-    console = make_console()
+    counts = sorted((await opened.catalog.count_objects()).items())
+    data: dict[str, Any] = {}
     if topic_name is None:
-        await _list_objects(opened, state, limit, console)
+        data["objects"], more = await _objects(opened, state, limit)
+        table = _objects_table(data["objects"])
     else:
-        await _list_topic(opened, topic_name, limit, console)
-    counts = Table("objects", "count", "bytes", box=None, header_style="bold", title="Total", title_justify="left")
-    for name, (count, size) in sorted((await opened.catalog.count_objects()).items()):
-        counts.add_row(name, f"{count:,}", size_text(size))
-    console.print(counts)
+        located, more = await _ranges(opened, topic_name, limit)
+        data["ranges"] = [_range_data(partition, location) for partition, location in located]
+        table = _ranges_table(located)
+    data |= {"more": more, "total": {name: {"count": count, "bytes": size} for name, (count, size) in counts}}
+
+    def show(console: Console) -> None:
+        console.print(table)
+        if more:
+            console.print(f"(more than {limit}; --limit shows more)")
+        total = Table("objects", "count", "bytes", box=None, header_style="bold", title="Total", title_justify="left")
+        for name, (count, size) in counts:
+            total.add_row(name, f"{count:,}", size_text(size))
+        console.print(total)
+
+    emit(output, data, show)
 
 
-async def _list_objects(opened: NodeStorage, state: str | None, limit: int, console: Console) -> None:
-    shown: list[ObjectInfo] = []
+async def _objects(opened: NodeStorage, state: str | None, limit: int) -> tuple[list[dict[str, Any]], bool]:
+    """Return objects, and whether there are more of them."""
+    found: list[ObjectInfo] = []
     after, more = 0, True
-    while more and len(shown) <= limit:
+    while more and len(found) <= limit:
         page = await opened.catalog.list_objects(after=after, limit=PAGE)
-        shown += [info for info in page if state in {None, info.state.name.lower()}]
+        found += [info for info in page if state in {None, info.state.name.lower()}]
         more = len(page) == PAGE
         after = page[-1].object_id if page else after
-    located = await opened.catalog.object_ranges([info.object_id for info in shown[:limit]])
+    located = await opened.catalog.object_ranges([info.object_id for info in found[:limit]])
+    rows = []
+    for info in found[:limit]:
+        ranges = located.get(info.object_id, ())
+        rows.append(
+            {
+                "id": info.object_id,
+                "kind": info.kind.name if info.committed_ms else None,
+                "state": info.state.name.lower(),
+                "store": info.store,
+                "size_bytes": info.size_bytes,
+                "ranges": len(ranges),
+                "committed_ms": info.committed_ms or None,
+                "streams": sorted(opened.topic(each) for each in {location.range.stream_id for location in ranges}),
+            }
+        )
+    return rows, len(found) > limit
+
+
+def _objects_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(box=None, header_style="bold")
     for name in ("id", "kind", "state", "store", "size", "ranges", "committed", "streams"):
         table.add_column(
             name, no_wrap=name != "streams", justify="right" if name in {"id", "size", "ranges"} else "left"
         )
-    for info in shown[:limit]:
-        ranges = located.get(info.object_id, ())
-        streams = {location.range.stream_id for location in ranges}
+    for row in rows:
+        streams = row["streams"]
         table.add_row(
-            str(info.object_id),
-            info.kind.name if info.committed_ms else "-",
-            info.state.name.lower(),
-            info.store,
-            size_text(info.size_bytes),
-            str(len(ranges)),
-            moment(info.committed_ms),
-            opened.topic(next(iter(streams))) if len(streams) == 1 else str(len(streams)),
+            str(row["id"]),
+            row["kind"] or "-",
+            row["state"],
+            row["store"],
+            size_text(row["size_bytes"]),
+            str(row["ranges"]),
+            moment(row["committed_ms"] or 0),
+            streams[0] if len(streams) == 1 else str(len(streams)),
         )
-    console.print(table)
-    if len(shown) > limit:
-        console.print(f"(more than {limit}; --limit shows more)")
+    return table
 
 
-async def _list_topic(opened: NodeStorage, topic_name: str, limit: int, console: Console) -> None:
+async def _ranges(opened: NodeStorage, topic_name: str, limit: int) -> tuple[list[tuple[int, RangeLocation]], bool]:
+    """Return ranges of a topic with their partitions, and whether there are more of them."""
     found = [topic for topic in await opened.catalog.list_topics() if topic.name == topic_name]
     if not found:
         raise click.ClickException(f"topic {topic_name!r} does not exist")
-    table = range_table()
-    left = limit
+    located: list[tuple[int, RangeLocation]] = []
     for partition in found[0].partitions:
         info = (await opened.catalog.get_streams([partition.stream_id]))[partition.stream_id]
         ranges = await opened.catalog.find_ranges(
-            partition.stream_id, info.start_offset, info.end_offset, limit=left + 1
+            partition.stream_id, info.start_offset, info.end_offset, limit=limit - len(located) + 1
         )
-        for location in ranges[:left]:
-            add_range(table, str(partition.index), location)
-        left -= min(left, len(ranges))
-        if not left:
-            console.print(f"(the first {limit} ranges; --limit shows more)")
-            break
-    console.print(table)
+        located += [(partition.index, location) for location in ranges]
+        if len(located) > limit:
+            return located[:limit], True
+    return located, False
+
+
+def _range_data(partition: int, location: RangeLocation) -> Mapping[str, Any]:
+    span = location.range
+    return {
+        "partition": partition,
+        "first": span.start_offset,
+        "end": span.end_offset,
+        "records": span.record_count,
+        "size_bytes": span.size_bytes,
+        "object": location.object.object_id,
+        "kind": location.object.kind.name,
+        "store": location.object.store,
+    }
+
+
+def _ranges_table(located: Sequence[tuple[int, RangeLocation]]) -> Table:
+    table = range_table()
+    for partition, location in located:
+        add_range(table, str(partition), location)
+    return table
 
 
 def range_table() -> Table:

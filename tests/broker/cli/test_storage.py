@@ -123,6 +123,10 @@ def test_an_older_catalog_is_not_migrated_by_looking(data_dir: Path) -> None:
 def test_ls_can_be_narrowed(data_dir: Path) -> None:
     assert "prepared  local" not in run(data_dir, "ls", "--state", "committed").output
     assert "(more than 1; --limit shows more)" in run(data_dir, "ls", "--limit", "1").output
+    found = json.loads(run(data_dir, "ls", "--limit", "1", "--output", "json").stdout)
+    assert (len(found["objects"]), found["more"]) == (1, True)
+    assert found["objects"][0]["size_bytes"] > 0
+    assert sum(each["count"] for each in found["total"].values()) > 1
     of_topic = run(data_dir, "ls", "--topic", "flights").output.splitlines()
     assert [line.split()[:4] for line in of_topic[1:4]] == [
         ["0", "0", "1,000", "1,000"],
