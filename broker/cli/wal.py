@@ -5,7 +5,7 @@ The log is opened and locked as by the node, so the log of a running node is ref
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import update_wrapper
@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from broker.cli.arguments import SizeType
+from broker.cli.arguments import SizeType, output_option
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.output import make_console
+from broker.cli.output import emit, make_console
 from broker.cli.wal_give_up import give_up
 from broker.cli.wal_repair import describe_repair, save_damaged, save_path
 from broker.cli.wal_sweep import sweep
@@ -65,13 +66,18 @@ async def opened(path: Path) -> AsyncIterator[FileDevice]:
 
 
 @wal.command(short_help="Show header, records and fill of a log.")
+@output_option
 @on_log
-async def inspect(path: Path) -> None:
+async def inspect(path: Path, output: str) -> None:
     """Show header, window, records and fill of the log at PATH (default: from the settings)."""
     async with opened(path) as device:
         found = await examine(device)
-        _print_header(device, found)
-        _print_records(found)
+
+        def show(console: Console) -> None:
+            _print_header(device, found, console)
+            _print_records(found, console)
+
+        emit(output, _data(device, found), show)
 
 
 @wal.command(short_help="Check all headers and records of a log.")
@@ -149,9 +155,35 @@ async def repair(path: Path, save: Path | None, yes: bool) -> None:  # noqa: FBT
         click.echo("repaired: start the node, then see `anabranch storage stopped`")
 
 
-def _print_header(device: FileDevice, found: Examination) -> None:
+def _data(device: FileDevice, found: Examination) -> Mapping[str, Any]:
+    """Return what `inspect` shows as JSON and YAML have it."""
+    header, end = found.header, found.end
+    return {
+        "device": device.name,
+        "description": device.description,
+        "header_copies_valid": [isinstance(copy, Header) for copy in found.copies],
+        "cluster": header.cluster,
+        "node": header.node_id,
+        "epoch": header.node_epoch,
+        "catalog": None if header.catalog_id == CATALOG_UNKNOWN else header.catalog_id.hex(),
+        "last_write_ms": header.last_write_ms,
+        "graceful": header.shutdown is Shutdown.GRACEFUL,
+        "capacity_bytes": header.capacity_bytes,
+        "used_bytes": found.used_bytes,
+        "window_bytes": header.window_bytes,
+        "head_offset": header.head_offset,
+        "trim_offset": header.trim_offset if header.trim_offset >= 0 else None,
+        "durable_offset": header.durable_offset,
+        "records": found.live_records,
+        "record_bytes": found.live_bytes,
+        "end_offset": None if end is None else end.end_offset,
+        "dropped_records": None if end is None else end.dropped_records,
+        "damage": None if found.corrupt is None else str(found.corrupt),
+    }
+
+
+def _print_header(device: FileDevice, found: Examination, console: Console) -> None:
     header = found.header
-    console = make_console()
     console.print(f"{device.name}: {device.description}", soft_wrap=True, highlight=False)
     table = Table("Header", "")
     copies = ", ".join(
@@ -175,8 +207,7 @@ def _print_header(device: FileDevice, found: Examination) -> None:
     console.print(table)
 
 
-def _print_records(found: Examination) -> None:
-    console = make_console()
+def _print_records(found: Examination, console: Console) -> None:
     table = Table("Records", "")
     table.add_row("not trimmed", f"{found.live_records:,}, {size_text(found.live_bytes)}")
     if found.end is not None:

@@ -1,6 +1,7 @@
 """The log's commands on a real file."""
 
 import asyncio
+import json
 import re
 from pathlib import Path
 
@@ -65,6 +66,9 @@ def test_inspect_shows_owner_records_and_fill(stopped: Path) -> None:
     assert result.exit_code == 0, result.output
     for text in ("cluster 'demo', node 3, epoch 7", "graceful", "2023-11-14 22:13:20", "graceful stop", "% of 4 MiB"):
         assert text in result.output
+    found = json.loads(run("inspect", str(stopped), "--output", "json").stdout)
+    assert (found["cluster"], found["node"], found["epoch"], found["graceful"]) == ("demo", 3, 7, True)
+    assert (found["capacity_bytes"] > found["used_bytes"] > 0, found["damage"]) == (True, None)
 
 
 def test_inspect_names_the_catalog_and_a_resize_keeps_it(stopped: Path, tmp_path: Path) -> None:
