@@ -101,3 +101,25 @@ def test_a_pipe_has_no_colours(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**kept, "TERM": "xterm"})
     assert "check" in done.stdout
     assert "\x1b" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("fails", "code", "said"), [("sys.stdout.write('x' * 10**6)", 0, ""), ("fail()", 1, "Broken")])
+def test_only_a_reader_that_ends_is_no_error(fails: str, code: int, said: str) -> None:
+    code_text = (
+        "import sys\nfrom broker.cli.pipes import quiet_pipe\n"
+        "def fail(): raise BrokenPipeError(32, 'Broken pipe of a connection')\n"
+        f"with quiet_pipe():\n    sys.stdin.read()\n    {fails}\n"
+    )
+    reading, writing = os.pipe()
+    with subprocess.Popen(
+        [sys.executable, "-c", code_text], stdin=subprocess.PIPE, stdout=writing, stderr=subprocess.PIPE, text=True
+    ) as process:
+        os.close(writing)
+        if not said:
+            os.close(reading)
+        _, errors = process.communicate("")
+    if said:
+        os.close(reading)
+    assert process.returncode == code
+    assert said in errors
+    assert bool(errors) == bool(said)
