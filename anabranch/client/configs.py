@@ -36,7 +36,7 @@ SET, DELETE = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What has configs. `name` of brokers: the id, or empty for all."""
+    """Owner of configs. `name` of brokers: the id, or empty for all."""
 
     kind: str
     name: str

@@ -1,17 +1,18 @@
 """`anabranch backup`: write a backup of the catalog, while the nodes run."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
 import click
-from rich.filesize import decimal
+from rich.console import Console
 
+from broker.cli.arguments import output_option
 from broker.cli.catalog_access import in_catalog, on_catalog
 from broker.cli.catalog_rebuild import progress
 from broker.cli.errors import run
-from broker.cli.options import output_option
+from broker.cli.output import emit
 from broker.settings.model import Settings
+from broker.settings.sizes import size_text
 from s3stream.catalog.backup import BackupHeader
 from s3stream.catalog.catalog import Catalog
 
@@ -30,15 +31,18 @@ def backup(settings: Settings, file: Path, force: bool, output: str) -> None:  #
     if file.exists() and not force:
         raise click.ClickException(f"backup {file}: the file exists; --force overwrites it")
     header = run(_run(settings, file, overwrite=force))
-    if output == "json":
-        click.echo(json.dumps({"path": str(file), "size_bytes": file.stat().st_size, **asdict(header)}))
-        return
-    rows = header.rows
-    click.echo(
-        f"{file}: {decimal(file.stat().st_size)}; cluster {header.cluster!r}, schema version {header.schema_version}, "
-        f"{rows['topics']:,} topics with {rows['partitions']:,} partitions, {rows['detached_topics']:,} detached "
-        f"topics, {rows['objects']:,} objects"
-    )
+    rows, size = header.rows, file.stat().st_size
+
+    def show(console: Console) -> None:
+        console.print(
+            f"{file}: {size_text(size)}; cluster {header.cluster!r}, schema version {header.schema_version}, "
+            f"{rows['topics']:,} topics with {rows['partitions']:,} partitions, {rows['detached_topics']:,} detached "
+            f"topics, {rows['objects']:,} objects",
+            markup=False,
+            soft_wrap=True,
+        )
+
+    emit(output, {"path": str(file), "size_bytes": size, **asdict(header)}, show)
 
 
 async def _run(settings: Settings, file: Path, *, overwrite: bool) -> BackupHeader:

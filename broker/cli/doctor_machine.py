@@ -25,7 +25,7 @@ _TIME_ERROR: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found. `advice` says what to change, in one line; None if nothing."""
+    """Outcome of a check. `advice` says what to change, in one line; None if nothing."""
 
     check: str
     status: Status

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON and YAML for programs.
+"""Output of commands: tables for people, JSON and YAML for programs.
 
 Colours and widths are for terminals only: into a pipe or a file each row is one line, however long, unless COLUMNS is
 set. NO_COLOR turns colours off.

@@ -32,7 +32,7 @@ TOPIC_RESOURCE: Final = 2
 
 
 class Deliveries:
-    """What became of the records."""
+    """Outcome of the records."""
 
     def __init__(self) -> None:
         self.acknowledged = 0
@@ -56,7 +56,7 @@ class Deliveries:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What options say about each record. `partition` -1: by the key."""
+    """Fields of each record that options give. `partition` -1: by the key."""
 
     key: bytes | None
     headers: Sequence[tuple[str, bytes | None]]

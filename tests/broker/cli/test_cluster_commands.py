@@ -36,7 +36,8 @@ def topic(node: Broker, request: pytest.FixtureRequest) -> str:
 
 
 def run(node: Broker, *arguments: str, typed: str | None = None) -> Result:
-    return CliRunner().invoke(main, [*arguments, "--bootstrap-server", node.bootstrap_servers], input=typed)
+    servers = ["--bootstrap-server", node.bootstrap_servers]
+    return CliRunner().invoke(main, [*arguments, *servers], input=typed, env={"COLUMNS": "200"})
 
 
 def ok(node: Broker, *arguments: str, typed: str | None = None) -> str:

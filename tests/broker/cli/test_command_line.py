@@ -1,4 +1,4 @@
-"""What all commands have in common: help, documentation, exit codes, colours, imports."""
+"""Common properties of all commands: help, documentation, exit codes, colours, imports."""
 
 import os
 import pty

@@ -62,6 +62,7 @@ def test_a_dead_node_is_shown_its_log_given_up_and_the_node_removed(tmp_path: Pa
         assert "t-0" in plan.output
         given_up = run(node, "give-up", "1", "--yes", *asked(second))
         assert given_up.exit_code == 0, given_up.output
+        wait_until(lambda: bool(second.events("records given up with the log")), "its log line is read")
         assert [line["from_offset"] for line in second.events("records given up with the log")] == [0]
         wait_until(lambda: status(second)[0] == 0, "every partition has a leader")
         assert read(second, 0) == []

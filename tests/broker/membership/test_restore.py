@@ -221,7 +221,7 @@ def test_only_what_came_after_the_backup_is_read(tmp_path: Path) -> None:
         before = facts_of(some.data_dir / "catalog.db")
         some.lose_catalog()
         result = run_restore(some.config, second)
-        read_bytes = re.search(r"310 records \(([\d.]+) kB read\)", result.output)
+        read_bytes = re.search(r"310 records \(([\d.]+) KiB read\)", result.output)
         assert read_bytes is not None, result.output
         assert float(read_bytes[1]) < 10, "the ten last records only"
         assert facts_of(some.data_dir / "catalog.db") == before
@@ -304,7 +304,7 @@ def test_after_a_rebuild_in_between_all_records_are_read(tmp_path: Path) -> None
         assert some.node.terminate() == 0
         some.lose_catalog()
         result = run_restore(some.config, copy)
-        assert re.search(r"300 records \([\d.]+ kB read\)", result.output), result.output
+        assert re.search(r"300 records \([\d.]+ KiB read\)", result.output), result.output
 
 
 def test_without_any_manifest_the_backup_says_what_the_objects_are(tmp_path: Path) -> None:
