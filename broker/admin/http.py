@@ -1,6 +1,6 @@
 """The HTTP server of the admin port: metrics, status and maintenance, the console, and the API that the console uses.
 
-    GET  /metrics        metrics in Prometheus' text format
+    GET  /metrics        metrics in Prometheus' text format, or in OpenMetrics
     GET  /status         the node's state as JSON
     POST /compact        compact all objects; responds after the run, with its summary as JSON
     GET  /compact/plan   the plan of such a run, as JSON
@@ -34,9 +34,10 @@ from broker.admin.cluster import ClusterRoutes
 from broker.admin.connections import SERVER, Acceptor, AdminConnection
 from broker.admin.console import PREFIX, Console
 from broker.admin.health import unhealthy_reason, unready_reason
-from broker.admin.metrics import prometheus_text, status
+from broker.admin.metrics.exposition import scrape
 from broker.admin.moves import MoveRoutes
 from broker.admin.responses import Query, Response, Route, json_response, text_response
+from broker.admin.status import status
 from broker.admin.storage import StorageRoutes
 from broker.admin.topics import TopicRoutes
 from broker.handlers.local import LocalRequests, User
@@ -71,7 +72,6 @@ class AdminServer:
         self.address = ""
         """`host:port` once started."""
         self._routes: Mapping[str, Route] = {
-            "/metrics": ("GET", self._metrics),
             "/status": ("GET", self._status),
             "/health": ("GET", self._health),
             "/compact": ("POST", self._compact),
@@ -116,6 +116,7 @@ class AdminServer:
         for path, (method, function) in self._routes.items():
             router.add_route(method, path, _from_route(function))
         self._api.register(router)
+        router.add_get("/metrics", self._metrics, allow_head=False)
         router.add_get("/health/live", self._live, allow_head=False)
         router.add_get("/health/ready", self._ready, allow_head=False)
         router.add_get("/", console.redirect, allow_head=False)
@@ -179,7 +180,7 @@ class AdminServer:
         except web.HTTPNotFound:
             if request.path.startswith(API_PREFIX):
                 return failed(HTTPStatus.NOT_FOUND, f"the API has no such path: see {API_PREFIX}/openapi.json")
-            return _failure(request, HTTPStatus.NOT_FOUND, f"known paths: {', '.join(self._routes)}")
+            return _failure(request, HTTPStatus.NOT_FOUND, f"known paths: {', '.join(('/metrics', *self._routes))}")
         except web.HTTPMethodNotAllowed as error:
             allowed = ", ".join(sorted(error.allowed_methods))
             return _failure(request, HTTPStatus.METHOD_NOT_ALLOWED, f"{request.path} requires {allowed}")
@@ -213,8 +214,9 @@ class AdminServer:
 
     # pages
 
-    async def _metrics(self, _: Query) -> Response:
-        return 200, "text/plain; version=0.0.4", prometheus_text(self._node)
+    async def _metrics(self, request: web.Request) -> web.Response:
+        found = await scrape(self._node, request.headers.get("accept", ""))
+        return web.Response(body=found.body, headers={"Content-Type": found.content_type})
 
     async def _status(self, _: Query) -> Response:
         return json_response(await status(self._node))

@@ -14,6 +14,7 @@ from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.group_base import SessionTimeout
 from broker.groups.consumer.topic_image import NO_TOPICS, TopicImageGetter
 from broker.groups.shard import GroupShard, TopicNamesReader
+from broker.groups.shard_group import ShardGroup
 from broker.net.parking import Parking
 from broker.settings.client_areas import GroupSettings
 from protocol.errors import ErrorCode, KafkaError
@@ -75,11 +76,8 @@ class GroupCoordinator:
             topics=self._topics,
             session_timeout_ms=self._session_timeout_ms,
             read_topic_names=self._read_topic_names,
-            group_count=self._group_count,
+            group_count=self.group_count,
         )
-
-    def _group_count(self) -> int:
-        return sum(shard.group_count() for shard in self._shards.led_shards())
 
     async def run(self) -> None:
         """Load shards, rewrite logs that have grown and expire offsets, until cancelled."""
@@ -147,6 +145,21 @@ class GroupCoordinator:
         for shard in self._shards.led_shards():
             check_loaded(shard)
             yield from shard.groups()
+
+    def loaded_entries(self) -> Iterator[ShardGroup]:
+        """Yield the groups that are loaded, with their offsets, for reading only."""
+        for shard in self._shards.led_shards():
+            if shard.loaded:
+                yield from shard.entries()
+
+    def group_count(self) -> int:
+        """Return the number of groups of this node that are loaded."""
+        return sum(shard.group_count() for shard in self._shards.led_shards())
+
+    @property
+    def shards_loading(self) -> int:
+        """Number of shards that are not loaded, because they are being read or cannot be read."""
+        return sum(not shard.loaded for shard in self._shards.led_shards())
 
     def forget_topics(self, topics: Iterable[str]) -> Sequence[asyncio.Future[ErrorCode]]:
         """Delete the offsets of deleted topics. Return the outcomes, which are known when they are durable."""

@@ -186,6 +186,10 @@ class GroupShard:
         """Return the state machines of all groups, for reading only."""
         return [entry.state_machine for entry in self._groups]
 
+    def entries(self) -> Iterator[ShardGroup]:
+        """Iterate over all groups with their offsets, for reading only."""
+        return iter(self._groups)
+
     def group_ids(self) -> list[str]:
         """Return the ids of all groups."""
         return self._groups.ids()

@@ -69,6 +69,23 @@ class AdminSettings(Area):
         "semicolons.",
     )
 
+    metrics_partitions_max: int = Field(
+        default=10_000,
+        ge=0,
+        description=(
+            "Partitions led by the node that `/metrics` names, by topic name. Further ones are left out, "
+            "and counted in `anabranch_metrics_left_out`."
+        ),
+    )
+    metrics_offsets_max: int = Field(
+        default=10_000,
+        ge=0,
+        description=(
+            "Groups and committed offsets that `/metrics` names, oldest groups first. Further groups are "
+            "left out, and counted."
+        ),
+    )
+
     @property
     def uses_tokens(self) -> bool:
         """True if the port accepts tokens."""

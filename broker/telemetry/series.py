@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Final
 
 from broker.telemetry.otlp import Point
@@ -90,7 +91,7 @@ class SeriesTable:
             for client in self._clients.values()
             for (name, labels), value in client.series.items()
         ]
-        for name, labels, value in sorted(found):
+        for name, labels, value in sorted(found, key=itemgetter(0)):
             yield name, dict(labels), value
 
 
@@ -108,6 +109,8 @@ def _labels(own: Labels, attributes: Mapping[str, str]) -> Labels:
         name = _NOT_NAME.sub("_", key[:LABEL_CHARACTERS_MAX])
         if not name or name[0].isdigit():
             name = f"_{name}"
+        if name.startswith("__"):  # reserved: `__name__` would make Prometheus refuse everything
+            name = f"_{name.lstrip('_')}"
         if name not in taken:
             taken.add(name)
             labels.append((name, _clean_text(value)))

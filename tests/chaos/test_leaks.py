@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from s3stream.maintain.manifest import PREFIX
 from tests.chaos.rig import SOAK
 from tests.support.events import create_topic, delete_topic
+from tests.support.metrics import Samples
 from tests.support.node import NodeProcess
 from tests.support.waiting import WAIT_S, wait_until
 
@@ -122,8 +123,7 @@ def rows(catalog: Path) -> dict[str, int]:
 
 def clients_of(node: NodeProcess) -> int:
     """Return the number of connections of clients."""
-    lines = node.ask("/metrics").decode().splitlines()
-    return next(int(line.split()[-1]) for line in lines if line.startswith("anabranch_connections "))
+    return int(Samples(node.ask("/metrics")).value("anabranch_connections"))
 
 
 def growth(before: Held, after: Held) -> dict[str, object]:

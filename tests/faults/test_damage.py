@@ -19,6 +19,7 @@ from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequ
 from s3stream.maintain.manifest import PREFIX
 from tests.interop.test_java import CONSUMER, OFFSETS, TIMEOUT_S, command
 from tests.support.events import create_topic
+from tests.support.metrics import Samples
 from tests.support.node import NodeProcess
 from tests.support.raw_client import RawClient, batch_of, raw_client
 from tests.support.waiting import wait_until
@@ -49,8 +50,7 @@ class Damaged:
         return found
 
     def metric(self, name: str) -> int:
-        lines = self.node.ask("/metrics").decode().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith(f"anabranch_{name} "))
+        return int(Samples(self.node.ask("/metrics")).value(f"anabranch_{name}"))
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)

@@ -9,6 +9,11 @@ from typing import Any, Final
 
 from protocol.codec import decode_exact, encode
 from protocol.header import response_header
+from protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from protocol.records import Record, build_batch
 from protocol.registry import APIS, INTERNAL_APIS, Api
@@ -99,6 +104,14 @@ class RawClient:
             produce_request(topic, records, acks=acks, partition=partition), version
         )
         return response
+
+    async def commit_offset(self, group: str, topic: str, partition: int, offset: int) -> None:
+        """Commit an offset of a group without members."""
+        wanted = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset, committed_metadata="")
+        topics = [OffsetCommitRequestTopic(name=topic, partitions=[wanted])]
+        request = OffsetCommitRequest(group_id=group, generation_id_or_member_epoch=-1, topics=topics)
+        response = await self.call(request, 8)
+        assert response.topics[0].partitions[0].error_code == 0, response
 
     async def closed(self) -> bool:
         """Return True if the node closes the connection without sending another byte."""

@@ -6,10 +6,10 @@ from pathlib import Path
 from aiokafka import AIOKafkaProducer
 from click.testing import CliRunner, Result
 
-from broker.admin.metrics import prometheus_text
 from broker.cli.storage import storage
 from s3stream.append.recovery import StoppedStream
 from s3stream.errors import Discontinuity
+from tests.support.metrics import metrics_of
 from tests.support.node import running_node
 
 
@@ -44,7 +44,7 @@ async def test_a_stopped_partition_is_shown_and_given_up(tmp_path: Path) -> None
             error = Discontinuity("a record is missing")
             stream.refuse(error)
             node.storage.wal_trimmer.stop(stream.stream_id, StoppedStream(error, 0, -1, 4, 12, 5, 2000))
-            assert "\nanabranch_stopped_streams 1\n" in prometheus_text(node)
+            assert (await metrics_of(node)).value("anabranch_stopped_streams") == 1
             shown = (await run("stopped")).output
             assert "t-0" in shown
             assert "4 to 11" in shown
@@ -56,7 +56,7 @@ async def test_a_stopped_partition_is_shown_and_given_up(tmp_path: Path) -> None
             assert stream.error is not None
             assert "is not stopped" in (await run("discard", "99999", "--yes")).output
             assert (await run("discard", stream_id, "--yes")).output.endswith("accepts records again\n")
-            assert "\nanabranch_stopped_streams 0\n" in prometheus_text(node)
+            assert (await metrics_of(node)).value("anabranch_stopped_streams") == 0
             assert (await producer.send_and_wait("t", b"2", partition=0)).offset == 1
         finally:
             await producer.stop()

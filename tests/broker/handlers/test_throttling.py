@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.admin.metrics import prometheus_text, status
+from broker.admin.status import status
 from broker.net.connection import Connection
 from broker.node import Node
 from protocol.errors import ErrorCode
@@ -15,6 +15,7 @@ from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.broker.handlers.test_client_quotas import alter
+from tests.support.metrics import metrics_of
 from tests.support.node import running_node, running_nodes
 from tests.support.raw_client import RawClient, batch_of, raw_client
 from tests.support.waiting import until
@@ -51,13 +52,13 @@ async def test_a_producer_over_its_quota_is_muted_and_others_are_served(node: No
         greedy.send(ApiVersionsRequest(), 0)
         assert (await client.produce("t", [batch_of(b"x" * 100_000)])).throttle_time_ms == 0
         assert not muted(node)[0].idle
-        text = prometheus_text(node)
-        assert 'anabranch_quota_throttles_total{quota="producer_byte_rate",user="",client_id="greedy"} 1' in text
+        labels = {"quota": "producer_byte_rate", "user": "", "client_id": "greedy"}
+        assert (await metrics_of(node)).value("anabranch_quota_throttles_total", **labels) == 1
         (described,) = (await status(node))["quotas"]["producer_byte_rate"]["throttled"]
         assert (described["client_id"], described["throttles"]) == ("greedy", 1)
     await until(lambda: not muted(node))
     await alter(client, {"client-id": "greedy"}, producer_byte_rate=None)
-    assert "quota" not in prometheus_text(node)
+    assert not any(name.startswith("anabranch_quota") for name in (await metrics_of(node)).names)
 
 
 async def test_a_throttled_fetch_is_empty_and_its_session_goes_on(node: Node, client: RawClient) -> None:

@@ -11,6 +11,7 @@ from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicStat
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from protocol.varint import uvarint
+from tests.support.metrics import Samples
 from tests.support.node import NodeProcess, running_node
 from tests.support.raw_client import RawClient, batch_of, connect, raw_client, request_frame
 from tests.support.waiting import until, wait_until
@@ -222,9 +223,9 @@ async def test_a_process_under_attack_stays_small(tmp_path: Path) -> None:
             await crowd_of_half_frames(stack, node.bootstrap)
 
             def settled() -> bool:
-                samples = dict(line.rsplit(" ", 1) for line in node.ask("/metrics").decode().splitlines())
-                waiting = int(samples["anabranch_requests_waiting_for_memory"])
-                return waiting == CROWD - RESERVED and int(samples["anabranch_network_bytes_in_total"]) >= (
+                samples = Samples(node.ask("/metrics"))
+                waiting = samples.value("anabranch_requests_waiting_for_memory")
+                return waiting == CROWD - RESERVED and samples.value("anabranch_network_received_bytes_total") >= (
                     RESERVED * SENT_BYTES
                 )
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.admin.metrics import prometheus_text, status
+from broker.admin.status import status
 from broker.app import StartError
 from broker.configs.definitions import ConfigSource
 from broker.node import Node
@@ -17,6 +17,7 @@ from protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from s3stream.maintain.verify import verify
+from tests.support.metrics import metrics_of
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
 
@@ -78,7 +79,7 @@ async def test_new_data_goes_where_the_policy_says_and_old_data_stays(tmp_path: 
         assert any((tmp_path / "cold").rglob("*/anabranch/*"))
         report = await verify(catalog=node.catalog, stores=node.stores, cluster="anabranch", deep=True)
         assert report.ok
-        assert 'store_calls_total{store="cold",kind="put"} 2' in await metrics(node)
+        assert (await metrics_of(node)).value("anabranch_store_calls_total", store="cold", kind="put") == 2
     async with running_node(tmp_path, stores=stores(tmp_path)) as node, raw_client(node.bootstrap) as client:
         partition = node.topics.partition("t", 0)
         result = await partition.stream.read(0, 1 << 20)
@@ -87,10 +88,6 @@ async def test_new_data_goes_where_the_policy_says_and_old_data_stays(tmp_path: 
         assert (await placed(node))[-1] == "cold", "the policy is known after a restart"
         assert not (await node.compaction.run_once()).errors
         assert (await partition.stream.read(0, 1 << 20)).next_offset == 4
-
-
-async def metrics(node: Node) -> str:
-    return prometheus_text(node)
 
 
 async def test_the_status_has_every_kind_of_call_of_all_stores_together(tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from broker.admin.metrics import prometheus_text
 from broker.cluster.peers import PeerUnavailable
 from broker.net.server import Server
 from broker.node import Node
 from protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from protocol.messages.find_coordinator import FindCoordinatorRequest
+from tests.support.metrics import metrics_of
 from tests.support.node import NodeProcess, running_nodes
 from tests.support.postgres import PostgresServer
 from tests.support.raw_client import connect, raw_client
@@ -152,7 +152,7 @@ async def test_a_node_on_postgresql_listens_for_others(tmp_path: Path, postgres:
         (found,) = await node.catalog.list_nodes()
         assert found.internal_host == "localhost"
         assert node.internal_address == f"localhost:{found.internal_port}"
-        assert "anabranch_internal_connections 0\n" in prometheus_text(node)
+        assert (await metrics_of(node)).value("anabranch_internal_connections") == 0
         async with raw_client(node.internal_address) as stranger:
             stranger.send(FindCoordinatorRequest(), 4)
             assert await stranger.closed()

@@ -21,6 +21,7 @@ from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from protocol.messages.produce import ProduceRequest
 from tests.support.certificates import Authority, Issued
+from tests.support.metrics import metrics_of
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, produce_request, raw_client
 from tests.support.waiting import until
@@ -484,7 +485,7 @@ async def test_a_revocation_takes_effect_without_a_restart(
 
 
 async def test_the_status_shows_listeners_principals_and_the_certificate(tmp_path: Path, authority: Authority) -> None:
-    from broker.admin.metrics import prometheus_text, status
+    from broker.admin.status import status
 
     settings = {"ssl_client_auth": "requested", "ssl_ca_file": authority.file}
     context = authority.client_context(authority.issue("client"))
@@ -502,7 +503,7 @@ async def test_the_status_shows_listeners_principals_and_the_certificate(tmp_pat
             ("SSL", "SSL", address(node), 1),
         ]
         assert found["tls"]["certificate"] == "CN=node"
-        assert f"anabranch_tls_certificate_expiry_seconds {expiry}" in prometheus_text(node)
+        assert (await metrics_of(node)).value("anabranch_tls_certificate_expiry_timestamp_seconds") == expiry
 
 
 # listeners that are open to everybody
