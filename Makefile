@@ -24,7 +24,7 @@ setup: ## create .venv with all dependencies; quick when nothing has changed
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found; set its path: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) scripts/bootstrap.py
 
-tools: setup ## fetch the programs that tests need: S3 server, OAuth server, Helm, Apache Kafka, Spark's Kafka source, kcat, libfaketime, PostgreSQL, Chromium
+tools: setup ## fetch the programs that tests need: S3 server, OAuth server, Helm, Apache Kafka, Spark's Kafka source, kcat, libfaketime, PostgreSQL, Prometheus, Chromium
 	@$(BIN)/python -m scripts.tools
 
 demo: setup ## send real events with a Kafka client, store them as objects, and query them with Spark

@@ -347,6 +347,28 @@ def present_chromium() -> Path | None:
     return next(filter(None, map(on_path, CHROMIUM_PROGRAMS)), None)
 
 
+def present_prometheus() -> Path | None:
+    """Return the folder of `prometheus` and `promtool`."""
+    programs = [on_path("prometheus"), on_path("promtool")]
+    found = next((program.parent for program in programs if program), None) if all(programs) else None
+    return found or existing(CACHE / "prometheus" / "usr" / "bin")
+
+
+def fetch_prometheus(work: Path) -> None:
+    """Unpack Debian's package, without installing it: its installation would start a server."""
+    if not on_path("apt-get") or not on_path("dpkg-deb"):
+        raise SkippedError("not installed (Prometheus with promtool)")
+    download = ("env", "-C", work, "apt-get", "download", "-qq", "prometheus")
+    try:
+        run(*download)
+    except SkippedError:
+        run("apt-get", "update", "-qq")
+        run(*download)
+    package = next(work.glob("prometheus_*.deb"))
+    run("dpkg-deb", "--extract", package, work / "files")
+    move_into_place(work / "files", CACHE / "prometheus")
+
+
 TOOLS = (
     Tool("java", "Java for Spark", present_java, fetch_java),
     Tool("spark", "Spark's Kafka source, tables", present_spark_jars, fetch_spark_jars),
@@ -382,6 +404,7 @@ TOOLS = (
     ),
     Tool("kcat", "kcat", lambda: on_path("kcat"), lambda _work: apt_install("kcat")),
     Tool("postgres", "PostgreSQL", present_postgres, fetch_postgres),
+    Tool("prometheus", "Prometheus and promtool", present_prometheus, fetch_prometheus),
     Tool(
         "faketime", "libfaketime", lambda: on_path("faketime"), lambda _work: apt_install("faketime"), for_tests=False
     ),

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import pytest
 
-from scripts.tools import present_chromium, present_environment
+from scripts.tools import present_chromium, present_environment, present_prometheus
 from spark.java import JavaNotFoundError, cache_folder, find_java_home
 
 KAFKA_VERSION = "4.3.1"
@@ -59,6 +59,12 @@ def kcat() -> Path:
 def chromium() -> Path:
     """The program of a Chromium browser."""
     return present_chromium() or missing("a Chromium browser")
+
+
+def prometheus(program: str = "prometheus") -> Path:
+    """A program of Prometheus: `prometheus` or `promtool`."""
+    folder = present_prometheus()
+    return folder / program if folder else missing("Prometheus")
 
 
 def faketime() -> Path:
