@@ -24,6 +24,8 @@ TAIL_SHARE = 0.02
 TAIL_S = (0.2, 3.0)
 TIMEOUT_S = 30.0
 """Longest time of a call on its way: a client of a real store gives up."""
+PROMPT_S = 1.0
+"""A PUT that takes longer may land after a wrong clock has made another node give up its object."""
 
 
 @dataclass(slots=True)
@@ -58,7 +60,7 @@ class StoreDisk:
         self.delete_delay_s = 0.0
         """Time that an object is kept after it was live, less what its process may be paused."""
         self.landed_late: set[str] = set()
-        """Keys of objects that landed after their clients had given up."""
+        """Keys of objects that landed after their clients had given up, or long after they began, as in a pause."""
         self.early: list[str] = []
         """Deletions that came too early."""
         self.late = 0
@@ -83,6 +85,11 @@ class StoreDisk:
         live_s = None if parsed is None else self.live_s.get(parsed[1])
         if live_s is not None and self.loop.time() < live_s + self.delete_delay_s:
             self.early.append(f"{key} was deleted {self.loop.time() - live_s:.1f} s after it was live")
+
+    def note_landing(self, key: str, began_s: float) -> None:
+        """Note an object whose PUT began long ago: its process was paused, or the store slow."""
+        if self.loop.time() - began_s > PROMPT_S:
+            self.landed_late.add(key)
 
     def later(self, key: str, work: Any) -> None:
         """Let a call take effect minutes later, whatever becomes of the process that made it."""
@@ -159,11 +166,13 @@ class SimStore:
             async with pace.piece(len(data[0])):
                 pass
         disk = self._disk
+        began_s = disk.loop.time()
         await self._way.reach("put", key)
         if disk.random.random() < disk.faults.late:
             disk.later(key, lambda: self._objects.put(key, data, writer_id=writer_id))
             raise StoreError(f"{self.name}:{key}: simulated: put timed out")
         await self._objects.put(key, data, writer_id=writer_id)
+        disk.note_landing(key, began_s)
         await self._way.answer("put", key)
 
     async def start_multipart(self, key: str, *, writer_id: str) -> MultipartUpload:
@@ -239,11 +248,13 @@ class _SimUpload:
 
     async def complete(self, receipts: Sequence[PartReceipt]) -> None:
         disk = self._disk
+        began_s = disk.loop.time()
         await self._way.reach("complete", self._key)
         if disk.random.random() < disk.faults.late:
             disk.later(self._key, lambda: self._upload.complete(receipts))
             raise StoreError(f"{disk.objects.name}:{self._key}: simulated: complete timed out")
         await self._upload.complete(receipts)
+        disk.note_landing(self._key, began_s)
         await self._way.answer("complete", self._key)
 
     async def abort(self) -> None:
