@@ -57,9 +57,11 @@ def test_only_records_of_coordinators_and_messages_between_nodes_have_no_indepen
         "protocol.messages.embedded.consumer_offsets",
         "protocol.messages.embedded.transaction_state",
         "protocol.messages.internal.authenticate",
+        "protocol.messages.internal.describe_runs",
         "protocol.messages.internal.hand_over",
         "protocol.messages.internal.hello",
         "protocol.messages.internal.prepare_move",
+        "protocol.messages.internal.relay",
     }
 
 

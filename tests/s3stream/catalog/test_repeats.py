@@ -18,6 +18,7 @@ TOPIC = b"t" * 16
 OTHER = b"o" * 16
 READS = frozenset(
     {
+        "back_up",
         "count_committed",
         "count_objects",
         "count_open_streams",
