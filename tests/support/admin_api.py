@@ -1,12 +1,18 @@
 """A client of the JSON API of a node's admin port."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 import aiohttp
+from pydantic import SecretStr
 
 from broker.node import Node
+
+READ, OPERATE = "r" * 20, "o" * 20
+TOKENS: Final = {"admin_read_token": SecretStr(READ), "admin_operate_token": SecretStr(OPERATE)}
+"""Settings of a node with these two tokens."""
 
 
 class ApiClient:
@@ -47,3 +53,12 @@ async def api_client(node: Node, token: str = "") -> AsyncIterator[ApiClient]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     async with aiohttp.ClientSession(f"http://{node.admin_address}", headers=headers) as session:
         yield ApiClient(session)
+
+
+async def until_open(api: ApiClient, path: str) -> None:
+    """Wait until a node opens one more stream: the places of those who left become free."""
+    async with asyncio.timeout(60):
+        while True:
+            async with api.session.get(f"/api/v1{path}") as response:
+                if response.status == 200:
+                    return

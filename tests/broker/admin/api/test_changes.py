@@ -9,39 +9,18 @@ from typing import Any, Final
 
 import pytest
 from confluent_kafka import Consumer, Message, Producer
-from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from broker.admin.api.partitioner import partition_of_key
 from broker.node import Node
 from protocol.messages.find_coordinator import FindCoordinatorRequest
 from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
-from tests.support.admin_api import ApiClient, api_client
+from tests.support.admin_api import OPERATE, READ, TOKENS, ApiClient, api_client
 from tests.support.node import running_node, running_nodes
 from tests.support.raw_client import RawClient, batch_of, raw_client
 from tests.support.waiting import until
 
-READ, OPERATE = "r" * 20, "o" * 20
 BASE_MS = 1_700_000_000_000
-
-
-@pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    async with running_node(tmp_path) as running:
-        await running.topics.create("t", partitions=2, configs={})
-        yield running
-
-
-@pytest.fixture
-async def api(node: Node) -> AsyncIterator[ApiClient]:
-    async with api_client(node) as client:
-        yield client
-
-
-@pytest.fixture
-async def client(node: Node) -> AsyncIterator[RawClient]:
-    async with raw_client(node.bootstrap) as client:
-        yield client
 
 
 async def commit(client: RawClient, group: str, *offsets: int) -> None:
@@ -314,8 +293,7 @@ CHANGES = [
 
 @pytest.fixture
 async def guarded(tmp_path: Path) -> AsyncIterator[Node]:
-    tokens = {"admin_read_token": SecretStr(READ), "admin_operate_token": SecretStr(OPERATE)}
-    async with running_node(tmp_path, **tokens) as node:
+    async with running_node(tmp_path, **TOKENS) as node:
         await node.topics.create("t", partitions=2, configs={})
         yield node
 

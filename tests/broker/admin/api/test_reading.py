@@ -3,7 +3,7 @@
 import asyncio
 import json
 from asyncio import to_thread
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +12,6 @@ from urllib.parse import quote
 import aiohttp
 import pytest
 from confluent_kafka import Consumer, Producer
-from pydantic import SecretStr
 from yarl import URL
 
 from broker.admin import connections
@@ -22,30 +21,9 @@ from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.messages.find_coordinator import FindCoordinatorRequest
 from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from s3stream.errors import CatalogUnavailable
-from tests.support.admin_api import ApiClient, api_client
+from tests.support.admin_api import OPERATE, READ, TOKENS, ApiClient, api_client, until_open
 from tests.support.node import running_node
-from tests.support.raw_client import RawClient, batch_of, raw_client
-
-READ, OPERATE = "r" * 20, "o" * 20
-
-
-@pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    async with running_node(tmp_path) as running:
-        await running.topics.create("t", partitions=2, configs={})
-        yield running
-
-
-@pytest.fixture
-async def api(node: Node) -> AsyncIterator[ApiClient]:
-    async with api_client(node) as client:
-        yield client
-
-
-@pytest.fixture
-async def client(node: Node) -> AsyncIterator[RawClient]:
-    async with raw_client(node.bootstrap) as client:
-        yield client
+from tests.support.raw_client import RawClient, batch_of
 
 
 async def commit(client: RawClient, group: str, offset: int, partition: int = 0) -> None:
@@ -65,8 +43,7 @@ def fetch_request() -> FetchRequest:
 
 
 async def test_the_session_tells_who_may_do_what(tmp_path: Path) -> None:
-    tokens = {"admin_read_token": SecretStr(READ), "admin_operate_token": SecretStr(OPERATE)}
-    async with running_node(tmp_path, **tokens) as node:
+    async with running_node(tmp_path, **TOKENS) as node:
         for token, principal, role in ((READ, "Token:read", "reader"), (OPERATE, "Token:operate", "operator")):
             async with api_client(node, token) as api:
                 found = await api.get("/session")
@@ -264,13 +241,7 @@ async def test_counters_arrive_as_lines_to_few_watchers(
         status, reason = await api.failure("GET", "/live")
         assert (status, reason) == (503, "streams of counters: 8 are open already; close one of them")
 
-    async def is_open() -> bool:
-        async with api.session.get("/api/v1/live") as response:
-            return response.status == 200
-
-    async with asyncio.timeout(60):
-        while not await is_open():
-            pass  # the places of those who left become free
+    await until_open(api, "/live")
 
 
 WRONG_REQUESTS: Final[list[Any]] = [

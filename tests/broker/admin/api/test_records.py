@@ -8,38 +8,17 @@ from typing import Any, Final
 
 import aiohttp
 import pytest
-from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from broker.admin.api import record_scan, records, streams
 from broker.node import Node
 from protocol.compression import Compression
 from protocol.records import Record, build_batch
-from tests.support.admin_api import ApiClient, api_client
+from tests.support.admin_api import OPERATE, READ, TOKENS, ApiClient, api_client, until_open
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
 
-READ, OPERATE = "r" * 20, "o" * 20
 BASE_MS = 1_700_000_000_000
-
-
-@pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    async with running_node(tmp_path) as running:
-        await running.topics.create("t", partitions=2, configs={})
-        yield running
-
-
-@pytest.fixture
-async def api(node: Node) -> AsyncIterator[ApiClient]:
-    async with api_client(node) as client:
-        yield client
-
-
-@pytest.fixture
-async def client(node: Node) -> AsyncIterator[RawClient]:
-    async with raw_client(node.bootstrap) as client:
-        yield client
 
 
 def batch(*given: tuple[bytes | None, bytes | None], headers: Any = (), **fields: Any) -> bytearray:
@@ -196,8 +175,7 @@ async def test_headers_are_bounded(api: ApiClient, client: RawClient) -> None:
     ("allowed", "reader", "operator"), [("nobody", 403, 403), ("operators", 403, 200), ("readers", 200, 200)]
 )
 async def test_a_setting_says_who_may_read_records(tmp_path: Path, allowed: str, reader: int, operator: int) -> None:
-    tokens = {"admin_read_token": SecretStr(READ), "admin_operate_token": SecretStr(OPERATE)}
-    async with running_node(tmp_path, admin_records=allowed, **tokens) as node:
+    async with running_node(tmp_path, admin_records=allowed, **TOKENS) as node:
         await node.topics.create("t", partitions=1, configs={})
         for token, expected in ((READ, reader), (OPERATE, operator)):
             async with api_client(node, token) as api:
@@ -259,13 +237,7 @@ async def test_few_streams_of_records_are_open_at_a_time(
     for each in responses:
         each.close()
 
-    async def is_open() -> bool:
-        async with api.session.get("/api/v1/topics/t/tail") as response:
-            return response.status == 200
-
-    async with asyncio.timeout(60):
-        while not await is_open():
-            pass  # the places of those who left become free
+    await until_open(api, "/topics/t/tail")
 
 
 WRONG_QUERIES: Final[list[Any]] = [

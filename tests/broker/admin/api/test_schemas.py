@@ -16,9 +16,9 @@ from broker.node import Node
 from broker.settings.admin_area import AdminSettings
 from tests.broker.admin.api.test_avro import written
 from tests.spark.pipeline.registry_server import RegistryServer, running_registry
-from tests.support.admin_api import ApiClient, api_client
+from tests.support.admin_api import ApiClient
 from tests.support.node import running_node
-from tests.support.raw_client import RawClient, batch_of, raw_client
+from tests.support.raw_client import RawClient, batch_of
 
 PLACE = {"type": "record", "name": "shared.Place", "fields": [{"name": "city", "type": "string"}]}
 TRIP = {"type": "record", "name": "Trip", "fields": [{"name": "to", "type": "shared.Place"}]}
@@ -41,18 +41,6 @@ async def node(tmp_path: Path, registry: RegistryServer) -> AsyncIterator[Node]:
     async with running_node(tmp_path, **settings) as running:
         await running.topics.create("t", partitions=1, configs={})
         yield running
-
-
-@pytest.fixture
-async def api(node: Node) -> AsyncIterator[ApiClient]:
-    async with api_client(node) as client:
-        yield client
-
-
-@pytest.fixture
-async def client(node: Node) -> AsyncIterator[RawClient]:
-    async with raw_client(node.bootstrap) as client:
-        yield client
 
 
 def with_id(schema_id: int, body: bytes) -> bytes:
