@@ -103,7 +103,7 @@ from s3stream.maintain.gc import GarbageCollector
 from s3stream.maintain.manifest_keeper import ManifestKeeper
 from s3stream.store.interface import ObjectStore
 from wal.format import CATALOG_ID_BYTES
-from wal.interface import NodeWal, WalError
+from wal.interface import NodeWal, WalError, WalFenced
 
 LOG_WAIT_S: Final = 10.0
 """Time for which a start waits for a log that another node may be recovering."""
@@ -298,6 +298,8 @@ async def _open_storage(
     lease.beat_s = lambda: BEAT_S  # others must not take a long start for a death
     await stack.enter_async_context(lease)
     wal = await node_log.open_wal(log_owner(settings, catalog, info.epoch), now_ms)
+    # The log would find its fence by itself, but only once its store answers: the stop would wait for that.
+    failure.on_fenced = lambda error: wal.failed(WalFenced(str(error)))
     stack.push_async_callback(wal.close)
     storage = S3Stream(
         wal=wal,

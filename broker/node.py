@@ -67,7 +67,7 @@ from s3stream.maintain.manifest_keeper import ManifestKeeper
 from s3stream.outages import CATALOG
 from s3stream.store.interface import ObjectStore
 from s3stream.tasks import end_tasks
-from wal.interface import NodeWal
+from wal.interface import NodeWal, WalFenced
 
 TAIL_BYTES_MAX: Final = 256 << 20
 """Bytes that a node keeps in its log only, while its object store keeps up, if there are other nodes: three blocks, of
@@ -84,6 +84,8 @@ class NodeFailure:
 
     def __init__(self) -> None:
         self.reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.on_fenced: Callable[[NodeFenced], None] = lambda _error: None
+        """Called when another process has the node's id."""
 
     def report(self, error: Exception) -> None:
         """Log an error; the first one becomes the reason."""
@@ -91,6 +93,8 @@ class NodeFailure:
         _logger().error("the node refuses all writes", reason=reason)
         if not self.reason.done():
             self.reason.set_result(reason)
+        if isinstance(error, NodeFenced):
+            self.on_fenced(error)
 
 
 class NodeTasks:
@@ -385,9 +389,12 @@ class Node:
         )
 
     async def _close_storage(self) -> None:
-        """Upload the remaining data, for a limited time. The log keeps what could not be uploaded."""
+        """Upload the remaining data, for a limited time. The log keeps what could not be uploaded.
+
+        A node that is fenced uploads nothing: the catalog would not commit it.
+        """
         storage = self.storage
-        if storage.error is None:
+        if storage.error is None and not isinstance(self.wal.error, WalFenced):
             try:
                 async with asyncio.timeout(self.settings.node.stop_upload_timeout_ms / 1000):
                     await storage.close(upload=True)

@@ -208,6 +208,10 @@ class NodeWal(WriteAheadLog, Protocol):
         """Update the gauges of `stats` and return it."""
         ...
 
+    def failed(self, error: WalError) -> None:
+        """Stop permanently: everything appended and not acked fails, and every later call raises `error`."""
+        ...
+
     async def prove_ownership(self) -> None:
         """Return if no other node had fenced the log when this was called, or since.
 

@@ -17,9 +17,10 @@ from broker.settings.package_settings import wal_settings
 from protocol.errors import ErrorCode
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from s3stream.engine import S3Stream
 from tests.support.node import running_node
 from tests.support.raw_client import batch_of, raw_client
-from wal.interface import WalFailed
+from wal.interface import WalFailed, WalFenced
 from wal.log import DeltaWal
 from wal.settings import WalSettings
 
@@ -77,6 +78,28 @@ async def test_a_newer_process_with_the_same_id_fences_the_older(tmp_path: Path)
         await older.catalog.register_node(1, "elsewhere", 9092, now_ms=wall_ms(), lease_ms=1000)
         async with asyncio.timeout(10):
             assert "fenced" in await older.failed
+
+
+async def test_a_fenced_node_fails_its_log_at_once_and_uploads_nothing_when_it_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close, asked_for_upload = S3Stream.close, []
+
+    async def note_and_close(storage: S3Stream, *, upload: bool = True) -> None:
+        asked_for_upload.append(upload)
+        await close(storage, upload=upload)
+
+    monkeypatch.setattr(S3Stream, "close", note_and_close)
+    async with running_node(tmp_path, catalog_lease_ms=1000) as older, raw_client(older.bootstrap) as client:
+        await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
+        await client.produce("t", [batch_of(b"before")])
+        await older.catalog.register_node(1, "elsewhere", 9092, now_ms=wall_ms(), lease_ms=1000)
+        async with asyncio.timeout(10):
+            await older.failed
+        assert isinstance(older.wal.error, WalFenced), "no append or upload had to find the fence"
+    assert older.storage.uncommitted_bytes > 0, "there was something to upload"
+    assert asked_for_upload
+    assert not any(asked_for_upload), "a store that is away would hold up the end of a node that is fenced"
 
 
 async def test_a_stop_refuses_clients_before_it_waits_for_requests_on_the_admin_port(
