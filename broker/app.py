@@ -298,8 +298,6 @@ async def _open_storage(
     lease.beat_s = lambda: BEAT_S  # others must not take a long start for a death
     await stack.enter_async_context(lease)
     wal = await node_log.open_wal(log_owner(settings, catalog, info.epoch), now_ms)
-    # The log would find its fence by itself, but only once its store answers: the stop would wait for that.
-    failure.on_fenced = lambda error: wal.failed(WalFenced(str(error)))
     stack.push_async_callback(wal.close)
     storage = S3Stream(
         wal=wal,
@@ -320,6 +318,8 @@ async def _open_storage(
         )
     with node_log.errors_with_path():
         await storage.recover()
+    # The log would find its fence by itself, but only once its store answers: the stop would wait for that.
+    failure.watch_fence(lambda error: wal.failed(WalFenced(str(error))))
     await catalog.open_wal(
         wal.wal_id,
         node_id=info.node_id,

@@ -84,8 +84,8 @@ class NodeFailure:
 
     def __init__(self) -> None:
         self.reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.on_fenced: Callable[[NodeFenced], None] = lambda _error: None
-        """Called when another process has the node's id."""
+        self._fence: NodeFenced | None = None
+        self._on_fenced: Callable[[NodeFenced], None] = lambda _error: None
 
     def report(self, error: Exception) -> None:
         """Log an error; the first one becomes the reason."""
@@ -94,7 +94,14 @@ class NodeFailure:
         if not self.reason.done():
             self.reason.set_result(reason)
         if isinstance(error, NodeFenced):
-            self.on_fenced(error)
+            self._fence = error
+            self._on_fenced(error)
+
+    def watch_fence(self, callback: Callable[[NodeFenced], None]) -> None:
+        """Call `callback` once another process has the node's id; immediately if it has."""
+        self._on_fenced = callback
+        if self._fence is not None:
+            callback(self._fence)
 
 
 class NodeTasks:

@@ -209,7 +209,10 @@ class NodeWal(WriteAheadLog, Protocol):
         ...
 
     def failed(self, error: WalError) -> None:
-        """Stop permanently: everything appended and not acked fails, and every later call raises `error`."""
+        """Stop permanently: everything appended and not acked fails, and every later call raises `error`.
+
+        Only after `recover`, which would not end otherwise.
+        """
         ...
 
     async def prove_ownership(self) -> None:

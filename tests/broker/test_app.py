@@ -12,6 +12,7 @@ from broker.app import StartError
 from broker.membership import node_log
 from broker.membership.environment import wall_ms
 from broker.net.server import bind
+from broker.node import NodeFailure
 from broker.settings.model import Settings
 from broker.settings.package_settings import wal_settings
 from protocol.errors import ErrorCode
@@ -100,6 +101,29 @@ async def test_a_fenced_node_fails_its_log_at_once_and_uploads_nothing_when_it_s
     assert older.storage.uncommitted_bytes > 0, "there was something to upload"
     assert asked_for_upload
     assert not any(asked_for_upload), "a store that is away would hold up the end of a node that is fenced"
+
+
+async def test_a_node_that_is_fenced_while_it_recovers_its_log_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recover, report, reported = S3Stream.recover, NodeFailure.report, asyncio.Event()
+
+    async def recover_when_fenced(storage: S3Stream) -> None:
+        catalog = storage._catalog  # noqa: SLF001  # the node's own
+        await catalog.register_node(1, "elsewhere", 9092, now_ms=wall_ms(), lease_ms=1000)
+        await reported.wait()
+        await recover(storage)
+
+    def note_and_report(failure: NodeFailure, error: Exception) -> None:
+        report(failure, error)
+        reported.set()
+
+    monkeypatch.setattr(S3Stream, "recover", recover_when_fenced)
+    monkeypatch.setattr(NodeFailure, "report", note_and_report)
+    async with asyncio.timeout(30):
+        with pytest.raises(StartError, match="epoch 1 is not the registered 2"):
+            async with running_node(tmp_path, catalog_lease_ms=1000):
+                pass
 
 
 async def test_a_stop_refuses_clients_before_it_waits_for_requests_on_the_admin_port(
