@@ -16,7 +16,8 @@ from tests.simulation.routing import Refused
 from tests.simulation.transactions import TransactionalProducer
 from tests.simulation.world import World
 
-READ_MAX = 10
+COPIED_MAX = 100
+"""Records of a transaction at most: after a long time without one, all that was read would not fit in a request."""
 
 
 class Copier(TransactionalProducer):
@@ -51,8 +52,10 @@ class Copier(TransactionalProducer):
         transaction = Transaction(f"{self.name}#{self.transactions}")
         self.outcomes.append(transaction)
         target = self.target
-        source_values, self.reader.found = self.reader.found, {}
-        end = self.reader.offset
+        found = sorted(self.reader.found.items())
+        source_values, rest = found[:COPIED_MAX], found[COPIED_MAX:]
+        self.reader.found = dict(rest)
+        end = rest[0][0] if rest else self.reader.offset
         try:
             await self.until_done(
                 AddPartitionsToTxnRequest(
@@ -65,7 +68,7 @@ class Copier(TransactionalProducer):
                 lambda answer: answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code,
             )
             values = []
-            for offset, value in sorted(source_values.items()):
+            for offset, value in source_values:
                 self.numbers += 1
                 copy = f"{self.name}:{self.numbers}"
                 self.copied_from[copy] = (offset, value)
