@@ -3,10 +3,17 @@
 with TraceCollector() as collector:
     ...                              # something sends to collector.url
     (span,) = collector.named("upload")
+
+with otel_collector(collector.url) as url:      # the real one, which sends on what it has received
+    ...
 """
 
+import json
+import socket
+import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from gzip import decompress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,8 +25,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from tests.support.tools import otelcol
+from tests.support.waiting import wait_until
+
 SERVER, CLIENT = 2, 3
 """Kinds of spans."""
+STOP_TIMEOUT_S = 30
 POLL_S = 0.01
 """Interval at which its thread looks whether it is to end."""
 
@@ -120,6 +131,36 @@ class TraceCollector:
                 pass
 
         return Handler
+
+
+@contextmanager
+def otel_collector(target: str) -> Iterator[str]:
+    """Run an OpenTelemetry Collector that sends what it receives to `target` at once; gives its base URL."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+    settings = {
+        "receivers": {"otlp": {"protocols": {"http": {"endpoint": address}}}},
+        "exporters": {"otlp_http": {"endpoint": target, "sending_queue": {"enabled": False}}},
+        "service": {
+            "telemetry": {"metrics": {"level": "none"}, "logs": {"level": "error"}},
+            "pipelines": {"traces": {"receivers": ["otlp"], "exporters": ["otlp_http"]}},
+        },
+    }
+    with subprocess.Popen([otelcol(), f"--config=yaml:{json.dumps(settings)}"]) as process:
+        try:
+            wait_until(lambda: process.poll() is not None or _listens(address), "the collector listens")
+            assert process.poll() is None, "the collector has ended"
+            yield f"http://{address}"
+        finally:
+            process.terminate()
+            process.wait(STOP_TIMEOUT_S)
+
+
+def _listens(address: str) -> bool:
+    host, port = address.split(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
 
 
 def _received(span: Any, resource: dict[str, Any]) -> ReceivedSpan:

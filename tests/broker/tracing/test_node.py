@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.support.collector import CLIENT, SERVER, ReceivedSpan, TraceCollector
+from tests.support.collector import CLIENT, SERVER, ReceivedSpan, TraceCollector, otel_collector
 from tests.support.node import NodeProcess
 from tests.support.waiting import WAIT_S, wait_until
 
@@ -157,6 +157,20 @@ def test_nothing_of_a_record_is_sent(collector: TraceCollector) -> None:
     everything = b"".join(collector.bodies)
     assert b"orders" in everything
     assert not [secret for secret in SECRETS if secret in everything]
+
+
+def test_the_opentelemetry_collector_takes_the_spans(tmp_path: Path) -> None:
+    with (
+        TraceCollector() as behind,
+        otel_collector(behind.url) as url,
+        NodeProcess(tmp_path, tracing_enabled=True, tracing_endpoint=url, tracing_sample_ratio=1) as node,
+    ):
+        send(node, "any")
+        assert node.terminate() == 0
+        (span,) = behind.named("Produce orders")
+        assert span.links == (CLIENT_SPAN,)
+        assert [step.name for step in behind.children(span)] == ["decode", "append", "wait for the log"]
+        assert span.resource["service.instance.id"] == "anabranch-1"
 
 
 def test_a_ratio_of_zero_traces_nothing(tmp_path: Path) -> None:
