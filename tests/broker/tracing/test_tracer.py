@@ -19,6 +19,7 @@ from s3stream.model import StreamRange
 from s3stream.store.memory import MemoryStore
 from tests.support.collector import TraceCollector
 from tests.support.node import settings_for
+from tests.support.waiting import until
 
 NOW_NS = 1_700_000_000_000_000_000
 
@@ -209,8 +210,7 @@ async def test_a_collector_that_refuses_is_logged_once_and_once_more_when_it_acc
                 for _ in range(count):
                     before = made.stats.delivered + made.stats.undelivered
                     produce(made, 1, 0)
-                    while made.stats.delivered + made.stats.undelivered == before:  # noqa: ASYNC110 - another thread's
-                        await asyncio.sleep(0.001)
+                    await until(lambda before=before: made.stats.delivered + made.stats.undelivered > before)  # type: ignore[misc]
     assert (made.stats.delivered, made.stats.undelivered) == (2, 3)
     assert [(line["log_level"], line["event"].partition(":")[0]) for line in logs] == [
         ("warning", "traces cannot be delivered"),
@@ -223,10 +223,13 @@ async def test_the_end_does_not_wait_for_repetitions(monkeypatch: pytest.MonkeyP
     """Nothing listens at the address: a delivery is repeated after growing pauses, for an hour."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3600")
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
+    monkeypatch.setattr("broker.tracing.tracer.FLUSH_S", 0.01)
     async with tracer("http://127.0.0.1:1") as made:
         produce(made, 1, 0)
+        closing = asyncio.create_task(made.close())
+        await until(lambda: not [each for each in threading.enumerate() if each.name.startswith("Otel")], pause_s=0.01)
+        await closing
     assert (made.stats.spans, made.stats.undelivered) == (1, 1)
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("Otel")]
 
 
 async def test_an_invalid_variable_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
