@@ -27,7 +27,7 @@ from protocol.wire import Records
 from wal.interface import Buffer
 
 TEXT_MAX: Final = 256
-"""Characters of a client id in a span."""
+"""Characters of a name in a span."""
 BATCHES_MAX: Final = 16
 """Batches that the span of a request names."""
 LINKED_BATCHES_MAX: Final = 4
@@ -140,9 +140,9 @@ class _Request:
         return described
 
     def topic_name(self, name: str, topic_id: bytes) -> str:
-        """Return the name of a topic that a message names in one way or the other."""
+        """Return the name of a topic that a message names in one way or the other. A wrong name may be longer."""
         if name:
-            return name
+            return name[:TEXT_MAX]
         found = self.node.topics.get_by_id(topic_id)
         return topic_id.hex() if found is None else found.name
 
