@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -87,6 +87,7 @@ from broker.topics.compaction import make_cleaning
 from broker.topics.manager import TopicManager
 from broker.topics.move_requests import MoveRequests
 from broker.topics.moves import TopicMoves
+from broker.tracing.start import open_tracer
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.marker_router import MarkerRouter
 from broker.transactions.markers import MarkerWriter
@@ -102,8 +103,12 @@ from s3stream.errors import StorageError
 from s3stream.maintain.gc import GarbageCollector
 from s3stream.maintain.manifest_keeper import ManifestKeeper
 from s3stream.store.interface import ObjectStore
+from s3stream.tracing import NO_TRACING
 from wal.format import CATALOG_ID_BYTES
 from wal.interface import NodeWal, WalError, WalFenced
+
+if TYPE_CHECKING:
+    from broker.tracing.tracer import NodeTracer
 
 LOG_WAIT_S: Final = 10.0
 """Time for which a start waits for a log that another node may be recovering."""
@@ -160,6 +165,7 @@ class _OpenStorage:
     """Credentials of the cluster's users."""
     tokens: DelegationTokens | None
     """Delegation tokens of the cluster; None without a secret key for them."""
+    tracer: "NodeTracer | None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +195,9 @@ async def _start(
     announced = announced_listeners(settings, [int(bound.getsockname()[1]) for bound in ports.clients])
     internal = internal_address(settings, ports.internal)
     failure = NodeFailure()
+    tracer = open_tracer(settings, stack, environment.random().random, environment.now_ns)
     opened = await _open_storage(
-        environment, settings, memory, announced, internal, token_key, lock.lock_id, failure, stack
+        environment, settings, memory, announced, internal, token_key, lock.lock_id, failure, tracer, stack
     )
     members = Members(member_of(opened.info))
     configs = opened.configs
@@ -268,6 +275,7 @@ async def _open_storage(
     token_key: bytes,
     lock_id: str,
     failure: NodeFailure,
+    tracer: "NodeTracer | None",
     stack: AsyncExitStack,
 ) -> _OpenStorage:
     """Check that catalog, log and stores belong together, take the node's id, and recover the log."""
@@ -293,6 +301,8 @@ async def _open_storage(
         internal=internal,
         now_ms=now_ms,
     )
+    if tracer is not None:  # only now: the log has the same stores, and its writes are no calls of anybody's
+        stores = tracer.wrap_stores(stores)
     catalog.act_for(info.node_id, info.epoch)
     lease = LeaseKeeper(catalog, info, now_ms=now_ms, on_lost=failure.report)
     lease.beat_s = lambda: BEAT_S  # others must not take a long start for a death
@@ -310,6 +320,7 @@ async def _open_storage(
         node_epoch=info.epoch,
         now_ms=now_ms,
         new_writer_id=lambda: environment.new_uuid().hex,
+        tracing=tracer or NO_TRACING,
     )
     await stack.enter_async_context(storage)
     if (found := node_log.found) is not None:
@@ -368,6 +379,7 @@ async def _open_storage(
         configs,
         scram,
         tokens,
+        tracer,
     )
 
 
@@ -580,6 +592,7 @@ def _make_node(
         scram=opened.scram,
         delegation_tokens=opened.tokens,
         telemetry=ClientMetrics(configs, settings.telemetry, now_ms, lambda: environment.new_uuid().bytes),
+        tracing=None if opened.tracer is None else opened.tracer.stats,
         log_levels=log_levels,
         tasks=tasks,
         failure=failure,
@@ -588,6 +601,10 @@ def _make_node(
     )
     local = LocalRequests(node, audited(HANDLERS))
     handlers = environment.wrap_handlers(audited(HANDLERS if opened.acls is None else guarded(HANDLERS, GUARDS)))
+    if opened.tracer is not None:
+        from broker.handlers.traced import traced  # it loads OpenTelemetry, which may be missing
+
+        handlers = traced(handlers, opened.tracer)
     metering = Metering(
         server,
         node.quotas,
@@ -651,6 +668,7 @@ def _make_compaction(
         on_replaced=storage.invalidate,
         on_damaged=storage.damaged.note,
         pace=storage.background,
+        tracing=opened.tracer or NO_TRACING,
     )
     service = CompactionService(node, under_pressure=lambda: not storage.writable)
     scheduler = CleaningScheduler(

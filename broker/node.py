@@ -49,6 +49,7 @@ from broker.telemetry.clients import ClientMetrics
 from broker.topics.manager import TopicManager
 from broker.topics.move_requests import MoveRequests
 from broker.topics.moves import TopicMoves
+from broker.tracing.stats import TracingStats
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerWriter
 from broker.transactions.producer_ids import ProducerIds
@@ -206,6 +207,8 @@ class Node:
     delegation_tokens: DelegationTokens | None
     """None: there is no secret key for them, so they are off."""
     telemetry: ClientMetrics
+    tracing: TracingStats | None
+    """Counters of traces; None: tracing is off."""
     log_levels: LogLevels
 
     tasks: NodeTasks

@@ -18,6 +18,7 @@ from s3stream.errors import CatalogUnavailable, ObjectDamage, StorageError
 from s3stream.model import NewObject, ObjectInfo, object_key
 from s3stream.object.reader import ObjectIndex
 from s3stream.store.interface import ObjectStore
+from s3stream.tracing import NO_TRACING, Tracing
 
 log = structlog.get_logger(__name__)
 COMMIT_ATTEMPTS = 5
@@ -84,6 +85,7 @@ class CompactionContext:
     """Called with the damage of an input that is corrupt or missing."""
     pace: Pace | None = None
     """Pace of what timed runs write, after appends and uploads; None: no limit."""
+    tracing: Tracing = NO_TRACING
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     stats: CompactionStats = field(default_factory=CompactionStats)
     left_alone: set[int] = field(default_factory=set)
@@ -136,6 +138,17 @@ class CompactionContext:
 
         Retries while the catalog is unavailable. Raises CatalogError.
         """
+        with self.tracing.step("commit"):
+            await self._commit_until_answered(inputs, outputs, streams)
+        self.tracing.committed(output.object_id for output in outputs)
+        self.on_replaced(sorted({each.stream_id for output in outputs for each in output.ranges}))
+        self.stats.commits += 1
+        self.stats.objects_in += len(inputs)
+        self.stats.objects_out += len(outputs)
+
+    async def _commit_until_answered(
+        self, inputs: Sequence[int], outputs: Sequence[NewObject], streams: Collection[int] | None
+    ) -> None:
         for attempt in range(1, COMMIT_ATTEMPTS + 1):
             now_ms = self.now_ms()  # readers find the inputs until the attempt that succeeds
             commit = CompactionCommit(
@@ -149,12 +162,9 @@ class CompactionContext:
             )
             try:
                 await self.catalog.commit_compaction(commit)
-                break
             except CatalogUnavailable:
                 if attempt == COMMIT_ATTEMPTS:
                     raise
                 await self.sleep(COMMIT_PAUSE_SECONDS)
-        self.on_replaced(sorted({each.stream_id for output in outputs for each in output.ranges}))
-        self.stats.commits += 1
-        self.stats.objects_in += len(inputs)
-        self.stats.objects_out += len(outputs)
+            else:
+                return

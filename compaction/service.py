@@ -223,9 +223,10 @@ class CompactionService:
         for _ in range(UNREADABLE_INPUTS_MAX):
             try:
                 for plan in await plan_sets(self._context, full=full, selection=selection):
-                    await run_sets(
-                        self._context, plan, timed=not full, under_pressure=self._under_pressure, report=report
-                    )
+                    with self._context.tracing.compaction("sets", (info.object_id for info in plan.inputs)):
+                        await run_sets(
+                            self._context, plan, timed=not full, under_pressure=self._under_pressure, report=report
+                        )
             except UnreadableInput as error:
                 await self._failures.leave_alone(error, errors)
             except (CoverageError, PlanRefused) as error:
@@ -248,7 +249,8 @@ class CompactionService:
 
         async def join(group: JoinGroup, throttle: Throttle) -> None:
             pressure = self._under_pressure if not full else _no_pressure
-            await run_join(self._context, group, throttle=throttle, under_pressure=pressure)
+            with self._context.tracing.compaction("join", (each.object.object_id for each in group.objects)):
+                await run_join(self._context, group, throttle=throttle, under_pressure=pressure)
 
         await self._each("stream objects", groups, join, full=full, report=report, errors=errors)
 
@@ -264,7 +266,8 @@ class CompactionService:
     def _cleaner(self, cleaning: CleaningHooks, *, full: bool) -> Callable[[CleanPlan, Throttle], Awaitable[None]]:
         async def clean(plan: CleanPlan, throttle: Throttle) -> None:
             pressure = self._under_pressure if not full else _no_pressure
-            await run_cleaning(self._context, plan, cleaning, throttle=throttle, under_pressure=pressure)
+            with self._context.tracing.compaction("by key", (each.object.object_id for each in plan.objects)):
+                await run_cleaning(self._context, plan, cleaning, throttle=throttle, under_pressure=pressure)
 
         return clean
 

@@ -87,6 +87,28 @@ def decode_records(batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_
     return records
 
 
+def first_records(batch: Buffer, count: int, *, bytes_max: int) -> list[Record]:
+    """Return up to `count` records from the beginning of a batch, as far as they lie in its first `bytes_max` bytes.
+
+    Raises CorruptBatch, UnsupportedMagic, and DecompressedTooLarge for a compressed batch of more bytes.
+    """
+    header = parse_batch(batch)
+    packed = memoryview(batch)[HEADER_BYTES : header.size_bytes]
+    if header.compression is Compression.NONE:
+        body = bytes(packed[:bytes_max])
+    else:
+        body = bytes(decompress(header.compression, packed, bytes_max=bytes_max))
+    records: list[Record] = []
+    position = 0
+    try:
+        while len(records) < min(count, header.record_count):
+            record, position = _read_record(body, position, header)
+            records.append(record)
+    except (IndexError, UnicodeDecodeError, MalformedMessage):
+        pass  # the record is cut off, or invalid
+    return records
+
+
 def _read_record(body: bytes, position: int, header: BatchHeader) -> tuple[Record, int]:
     size, position = read_varlong(body, position)
     end = position + size

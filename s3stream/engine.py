@@ -41,6 +41,7 @@ from s3stream.settings import StorageSettings
 from s3stream.stats import StorageStats
 from s3stream.store.interface import ObjectStore
 from s3stream.tasks import end_tasks
+from s3stream.tracing import NO_TRACING, Tracing
 from s3stream.upload.pipeline import UploadPipeline
 from s3stream.upload.uploader import Uploader, WriterIdentity
 from wal.interface import WriteAheadLog
@@ -56,7 +57,7 @@ class S3Stream:
     acked is in the WAL.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a node, by name
         self,
         *,
         wal: WriteAheadLog,
@@ -69,6 +70,7 @@ class S3Stream:
         node_epoch: int,
         now_ms: Callable[[], int],
         new_writer_id: Callable[[], str],
+        tracing: Tracing = NO_TRACING,
     ) -> None:
         """`stores` by name; uploads go to `default_store` unless a stream's `store` says otherwise."""
         if default_store not in stores:
@@ -140,6 +142,7 @@ class S3Stream:
                 identity=WriterIdentity(cluster, node_id, node_epoch, new_writer_id),
                 now_ms=now_ms,
                 streams=self._streams,
+                tracing=tracing,
             ),
             background=self.background,
             uploads_in_flight=settings.uploads_in_flight,

@@ -31,6 +31,15 @@ HYDRA = "github.com/ory/hydra/v2"
 HYDRA_VERSION = "v2.3.0"
 HYDRA_REPLACES = "github.com/gobuffalo/pop/v6=github.com/ory/pop/v6@v6.2.1-0.20241121111754-e5dfc0f3344b"
 """Replacement in Hydra's own go.mod. Go ignores it when Hydra is a dependency."""
+OTELCOL_MODULES = (
+    "go.opentelemetry.io/collector/otelcol@v0.165.0",
+    "go.opentelemetry.io/collector/receiver/otlpreceiver@v0.165.0",
+    "go.opentelemetry.io/collector/exporter/otlphttpexporter@v0.165.0",
+    "go.opentelemetry.io/collector/confmap/provider/yamlprovider@v1.71.0",
+)
+"""Modules of the OpenTelemetry Collector, which belong together. It is built from them, since its own program is not a
+module that can be installed."""
+OTELCOL_MAIN = Path(__file__).parent / "otelcol" / "main.go"
 KAFKA_VERSION = "4.3.1"
 LOG4J_VERSION = "2.25.3"
 KAFKA_JARS = (
@@ -184,6 +193,20 @@ def fetch_hydra(work: Path) -> None:
     run("go", "-C", module, "get", f"{HYDRA}@{HYDRA_VERSION}", environ=environ)
     run("go", "-C", module, "install", HYDRA, environ=environ)
     move_into_place(work / "hydra", CACHE / "bin" / "hydra")
+
+
+def fetch_otelcol(work: Path) -> None:
+    """Build an OpenTelemetry Collector that has only what tests need."""
+    if not on_path("go"):
+        raise SkippedError("needs Go (tests against a real OpenTelemetry Collector are left out)")
+    environ = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=mod"}
+    module = work / "module"
+    module.mkdir()
+    shutil.copy(OTELCOL_MAIN, module)
+    run("go", "-C", module, "mod", "init", "anabranch/otelcol", environ=environ)
+    run("go", "-C", module, "get", *OTELCOL_MODULES, environ=environ)
+    run("go", "-C", module, "build", "-ldflags=-s -w", "-o", work / "otelcol", ".", environ=environ)
+    move_into_place(work / "otelcol", CACHE / "bin" / "otelcol")
 
 
 def fetch_with_maven(work: Path, coordinates: Sequence[MavenCoordinate], *, transitive: bool) -> Path:
@@ -389,6 +412,7 @@ TOOLS = (
         for_tests=False,
     ),
     Tool("hydra", "OAuth server (Ory Hydra)", lambda: existing(CACHE / "bin" / "hydra"), fetch_hydra),
+    Tool("otelcol", "OpenTelemetry Collector", lambda: existing(CACHE / "bin" / "otelcol"), fetch_otelcol),
     Tool("helm", "Helm", lambda: existing(CACHE / "bin" / "helm"), fetch_helm),
     Tool(
         "packaging",

@@ -204,9 +204,10 @@ class _NullLogFiles:
 
 
 @asynccontextmanager
-async def in_process_node() -> AsyncIterator[InProcessNode]:
-    """Start a node with all files in memory, and stop it."""
+async def in_process_node(**more: str) -> AsyncIterator[InProcessNode]:
+    """Start a node with all files in memory, and stop it. `more` are settings, with `__` for the dot in their names."""
     with tempfile.TemporaryDirectory(prefix="anabranch-guard-", dir=_MEMORY) as folder:
-        settings = load({**SETTINGS, "node.data_dir": folder}, {}, None)
+        changed = {name.replace("__", "."): value for name, value in more.items()}
+        settings = load({**SETTINGS, "node.data_dir": folder, **changed}, {}, None)
         async with run_node(settings, environment=Environment(logs=_NullLogFiles())) as node:
             yield InProcessNode(node)

@@ -82,6 +82,8 @@ class Environment:
 
     now_ms: Callable[[], int] = wall_ms
     """Wall clock in ms since 1970."""
+    now_ns: Callable[[], int] = time.time_ns
+    """The same in ns, for traces."""
     steady_ms: Callable[[], int] = monotonic_ms
     """Clock in ms since an arbitrary moment, which never jumps."""
     random_bytes: Callable[[int], bytes] = secrets.token_bytes

@@ -38,6 +38,7 @@ from broker.settings.storage_areas import (
     StorageArea,
     WalArea,
 )
+from broker.settings.tracing_area import TracingSettings
 
 
 class NodeSettings(Area):
@@ -162,6 +163,7 @@ class Settings(Area):
     compaction: CompactionArea = CompactionArea()
     quota: QuotaSettings = QuotaSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    tracing: TracingSettings = TracingSettings()
     admin: AdminSettings = AdminSettings()
     log: LogSettings = LogSettings()
     stores: Mapping[str, NamedStoreSettings] = {}

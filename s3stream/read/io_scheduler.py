@@ -6,6 +6,7 @@ Every GET has a deadline. A waiter that gives up leaves the GET running: its byt
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 
 from s3stream.errors import StorageError, StoreError
@@ -33,6 +34,8 @@ class _RangeRead:
     span: ByteRange
     priority: Priority
     answer: "asyncio.Future[memoryview]"
+    context: Context
+    """Context of the reader. A GET runs in that of its first one, whichever GET made room for it."""
 
 
 class IoScheduler:
@@ -68,7 +71,7 @@ class IoScheduler:
     ) -> "asyncio.Future[memoryview]":
         """Queue a read of bytes [start, end); return the future of the bytes, or of StoreError."""
         answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
-        read = _RangeRead(store, key, ByteRange(start, end), priority, answer)
+        read = _RangeRead(store, key, ByteRange(start, end), priority, answer, copy_context())
         self._queue.append(read)
         self._schedule()
         return answer
@@ -129,7 +132,7 @@ class IoScheduler:
         for read in members:
             self._queue.remove(read)
         try:
-            self._spawn(self._get(first, get, members))
+            first.context.run(self._spawn, self._get(first, get, members))
         except StorageError as error:
             for read in members:
                 _answer_error(read, error)

@@ -8,6 +8,7 @@ bounded too, and active readers share that bound equally, so that the loaded dat
 import asyncio
 import math
 from collections import OrderedDict
+from contextvars import Context
 from dataclasses import dataclass, field
 
 import structlog
@@ -90,7 +91,8 @@ class ReadAhead:
         """Start the next window when the reader has reached the one before it."""
         start = max(offset, ahead.until)
         if not ahead.busy and offset >= ahead.mark and start < committed_end:
-            self._start_ahead(stream_id, committed_end, ahead, start)
+            # In a context of its own: the window is not part of the read, which may be over before it.
+            Context().run(self._start_ahead, stream_id, committed_end, ahead, start)
 
     def _start_ahead(self, stream_id: int, committed_end: int, ahead: _SequentialReader, start: int) -> None:
         """Start the next window, if the bound of all windows allows; active readers share it equally."""

@@ -37,6 +37,7 @@ from s3stream.settings import StorageSettings
 from s3stream.stats import StorageStats
 from s3stream.store.interface import ObjectStore
 from s3stream.tasks import side_by_side
+from s3stream.tracing import Tracing
 from s3stream.upload.backoff import Backoff
 from s3stream.upload.split import ObjectPlan, RunSize, plan_split
 
@@ -91,6 +92,7 @@ class Uploader:
         identity: WriterIdentity,
         now_ms: Callable[[], int],
         streams: StreamRegistry,
+        tracing: Tracing,
     ) -> None:
         self._catalog = catalog
         self._stores = stores
@@ -100,6 +102,7 @@ class Uploader:
         self._identity = identity
         self._now_ms = now_ms
         self._streams = streams
+        self._tracing = tracing
         self._writes = asyncio.Semaphore(settings.object_writes_in_flight)
         self._hedges = {
             name: PartHedge(
@@ -118,15 +121,21 @@ class Uploader:
         """
         if block.durable is not None:
             await block.durable
+        with self._tracing.upload(block.runs.values(), block.size_bytes):
+            await self._upload_durable(block, previous, pace)
+
+    async def _upload_durable(self, block: UploadBlock, previous: asyncio.Future[None] | None, pace: Pace) -> None:
         backoff = Backoff(self._settings)
         while True:
             give_up_ms = self._now_ms() + self._settings.prepare_ttl_ms // 2
             attempt = _UploadAttempt(self._identity.writer_id(), give_up_ms, {})
             try:
-                objects = await self._write_objects(block, attempt, pace)
+                with self._tracing.step("write objects"):
+                    objects = await self._write_objects(block, attempt, pace)
                 if previous is not None:
                     await asyncio.shield(previous)
-                await self._commit(block, objects)
+                with self._tracing.step("commit"):
+                    await self._commit(block, objects)
             except (NotFound, ObjectExists, _PrepareExpired) as error:
                 # The objects were reaped, or their time is over: start over with new ones.
                 self._stats.upload_retries += 1
@@ -253,6 +262,7 @@ class Uploader:
             else:
                 self._outages.over(CATALOG)
                 self._count(commit.objects)
+                self._tracing.committed(item.object_id for item in commit.objects)
                 return
 
     def _plan_commit(self, block: UploadBlock, written: Sequence[NewObject]) -> UploadCommit | None:

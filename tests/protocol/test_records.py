@@ -28,7 +28,16 @@ from protocol.batch import (
 )
 from protocol.compression import Compression, compress, decompress
 from protocol.errors import CorruptBatch, DecompressedTooLarge, ErrorCode, InvalidRecord, KafkaError, UnsupportedMagic
-from protocol.records import ControlType, Record, build_batch, build_marker, control_type, decode_records, recompress
+from protocol.records import (
+    ControlType,
+    Record,
+    build_batch,
+    build_marker,
+    control_type,
+    decode_records,
+    first_records,
+    recompress,
+)
 from protocol.varint import varlong
 
 CODECS = list(Compression)
@@ -394,3 +403,23 @@ def test_records_that_are_there_fit(values: list[bytes], compression: Compressio
     records = [Record(None, value, at) for at, value in enumerate(values)]
     batch = build_batch(records, compression=compression)
     assert records_fit(memoryview(batch), int(compression), len(records))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_the_first_records_of_a_batch(codec: Compression) -> None:
+    batch = build_batch(SOME, compression=codec)
+    assert first_records(batch, 3, bytes_max=4096) == decode_records(batch)[:3]
+    assert first_records(batch, 100, bytes_max=4096) == decode_records(batch)
+    assert first_records(batch, 0, bytes_max=4096) == []
+
+
+def test_the_first_records_end_where_the_bytes_do() -> None:
+    plain = build_batch(SOME)
+    cut = first_records(plain, 100, bytes_max=100)
+    assert 0 < len(cut) < len(SOME)
+    assert cut == decode_records(plain)[: len(cut)]
+    with pytest.raises(DecompressedTooLarge):
+        first_records(build_batch(SOME, compression=Compression.ZSTD), 1, bytes_max=100)
+    damaged = bytearray(plain)
+    damaged[HEADER_BYTES] = 0xFF  # an endless length
+    assert first_records(damaged[: HEADER_BYTES + 12] + plain[HEADER_BYTES + 12 :], 2, bytes_max=4096) == []

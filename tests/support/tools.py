@@ -44,6 +44,12 @@ def hydra() -> Path:
     return program if program.is_file() else missing("the identity provider Ory Hydra")
 
 
+def otelcol() -> Path:
+    """The OpenTelemetry Collector's program."""
+    program = cache_folder() / "bin" / "otelcol"
+    return program if program.is_file() else missing("the OpenTelemetry Collector")
+
+
 def openssl() -> Path:
     """The program of OpenSSL."""
     program = shutil.which("openssl")

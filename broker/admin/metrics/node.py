@@ -18,6 +18,7 @@ from broker.admin.metrics.definitions import (
 )
 from broker.net.server import NetworkStats
 from broker.node import Node
+from broker.tracing.stats import TracingStats
 from protocol.registry import APIS
 
 QUOTA_CLIENTS_MAX: Final = 100
@@ -100,8 +101,17 @@ TELEMETRY: Mapping[str, Definition] = {
     "dropped_points": counter("anabranch_telemetry_dropped_points_total", "Points that were dropped."),
 }
 
+TRACING: Mapping[str, Definition] = {
+    "spans": counter("anabranch_tracing_spans_total", "Spans of traces that have ended."),
+    "overflowed": counter("anabranch_tracing_overflowed_spans_total", "Spans dropped because their queue was full."),
+    "delivered": counter("anabranch_tracing_delivered_spans_total", "Spans that the collector has accepted."),
+    "undelivered": counter(
+        "anabranch_tracing_undelivered_spans_total", "Spans dropped because the collector did not accept them."
+    ),
+}
+
 DEFINITIONS = definitions_in(globals())
-OF_STATS = ((NETWORK, NetworkStats()),)
+OF_STATS = ((NETWORK, NetworkStats()), (TRACING, TracingStats()))
 """Tables of fields, with an example of what they describe."""
 
 
@@ -129,6 +139,8 @@ def collect(node: Node) -> Iterator[Metric]:
     yield from _tls(node)
     yield from _quotas(node)
     yield from _telemetry(node)
+    if node.tracing is not None:
+        yield from of_stats(TRACING, node.tracing)
 
 
 def _api(key: int) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from tests.support.catalog_node import CLUSTER, delete_topic
 from tests.support.storage import SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
 from tests.support.virtual_time import run_virtual
 
+READER: ContextVar[str] = ContextVar("reader")
 NO_CACHE = replace(SMALL, log_cache_bytes=1, upload_threshold_bytes=1 << 20)
 
 
@@ -321,6 +323,23 @@ async def read_in_virtual_time(tmp_path: Path, storage: StorageSettings) -> tupl
         began_s = asyncio.get_running_loop().time()
         assert same(await read_all(stream, bytes_max=64 * 1024), sent)
         return asyncio.get_running_loop().time() - began_s, engine
+
+
+async def test_what_is_read_ahead_is_not_part_of_the_read(tmp_path: Path) -> None:
+    storage = replace(NO_CACHE, read_ahead_bytes_max=16_000, read_split_bytes_min=1 << 20, block_cache_bytes=400_000)
+    async with cold_stream(tmp_path, 200, storage) as (cluster, engine, stream, sent):
+        readers: list[str] = []
+
+        async def note(call: str, key: str) -> None:
+            readers.append(READER.get(""))
+
+        cluster.store.hook = note
+        READER.set("reader")
+        assert same(await read_all(stream), sent)
+        await engine.loads_done()
+        assert engine.stats.read_aheads > 5
+        assert readers[0] == "reader"
+        assert readers.count("") > 5
 
 
 def test_read_ahead_with_two_windows_hides_latency(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 
 import pytest
@@ -19,6 +20,7 @@ SETTINGS = StorageSettings(
     reads_in_flight=8, read_bytes_max=400, read_split_bytes_min=100, read_gap_bytes_max=0, read_deadline_ms=60_000
 )
 DATA = bytes(range(250)) * 4
+READER: ContextVar[str] = ContextVar("reader")
 
 
 class Bench:
@@ -29,6 +31,8 @@ class Bench:
         self.store = MemoryStore("main", hook=self.hold)
         self.gate = asyncio.Event()
         self.started: list[str] = []
+        self.readers: list[str] = []
+        """Value of READER in each GET."""
         self.is_log_writing = False
         self.io = IoScheduler(
             settings=settings, stats=self.stats, spawn=self.spawn, is_log_writing=lambda: self.is_log_writing
@@ -43,6 +47,7 @@ class Bench:
         """Let puts through and hold GETs."""
         if call == "get":
             self.started.append(key)
+            self.readers.append(READER.get(""))
             await self.gate.wait()
 
     def ask(self, key: str, start: int, end: int, priority: Priority = Priority.TAIL) -> "asyncio.Future[memoryview]":
@@ -192,3 +197,18 @@ def test_runs_leave_the_loop_to_appends_that_wait_for_the_log() -> None:
 
     assert run_virtual(seconds_for_four_mib(is_log_writing=True)) == pytest.approx(3 * HAND_OUT_PAUSE_S)
     assert run_virtual(seconds_for_four_mib(is_log_writing=False)) == 0
+
+
+async def test_a_get_runs_in_the_context_of_its_reader_whichever_get_made_room_for_it() -> None:
+    async with bench(replace(SETTINGS, reads_in_flight=1)) as made:
+        answers = []
+        for key in "abc":
+            token = READER.set(f"reader of {key}")
+            answers.append(made.ask(key, 0, 100))
+            READER.reset(token)
+        await turns()
+        assert made.started == ["a"]
+        made.gate.set()
+        for answer in answers:
+            await answer
+        assert made.readers == ["reader of a", "reader of b", "reader of c"]
