@@ -7,7 +7,7 @@ const STARTS = {
   offset: "From an offset",
   time: "From a time",
 };
-const DECODERS = { auto: "Detect", text: "Text", json: "JSON", avro: "Avro", hex: "Hex" };
+const DECODERS = { auto: "Detect", text: "Text", json: "JSON", avro: "Avro", protobuf: "Protobuf", hex: "Hex" };
 const LIMITS = [50, 100, 500];
 
 /** Return the filters in the query of an address, with defaults. */
