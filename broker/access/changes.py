@@ -14,6 +14,7 @@ from broker.handlers import Handler, HandlerFunction
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.resources.values import ResourceType
+from broker.topics.topic_ids import id_text
 from protocol.errors import ErrorCode
 from protocol.messages import (
     alter_client_quotas,
@@ -56,7 +57,7 @@ def _topics(_request: Any, response: Any) -> Iterable[Change]:
 
 
 def _deleted_topics(_request: Any, response: Any) -> Iterable[Change]:
-    return (Change("TOPIC", each.name or each.topic_id.hex(), each.error_code) for each in response.responses)
+    return (Change("TOPIC", each.name or id_text(each.topic_id), each.error_code) for each in response.responses)
 
 
 def _grown_topics(_request: Any, response: Any) -> Iterable[Change]:

@@ -2,7 +2,6 @@
 
 import logging
 import os
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -122,8 +121,3 @@ def describe_topics(connection: Connection, names: "tuple[str, ...] | None" = No
     topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
     answer: MetadataResponse = connection.call(MetadataRequest(topics=topics, allow_auto_topic_creation=False))
     return answer
-
-
-def id_text(topic_id: bytes) -> str:
-    """Format a topic id as Kafka's tools do; `-` if there is none."""
-    return urlsafe_b64encode(topic_id).rstrip(b"=").decode() if any(topic_id) else "-"

@@ -13,11 +13,12 @@ from anabranch.client.cluster import EARLIEST, LATEST, Cluster, Place
 from anabranch.client.configs import Resource, describe_configs
 from anabranch.client.connection import error_text
 from broker.cli.arguments import output_option, parse_pairs, plan_option
-from broker.cli.client import CommandClient, client_options, describe_topics, id_text
+from broker.cli.client import CommandClient, client_options, describe_topics
 from broker.cli.config import change_configs
 from broker.cli.output import count_text, emit, make_table, number_text
 from broker.cli.topic_move import move
 from broker.cli.topic_moves import attach, clone, detach, detached
+from broker.topics.topic_ids import id_text
 from protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,

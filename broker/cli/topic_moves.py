@@ -11,7 +11,6 @@ import click
 
 from broker.cli.admin_port import AdminPort, on_node
 from broker.cli.arguments import output_option
-from broker.cli.client import id_text
 from broker.cli.output import emit, make_table
 
 
@@ -35,8 +34,7 @@ def detach(node: AdminPort, name: str) -> None:
 @on_node
 def attach(node: AdminPort, topic: str, new_name: str | None) -> None:
     """Bring back a detached topic, by its name or id."""
-    ids = {_id_of(each): each["id"] for each in node.ask("GET", "/topics/detached")}
-    answer = node.ask("POST", "/topics/attach", topic=ids.get(topic, topic), **{"as": new_name})
+    answer = node.ask("POST", "/topics/attach", topic=topic, **{"as": new_name})
     click.echo(f"attached topic {_describe(answer)}")
 
 
@@ -59,7 +57,7 @@ def clone(node: AdminPort, name: str, new_name: str) -> None:
 @on_node
 def detached(node: AdminPort, output: str) -> None:
     """List detached topics, with the ids by which they can be attached."""
-    rows = [{**each, "id": _id_of(each)} for each in node.ask("GET", "/topics/detached")]
+    rows = node.ask("GET", "/topics/detached")
     table = make_table("topic", "id", "partitions", "detached (UTC)", right=("partitions",))
     for each in rows:
         moment = datetime.fromtimestamp(each["detached_ms"] / 1000, UTC)
@@ -70,9 +68,4 @@ def detached(node: AdminPort, output: str) -> None:
 def _describe(answer: Mapping[str, Any]) -> str:
     """Describe a topic in a node's answer."""
     count = answer["partitions"]
-    return f"{answer['topic']} with {count} partition{'s' if count != 1 else ''}, id {_id_of(answer)}"
-
-
-def _id_of(answer: Mapping[str, Any]) -> str:
-    """Return the topic id as other commands show it; the admin port has it in hex."""
-    return id_text(bytes.fromhex(answer["id"]))
+    return f"{answer['topic']} with {count} partition{'s' if count != 1 else ''}, id {answer['id']}"

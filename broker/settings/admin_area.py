@@ -39,8 +39,8 @@ class AdminSettings(Area):
     )
     schema_registry_url: str | None = Field(
         default=None,
-        description="URL of a schema registry with Confluent's interface, to show records in Avro. Unset: they are "
-        "shown as hex.",
+        description="URL of a schema registry with Confluent's interface, to show records in Avro and "
+        "protobuf. Unset: they are shown as hex.",
     )
     schema_registry_credentials: SecretStr | None = Field(
         default=None, description="`user:password` for the schema registry (HTTP Basic). There is no flag."

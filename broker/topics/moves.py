@@ -18,6 +18,7 @@ from broker.settings.stores import store_names
 from broker.topics.manager import TopicManager
 from broker.topics.move_requests import MoveRequests, Place
 from broker.topics.topic import Topic, TopicLeaving
+from broker.topics.topic_ids import id_text
 from protocol.errors import ErrorCode, KafkaError
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import DetachedTopic, MoveReason, TopicInfo
@@ -112,7 +113,7 @@ class TopicMoves:
     def _attached_before(self, which: str, name: str) -> Topic:
         """Return a topic whose attachment took effect although its answer was lost."""
         topic = self._topics.get(name)
-        if topic is not None and self._attaching == (topic.topic_id, name) and which in {name, topic.topic_id.hex()}:
+        if topic is not None and self._attaching == (topic.topic_id, name) and which in {name, id_text(topic.topic_id)}:
             return topic
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No topic {which!r} is detached.")
 
@@ -238,9 +239,9 @@ class TopicMoves:
 
 
 def _choose(found: Sequence[DetachedTopic], which: str) -> DetachedTopic | None:
-    named = [topic for topic in found if topic.name == which] or [t for t in found if t.topic_id.hex() == which]
+    named = [topic for topic in found if topic.name == which] or [t for t in found if id_text(t.topic_id) == which]
     if len(named) > 1:
-        ids = ", ".join(topic.topic_id.hex() for topic in named)
+        ids = ", ".join(id_text(topic.topic_id) for topic in named)
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Several topics {which!r} are detached; name one by its id: {ids}")
     return named[0] if named else None
 

@@ -58,7 +58,7 @@ def test_a_topic_is_created_altered_filled_and_deleted(console: ConsolePage, sho
     dialog.get_by_label("Value", exact=True).fill('{"hello": 1}')
     dialog.get_by_label("Headers").fill("from: console")
     assert console.violations() == []
-    dialog.get_by_role("button", name="Produce").click()
+    dialog.get_by_label("Value", exact=True).press("Control+Enter")
     expect(page.get_by_text("The record is at offset 0 of partition 1.")).to_be_visible()
     page.locator(".row-button").click()
     expect(page.locator(".record-details")).to_contain_text("console")

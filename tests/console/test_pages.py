@@ -1,7 +1,12 @@
 """Each page with the data of a real node: on a desktop and on a phone, light and dark, and judged by axe."""
 
+import json
+import math
+import re
+from typing import Any
+
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.console.browser import DESKTOP, PHONE, ConsolePage, console_page
 from tests.console.shop import COMMITTED, ORDERS, PARTITIONS, Shop, send_order
@@ -31,6 +36,11 @@ def test_every_page_is_accessible_and_fits(browser: Browser, shop: Shop, kind: s
             expect(page.locator(".waiting")).to_have_count(0)
             assert console.violations() == [], route
             assert console.width() <= page.evaluate("innerWidth"), route
+            if route == "storage":
+                tables = "[...document.querySelectorAll('.table-scroll')]"
+                assert page.evaluate(f"{tables}.every((each) => each.scrollWidth <= each.clientWidth)"), (
+                    "no table is cut"
+                )
         assert console.problems == []
 
 
@@ -40,11 +50,23 @@ def test_the_cluster_page_shows_nodes_and_traffic(console: ConsolePage, shop: Sh
     expect(page.get_by_text("Every partition has a leader")).to_be_visible()
     expect(page.locator(".chart canvas")).to_have_count(2)
     expect(page.get_by_text("connections open")).to_be_visible()
+    # The internal topics and their partitions are counted apart.
+    expect(page.locator(".figure", has_text="Topics")).to_contain_text("and 2 internal")
+    expect(page.locator(".figure", has_text="Topics").locator("dd a")).to_have_text(str(len(shop_topics(shop))))
+    expect(page.locator(".figure", has_text="Partitions")).to_contain_text("and 100 internal")
 
 
-def test_topics_can_be_searched_sorted_and_opened(console: ConsolePage) -> None:
+def shop_topics(shop: Shop) -> dict[str, dict[str, Any]]:
+    """The topics that are not internal, by name."""
+    found = json.loads(shop.node.ask("/api/v1/topics"))["topics"]
+    return {each["name"]: each for each in found if not each["internal"]}
+
+
+def test_topics_can_be_searched_sorted_and_opened(console: ConsolePage, shop: Shop) -> None:
     page = console.open("topics")
     expect(page.get_by_role("link", name="customers", exact=True)).to_be_visible()
+    # It has records in the log only.
+    expect(page.get_by_role("row", name="customers")).to_contain_text(f"{shop_topics(shop)['customers']['bytes']} B")
     page.get_by_label("Internal topics").check()
     expect(page.get_by_role("link", name="__consumer_offsets", exact=True)).to_be_visible()
     page.get_by_role("button", name="Records").click()
@@ -56,12 +78,14 @@ def test_topics_can_be_searched_sorted_and_opened(console: ConsolePage) -> None:
     expect(page.locator("main h1")).to_be_focused()
     expect(page.get_by_role("row", name="0 node 1").first).to_contain_text("100")
     expect(page.get_by_role("link", name="billing")).to_be_visible()
+    expect(page.get_by_text(f"Topic id {shop_topics(shop)['orders']['id']}")).to_be_visible()
 
 
 def test_records_are_found_by_offset_key_and_text(console: ConsolePage) -> None:
     page = console.open("topics/orders/records")
     rows = page.locator(".row-button")
     expect(rows).to_have_count(50)
+    expect(page.get_by_role("navigation", name="Path")).to_have_text("Topics/orders")
     page.get_by_label("Start").select_option("offset")
     page.get_by_role("spinbutton", name="Offset").fill("7")
     page.get_by_label("Partition").select_option("1")
@@ -72,6 +96,7 @@ def test_records_are_found_by_offset_key_and_text(console: ConsolePage) -> None:
     expect(details).to_contain_text('"order": 22')
     expect(details).to_contain_text("trace")
     expect(details).to_contain_text("t0022")
+    expect(details.get_by_text("Producer", exact=True)).to_have_count(0)  # it was not idempotent
     assert console.violations() == []
     page.get_by_label("Key is").fill("c25")
     page.get_by_role("button", name="Show").click()
@@ -97,12 +122,32 @@ def test_records_are_followed_as_they_arrive(console: ConsolePage, shop: Shop) -
     expect(page.locator("tbody tr")).to_have_count(1)
     page.get_by_role("button", name="Continue").click()
     expect(page.locator("tbody tr").first).to_contain_text("Lin")
+    # Filters apply at once, and keep the focus.
+    expect(page.get_by_role("button", name="Show")).to_have_count(0)
+    contains = page.get_by_label("Contains")
+    contains.fill("Mary")
+    contains.press("Enter")
+    expect(page).to_have_url(re.compile("contains=Mary"))
+    expect(contains).to_be_focused()
+    expect(page.get_by_text("live", exact=True)).to_be_visible()
+    for name in ("Ada", "Mary"):
+        shop.producer.produce("customers", json.dumps({"name": name}).encode(), key=b"c9")
+    assert shop.producer.flush(60) == 0
+    expect(page.locator("tbody tr")).to_contain_text(["Mary"])
 
 
 def test_a_partition_shows_where_its_bytes_are(console: ConsolePage) -> None:
     page = console.open("topics/orders/partitions/0")
     for kind in ("wal", "log_cache", "so"):
         expect(page.locator(f".run.{kind}").first).to_be_visible()
+    names = page.locator(".map-place")
+    expect(names).to_have_text(["Log", "Log cache", "Stream set objects", "Stream objects"])
+    rows = page.locator(".map-row")
+    for name, row in zip(names.all(), rows.all(), strict=True):
+        above, below = name.bounding_box(), row.bounding_box()
+        assert above is not None
+        assert below is not None
+        assert above["y"] + above["height"] / 2 < below["y"], "each name is above its row"
     page.locator(".run").first.focus()
     expect(page.locator(".map-details")).to_contain_text("write-ahead log: durable, not yet in an object")
     page.keyboard.press("End")
@@ -134,12 +179,21 @@ def test_an_open_transaction_is_shown(console: ConsolePage) -> None:
     expect(page.get_by_text("open since offset 1")).to_be_visible()
 
 
-def test_storage_shows_the_ring_and_prices_that_can_be_changed(console: ConsolePage) -> None:
+def test_storage_shows_the_ring_and_prices_that_can_be_changed(console: ConsolePage, shop: Shop) -> None:
     page = console.open("storage")
-    expect(page.get_by_role("img", name="percent of the log is in use")).to_be_visible()
+    wal = json.loads(shop.node.ask("/api/v1/storage"))["wal"]
+    share = wal["used_bytes"] / wal["capacity_bytes"]
+    expect(page.get_by_role("img", name=f"{round(100 * share)} percent of the log is in use")).to_be_visible()
+    drawn = page.evaluate("document.querySelector('.ring-used').getTotalLength() / (2 * Math.PI * 82)")
+    assert drawn == pytest.approx(share, abs=0.005)
+    head = page.locator(".ring-head")
+    end = [float(head.get_attribute(name) or "nan") for name in ("cx", "cy")]
+    turn = wal["write_position"] / wal["capacity_bytes"] * 2 * math.pi
+    assert end == pytest.approx([100 + 82 * math.sin(turn), 100 - 82 * math.cos(turn)], abs=0.5)
     expect(page.get_by_role("group", name="Objects")).to_contain_text("Stream objects")
     put = page.get_by_label("1,000 PUT")
     expect(put).to_have_value("0.005")
+    expect(page.get_by_role("row", name="Objects kept")).to_contain_text("< $0.01")
     put.fill("0.01")
     put.press("Enter")
     assert stored(page) == '{"put":0.01,"list":0.005,"get":0.0004,"delete":0,"gb_month":0.023}'
@@ -160,6 +214,8 @@ def test_keys_lead_to_pages_and_change_the_colours(console: ConsolePage) -> None
     page = console.open()
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_contain_text("Go to storage")
+    heights = {box["height"] for each in page.locator("kbd").all() if (box := each.bounding_box()) is not None}
+    assert len(heights) == 1, "no key is stretched by a text of two lines"
     assert console.violations() == []
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
@@ -173,3 +229,18 @@ def test_keys_lead_to_pages_and_change_the_colours(console: ConsolePage) -> None
     assert page.evaluate(background) != light
     page.reload()
     assert page.evaluate(background) != light
+
+
+def test_charts_without_data_say_so(console: ConsolePage) -> None:
+    def answer_nothing(route: Route) -> None:
+        route.fulfill(body="\n", content_type="application/x-ndjson")
+
+    console.page.route("**/api/v1/live", answer_nothing)
+    for route in ("", "storage"):
+        page = console.open(route)
+        expect(page.get_by_text("Waiting for data …")).to_have_count(2)
+        assert console.violations() == []
+    console.page.unroute("**/api/v1/live")
+    console.page.reload()
+    expect(console.page.locator(".chart")).to_have_count(2)
+    expect(console.page.get_by_text("Waiting for data …")).to_have_count(0)

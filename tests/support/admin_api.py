@@ -1,6 +1,7 @@
 """A client of the JSON API of a node's admin port."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -53,6 +54,13 @@ async def api_client(node: Node, token: str = "") -> AsyncIterator[ApiClient]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     async with aiohttp.ClientSession(f"http://{node.admin_address}", headers=headers) as session:
         yield ApiClient(session)
+
+
+async def lines_of(response: aiohttp.ClientResponse) -> AsyncIterator[Any]:
+    """The lines of a stream, until it ends."""
+    while line := await response.content.readline():
+        if line.strip():
+            yield json.loads(line)
 
 
 async def until_open(api: ApiClient, path: str) -> None:

@@ -15,6 +15,7 @@ from broker.admin.api.offsets import Offsets
 from broker.admin.api.produce import ProduceEndpoints
 from broker.admin.api.records import RecordEndpoints
 from broker.admin.api.schemas import Schemas
+from broker.admin.api.sizes import Sizes
 from broker.admin.api.storage import StorageEndpoints
 from broker.admin.api.topic_changes import TopicChangeEndpoints
 from broker.admin.api.topics import TopicEndpoints, Topics
@@ -34,7 +35,7 @@ class Api:
     def __init__(self, node: Node, local: LocalRequests, settings: AdminSettings) -> None:
         calls = Calls(node, local)
         offsets, groups = Offsets(calls), Groups(node, calls)
-        topics = Topics(node, calls, local, offsets, groups)
+        topics = Topics(node, calls, local, offsets, Sizes(calls), groups)
         self._records = RecordEndpoints(node, calls, offsets, Schemas(settings))
         self.endpoints: list[Endpoint] = [
             *ClusterEndpoints(node, calls).endpoints,

@@ -23,6 +23,10 @@ CALL_TIMEOUT_S: Final = 10.0
 INTERNAL_VERSION: Final = 0
 """Version of requests of the internal port."""
 T = TypeVar("T")
+Partition = tuple[str, int]
+"""Name of a topic, and index."""
+PIECE_PARTITIONS: Final = 1000
+"""Partitions that one request asks a node about: a few ms of its time."""
 _APIS: Final = {api.request: api for api in APIS.values()}
 
 
@@ -104,6 +108,18 @@ class Calls:
             unreachable.update(missing)
             left = {key: things[size:] for key, things in left.items() if len(things) > size and key not in missing}
         return answers, frozenset(unreachable)
+
+    def by_leader(self, partitions: Iterable[Partition]) -> dict[int, list[Partition]]:
+        """Group partitions by the nodes that lead them. Those that are gone, or that nobody leads, are left out."""
+        led: dict[int, list[Partition]] = {}
+        for topic, index in partitions:
+            try:
+                leader = self.leader_of(topic, index)
+            except KafkaError:
+                continue  # the topic has gone
+            if leader != NO_LEADER:
+                led.setdefault(leader, []).append((topic, index))
+        return led
 
     def living(self) -> list[int]:
         """Return the ids of all living nodes."""

@@ -71,7 +71,12 @@ class Cluster(Model):
     now_ms: int
     nodes: list[ClusterNode]
     topics: int
+    """Topics of users."""
     partitions: int
+    """Partitions of these topics."""
+    internal_topics: int
+    """Topics that the nodes keep for groups and transactions."""
+    internal_partitions: int
     leaderless: int
     groups: int
     writable: bool
@@ -110,6 +115,7 @@ class ClusterEndpoints:
             for topic in node.topics
             for index in range(len(topic.info.partitions))
         )
+        internal = [len(topic.info.partitions) for topic in node.topics if topic.info.internal]
         groups, unreachable = 0, list[int]()
         if node.topics.get(OFFSETS_TOPIC) is not None:
             answers, unreachable = await self._calls.call_each(
@@ -123,8 +129,10 @@ class ClusterEndpoints:
             version=VERSION,
             now_ms=node.now_ms(),
             nodes=await self._nodes(leaders),
-            topics=len(node.topics),
-            partitions=leaders.total(),
+            topics=len(node.topics) - len(internal),
+            partitions=leaders.total() - sum(internal),
+            internal_topics=len(internal),
+            internal_partitions=sum(internal),
             leaderless=leaders[NO_LEADER],
             groups=groups,
             writable=storage.writable,

@@ -9,10 +9,10 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from broker.admin.api.calls import Calls
+from broker.admin.api.calls import Calls, Partition
 from broker.admin.api.endpoints import ApiError, Call, Endpoint, Model, ValidationQuery, check
 from broker.admin.api.groups import Committed, Groups, GroupState, Listed
-from broker.admin.api.offsets import Ends, Offsets, Partition
+from broker.admin.api.offsets import Ends, Offsets
 from broker.admin.api.topics import partition_index, partitions_of, topic_named
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
-from broker.admin.api.calls import Calls
+from broker.admin.api.calls import Calls, Partition
 from broker.admin.api.endpoints import Call, Endpoint, Model, check
-from broker.admin.api.offsets import Offsets, Partition
+from broker.admin.api.offsets import Offsets
 from broker.coordination.internal_topics import OFFSETS_TOPIC
 from broker.groups.consumer.embedded_protocol import assigned_partitions
 from broker.handlers.list_offsets import LATEST

@@ -3,18 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from broker.admin.api.calls import Calls
-from broker.handlers.leadership import NO_LEADER
+from broker.admin.api.calls import PIECE_PARTITIONS, Calls, Partition
 from broker.handlers.list_offsets import EARLIEST, LATEST, READ_COMMITTED
 from broker.handlers.local import User
-from protocol.errors import KafkaError
 from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
-Partition = tuple[str, int]
-"""Name of a topic, and index."""
 READ_UNCOMMITTED: Final = 0
-PIECE_PARTITIONS: Final = 1000
-"""Partitions of one request: a few ms of a node's time."""
 
 
 class Found(NamedTuple):
@@ -42,16 +36,11 @@ class Offsets:
         self, partitions: Iterable[Partition], timestamp: int, user: User, isolation_level: int = READ_UNCOMMITTED
     ) -> Found:
         """Return the offset of each partition at a timestamp, which may be a special one of ListOffsets."""
-        led: dict[int, list[Partition]] = {}
-        for topic, index in partitions:
-            try:
-                leader = self._calls.leader_of(topic, index)
-            except KafkaError:
-                continue  # the topic has gone
-            if leader != NO_LEADER:
-                led.setdefault(leader, []).append((topic, index))
         answers, unreachable = await self._calls.ask_in_pieces(
-            led, lambda piece: _request(piece, timestamp, isolation_level), PIECE_PARTITIONS, user
+            self._calls.by_leader(partitions),
+            lambda piece: _request(piece, timestamp, isolation_level),
+            PIECE_PARTITIONS,
+            user,
         )
         found = {
             (topic.name, each.partition_index): each.offset

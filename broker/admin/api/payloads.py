@@ -1,4 +1,4 @@
-"""Keys, values and headers of records as text for people: JSON, text, hex, and Avro with a schema registry."""
+"""Keys, values and headers of records as text for people: JSON, text, hex; Avro and protobuf with a schema registry."""
 
 import json
 from collections.abc import Mapping
@@ -8,6 +8,7 @@ from pydantic import Field
 
 from broker.admin.api.avro import AvroError
 from broker.admin.api.endpoints import Model
+from broker.admin.api.protobuf import DecoderStopped, ProtobufDecoder, ProtobufError
 from broker.admin.api.schemas import Schema
 
 PAYLOAD_BYTES_MAX: Final = 16 << 10
@@ -29,7 +30,7 @@ class SchemaId(Model):
 class Payload(Model):
     """A key, a value, or the value of a header."""
 
-    format: Literal["text", "json", "avro", "hex"]
+    format: Literal["text", "json", "avro", "protobuf", "hex"]
     text: str
     size: int
     truncated: bool
@@ -41,10 +42,13 @@ class Payload(Model):
 class PayloadDecoder:
     """Shows payloads in a format, with the schemas that are known. Used in one thread at a time."""
 
-    def __init__(self, decode: Decode, schemas: Mapping[int, Schema] | None) -> None:
+    def __init__(self, decode: Decode, schemas: Mapping[int, Schema] | None, protobuf: ProtobufDecoder) -> None:
         """Show payloads as asked; `schemas` by id, None: there is no registry."""
         self._decode = decode
         self._schemas = schemas
+        self._protobuf = protobuf
+        self._protobuf_stopped = False
+        """True if no further payload is decoded as protobuf."""
         self._bytes_left = DECODED_BYTES_MAX
         self.unknown: set[int] = set()
         """Ids of schemas that were needed and are not known: load them, and decode again."""
@@ -74,20 +78,36 @@ class PayloadDecoder:
         self._bytes_left -= len(data)
         if self._bytes_left < 0:
             return _as_hex(data, "too much is to be decoded: ask for fewer records", schema_id)
-        if schema.avro is None:
-            plain = show_plainly(data[HEADER_BYTES:], "json")
-            return plain.model_copy(update={"size": len(data), "schema_": SchemaId(id=schema_id)})
         try:
-            text = json.dumps(schema.avro.decode(data[HEADER_BYTES:]), ensure_ascii=False)
+            shown = self._decoded(data[HEADER_BYTES:], schema_id, schema)
         except AvroError as error:
             return _as_hex(data, f"the payload does not fit schema {schema_id}: {error}", schema_id)
-        return Payload(
-            format="avro",
-            text=text[:PAYLOAD_BYTES_MAX],
-            size=len(data),
-            truncated=len(text) > PAYLOAD_BYTES_MAX,
-            schema_=SchemaId(id=schema_id),
-        )
+        except ProtobufError as error:
+            self._protobuf_stopped |= isinstance(error, DecoderStopped)
+            return _as_hex(data, f"schema {schema_id}: {error}", schema_id)
+        return shown.model_copy(update={"size": len(data), "schema_": SchemaId(id=schema_id)})
+
+    def _decoded(self, body: bytes, schema_id: int, schema: Schema) -> Payload:
+        """Return a payload without its header as its schema says. Raises AvroError, ProtobufError."""
+        if schema.avro is not None:
+            text, is_cut = _json_text(schema.avro.decode(body))
+            return Payload(format="avro", text=text, size=len(body), truncated=is_cut)
+        if schema.protobuf is None:
+            return show_plainly(body, "json")
+        if self._protobuf_stopped:
+            raise ProtobufError("not decoded, as an earlier payload of the batch stopped the decoder of protobuf")
+        text, is_cut = self._protobuf.decode(schema_id, schema.protobuf, body)
+        return Payload(format="protobuf", text=text, size=len(body), truncated=is_cut)
+
+
+def _json_text(value: object) -> tuple[str, bool]:
+    """Return the JSON of a value, and whether it is cut: names of a schema may be long, and are in it often."""
+    text = ""
+    for part in json.JSONEncoder(ensure_ascii=False).iterencode(value):
+        text += part
+        if len(text) > PAYLOAD_BYTES_MAX:
+            return text[:PAYLOAD_BYTES_MAX], True
+    return text, False
 
 
 def show_plainly(data: bytes, decode: Decode) -> Payload:

@@ -12,8 +12,9 @@ from typing import Any, Final, Literal, NamedTuple
 from broker.admin.api.calls import Calls
 from broker.admin.api.endpoints import Model, check
 from broker.admin.api.offsets import Offsets
-from broker.admin.api.payloads import Decode, Payload, PayloadDecoder, show_plainly
-from broker.admin.api.schemas import Schema, Schemas
+from broker.admin.api.payloads import PAYLOAD_BYTES_MAX, Decode, Payload, PayloadDecoder, show_plainly
+from broker.admin.api.protobuf import ProtobufDecoder
+from broker.admin.api.schemas import Schemas
 from broker.cluster.peers import PeerUnavailable
 from broker.handlers.list_offsets import LATEST
 from broker.handlers.local import LocalRefusal, User
@@ -111,10 +112,16 @@ class RecordReader:
         self.schemas = schemas
         self._calls = calls
         self._work = RecordWork(DECOMPRESSED_BYTES_MAX)
+        self._protobuf = ProtobufDecoder(PAYLOAD_BYTES_MAX)
 
     def close(self) -> None:
         """Look into no more batches."""
         self._work.close()
+        self._protobuf.close()
+
+    def decoder(self, decode: Decode) -> PayloadDecoder:
+        """Return what shows the payloads of one batch."""
+        return PayloadDecoder(decode, self.schemas.known, self._protobuf)
 
     async def fetch(self, topic: str, index: int, offset: int, user: User) -> Any:
         """Return the data of one partition from an offset on. Raises KafkaError, and as `Calls.call`."""
@@ -211,16 +218,16 @@ class RecordScan:
         if header.is_control or header.next_offset <= position[index]:
             position[index] = max(position[index], header.next_offset)
             return room
-        begin, record_filter, schemas = position[index], self._filter, self._reader.schemas
+        begin, record_filter, reader = position[index], self._filter, self._reader
 
         def select() -> _Selected:
-            return _select(index, header, batch, begin, record_filter, schemas.known, room)
+            return _select(index, header, batch, begin, record_filter, reader.decoder(record_filter.decode), room)
 
         try:
-            found = await self._reader.run_in_thread(select)
+            found = await reader.run_in_thread(select)
             if found.unknown_schemas:
-                await schemas.load(found.unknown_schemas)
-                found = await self._reader.run_in_thread(select)
+                await reader.schemas.load(found.unknown_schemas)
+                found = await reader.run_in_thread(select)
         except (ProtocolError, KafkaError) as error:
             self.errors.append(f"partition {index}, offsets {header.base_offset} to {header.last_offset}: {error}")
             position[index] = header.next_offset
@@ -238,12 +245,11 @@ def _select(
     batch: memoryview,
     begin: int,
     record_filter: RecordFilter,
-    schemas: Mapping[int, Schema] | None,
+    decoder: PayloadDecoder,
     room: _Room,
 ) -> _Selected:
     """Return the records of a batch that pass, as far as there is room. Raises ProtocolError, KafkaError."""
     rows: list[RecordRow] = []
-    decoder = PayloadDecoder(record_filter.decode, schemas)
     shown_bytes = scanned = 0
     if header.record_count > BATCH_RECORDS_MAX:
         raise ProtocolError(f"a batch of {header.record_count} records is not shown")

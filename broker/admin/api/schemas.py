@@ -16,6 +16,7 @@ from urllib.parse import quote
 import aiohttp
 
 from broker.admin.api.avro import AvroError, AvroSchema
+from broker.admin.api.protobuf import ProtobufError, ProtobufSchema
 from broker.settings.admin_area import AdminSettings
 
 TIMEOUT_S: Final = 3.0
@@ -25,15 +26,17 @@ SCHEMAS_MAX: Final = 500
 AT_ONCE_MAX: Final = 20
 """Schemas that are fetched for one batch of records."""
 REFERENCES_MAX: Final = 50
+REFERENCE_DEPTH_MAX: Final = 20
 FAILURE_S: Final = 30.0
 """Time for which a failure is believed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema: Avro's, JSON Schema, which is not needed to read JSON, or a reason why there is none."""
+    """A schema: of Avro or protobuf, JSON Schema, which is not needed to read JSON, or a reason why there is none."""
 
     avro: AvroSchema | None = None
+    protobuf: ProtobufSchema | None = None
     failure: str = ""
     failed_s: float = 0.0
 
@@ -79,7 +82,7 @@ class Schemas:
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 schema = await self._fetch(session, schema_id)
-        except (_RegistryError, AvroError) as error:
+        except (_RegistryError, AvroError, ProtobufError) as error:
             schema = Schema(failure=f"schema {schema_id}: {error}", failed_s=asyncio.get_running_loop().time())
         except (aiohttp.ClientError, OSError, ValueError, KeyError, TypeError) as error:
             reason = str(error) or type(error).__name__
@@ -94,13 +97,17 @@ class Schemas:
         kind = answer.get("schemaType") or "AVRO"
         if kind == "JSON":
             return Schema()
-        if kind != "AVRO":
+        if kind not in {"AVRO", "PROTOBUF"}:
             raise _RegistryError(f"{str(kind).lower()} is not decoded here")
         references: dict[str, str] = {}
-        await self._collect(session, answer, references)
+        await self._collect(session, answer, references, 0)
+        if kind == "PROTOBUF":
+            return Schema(protobuf=ProtobufSchema(str(answer["schema"]), references))
         return Schema(AvroSchema(str(answer["schema"]), references.values()))
 
-    async def _collect(self, session: aiohttp.ClientSession, answer: Mapping[str, Any], found: dict[str, str]) -> None:
+    async def _collect(
+        self, session: aiohttp.ClientSession, answer: Mapping[str, Any], found: dict[str, str], depth: int
+    ) -> None:
         """Add the schemas that one refers to, each after those that it refers to itself."""
         for reference in answer.get("references") or ():
             name = str(reference["name"])
@@ -108,9 +115,11 @@ class Schemas:
                 continue
             if len(found) >= REFERENCES_MAX:
                 raise _RegistryError(f"it refers to more than {REFERENCES_MAX} others")
+            if depth >= REFERENCE_DEPTH_MAX:
+                raise _RegistryError(f"it refers to others over more than {REFERENCE_DEPTH_MAX} steps")
             place = f"/subjects/{quote(str(reference['subject']), safe='')}/versions/{int(reference['version'])}"
             referred = await self._get(session, place)
-            await self._collect(session, referred, found)
+            await self._collect(session, referred, found, depth + 1)
             found[name] = str(referred["schema"])
 
     async def _get(self, session: aiohttp.ClientSession, path: str) -> dict[str, Any]:

@@ -1,13 +1,13 @@
-"""Topics and their partitions, listed and described. Offsets are asked of the leaders, sizes of the catalog."""
+"""Topics and their partitions, listed and described. Offsets and sizes are asked of the leaders."""
 
-import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from broker.admin.api.calls import Calls
+from broker.admin.api.calls import Calls, Partition
 from broker.admin.api.endpoints import Call, Endpoint, Model, check
 from broker.admin.api.groups import GROUPS_MAX, Groups
-from broker.admin.api.offsets import Ends, Offsets, Partition
+from broker.admin.api.offsets import Ends, Offsets
+from broker.admin.api.sizes import Sizes
 from broker.configs.definitions import ConfigSource
 from broker.handlers.leadership import NO_LEADER, leadership_of
 from broker.handlers.list_offsets import EARLIEST, LATEST
@@ -15,14 +15,13 @@ from broker.handlers.local import LocalRequests, User
 from broker.node import Node
 from broker.resources.values import ResourceType
 from broker.topics.topic import Topic
+from broker.topics.topic_ids import id_text
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from s3stream.errors import StorageError
 
 TOPICS_MAX: Final = 2000
 PARTITIONS_MAX: Final = 10_000
 """Partitions that an answer is about."""
-CATALOG_TIMEOUT_S: Final = 5.0
 INDEX_DIGITS_MAX: Final = 10
 _OWN: Final = ConfigSource.DYNAMIC_TOPIC_CONFIG
 
@@ -39,7 +38,7 @@ class TopicRow(Model):
     records: int | None
     """Offsets between start and end of all partitions; null if some leader has not answered."""
     bytes: int | None
-    """Bytes in objects; null if the catalog has not answered."""
+    """Bytes in objects, and in the log as far as they are in no object yet; null if some leader does not know."""
     cleanup_policy: str
     retention_ms: int
 
@@ -62,6 +61,7 @@ class PartitionRow(Model):
     high_watermark: int | None
     last_stable_offset: int | None
     bytes: int | None
+    """As of topics."""
     error: str | None
 
 
@@ -98,11 +98,14 @@ class TopicDescription(Model):
 class Topics:
     """Describes topics."""
 
-    def __init__(self, node: Node, calls: Calls, local: LocalRequests, offsets: Offsets, groups: Groups) -> None:
+    def __init__(
+        self, node: Node, calls: Calls, local: LocalRequests, offsets: Offsets, sizes: Sizes, groups: Groups
+    ) -> None:
         self._node = node
         self._calls = calls
         self._local = local
         self._offsets = offsets
+        self._sizes = sizes
         self._groups = groups
 
     async def find_all(self, user: User) -> TopicList:
@@ -112,60 +115,57 @@ class Topics:
         partitions = [key for topic in shown for key in partitions_of(topic)]
         starts = await self._offsets.at(partitions, EARLIEST, user)
         ends = await self._offsets.at(partitions, LATEST, user)
-        streams = [partition.stream_id for topic in shown for partition in topic.info.partitions]
-        sizes = await self._sizes(streams)
+        sizes = await self._sizes.of(partitions, user)
         return TopicList(
-            topics=[self._row(topic, starts.offsets, ends.offsets, sizes) for topic in shown],
+            topics=[self._row(topic, starts.offsets, ends.offsets, sizes.bytes) for topic in shown],
             more=len(topics) > len(shown),
-            unreachable=sorted(starts.unreachable | ends.unreachable),
+            unreachable=sorted(starts.unreachable | ends.unreachable | sizes.unreachable),
         )
 
     def _row(
-        self, topic: Topic, starts: Mapping[Partition, int], ends: Mapping[Partition, int], sizes: Mapping[int, int]
+        self,
+        topic: Topic,
+        starts: Mapping[Partition, int],
+        ends: Mapping[Partition, int],
+        sizes: Mapping[Partition, int],
     ) -> TopicRow:
         keys = partitions_of(topic)
         leaders = {self._calls.leader_of(*key) for key in keys}
         is_known = all(key in starts and key in ends for key in keys)
         return TopicRow(
             name=topic.name,
-            id=topic.topic_id.hex(),
+            id=id_text(topic.topic_id),
             internal=topic.info.internal,
             partitions=len(keys),
             leaders=sorted(leaders - {NO_LEADER}),
             leaderless=sum(self._calls.leader_of(*key) == NO_LEADER for key in keys),
             records=sum(ends[key] - starts[key] for key in keys) if is_known else None,
-            bytes=_total(sizes, topic),
+            bytes=sum(sizes[key] for key in keys) if all(key in sizes for key in keys) else None,
             cleanup_policy=_cleanup_policy(topic),
             retention_ms=topic.config.retention_ms,
         )
-
-    async def _sizes(self, streams: Sequence[int]) -> Mapping[int, int]:
-        """Return the bytes in objects by stream; none if the catalog does not answer."""
-        try:
-            async with asyncio.timeout(CATALOG_TIMEOUT_S):
-                return await self._node.catalog.stream_bytes(streams)
-        except (StorageError, TimeoutError):
-            return {}
 
     async def describe(self, name: str, user: User) -> TopicDescription:
         """Describe one topic. Raises KafkaError if there is none of that name."""
         topic = topic_named(self._node, name)
         keys = partitions_of(topic)[:PARTITIONS_MAX]
         offsets, unreachable = await self._offsets.ends(keys, user)
-        sizes = await self._sizes([each.stream_id for each in topic.info.partitions])
+        sizes = await self._sizes.of(keys, user)
         groups, more_unreachable = await self._groups_of(topic.name, user)
         return TopicDescription(
             name=topic.name,
-            id=topic.topic_id.hex(),
+            id=id_text(topic.topic_id),
             internal=topic.info.internal,
-            partitions=[self._partition(topic, index, offsets.get(key), sizes) for index, key in enumerate(keys)],
+            partitions=[
+                self._partition(topic, index, offsets.get(key), sizes.bytes.get(key)) for index, key in enumerate(keys)
+            ],
             configs=await self.configs(topic.name, user),
             groups=groups,
             more=len(topic.info.partitions) > len(keys),
-            unreachable=sorted(unreachable | more_unreachable),
+            unreachable=sorted(unreachable | sizes.unreachable | more_unreachable),
         )
 
-    def _partition(self, topic: Topic, index: int, ends: Ends | None, sizes: Mapping[int, int]) -> PartitionRow:
+    def _partition(self, topic: Topic, index: int, ends: Ends | None, size: int | None) -> PartitionRow:
         leadership = leadership_of(self._node, topic, index)
         partition = topic.partitions[index]
         error = None
@@ -182,7 +182,7 @@ class Topics:
             start_offset=None if ends is None else ends.start,
             high_watermark=None if ends is None else ends.high_watermark,
             last_stable_offset=None if ends is None else ends.last_stable,
-            bytes=sizes.get(topic.info.partitions[index].stream_id),
+            bytes=size,
             error=error,
         )
 
@@ -266,12 +266,6 @@ def _limited(topics: Iterable[Topic]) -> Iterator[Topic]:
         if number >= TOPICS_MAX or (number and count > PARTITIONS_MAX):
             return
         yield topic
-
-
-def _total(sizes: Mapping[int, int], topic: Topic) -> int | None:
-    """Return the bytes of a topic; None if they are not known."""
-    found = [sizes.get(partition.stream_id) for partition in topic.info.partitions]
-    return None if None in found else sum(size for size in found if size is not None)
 
 
 def _cleanup_policy(topic: Topic) -> str:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import unquote
 
 
 class RegistryServer:
@@ -40,7 +41,7 @@ class RegistryServer:
         """The response to a GET; None means not found."""
         self.requests.append(path)
         place, _, query = path.partition("?")
-        match place.strip("/").split("/"):
+        match [unquote(part) for part in place.strip("/").split("/")]:
             case ["schemas", "ids", number] if int(number) in self.schemas:
                 found = dict(self.schemas[int(number)])
                 if query == "format=serialized":

@@ -59,8 +59,8 @@ export function count(value, word) {
   return `${number(value)} ${word}${value === 1 ? "" : "s"}`;
 }
 
-/** `$1.23`: amounts below a cent are shown with as many digits as they need. */
+/** `$1.23`, or `< $0.01`. */
 export function money(value) {
-  if (value === 0) return "$0.00";
-  return `$${value < 0.01 ? value.toPrecision(2) : value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
+  if (value > 0 && value < 0.01) return "< $0.01";
+  return `$${value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
 }

@@ -14,6 +14,7 @@ export const SHORTCUTS = [
   ["r", "Load the page's data again"],
   ["p", "Pause or continue the live tail"],
   ["n", "Create a topic (topics page), or produce a record (records page)"],
+  ["Ctrl Enter", "Produce the record, or go on in another dialog"],
   ["d", "Change between the system's, light and dark colours"],
   ["g c", "Go to the cluster"],
   ["g t", "Go to topics"],

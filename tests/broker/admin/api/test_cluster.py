@@ -87,6 +87,7 @@ async def test_one_node_shows_what_others_lead_and_coordinate(nodes: list[Node],
     assert (cluster["groups"], cluster["unreachable"]) == (1, [])
     (row,) = [row for row in (await api.get("/topics"))["topics"] if row["name"] == "t"]
     assert (row["leaders"], row["records"]) == ([1, 2], 5)
+    assert row["bytes"] == len(batch_of(b"1", b"2")) + len(batch_of(b"3", b"4", b"5"))
     topic = await api.get("/topics/t")
     ends = {each["index"]: each["high_watermark"] for each in topic["partitions"]}
     assert ends == {led(first): 2, led(second): 3}
@@ -126,7 +127,7 @@ async def test_nodes_that_do_not_answer_are_named(
     assert asked == 1
     topics = await api.get("/topics")
     (row,) = [row for row in topics["topics"] if row["name"] == "t"]
-    assert (row["records"], topics["unreachable"]) == (None, [second.node_id])
+    assert (row["records"], row["bytes"], topics["unreachable"]) == (None, None, [second.node_id])
     topic = await api.get("/topics/t")
     assert topic["unreachable"] == [second.node_id]
     assert {each["index"]: each["error"] for each in topic["partitions"]} == {

@@ -1,7 +1,6 @@
 """The JSON API shows a node: session, topics, groups, transactions, storage; bad requests are refused in one line."""
 
 import asyncio
-import json
 from asyncio import to_thread
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
@@ -11,7 +10,8 @@ from urllib.parse import quote
 
 import aiohttp
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicCollection
+from confluent_kafka.admin import AdminClient
 from yarl import URL
 
 from broker.admin import connections
@@ -21,7 +21,7 @@ from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.messages.find_coordinator import FindCoordinatorRequest
 from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from s3stream.errors import CatalogUnavailable
-from tests.support.admin_api import OPERATE, READ, TOKENS, ApiClient, api_client, until_open
+from tests.support.admin_api import OPERATE, READ, TOKENS, ApiClient, api_client, lines_of, until_open
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of
 
@@ -66,23 +66,36 @@ async def test_the_cluster_of_one_node(api: ApiClient, node: Node) -> None:
     (row,) = found["nodes"]
     assert (row["id"], row["state"], row["self"], row["leaders"]) == (node.node_id, "up", True, 2)
     assert (found["topics"], found["partitions"], found["leaderless"], found["groups"]) == (1, 2, 0, 0)
+    assert (found["internal_topics"], found["internal_partitions"]) == (0, 0)
     assert (found["writable"], found["obstacles"], found["outages"], found["unreachable"]) == (True, [], [], [])
+
+
+def id_of(node: Node, topic: str) -> str:
+    """The id of a topic as Kafka's tools show it: as librdkafka does, but in the alphabet for URLs."""
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    found = admin.describe_topics(TopicCollection([topic]))[topic].result(60)
+    return str(found.topic_id).translate(str.maketrans("+/", "-_"))
 
 
 async def test_topics_with_their_sizes(api: ApiClient, node: Node, client: RawClient) -> None:
     await client.produce("t", [batch_of(b"1", b"2")])
     await client.produce("t", [batch_of(b"3")], partition=1)
+    (row,) = (await api.get("/topics"))["topics"]
+    logged = len(batch_of(b"1", b"2")) + len(batch_of(b"3"))
+    assert row["bytes"] == logged, "nothing is uploaded yet"
     await node.storage.flush()
     await commit(client, "g", 1)
     found = await api.get("/topics")
     rows = {row["name"]: row for row in found["topics"]}
     row = rows["t"]
     assert (row["partitions"], row["leaders"], row["leaderless"], row["records"]) == (2, [node.node_id], 0, 3)
-    assert row["bytes"] > 0
+    assert row["bytes"] >= logged
     assert (row["cleanup_policy"], row["internal"]) == ("delete", False)
     assert rows["__consumer_offsets"]["internal"]
     assert not found["more"]
     topic = await api.get("/topics/t")
+    assert sum(each["bytes"] for each in topic["partitions"]) == row["bytes"]
+    assert topic["id"] == row["id"] == await to_thread(id_of, node, "t")
     ends = [(each["index"], each["start_offset"], each["high_watermark"]) for each in topic["partitions"]]
     assert ends == [(0, 0, 2), (1, 0, 1)]
     assert all(each["error"] is None and each["leader"] == node.node_id for each in topic["partitions"])
@@ -109,7 +122,7 @@ async def test_much_is_shown_while_the_catalog_is_away(
     assert (await api.get("/storage"))["objects"] is None
 
 
-async def test_a_group_without_members_and_its_lag(api: ApiClient, client: RawClient) -> None:
+async def test_a_group_without_members_and_its_lag(api: ApiClient, client: RawClient, node: Node) -> None:
     await client.produce("t", [batch_of(b"1", b"2", b"3")])
     await commit(client, "g", 1)
     await commit(client, "g", 0, partition=1)
@@ -128,7 +141,11 @@ async def test_a_group_without_members_and_its_lag(api: ApiClient, client: RawCl
         "member_id": None,
         "metadata": "of a test",
     }
-    assert (await api.get("/cluster"))["groups"] == 1
+    cluster = await api.get("/cluster")
+    assert (cluster["groups"], cluster["topics"], cluster["partitions"], cluster["internal_topics"]) == (1, 1, 2, 1)
+    offsets = node.topics.get("__consumer_offsets")
+    assert offsets is not None
+    assert cluster["internal_partitions"] == len(offsets.info.partitions)
 
 
 @contextmanager
@@ -222,19 +239,22 @@ async def test_counters_arrive_as_lines_to_few_watchers(
         responses = [await stack.enter_async_context(api.session.get("/api/v1/live")) for _ in range(live.WATCHERS_MAX)]
         assert responses[0].content_type == "application/x-ndjson"
 
-        async def next_line() -> Any:
-            while not (line := (await responses[0].content.readline()).strip()):
-                pass
-            return json.loads(line)
+        lines = lines_of(responses[0])
 
-        first = await next_line()
+        async def line_after(now_ms: int) -> Any:
+            async for line in lines:
+                if line["at_ms"] > now_ms:
+                    return line
+            pytest.fail("the stream ended")
+
+        first = await line_after(0)
         await client.produce("t", [batch_of(b"1")])
-        while (line := await next_line())["requests"].get("Produce") != 1:
-            pass
+        line = await line_after(node.now_ms())
+        assert line["requests"]["Produce"] == 1
         assert line["bytes_in"] > first["bytes_in"]
         await client.call(fetch_request(), 12)
-        while (line := await next_line())["requests"].get("Fetch") != 1:
-            pass
+        line = await line_after(node.now_ms())
+        assert line["requests"]["Fetch"] == 1
         assert line["bytes_out"] - first["bytes_out"] == len(batch_of(b"1"))
         assert line["at_ms"] >= first["at_ms"]
         assert line["wal"]["used_bytes"] > 0

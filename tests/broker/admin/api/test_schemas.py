@@ -1,6 +1,7 @@
 """Records with the header of a schema registry are shown with their schemas, which a registry is asked for once."""
 
 import asyncio
+import json
 import struct
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from broker.admin.api import payloads
+from broker.admin.api import payloads, protobuf
 from broker.admin.api import schemas as schemas_module
 from broker.admin.api.schemas import Schemas
 from broker.node import Node
@@ -58,13 +59,13 @@ async def test_values_are_shown_with_their_schemas(api: ApiClient, client: RawCl
     tour_type = {"type": "record", "name": "Tour", "fields": [{"name": "trip", "type": "Trip"}]}
     tour = registry.add("tour", tour_type, references=[{"name": "Trip", "subject": "trips-value", "version": 1}])
     free = registry.add("free", "{}", "JSON")
-    proto = registry.add("proto", "message M {}", "PROTOBUF")
+    strange = registry.add("strange", "<x/>", "XML")
     city = written(PLACE, {"city": "Köln"})
     given = [
         with_id(place, city),
         with_id(trip, city),
         with_id(free, b'{"a": 1}'),
-        with_id(proto, b"\0\0"),
+        with_id(strange, b"\0\0"),
         with_id(77, b"x"),
         with_id(place, b"\xff"),
         with_id(place, written(PLACE, {"city": "x" * 20_000})),
@@ -81,7 +82,7 @@ async def test_values_are_shown_with_their_schemas(api: ApiClient, client: RawCl
     ]
     assert [each["format"] for each in found[3:6]] == ["hex"] * 3
     assert [each["error"] for each in found[3:6]] == [
-        f"schema {proto}: protobuf is not decoded here",
+        f"schema {strange}: xml is not decoded here",
         "schema 77: the schema registry does not have it",
         f"the payload does not fit schema {place}: 1 bytes at byte 1, of 1",
     ]
@@ -90,7 +91,7 @@ async def test_values_are_shown_with_their_schemas(api: ApiClient, client: RawCl
     asked = sorted(registry.requests)
     assert asked == sorted(
         [
-            *(f"/schemas/ids/{each}" for each in (place, trip, tour, free, proto, 77)),
+            *(f"/schemas/ids/{each}" for each in (place, trip, tour, free, strange, 77)),
             *["/subjects/place/versions/1"] * 2,
             "/subjects/trips-value/versions/1",
         ]
@@ -107,6 +108,102 @@ async def test_avro_is_asked_for_or_left_alone(api: ApiClient, client: RawClient
     assert avro["text"] == '{"city": "A"}'
     _, left = await values(api, decode="hex")
     assert (left["format"], left["text"][:10]) == ("hex", "0000000001")
+
+
+WRITTEN = [
+    "000000000200080712070a0374656110021a070a054bc3b66c6e22060880e2cfaa062a0b0a0467696674120379657330013a020102",
+    "00000000020400000a03746561",
+    "0000000002040002090000000000000440",
+    "000000000202020807",
+]
+"""An Order, an Item, a Discount and a Refund, as written by the ProtobufSerializer of confluent-kafka 2.16.1."""
+SHOP_PLACE = 'syntax = "proto3"; package shop; message Place { string city = 1; }'
+SHOP_ORDER = """
+syntax = "proto3";
+package shop;
+import "google/protobuf/timestamp.proto";
+import "shop/place.proto";
+enum Status { NEW = 0; SENT = 1; }
+message Order {
+  message Item { string sku = 1; int32 quantity = 2; }
+  message Discount { double percent = 1; }
+  int64 number = 1;
+  repeated Item items = 2;
+  Place to = 3;
+  google.protobuf.Timestamp at = 4;
+  map<string, string> notes = 5;
+  Status status = 6;
+  bytes seal = 7;
+}
+message Refund { int64 order_number = 1; }
+"""
+
+
+async def test_protobuf_is_shown_as_a_client_wrote_it(
+    api: ApiClient, client: RawClient, registry: RegistryServer
+) -> None:
+    registry.add("shop/place.proto", SHOP_PLACE, "PROTOBUF")
+    reference = {"name": "shop/place.proto", "subject": "shop/place.proto", "version": 1}
+    order = registry.add("orders-value", SHOP_ORDER, "PROTOBUF", references=[reference])
+    wrong = registry.add("wrong", "message M { strange }", "PROTOBUF")
+    damaged = bytes.fromhex(WRITTEN[0])[:20]
+    await client.produce("t", [batch_of(*map(bytes.fromhex, WRITTEN), damaged, with_id(wrong, b"\0"), b"plain")])
+    *found, damaged_row, wrong_row, plain = await values(api)
+    assert {(each["format"], each["schema"]["id"], each["error"]) for each in found} == {("protobuf", order, None)}
+    assert [json.loads(each["text"]) for each in found] == [
+        {
+            "number": "7",
+            "items": [{"sku": "tea", "quantity": 2}],
+            "to": {"city": "Köln"},
+            "at": "2023-11-14T22:13:20Z",
+            "notes": {"gift": "yes"},
+            "status": "SENT",
+            "seal": "AQI=",
+        },
+        {"sku": "tea", "quantity": 0},
+        {"percent": 2.5},
+        {"order_number": "7"},
+    ]
+    assert (damaged_row["format"], damaged_row["schema"]) == ("hex", {"id": order})
+    assert damaged_row["error"].startswith(f"schema {order}: the payload is no message shop.Order: ")
+    assert (wrong_row["format"], wrong_row["text"]) == ("hex", "000000000300")
+    assert wrong_row["error"].startswith(f"schema {wrong}: invalid schema: schema-{wrong}.proto:1:13: ")
+    assert (plain["format"], plain["text"]) == ("text", "plain")
+    *_, asked = await values(api, decode="protobuf")
+    assert asked["error"] == "protobuf cannot be decoded: there is no header with the id of a schema"
+
+
+async def test_a_payload_that_stops_the_decoder_stops_it_once_a_batch(
+    api: ApiClient, client: RawClient, registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = registry.add("bare", "message Bare {}", "PROTOBUF")
+    await client.produce("t", [batch_of(*[with_id(bare, b"\0")] * 3)])
+    monkeypatch.setattr(protobuf, "TIMEOUT_S", 0)
+    found = await values(api)
+    assert [each["error"] for each in found] == [
+        f"schema {bare}: the decoder of protobuf was stopped: it took longer than 0 s over this payload",
+        *[f"schema {bare}: not decoded, as an earlier payload of the batch stopped the decoder of protobuf"] * 2,
+    ]
+    monkeypatch.undo()
+    assert [each["text"] for each in await values(api)] == ["{}"] * 3
+
+
+async def test_schemas_that_refer_to_each_other_are_refused(registry: RegistryServer) -> None:
+    registry.credentials = None
+    for one, other in (("a", "b"), ("b", "a")):
+        registry.add(one, "{}", "PROTOBUF", references=[{"name": other, "subject": other, "version": 1}])
+    schemas = Schemas(AdminSettings(schema_registry_url=registry.url))
+    await schemas.load([1])
+    assert schemas.known is not None
+    assert schemas.known[1].failure == "schema 1: it refers to others over more than 20 steps"
+
+
+async def test_long_names_make_no_long_texts(api: ApiClient, client: RawClient, registry: RegistryServer) -> None:
+    item = {"type": "record", "name": "I", "fields": [{"name": "n" * 10_000, "type": "null"}]}
+    many = registry.add("many", {"type": "array", "items": item})
+    await client.produce("t", [batch_of(with_id(many, b"\xc0\x9a\x0c\0"))])  # 99,999 items without bytes
+    (found,) = await values(api)
+    assert (found["format"], found["truncated"], len(found["text"])) == ("avro", True, 16_384)
 
 
 async def test_a_failure_is_believed_for_a_while(registry: RegistryServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ export function PageHead({ title, crumbs = [], children }) {
       <div>
         ${crumbs.length > 0 &&
         html`<nav class="crumbs" aria-label="Path">
-          ${crumbs.map(([text, target]) => html`<a href=${target}>${text}</a><span aria-hidden="true">/</span>`)}
+          ${crumbs.map(([text, target], index) => html`${index > 0 && html`<span aria-hidden="true">/</span>`}<a href=${target}>${text}</a>`)}
         </nav>`}
         <h1 tabindex="-1">${title}</h1>
       </div>

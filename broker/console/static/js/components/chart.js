@@ -4,6 +4,8 @@ import { html, useEffect, useRef, useState } from "../html.js";
 import { clock } from "../format.js";
 
 const HEIGHT = 150;
+/** Points in time that make a curve. */
+const POINTS_MIN = 2;
 /** Steps between the labels of an axis: of times in seconds, of sizes in bytes, of other numbers. */
 const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600];
 const BYTE_STEPS = Array.from({ length: 50 }, (_, power) => 2 ** power);
@@ -98,6 +100,7 @@ export function Chart({ label, times_ms, series, format, isBytes }) {
         )}
       </figcaption>
       <div ref=${holder} class="chart-canvas" aria-hidden="true"></div>
+      ${times_ms.length < POINTS_MIN && html`<p class="chart-waiting note">Waiting for data …</p>`}
     </figure>
   `;
 }

@@ -2,7 +2,10 @@
 import { html, useEffect, useId, useRef, useState } from "../html.js";
 import { ErrorLine } from "./basics.js";
 
-/** A modal dialog. The browser keeps the focus in it, and gives it back; Esc and the button call `close`. */
+/**
+ * A modal dialog. The browser keeps the focus in it, and gives it back; Esc and the button call `close`. Ctrl+Enter (or
+ * Command+Enter) presses the button that submits, from any field.
+ */
 export function Dialog({ title, close, wide, children }) {
   const element = useRef(null);
   const titleId = useId();
@@ -15,8 +18,11 @@ export function Dialog({ title, close, wide, children }) {
     event.preventDefault(); // this component decides when it goes, not the browser
     close();
   };
+  const onKey = (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) element.current.querySelector("[type=submit]:not(:disabled)")?.click();
+  };
   return html`
-    <dialog ref=${element} class=${wide ? "wide-dialog" : ""} aria-labelledby=${titleId} onCancel=${cancel}>
+    <dialog ref=${element} class=${wide ? "wide-dialog" : ""} aria-labelledby=${titleId} onCancel=${cancel} onKeyDown=${onKey}>
       <header class="dialog-head">
         <h2 id=${titleId}>${title}</h2>
         <button type="button" class="plain" onClick=${close} aria-label="Close">✕</button>

@@ -6,7 +6,7 @@ const PREVIEW_CHARACTERS = 160;
 
 /** Return JSON with line breaks; what is no JSON (the text was cut, say) as it is. */
 export function pretty(payload) {
-  if (payload.format !== "json" && payload.format !== "avro") return payload.text;
+  if (payload.format === "text" || payload.format === "hex") return payload.text;
   try {
     // A number that JavaScript would round is shown as it was sent: then the text is left alone.
     const parsed = JSON.parse(payload.text);

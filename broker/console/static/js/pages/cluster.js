@@ -27,6 +27,8 @@ export function ClusterPage() {
   `;
 }
 
+const internal = (value) => (value > 0 ? `and ${number(value)} internal` : null);
+
 function Summary({ cluster }) {
   const up = cluster.nodes.filter((node) => node.state === "up").length;
   const problems = [
@@ -38,8 +40,8 @@ function Summary({ cluster }) {
     <${Figures}
       items=${[
         ["Nodes up", `${up} of ${cluster.nodes.length}`],
-        ["Topics", html`<a href=${href(["topics"])}>${number(cluster.topics)}</a>`],
-        ["Partitions", number(cluster.partitions)],
+        ["Topics", html`<a href=${href(["topics"])}>${number(cluster.topics)}</a>`, internal(cluster.internal_topics)],
+        ["Partitions", number(cluster.partitions), internal(cluster.internal_partitions)],
         ["Groups", html`<a href=${href(["groups"])}>${number(cluster.groups)}</a>`],
         ["Version", cluster.version],
       ]}
@@ -83,20 +85,16 @@ function Traffic({ nodeId }) {
   return html`
     <${Section} id="traffic" title=${`Traffic of node ${nodeId}`} note="Since this page was opened, at most ten minutes.">
       ${problem && html`<p class="warning-line" role="status">${problem}</p>`}
-      ${times.length === 0
-        ? html`<p class="waiting">Waiting for the first two samples …</p>`
-        : html`
-            <div class="charts">
-              <${Chart} label="Bytes" times_ms=${times} format=${perSecond} isBytes
-                series=${[
-                  { label: "in", values: differences(samples, (sample) => sample.bytes_in) },
-                  { label: "out", values: differences(samples, (sample) => sample.bytes_out) },
-                ]} />
-              <${Chart} label="Requests" times_ms=${times} format=${(value) => `${number(Math.round(value))}/s`}
-                series=${[{ label: "all APIs", values: differences(samples, requests) }]} />
-            </div>
-            <p class="note">${count(last.connections, "connection")} open.</p>
-          `}
+      <div class="charts">
+        <${Chart} label="Bytes" times_ms=${times} format=${perSecond} isBytes
+          series=${[
+            { label: "in", values: differences(samples, (sample) => sample.bytes_in) },
+            { label: "out", values: differences(samples, (sample) => sample.bytes_out) },
+          ]} />
+        <${Chart} label="Requests" times_ms=${times} format=${(value) => `${number(Math.round(value))}/s`}
+          series=${[{ label: "all APIs", values: differences(samples, requests) }]} />
+      </div>
+      ${last && html`<p class="note">${count(last.connections, "connection")} open.</p>`}
     <//>
   `;
 }

@@ -1,6 +1,6 @@
 // Calls to the object store, and what they and the stored bytes would cost in a month at prices that can be changed.
 import { Section } from "../components/basics.js";
-import { duration, money, number } from "../format.js";
+import { bytes, duration, money, number } from "../format.js";
 import { html } from "../html.js";
 import { MONTH_S, NAMES, priceOf, usePrices } from "../prices.js";
 
@@ -67,7 +67,7 @@ export function Costs({ samples, storage }) {
               )}
               <tr key="stored">
                 <th scope="row">Objects kept, of the whole cluster</th>
-                <td class="numeric">${number(Math.round(stored / 1e6))} MB</td>
+                <td class="numeric">${bytes(stored)}</td>
                 <td class="numeric wide">–</td>
                 <td class="numeric">${money(kept)}</td>
               </tr>

@@ -1,12 +1,12 @@
-// Drawing of a partition's offsets over the places that hold them, to scale, with the details of one run.
+// Drawing of a partition's offsets over the places that hold them, to scale, with the details of one piece (a run in the API).
 import { html, useId, useLayoutEffect, useRef, useState } from "../html.js";
 import { bytes, number, time } from "../format.js";
 
-const ROW = 30;
-const GAP = 10;
-const TOP = 6;
-const AXIS = 26;
-/** Width below which a run cannot be seen. Narrower ones are drawn with it, and the note says so. */
+const LABEL = 19;
+const ROW = 26;
+const STEP = LABEL + ROW + 8;
+const AXIS = 22;
+/** Width below which a piece cannot be seen. Narrower ones are drawn with it, and the note says so. */
 const RUN_WIDTH_MIN = 2;
 const TICKS = 5;
 
@@ -44,7 +44,8 @@ export function OffsetMap({ storage, runs, places }) {
   const recentFrom = recentStart(storage, runs);
   const [from, to] = [recentOnly ? recentFrom : storage.start_offset, storage.end_offset];
   const x = (offset) => ((Math.min(Math.max(offset, from), to) - from) / Math.max(1, to - from)) * (width - 2);
-  const height = TOP + places.length * (ROW + GAP) + AXIS;
+  const top = (row) => row * STEP + LABEL;
+  const height = places.length * STEP + AXIS;
   const shown = runs
     .filter((run) => run.end_offset > from && run.base_offset < to)
     .toSorted((a, b) => rowOf(places, a) - rowOf(places, b) || a.base_offset - b.base_offset);
@@ -68,19 +69,16 @@ export function OffsetMap({ storage, runs, places }) {
           <button type="button" aria-pressed=${!recentOnly} onClick=${() => setRecentOnly(false)}>Whole partition</button>
           <button type="button" aria-pressed=${recentOnly} onClick=${() => setRecentOnly(true)}>Newest part</button>
         </div>
-        <ul class="map-legend">
-          ${places.map(([kind, name, text]) => html`<li title=${text}><span class="swatch ${kind}" aria-hidden="true"></span>${name}</li>`)}
-        </ul>
       </div>
       <div ref=${holder} class="map-canvas">
-        <svg width=${width} height=${height} role="group" aria-label="Runs of offsets by place" aria-describedby=${helpId}>
+        <svg width=${width} height=${height} role="group" aria-label="Offsets by place" aria-describedby=${helpId}>
           ${places.map(
-            ([kind], row) => html`<rect key=${`row ${kind}`} class="map-row" x="0" y=${TOP + row * (ROW + GAP)} width=${width} height=${ROW} />`,
+            ([kind], row) => html`<rect key=${`row ${kind}`} class="map-row" x="0" y=${top(row)} width=${width} height=${ROW} />`,
           )}
           ${ticks(from, to).map(
             (offset) => html`
               <g key=${`tick ${offset}`}>
-                <line class="map-tick" x1=${x(offset)} x2=${x(offset)} y1=${TOP} y2=${height - AXIS + 4} />
+                <line class="map-tick" x1=${x(offset)} x2=${x(offset)} y1=${LABEL} y2=${height - AXIS} />
                 <text class="map-label" x=${x(offset)} y=${height - 6}
                   text-anchor=${x(offset) < 40 ? "start" : x(offset) > width - 40 ? "end" : "middle"}>${number(offset)}</text>
               </g>
@@ -91,7 +89,7 @@ export function OffsetMap({ storage, runs, places }) {
             const begin = x(run.base_offset);
             return html`
               <rect key=${key} data-run=${key} class="run ${run.kind} ${key === chosen ? "chosen" : ""}" rx="2"
-                x=${begin} y=${TOP + rowOf(places, run) * (ROW + GAP)} height=${ROW}
+                x=${begin} y=${top(rowOf(places, run))} height=${ROW}
                 width=${Math.max(RUN_WIDTH_MIN, x(run.end_offset) - begin - 1)}
                 role="button" tabindex=${key === tabStop ? 0 : -1} aria-label=${describe(run, places)}
                 onMouseEnter=${() => setChosen(key)} onFocus=${() => setChosen(key)} onClick=${() => setChosen(key)}
@@ -100,16 +98,17 @@ export function OffsetMap({ storage, runs, places }) {
           })}
           ${storage.committed_offset > from &&
           storage.committed_offset < to &&
-          html`<line class="map-committed" x1=${x(storage.committed_offset)} x2=${x(storage.committed_offset)} y1="0" y2=${height - AXIS + 4} />`}
+          html`<line class="map-committed" x1=${x(storage.committed_offset)} x2=${x(storage.committed_offset)} y1=${LABEL - 4} y2=${height - AXIS} />`}
+          ${places.map(([kind, name], row) => html`<text key=${`name ${kind}`} class="map-place" x="0" y=${top(row) - 5}>${name}</text>`)}
         </svg>
       </div>
-      <p class="visually-hidden" id=${helpId}>The arrow keys go from run to run. The same is in the table below.</p>
+      <p class="visually-hidden" id=${helpId}>The arrow keys go from piece to piece. The same is in the table below.</p>
       <div class="map-details" aria-live="polite">
-        ${selected ? html`<${RunDetails} run=${selected} places=${places} />` : html`<p class="note">Point at a run for its details, or go there with the keyboard.</p>`}
+        ${selected ? html`<${RunDetails} run=${selected} places=${places} />` : html`<p class="note">Point at a piece for its details, or go there with the keyboard.</p>`}
       </div>
       <p class="note">
         <span class="committed-mark" aria-hidden="true"></span> Up to offset ${number(storage.committed_offset)}, records are in objects.
-        ${isWidened ? " Some runs are too short to be seen at this scale and are drawn wider than they are." : ""}
+        ${isWidened ? " Some pieces are too short to be seen at this scale and are drawn wider than they are." : ""}
       </p>
     </div>
   `;

@@ -12,7 +12,7 @@ import { OffsetMap } from "./offset_map.js";
 export const PLACES = [
   ["wal", "Log", "write-ahead log: durable, not yet in an object"],
   ["log_cache", "Log cache", "memory: served without a read"],
-  ["sso", "Stream set objects", "objects with runs of many partitions"],
+  ["sso", "Stream set objects", "objects with records of many partitions"],
   ["so", "Stream objects", "objects of this partition alone"],
 ];
 

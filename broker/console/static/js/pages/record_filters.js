@@ -1,5 +1,5 @@
 // The filters of the records page, and how they become a request.
-import { html, useState } from "../html.js";
+import { html, useEffect, useState } from "../html.js";
 
 const STARTS = {
   latest: "Newest",
@@ -7,7 +7,7 @@ const STARTS = {
   offset: "From an offset",
   time: "From a time",
 };
-const DECODERS = { auto: "Detect", text: "Text", json: "JSON", avro: "Avro", hex: "Hex" };
+const DECODERS = { auto: "Detect", text: "Text", json: "JSON", avro: "Avro", protobuf: "Protobuf", hex: "Hex" };
 const LIMITS = [50, 100, 500];
 
 /** Return the filters in the query of an address, with defaults. */
@@ -27,14 +27,22 @@ export function requestOf({ partition, from, at, key, contains, decode, limit })
   return { partition, from: start, key, contains, decode, limit };
 }
 
-/** `apply(query)` is called with the whole new query, without defaults. */
+/**
+ * `apply(query)` is called with the whole new query, without defaults: by the button, or, where records are followed, as
+ * soon as a filter has changed.
+ */
 export function RecordFilters({ filters, isLive, partitions, apply }) {
   const [now, setNow] = useState(filters);
-  const set = (name) => (event) => setNow({ ...now, [name]: event.target.value });
-  const start = (live) => {
+  useEffect(() => setNow(filters), [JSON.stringify(filters)]);
+  const start = (live, wanted = now) => {
     const defaults = filtersOf({});
-    const changed = Object.entries(now).filter(([name, value]) => value !== defaults[name]);
+    const changed = Object.entries(wanted).filter(([name, value]) => value !== defaults[name]);
     apply({ ...Object.fromEntries(changed), ...(live ? { live: "true" } : {}) });
+  };
+  const set = (name) => (event) => {
+    const changed = { ...now, [name]: event.target.value };
+    setNow(changed);
+    if (isLive && event.type === "change") start(true, changed);
   };
   const submit = (event) => {
     event.preventDefault();
@@ -68,10 +76,10 @@ export function RecordFilters({ filters, isLive, partitions, apply }) {
         </select>
       </label>
       <label>Key is
-        <input autocomplete="off" spellcheck=${false} value=${now.key} onInput=${set("key")} />
+        <input autocomplete="off" spellcheck=${false} value=${now.key} onInput=${set("key")} onChange=${set("key")} />
       </label>
       <label>Contains
-        <input autocomplete="off" spellcheck=${false} value=${now.contains} onInput=${set("contains")} />
+        <input autocomplete="off" spellcheck=${false} value=${now.contains} onInput=${set("contains")} onChange=${set("contains")} />
       </label>
       <label>Decode
         <select value=${now.decode} onChange=${set("decode")}>
@@ -84,7 +92,7 @@ export function RecordFilters({ filters, isLive, partitions, apply }) {
           ${LIMITS.map((limit) => html`<option value=${String(limit)}>${limit}</option>`)}
         </select>
       </label>`}
-      <button type="submit" class="primary">Show</button>
+      ${!isLive && html`<button type="submit" class="primary">Show</button>`}
     </form>
   `;
 }

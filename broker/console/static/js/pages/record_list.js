@@ -60,7 +60,7 @@ function Details({ topic, record }) {
         <div><dt>Offset</dt><dd>${number(record.offset)}</dd></div>
         <div><dt>Timestamp</dt><dd>${time(record.timestamp_ms)} (${record.timestamp_type})</dd></div>
         <div><dt>Size</dt><dd>${bytes(record.size)}</dd></div>
-        ${record.producer_id >= 0 &&
+        ${record.producer_id !== null &&
         html`<div><dt>Producer</dt><dd>${record.producer_id}${record.transactional ? ", in a transaction" : ""}</dd></div>`}
       </dl>
       <${Payload} label="Key" payload=${record.key} />

@@ -33,7 +33,7 @@ export function RecordsPage({ topic, query }) {
     <//>
     <${ErrorLine} error=${info.error} retry=${info.refresh} />
     ${mayRead &&
-    html`<${RecordFilters} key=${JSON.stringify(query)} filters=${filters} isLive=${isLive} partitions=${partitions} apply=${apply} />`}
+    html`<${RecordFilters} filters=${filters} isLive=${isLive} partitions=${partitions} apply=${apply} />`}
     ${!mayRead
       ? html`<${Empty} title="You may not see records here."><p>The node's setting <code>admin.records</code> says who may.</p><//>`
       : isLive

@@ -84,19 +84,16 @@ function Flow({ storage, live }) {
     <${Section} id="flow" title="As it happens" note="Since this page was opened, at most ten minutes.">
       ${problem && html`<p class="warning-line" role="status">${problem}</p>`}
       <div class="charts">
-        ${times.length > 0 &&
-        html`
-          <${Chart} label="Into the store, and out of it" times_ms=${times} format=${perSecond} isBytes
-            series=${[
-              { label: "written", values: differences(samples, (sample) => sample.store_calls.bytes_written) },
-              { label: "read", values: differences(samples, (sample) => sample.store_calls.bytes_read) },
-            ]} />
-          <${Chart} label="Log in use" times_ms=${times} format=${bytes} isBytes
-            series=${[
-              { label: "log", values: samples.slice(1).map((sample) => sample.wal.used_bytes) },
-              { label: "not in an object", values: samples.slice(1).map((sample) => sample.uncommitted_bytes) },
-            ]} />
-        `}
+        <${Chart} label="Into the store, and out of it" times_ms=${times} format=${perSecond} isBytes
+          series=${[
+            { label: "written", values: differences(samples, (sample) => sample.store_calls.bytes_written) },
+            { label: "read", values: differences(samples, (sample) => sample.store_calls.bytes_read) },
+          ]} />
+        <${Chart} label="Log in use" times_ms=${times} format=${bytes} isBytes
+          series=${[
+            { label: "log", values: samples.slice(1).map((sample) => sample.wal.used_bytes) },
+            { label: "not in an object", values: samples.slice(1).map((sample) => sample.uncommitted_bytes) },
+          ]} />
       </div>
       <div class="flow">
         <div class="card">
@@ -120,7 +117,7 @@ function CompactionState({ compaction }) {
     : "No object has been compacted since the node started.";
   if (!running) return html`<p><${State} kind="off">waits for its next run<//></p><p class="note">${summary}</p>`;
   return html`
-    <p><${State} kind="good">runs: ${progress?.stage ?? "planning"}<//></p>
+    <p><${State} kind="good">at work: ${progress?.stage ?? "planning"}<//></p>
     ${progress !== null &&
     html`<${Meter} label="This stage" value=${progress.done_bytes} capacity=${progress.total_bytes}
       text=${`${bytes(progress.done_bytes)} of ${bytes(progress.total_bytes)}`} />`}
@@ -128,10 +125,10 @@ function CompactionState({ compaction }) {
   `;
 }
 
-const KINDS = { SSO: "Stream set objects: runs of many partitions", SO: "Stream objects: one partition each" };
+const KINDS = { SSO: ["Stream set objects", "of many partitions"], SO: ["Stream objects", "of one partition each"] };
 
 const OBJECT_COLUMNS = [
-  { title: "Objects", cell: ({ kind }) => KINDS[kind] ?? kind, value: (row) => row.kind },
+  { title: "Objects", cell: ({ kind }) => html`${KINDS[kind]?.[0] ?? kind} <small>${KINDS[kind]?.[1]}</small>`, value: (row) => row.kind },
   { title: "State", cell: (row) => row.state, value: (row) => row.state },
   { title: "Count", cell: (row) => number(row.count), value: (row) => row.count, numeric: true },
   { title: "Size", cell: (row) => bytes(row.bytes), value: (row) => row.bytes, numeric: true },

@@ -1,0 +1,175 @@
+"""Protobuf payloads, decoded by a child process (`broker.admin.api.protobuf_worker`).
+
+The process is started for the first payload, and kept. One that does not answer in time, or ends, is given up; the next
+payload starts another. The compiler and the decoder are an optional part of the package.
+"""
+
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final, NamedTuple
+
+TIMEOUT_S: Final = 10.0
+"""Time for the answer to one request."""
+SOURCE_CHARACTERS_MAX: Final = 512 << 10
+"""Characters of a schema and those that it imports."""
+ANSWER_BYTES_MAX: Final = 1 << 20
+MISSING: Final = "protobuf is not decoded here: install anabranch[protobuf] on this node"
+_PROGRAM: Final = Path(__file__).with_name("protobuf_worker.py")
+_NAME: Final = re.compile(r"(?!\.)[\w.-]{1,100}(/(?!\.)[\w.-]{1,100}){0,20}", re.ASCII)
+
+
+class ProtobufError(Exception):
+    """A schema is invalid, or a payload does not fit it. The text is the one line to show."""
+
+
+class DecoderStopped(ProtobufError):
+    """The process was stopped over a payload: further ones of the same batch are not worth the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProtobufSchema:
+    """Source of a schema, and of those that it imports, by the names of their imports."""
+
+    text: str
+    references: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        """Check sizes and names. Raises ProtobufError."""
+        if len(self.text) + sum(map(len, self.references.values())) > SOURCE_CHARACTERS_MAX:
+            raise ProtobufError(f"with those that it refers to, it is longer than {SOURCE_CHARACTERS_MAX} characters")
+        for name in self.references:
+            if not _NAME.fullmatch(name):
+                raise ProtobufError(f"it refers to {name[:100]!r}, which is no path of a file")
+
+
+class ProtobufText(NamedTuple):
+    """A message as JSON."""
+
+    text: str
+    truncated: bool
+
+
+def is_installed() -> bool:
+    """Return whether the optional part of the package is installed."""
+    try:
+        return find_spec("google.protobuf") is not None and find_spec("grpc_tools") is not None
+    except ModuleNotFoundError:  # there is no package google
+        return False
+
+
+class ProtobufDecoder:
+    """Decodes payloads. Used in one thread at a time; `close` may be called in any."""
+
+    def __init__(self, characters_max: int) -> None:
+        """Return texts of so many characters at most."""
+        self._characters_max = characters_max
+        self._process: subprocess.Popen[bytes] | None = None
+        self._using = Lock()
+        """Held while the process is used, started or stopped."""
+        self._is_closed = False
+        self.is_installed = is_installed()
+
+    def decode(self, schema_id: int, schema: ProtobufSchema, data: bytes) -> ProtobufText:
+        """Return what follows the id in a payload as JSON. Raises ProtobufError."""
+        if not self.is_installed:
+            raise ProtobufError(MISSING)
+        request = {"id": schema_id, "data": b64encode(data).decode()}
+        answer = self._ask(request)
+        if "unknown" in answer:
+            self._ask({"id": schema_id, "schema": schema.text, "references": dict(schema.references)})
+            answer = self._ask(request)
+        return ProtobufText(answer["text"], answer["cut"])
+
+    @property
+    def process_id(self) -> int | None:
+        """Id of the process; None if none runs."""
+        return None if self._process is None else self._process.pid
+
+    def close(self) -> None:
+        """End the process, and start no other one."""
+        self._is_closed = True
+        if process := self._process:
+            process.kill()  # which ends the request under way
+        with self._using:
+            self._stop()
+
+    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        with self._using:
+            try:
+                answer: dict[str, Any] = exchange(self._running(), json.dumps(request).encode())
+            except OSError as error:
+                self._stop()
+                raise DecoderStopped(f"the decoder of protobuf was stopped: {error}") from None
+        if "error" in answer:
+            raise ProtobufError(answer["error"])
+        return answer
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._is_closed:
+            raise DecoderStopped("the node is stopping")
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", str(_PROGRAM), str(self._characters_max)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                bufsize=0,
+                start_new_session=True,  # a Ctrl-C is for the node
+            )
+        return self._process
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def exchange(process: subprocess.Popen[bytes], body: bytes) -> Any:
+    """Send a request, and return its answer. Raises OSError, also if there is none in time."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    source, sink = process.stdout.fileno(), process.stdin.fileno()
+    left = memoryview(len(body).to_bytes(4, "big") + body)
+    os.set_blocking(sink, False)
+    while left:
+        _wait(sink, select.POLLOUT)
+        left = left[os.write(sink, left) :]
+    size = int.from_bytes(_receive(source, 4), "big")
+    if size > ANSWER_BYTES_MAX:
+        raise OSError("an answer is too large")
+    return json.loads(_receive(source, size))
+
+
+def _receive(source: int, size: int) -> bytes:
+    received = b""
+    while len(received) < size:
+        _wait(source, select.POLLIN)
+        part = os.read(source, size - len(received))
+        if not part:
+            raise OSError("it ended over this payload")
+        received += part
+    return received
+
+
+def _wait(descriptor: int, event: int) -> None:
+    """Wait until a pipe can be read or written. Raises TimeoutError."""
+    poll = select.poll()
+    poll.register(descriptor, event)
+    if not poll.poll(TIMEOUT_S * 1000):
+        raise TimeoutError(f"it took longer than {TIMEOUT_S:g} s over this payload")
