@@ -2,7 +2,6 @@
 
 import logging
 import os
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from anabranch.client.connection import AddressError, Connection, connect_to_any
 from anabranch.client.errors import ClientError, PropertyError
 from anabranch.client.librdkafka import librdkafka_properties
 from anabranch.client.settings import ClientSettings, bootstrap_of, client_settings, gather
+from protocol.ids import uuid_text
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 DEFAULT_SERVER: Final = "127.0.0.1:9092"
@@ -126,4 +126,4 @@ def describe_topics(connection: Connection, names: "tuple[str, ...] | None" = No
 
 def id_text(topic_id: bytes) -> str:
     """Format a topic id as Kafka's tools do; `-` if there is none."""
-    return urlsafe_b64encode(topic_id).rstrip(b"=").decode() if any(topic_id) else "-"
+    return uuid_text(topic_id) if any(topic_id) else "-"
