@@ -196,7 +196,7 @@ def _lock(path: Path, flags: int) -> int:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(fd)
-        raise WalInUse(f"{path}: in use by another process (locked)") from error
+        raise WalInUse(f"{path}: in use by another process: stop the node that has it first") from error
     return fd
 
 

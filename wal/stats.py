@@ -38,9 +38,12 @@ class WalStats:
     append_latency_us: list[int] = field(default_factory=lambda: [0] * LATENCY_BUCKETS)
     """Records by time from the first append of their block to durable. Bucket n counts those under 2**n us, the last
     one all others. The time is an upper bound for the later records of a block."""
+    append_latency_s: float = 0.0
+    """Sum of these times."""
 
     def observe(self, seconds: float, records: int) -> None:
         """Count `records` that became durable after `seconds`."""
+        self.append_latency_s += seconds * records
         bucket = int(seconds * 1e6).bit_length()
         self.append_latency_us[min(bucket, LATENCY_BUCKETS - 1)] += records
 

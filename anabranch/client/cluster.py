@@ -32,6 +32,13 @@ COORDINATOR_POLL_S: Final = 0.1
 _MOVING: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
 
 
+def topic_error(name: str | None, code: int) -> ClientError:
+    """Return the error of a topic."""
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return ClientError(f"topic {name} does not exist")
+    return ClientError(f"topic {name}: {error_text(code)}")
+
+
 class Cluster:
     """A cluster, as it is seen from the first node that answers. Every failure is a ClientError."""
 
@@ -67,7 +74,7 @@ class Cluster:
         found = self.describe_topics(names).topics
         for each in found:
             if each.error_code:
-                raise ClientError(f"topic {each.name}: {error_text(each.error_code)}")
+                raise topic_error(each.name, each.error_code)
         return found
 
     def node(self, node_id: int) -> Connection:

@@ -8,7 +8,7 @@ import secrets
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from struct import Struct
 from types import TracebackType
 from typing import Any, Final, Self
@@ -291,9 +291,30 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def error_text(code: int, message: str | None = None) -> str:
-    """Format an error code as its name, with the node's message if there is one."""
+    """Format an error code as its name, with the node's message or what the code means, as far as that is known."""
     name = ErrorCode(code).name if code in {int(known) for known in ErrorCode} else f"error {code}"
-    return f"{name}: {message}" if message else name
+    text = message or _MEANINGS.get(code)
+    return f"{name}: {text}" if text else name
+
+
+_MEANINGS: Final[Mapping[int, str]] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "it does not exist",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "topics have 1 to 249 letters, digits, `.`, `_` and `-` as names",
+    ErrorCode.INVALID_GROUP_ID: "groups have names that are not empty",
+    ErrorCode.LEADER_NOT_AVAILABLE: "it has no leader now; try again",
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: "it has moved to another node; try again",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "no coordinator is ready; try again",
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "the coordinator is starting; try again",
+    ErrorCode.NOT_COORDINATOR: "its coordinator has moved to another node; try again",
+    ErrorCode.REQUEST_TIMED_OUT: "the node did not do it in time; it may still do it",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "this user may not do that with the topic (ACLs)",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "this user may not do that with the group (ACLs)",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "this user may not do that with the transactional id (ACLs)",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "this user may not do that in the cluster (ACLs)",
+    ErrorCode.UNKNOWN_MEMBER_ID: "it is not a member of the group",
+    ErrorCode.REBALANCE_IN_PROGRESS: "the group is distributing its partitions; try again",
+}
+"""What error codes mean to a person, where a node says nothing more."""
 
 
 def _describe_server(head: bytes) -> str:

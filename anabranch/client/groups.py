@@ -30,6 +30,10 @@ ASSIGNMENT_VERSION_MAX: Final = 3
 """Later versions are decoded as this one: the format only adds fields."""
 
 
+class GroupMissing(ClientError):
+    """A group that does not exist."""
+
+
 @dataclass(frozen=True, slots=True)
 class ListedGroup:
     """A group as its coordinator lists it."""
@@ -76,7 +80,7 @@ def list_groups(cluster: Cluster) -> Sequence[ListedGroup]:
 
 
 def describe_group(cluster: Cluster, name: str) -> GroupDescription:
-    """Return a group of either protocol."""
+    """Return a group of either protocol. Raises GroupMissing, too."""
     connection = cluster.coordinator(name, GROUP)
     try:
         newer: ConsumerGroupDescribeResponse = connection.call(ConsumerGroupDescribeRequest(group_ids=[name]))
@@ -88,7 +92,7 @@ def describe_group(cluster: Cluster, name: str) -> GroupDescription:
     answer: DescribeGroupsResponse = connection.call(DescribeGroupsRequest(groups=[name]))
     described = answer.groups[0]
     if described.error_code == ErrorCode.GROUP_ID_NOT_FOUND or described.group_state == "Dead":
-        raise ClientError(f"group {name} does not exist")
+        raise GroupMissing(f"group {name} does not exist")
     _check(described.error_code, f"group {name}", described.error_message)
     return _classic_group(described)
 

@@ -14,8 +14,8 @@ from broker.handlers import Handler, HandlerFunction
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.resources.values import ResourceType
-from broker.topics.topic_ids import id_text
 from protocol.errors import ErrorCode
+from protocol.ids import uuid_text
 from protocol.messages import (
     alter_client_quotas,
     alter_configs,
@@ -57,7 +57,7 @@ def _topics(_request: Any, response: Any) -> Iterable[Change]:
 
 
 def _deleted_topics(_request: Any, response: Any) -> Iterable[Change]:
-    return (Change("TOPIC", each.name or id_text(each.topic_id), each.error_code) for each in response.responses)
+    return (Change("TOPIC", each.name or uuid_text(each.topic_id), each.error_code) for each in response.responses)
 
 
 def _grown_topics(_request: Any, response: Any) -> Iterable[Change]:
@@ -239,7 +239,7 @@ def _recording(
                 api=api,
                 resource_type=change.resource_type,
                 resource=change.resource or subject,
-                outcome=ErrorCode(change.error_code).name,
+                outcome=ErrorCode(change.error_code).name if change.error_code else "OK",
             )
         return response
 

@@ -10,7 +10,7 @@ from typing import Any
 from broker.net.tls import Tls
 from broker.node import Node
 from broker.settings.listeners import bracketed
-from broker.topics.topic_ids import id_text
+from protocol.ids import uuid_text
 from protocol.registry import APIS
 from s3stream.errors import CatalogError
 from s3stream.outages import CATALOG
@@ -92,7 +92,7 @@ async def status(node: Node) -> dict[str, Any]:
         "outages": [dataclasses.asdict(outage) for outage in storage.outages.current()],
         "topics": {
             topic.name: {
-                "id": id_text(topic.topic_id),
+                "id": uuid_text(topic.topic_id),
                 "partitions": [
                     None
                     if partition is None

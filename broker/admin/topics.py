@@ -14,8 +14,8 @@ from http import HTTPStatus
 from broker.admin.responses import Query, Response, Route, json_response, text_response
 from broker.topics.moves import TopicMoves
 from broker.topics.topic import Topic
-from broker.topics.topic_ids import id_text
 from protocol.errors import KafkaError
+from protocol.ids import uuid_text
 from s3stream.errors import StorageError
 
 
@@ -49,7 +49,7 @@ class TopicRoutes:
             [
                 {
                     "topic": topic.name,
-                    "id": id_text(topic.topic_id),
+                    "id": uuid_text(topic.topic_id),
                     "partitions": len(topic.stream_ids),
                     "detached_ms": topic.detached_ms,
                 }
@@ -68,4 +68,4 @@ async def _apply(query: Query, wanted: tuple[str, ...], change: Callable[[], Awa
         return text_response(HTTPStatus.CONFLICT, error.message or error.code.name)
     except StorageError as error:
         return text_response(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
-    return json_response({"topic": topic.name, "id": id_text(topic.topic_id), "partitions": len(topic.partitions)})
+    return json_response({"topic": topic.name, "id": uuid_text(topic.topic_id), "partitions": len(topic.partitions)})

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+from difflib import get_close_matches
 from typing import Final
 
 import click
@@ -54,6 +55,16 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(f"{__name__}.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command), f"{cmd_name} is a click command"
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the subcommand, or fail with the names that are near."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = get_close_matches(args[0], self.list_commands(ctx))
+            if near:
+                ctx.fail(f"No such command {args[0]!r}. Did you mean {' or '.join(map(repr, near))}?")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> None:
         """Run a subcommand. Ctrl-C, and a pipe whose reader ends, end it as they end other programs: quietly."""

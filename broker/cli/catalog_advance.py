@@ -5,9 +5,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import click
+from rich.console import Console
 
+from broker.cli.arguments import output_option, yes_option
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
+from broker.cli.output import emit, show_plan
+from broker.cli.questions import confirm
 from broker.membership.node_log import NodeLog
 from broker.settings.data_dir import DataDirLock
 from broker.settings.model import Settings
@@ -23,20 +27,21 @@ from s3stream.model import parse_object_key
 @click.command(short_help="Use an older copy of the catalog.")
 @config_option
 @data_dir_option
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-def advance(config_file: Path | None, data_dir: Path | None, yes: bool) -> None:  # noqa: FBT001 - click passes by name
+@yes_option
+@output_option
+def advance(config_file: Path | None, data_dir: Path | None, *, yes: bool, output: str) -> None:
     """Let a stopped node start with a catalog that is older than its object store, such as a restored backup.
 
     Records uploaded after the backup stay in the store, but are no longer served, and their offsets are assigned
     again. Records compacted since may be missing. `anabranch catalog rebuild` keeps all of them: prefer it if possible.
     """
     settings = read_settings(config_file, data_dir)
-    run(_run(settings, ask=not yes))
+    run(_run(settings, output, ask=not yes))
 
 
-async def _run(settings: Settings, *, ask: bool) -> None:
+async def _run(settings: Settings, output: str, *, ask: bool) -> None:
     async with AsyncExitStack() as stack:
-        stack.callback(DataDirLock(settings.node.data_dir).release)
+        stack.callback(DataDirLock(settings.node.data_dir).release_unused)
         log = await stack.enter_async_context(NodeLog.opened(settings, any_content=True))
         header, node_id = log.header, settings.node.node_id
         epochs = {node_id: header.node_epoch} if header is not None and header.node_id == node_id else {}
@@ -47,19 +52,30 @@ async def _run(settings: Settings, *, ask: bool) -> None:
             raise CatalogError(f"catalog {catalog.where}: it is empty: fill it with `anabranch catalog rebuild`")
         await catalog.open(cluster=settings.node.cluster)
         known, state = await catalog.read_state()
-        click.echo(
-            f"the catalog has {known:,} manifests and {state.counters['object'] - 1:,} object ids; the store has "
-            f"manifest {manifest:,} and object {object_id:,}"
-        )
-        click.echo(
-            "Records uploaded after the backup will no longer be served, and their offsets will be assigned again."
-        )
+        objects = state.counters["object"] - 1
+
+        def show(console: Console) -> None:
+            console.print(
+                f"the catalog has {known:,} manifests and {objects:,} object ids; the store has manifest {manifest:,} "
+                f"and object {object_id:,}",
+                soft_wrap=True,
+            )
+            console.print(
+                "Records uploaded after the backup will no longer be served, and their offsets will be assigned again.",
+                soft_wrap=True,
+            )
+
+        show_plan(output, show, asks=ask)
         if ask:
-            click.confirm("Use this catalog?", abort=True)
+            confirm("Use this catalog?")
         await catalog.advance(
             Advance(object_id + 1 + OBJECT_IDS_SKIPPED, manifest, epochs, EPOCHS_SKIPPED, PRODUCER_IDS_SKIPPED)
         )
-        click.echo("done; find missing records with `anabranch storage verify --deep`")
+    data = {
+        "catalog": {"manifest": known, "object": objects},
+        "store": {"manifest": manifest, "object": object_id},
+    }
+    emit(output, data, "done; find missing records with `anabranch storage verify --deep`")
 
 
 async def _newest(settings: Settings) -> tuple[int, int]:

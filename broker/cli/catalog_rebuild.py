@@ -5,6 +5,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -13,9 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from broker.cli.arguments import output_option
+from broker.cli.catalog_rebuild_data import nodes_with_logs, partition_names, plan_data, rebuilt_data
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.output import make_console
+from broker.cli.output import emit, make_console
 from broker.membership.log_identity import utc
 from broker.membership.rebuild import BACKUP, CatalogRebuild, ClockAndIds
 from broker.settings.model import Settings
@@ -47,15 +50,18 @@ keep_hours_option: Final = click.option(
 @click.option("--manifest", metavar="KEY", help="Use this manifest  [default: the newest one]")
 @accept_loss_option
 @keep_hours_option
+@output_option
 @config_option
 @data_dir_option
 def rebuild(
-    only_plan: bool,  # noqa: FBT001 - click passes by name
+    *,
+    only_plan: bool,
     manifest: str | None,
-    accept_loss: bool,  # noqa: FBT001 - click passes by name
+    accept_loss: bool,
     keep_hours: int,
     config_file: Path | None,
     data_dir: Path | None,
+    output: str,
 ) -> None:
     """Make a new catalog for a stopped node from the newest manifest and all objects in its object store.
 
@@ -64,52 +70,63 @@ def rebuild(
     node's next start, as after a crash.
     """
     settings = read_settings(config_file, data_dir)
-    run(fill_catalog(settings, None, manifest, only_plan=only_plan, accept_loss=accept_loss, keep_hours=keep_hours))
+    options = FillOptions(output, only_plan, accept_loss, keep_hours)
+    run(fill_catalog(settings, None, options, manifest))
+
+
+@dataclass(frozen=True, slots=True)
+class FillOptions:
+    """Options that `rebuild` and `restore` have in common."""
+
+    output: str
+    only_plan: bool
+    accept_loss: bool
+    keep_hours: int
 
 
 async def fill_catalog(
-    settings: Settings,
-    backup: Backup | None,
-    manifest: str | None = None,
-    *,
-    only_plan: bool,
-    accept_loss: bool,
-    keep_hours: int,
+    settings: Settings, backup: Backup | None, options: FillOptions, manifest: str | None = None
 ) -> None:
     """Fill an empty catalog from the object stores, and from the backup if there is one; show plan and result."""
     from broker.membership.environment import wall_ms  # it imports much
 
-    console = Console(soft_wrap=True, highlight=False)
+    output, console = options.output, Console(soft_wrap=True, highlight=False)
     entropy = ClockAndIds(wall_ms, lambda: uuid.uuid4().bytes, random.Random())  # noqa: S311, TID251 - a command is a root, too
     async with CatalogRebuild.opened(settings, entropy, backup) as work:
-        if not only_plan:
+        if not options.only_plan:
             await work.check_blank()
         with progress("reading indexes") as update:
             await work.make_plan(manifest, update)
-        _show_plan(work, keep_hours, console)
-        if work.plan.has_loss and not accept_loss:
+        if output == "table":
+            _show_plan(work, options.keep_hours, console)
+        refused = work.plan.has_loss and not options.accept_loss
+        if output != "table" and (refused or options.only_plan):
+            emit(output, plan_data(work), "")
+        if refused:
             raise click.ClickException(_why_loss(work))
-        if only_plan:
+        if options.only_plan:
             return
         with progress("reading records") as update:
             reader = await work.execute(
-                accept_loss=accept_loss,
-                keep_ms=keep_hours * HOUR_MS,
+                accept_loss=options.accept_loss,
+                keep_ms=options.keep_hours * HOUR_MS,
                 on_progress=lambda report: update(report.bytes_done, report.bytes_total),
             )
-    _show_done(work, reader, console)
+    data = {**plan_data(work), "rebuilt": rebuilt_data(work, reader)}
+    emit(output, data, lambda _console: _show_done(work, reader, console))
 
 
 def _why_loss(work: CatalogRebuild) -> str:
     reason = "records that were committed are missing or damaged (above)"
     if work.source == BACKUP:
+        why = "; ".join(work.manifest_errors) or "none in the store"
         reason = (
             "the backup is too old for the object store: objects that it lists were replaced and deleted since "
-            f"(above), and there is no manifest of a later state ({work.manifest_error or 'none in the store'}). Use a "
-            "newer backup, or bring the objects back"
+            f"(above), and there is no manifest of a later state ({why}). Use a newer backup, or bring the objects back"
         )
     elif work.plan.replaced:
-        reason = f"the state in {work.source} is too old for the object store (above); use the newest manifest"
+        newest = "bring back a newer one" if work.manifest_errors else "use the newest manifest"
+        reason = f"the state in {work.source} is too old for the object store (above); {newest}"
     return f"{reason}; --accept-loss discards them: of a partition with a gap, only the records after the gap are kept"
 
 
@@ -142,7 +159,7 @@ def _show_plan(work: CatalogRebuild, keep_hours: int, console: Console) -> None:
     console.print(facts)
     for why, count in Counter(plan.skipped.values()).items():
         console.print(f"left out, deleted in {keep_hours} hours: {count:,} objects: {why.value}")
-    names = _names(work)
+    names = partition_names(work)
     _show("a committed object is in no store", [str(key) for key in plan.missing], console)
     _show("damaged", [f"object {each.object_id}: {each.reason}" for each in plan.damaged], console)
     gaps = [f"{names[gap.stream_id]}: no object holds [{gap.start_offset}, {gap.end_offset})" for gap in plan.gaps]
@@ -162,21 +179,10 @@ def _describe_source(work: CatalogRebuild) -> Iterator[tuple[str, str]]:
         yield "backup", f"{backup.path}, written {utc(backup.header.written_ms)}"
     if work.source != BACKUP:
         yield "manifest", f"{work.source}, written {utc(manifest.written_ms)} by node {manifest.node_id}"
-    elif work.manifest_error:
-        yield "manifest", f"not used: {work.manifest_error}"
-    else:
+    elif not work.manifest_errors:
         yield "manifest", "none that is newer than the backup"
-
-
-def _names(work: CatalogRebuild) -> dict[int, str]:
-    """Return the partition of each stream, by stream id."""
-    state = work.manifest.state
-    names = {key: f"recovered-stream-{key}-0" for key in work.plan.new_streams}
-    streams = [(topic.name, topic.stream_ids) for topic in state.topics]
-    streams += [(f"(detached) {topic.name}", topic.stream_ids) for topic in state.detached]
-    for name, stream_ids in streams:
-        names |= {stream_id: f"{name}-{index}" for index, stream_id in enumerate(stream_ids)}
-    return {key: names.get(key, f"stream {key}") for key in work.plan.chains}
+    for error in work.manifest_errors[:SHOWN]:
+        yield "not used", error
 
 
 def _show(what: str, lines: list[str], console: Console) -> None:
@@ -213,7 +219,7 @@ def _describe_tail(work: CatalogRebuild) -> str:
 
 
 def _show_done(work: CatalogRebuild, reader: RebuildReader, console: Console) -> None:
-    names = _names(work)
+    names = partition_names(work)
     _show("damaged", reader.report.damaged, console)
     records = sum(span.record_count for spans in reader.spans.values() for _, span in spans)
     console.print(
@@ -221,9 +227,8 @@ def _show_done(work: CatalogRebuild, reader: RebuildReader, console: Console) ->
         f"({size_text(reader.report.bytes_done)} read)"
     )
     console.print(_describe_tail(work))
-    others = {wal.node_id for wal in work.manifest.state.wals if wal.state is WalState.OPEN}
-    if others := others - {work.settings.node.node_id}:
-        console.print(f"the logs of nodes {', '.join(map(str, sorted(others)))} are replayed by their own next starts")
+    if others := nodes_with_logs(work):
+        console.print(f"the logs of nodes {', '.join(map(str, others))} are replayed by their own next starts")
     table = Table("partition", "first offset", "end", box=None, header_style="bold")
     for stream_id, chain in sorted(work.plan.chains.items(), key=lambda item: names[item[0]])[:SHOWN]:
         table.add_row(names[stream_id], f"{chain.start_offset:,}", f"{chain.end_offset:,}")

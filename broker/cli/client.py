@@ -16,6 +16,7 @@ from anabranch.client.connection import AddressError, Connection, connect_to_any
 from anabranch.client.errors import ClientError, PropertyError
 from anabranch.client.librdkafka import librdkafka_properties
 from anabranch.client.settings import ClientSettings, bootstrap_of, client_settings, gather
+from protocol.ids import uuid_text
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 DEFAULT_SERVER: Final = "127.0.0.1:9092"
@@ -121,3 +122,8 @@ def describe_topics(connection: Connection, names: "tuple[str, ...] | None" = No
     topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
     answer: MetadataResponse = connection.call(MetadataRequest(topics=topics, allow_auto_topic_creation=False))
     return answer
+
+
+def id_text(topic_id: bytes) -> str:
+    """Format a topic id as Kafka's tools do; `-` if there is none."""
+    return uuid_text(topic_id) if any(topic_id) else "-"

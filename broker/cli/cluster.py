@@ -12,7 +12,7 @@ from rich.table import Table
 from broker.cli.arguments import output_option
 from broker.cli.cluster_source import Source, on_cluster
 from broker.cli.node import age_text, log_state_text, show_nodes
-from broker.cli.output import emit
+from broker.cli.output import count_text, emit
 
 UNAVAILABLE: Final = 3
 """Exit code when partitions have no leader."""
@@ -45,8 +45,10 @@ def _show(found: dict[str, Any], console: Console) -> None:
         "from the catalog" if observer is None else f"as seen by node {observer}; the controller is node {controller}"
     )
     states = Counter(row["state"] for row in found["nodes"])
-    count = f"{len(found['nodes'])} nodes ({', '.join(f'{states[name]} {name}' for name in sorted(states))})"
-    console.print(f"[bold]{count}, {found['partitions']:,} partitions[/], {seen}", highlight=False)
+    count = (
+        f"{count_text(len(found['nodes']), 'node')} ({', '.join(f'{states[name]} {name}' for name in sorted(states))})"
+    )
+    console.print(f"[bold]{count}, {count_text(found['partitions'], 'partition')}[/], {seen}", highlight=False)
     console.print()
     show_nodes(found["nodes"], console)
     console.print()

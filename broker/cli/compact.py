@@ -3,9 +3,7 @@
 See `broker.membership.stopped_node` for the latter.
 """
 
-import logging
 import random
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
@@ -14,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-import structlog
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -126,22 +123,7 @@ def _on_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any
             f"its node does not answer at {settings.admin.host}:{settings.admin.port}, and there is no catalog in the "
             f"data directory {settings.node.data_dir}: find the node with --admin, --data-dir or --config"
         )
-    with warnings_only():
-        return run(_compact_stopped(settings, console, plan_only=plan_only))
-
-
-@contextmanager
-def warnings_only() -> Iterator[None]:
-    """Log warnings of compaction to standard error; the summary has the rest."""
-    before = structlog.get_config()
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
-    try:
-        yield
-    finally:
-        structlog.configure(**before)
+    return run(_compact_stopped(settings, console, plan_only=plan_only))
 
 
 async def _compact_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any:

@@ -24,7 +24,7 @@ def config() -> None:
     """
 
 
-_kind = click.argument("kind", type=click.Choice(list(RESOURCES)))
+_kind = click.argument("kind", metavar="KIND", type=click.Choice(list(RESOURCES)))
 
 
 def _resource(kind: str, name: str) -> Resource:
@@ -73,11 +73,14 @@ def describe(*, kind: str, name: str, show_all: bool, explain: bool, client: Com
 @click.argument("name")
 @click.argument("values", metavar="CONFIG=VALUE...", nargs=-1, required=True)
 @plan_option
+@output_option
 @client_options
-def set_(kind: str, name: str, values: Sequence[str], plan_only: bool, client: CommandClient) -> None:  # noqa: FBT001 - click passes by name
+def set_(kind: str, name: str, values: Sequence[str], *, plan_only: bool, client: CommandClient, output: str) -> None:
     """Set configs of NAME. The node checks all of them before it changes any."""
+    resource, changes = _resource(kind, name), parse_pairs(values, "CONFIG=VALUE")
     with client.cluster() as cluster:
-        change_configs(cluster, _resource(kind, name), parse_pairs(values, "CONFIG=VALUE"), plan_only=plan_only)
+        rows = change_configs(cluster, resource, changes, plan_only=plan_only)
+    _emit_changes(output, resource, rows, plan_only=plan_only)
 
 
 @config.command(short_help="Remove configs, so that their defaults apply.")
@@ -85,19 +88,37 @@ def set_(kind: str, name: str, values: Sequence[str], plan_only: bool, client: C
 @click.argument("name")
 @click.argument("names", metavar="CONFIG...", nargs=-1, required=True)
 @plan_option
+@output_option
 @client_options
-def unset(kind: str, name: str, names: Sequence[str], plan_only: bool, client: CommandClient) -> None:  # noqa: FBT001 - click passes by name
+def unset(kind: str, name: str, names: Sequence[str], *, plan_only: bool, client: CommandClient, output: str) -> None:
     """Remove the values that were set for CONFIG... of NAME, so that the defaults apply."""
+    resource = _resource(kind, name)
     with client.cluster() as cluster:
-        change_configs(cluster, _resource(kind, name), dict.fromkeys(names), plan_only=plan_only)
+        rows = change_configs(cluster, resource, dict.fromkeys(names), plan_only=plan_only)
+    _emit_changes(output, resource, rows, plan_only=plan_only)
 
 
-def change_configs(cluster: Cluster, resource: Resource, changes: Mapping[str, str | None], *, plan_only: bool) -> None:
-    """Change configs, and print each change. Raises ClientError."""
+def change_configs(
+    cluster: Cluster, resource: Resource, changes: Mapping[str, str | None], *, plan_only: bool
+) -> Sequence[Mapping[str, str | None]]:
+    """Change configs; return the changes, with `to` None for the default. Raises ClientError."""
     before = {each.name: each.value for each in describe_configs(cluster, resource)}
     alter_configs(cluster, resource, changes, validate_only=plan_only)
-    for name, value in changes.items():
-        new = "its default" if value is None else value
-        click.echo(f"{resource}: {name} = {new} (was {before.get(name, 'unset')})")
-    if plan_only:
-        click.echo("nothing was changed")
+    return [{"name": name, "from": before.get(name), "to": value} for name, value in changes.items()]
+
+
+def change_texts(resource: Resource, rows: Sequence[Mapping[str, str | None]]) -> Sequence[str]:
+    """Return changes of `change_configs` for people, a line each."""
+    return [
+        f"{resource}: {row['name']} = {'its default' if row['to'] is None else row['to']} "
+        f"(was {'unset' if row['from'] is None else row['from']})"
+        for row in rows
+    ]
+
+
+def _emit_changes(
+    output: str, resource: Resource, rows: Sequence[Mapping[str, str | None]], *, plan_only: bool
+) -> None:
+    data = {"kind": resource.kind, "name": resource.name or ALL_BROKERS, "changed": not plan_only, "configs": rows}
+    lines = [*change_texts(resource, rows), *(["nothing was changed"] if plan_only else [])]
+    emit(output, data, "\n".join(lines))

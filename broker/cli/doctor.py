@@ -1,6 +1,5 @@
 """`anabranch doctor`: checks of a machine, its disk, the stores and the catalog, before a node is started or blamed."""
 
-import asyncio
 import secrets
 import sys
 from collections.abc import Sequence
@@ -14,6 +13,8 @@ from rich.console import Console
 from broker.cli.arguments import output_option
 from broker.cli.doctor_machine import Finding, check_machine
 from broker.cli.doctor_storage import check_catalog, check_disk, check_stores
+from broker.cli.errors import run
+from broker.cli.measure import no_new_folders
 from broker.cli.options import config_option, data_dir_option, read_settings
 from broker.cli.output import emit, make_table, plain
 from broker.settings.model import Settings
@@ -31,10 +32,10 @@ def doctor(config_file: Path | None, data_dir: Path | None, output: str) -> None
     A file beside the log and some objects are written and removed. The node may be running. Exit code 0: a node can
     run here, maybe with warnings. 1: something fails.
     """
-    found = asyncio.run(_check(read_settings(config_file, data_dir)))
+    found = run(_check(read_settings(config_file, data_dir)))
 
     def show(console: Console) -> None:
-        table = make_table("check", "", "found")
+        table = make_table("check", "status", "found")
         for each in found:
             table.add_row(each.check, f"[{STYLES[each.status]}]{each.status}[/]", plain(each.found))
             if each.advice is not None:
@@ -50,6 +51,7 @@ async def _check(settings: Settings) -> Sequence[Finding]:
     run_id = secrets.token_hex(8)
     found = list(check_machine(settings))
     found += [each async for each in check_disk(settings, f".anabranch-check-{run_id}")]
-    found += [each async for each in check_stores(settings, run_id)]
+    with no_new_folders(settings):
+        found += [each async for each in check_stores(settings, run_id)]
     found += [each async for each in check_catalog(settings)]
     return found

@@ -110,7 +110,9 @@ async def check_catalog(settings: Settings) -> AsyncIterator[Finding]:
     """Check that the catalog can be read, and how fast. It is not changed."""
     path = settings.node.data_dir / "catalog.db"
     if not settings.catalog.url and not path.exists():
-        yield Finding("catalog", "ok", f"SQLite {sqlite3.sqlite_version}, created at the first start in {path}")
+        yield Finding(
+            "catalog", "ok", f"none in {path} yet: the first start creates it (SQLite {sqlite3.sqlite_version})"
+        )
         return
     try:
         async with AsyncExitStack() as stack:

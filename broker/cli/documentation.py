@@ -41,10 +41,11 @@ $ anabranch doctor --config anabranch.toml
 SASL come from Kafka's client properties: `--command-config FILE`, and `--command-property NAME=VALUE` for what is not
 secret. Properties can also come from the environment ([security](security.md)).
 
-**Output.** `--output table` is for people, `json` and `yaml` are for programs: the names of fields stay, columns of
-tables may change. Results go to standard output; questions, progress and errors go to standard error. Into a pipe or a
-file a row is one line, and there are no colours; `NO_COLOR` turns them off on terminals, too, and `COLUMNS` sets the
-width.
+**Output.** Every command that prints a result has `--output`: `table` is for people, `json` and `yaml` are for
+programs. The names of fields stay, columns of tables may change. A check that finds something wrong prints its result
+before it fails. Results go to standard output; questions, progress, warnings and errors go to standard error. Into a
+pipe or a file a row is one line, and there are no colours; `NO_COLOR` turns them off on terminals, too, and `COLUMNS`
+sets the width.
 
 **Sizes** are shown in binary units (KiB, MiB, GiB), as settings have them. When read, `512MiB`, `512M` and `536870912`
 are the same; `512MB` is 512 million bytes. JSON and YAML have bytes.
@@ -53,6 +54,8 @@ are the same; `512MB` is 512 million bytes. JSON and YAML have bytes.
 
 **Questions.** What cannot be undone is asked about first; `--yes` answers. Without a terminal and without `--yes` the
 command ends and changes nothing. `--plan` only shows what would be done.
+
+**Ids** of topics have the form of Kafka's tools, in base64.
 
 **Errors** are one line: what, where, and what to do about it where that is known.
 
@@ -64,7 +67,40 @@ command ends and changes nothing. `--plan` only shows what would be done.
 | 3 | `cluster status`: partitions have no leader |
 | 130 | ended by Ctrl-C |
 
-**Completion.** `anabranch completion bash`, `zsh` or `fish` prints the script for a shell, and its help says where to
+### Fields
+
+Names are in snake case; those of bytes end in `_bytes`, those of times since 1970 in `_ms`. What is unknown or unset is
+null. Lists and descriptions have the columns of their tables as fields. These commands have fields of their own:
+
+| command | fields |
+|---|---|
+| `topic create` | `topic`, `id`, `partitions` |
+| `topic alter` | `topic`, `changed` (false with `--plan`), `partitions` (`from`, `to`), \
+`configs` (`name`, `from`, `to`) |
+| `topic delete`, `group delete` | `deleted`: names |
+| `topic detach`, `attach`, `clone` | `topic`, `id`, `partitions`; `clone` also `from` |
+| `config set`, `unset` | `kind`, `name`, `changed`, `configs` (`name`, `from`, `to`; null: the default) |
+| `group seek` | `group`, `changed`: offsets, `partitions` (`topic`, `partition`, `from`, `to`, `by`) |
+| `transaction abort` | `id`, `producer`, `partitions` |
+| `user add`, `remove`, `hash` | `user`; `mechanisms` and `iterations`; `removed`; `line` |
+| `security init` | `directory`, `files` (`name`, `about`) |
+| `security check` | a row for each use: `used_by`, `tls`, `subject`, `expires_ms`, `days_left`, `error` |
+| `storage inspect` | the row in the catalog, `ranges`, `footer`, `blocks` |
+| `wal verify` | `sound`, and the fields of `wal inspect` |
+| `wal resize` | `device`, `capacity_bytes` |
+| `wal repair` | `needed`, `repaired`, `saved_to`, `damaged_headers`, \
+`damages` (`start_offset`, `end_offset`, `position`, `reason`, `losses`), `given_up_bytes`, \
+`kept_records`, `kept_streams` |
+| `wal sweep` | `deleted`: objects, `logs` (`log`, `ends`, `late`, `young`, `kept`) |
+| `wal give-up` | `node`, `logs` (`id`, `location`, `last_opened_ms`), `partitions` (`partition`, `from_offset`) |
+| `catalog advance` | `catalog` and `store`, each with its newest `manifest` and `object` |
+| `catalog rebuild`, `restore` | the plan: `manifest`, `manifest_errors`, `backup`, what is taken and \
+`left_out`, `has_loss`, `missing`, `damaged`, `gaps`, \
+`not_reached`; then `rebuilt` (`records`, `partitions`, ...), null with `--plan` |
+
+### Completion
+
+`anabranch completion bash`, `zsh` or `fish` prints the script for a shell, and its help says where to
 put it.
 """
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from anabranch.client.cluster import LATEST, Cluster, Place
 from anabranch.client.errors import ClientError
 from anabranch.client.groups import (
-    GroupDescription,
+    GroupMissing,
     commit_offsets,
     committed_offsets,
     delete_groups,
@@ -19,8 +19,9 @@ from anabranch.client.groups import (
 from broker.cli.arguments import PointType, output_option, parse_partitions, plan_option, yes_option
 from broker.cli.client import CommandClient, client_options
 from broker.cli.consume_ranges import find_bounds
-from broker.cli.output import count_text, emit, make_table, number_text, plain
+from broker.cli.output import count_text, emit, make_table, number_text, plain, show_plan
 from broker.cli.points import Point
+from broker.cli.questions import confirm
 
 
 @click.group()
@@ -54,7 +55,9 @@ def describe(names: Sequence[str], client: CommandClient, output: str) -> None:
         found = [_describe(cluster, name) for name in names]
 
     def show(console: Console) -> None:
-        for each in found:
+        for number, each in enumerate(found):
+            if number:
+                console.print()
             _show(each, console)
 
     emit(output, found, show)
@@ -149,38 +152,37 @@ def seek(
     """
     wanted = parse_partitions(topics, "--topic")
     with client.cluster() as cluster:
+        members = _count_members(cluster, name)
+        if members is None and not wanted:
+            raise ClientError(f"group {name} does not exist; --topic creates it with offsets of these partitions")
         committed = committed_offsets(cluster, name)
         if not wanted:
             if not committed:
                 raise ClientError(f"group {name} has committed no offsets: name the partitions with --topic")
             wanted = {topic: sorted(index for of, index in committed if of == topic) for topic, _ in committed}
-        members = len(_members(cluster, name))
         if members and not plan_only:
             raise ClientError(f"group {name} has {count_text(members, 'member')}: stop them first")
         bounds = find_bounds(cluster, wanted)
         targets = {place: bounds.limit(place, offset) for place, offset in bounds.resolve(cluster, target).items()}
         rows = [_change(place, committed.get(place), offset) for place, offset in sorted(targets.items())]
         changed = {place: offset for place, offset in targets.items() if committed.get(place) != offset}
-        if output == "table" or not (yes or plan_only):
-            emit("table", rows, lambda console: _show_changes(rows, console))
+        asks = bool(changed) and not (yes or plan_only)
+        show_plan(output, lambda console: _show_changes(rows, console), asks=asks)
+        if asks:
+            confirm(f"Set {count_text(len(changed), 'offset')} of group {name}?")
         if changed and not plan_only:
-            if not yes:
-                click.confirm(f"Set {count_text(len(changed), 'offset')} of group {name}?", abort=True, err=True)
             commit_offsets(cluster, name, changed)
     done = len(changed) if not plan_only else 0
-    if output == "table":
-        click.echo(f"set {count_text(done, 'offset')} of group {name}" if not plan_only else "nothing was changed")
-    else:
-        emit(output, {"group": name, "changed": done, "partitions": rows}, lambda _console: None)
+    text = f"set {count_text(done, 'offset')} of group {name}" if not plan_only else "nothing was changed"
+    emit(output, {"group": name, "changed": done, "partitions": rows}, text)
 
 
-def _members(cluster: Cluster, name: str) -> Sequence[object]:
-    """Return the members of a group; none if it does not exist, since committing offsets creates it."""
+def _count_members(cluster: Cluster, name: str) -> int | None:
+    """Return the number of members of a group; None if it does not exist."""
     try:
-        described: GroupDescription = describe_group(cluster, name)
-    except ClientError:
-        return ()
-    return described.members
+        return len(describe_group(cluster, name).members)
+    except GroupMissing:
+        return None
 
 
 def _change(place: Place, old: int | None, new: int) -> Mapping[str, Any]:
@@ -199,16 +201,20 @@ def _show_changes(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
 @group.command(short_help="Delete groups with their offsets.")
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True)
 @yes_option
+@output_option
 @client_options
-def delete(names: Sequence[str], yes: bool, client: CommandClient) -> None:  # noqa: FBT001 - click passes by name
-    """Delete each GROUP, with its offsets. Their members must have stopped."""
-    if not yes:
-        click.confirm(f"Delete {', '.join(names)} with all offsets?", abort=True, err=True)
+def delete(names: Sequence[str], yes: bool, client: CommandClient, output: str) -> None:  # noqa: FBT001 - click passes by name
+    """Delete each GROUP, with its offsets. Their members must have stopped. If one does not exist, none is deleted."""
     with client.cluster() as cluster:
+        for name in names:
+            describe_group(cluster, name)
+        if not yes:
+            which = f"group {names[0]}" if len(names) == 1 else f"the groups {', '.join(names)}"
+            confirm(f"Delete {which}, with all offsets?")
         outcomes = delete_groups(cluster, names)
-    for name, reason in outcomes.items():
-        if reason is None:
-            click.echo(f"deleted group {name}")
+    deleted = [name for name, reason in outcomes.items() if reason is None]
+    if deleted:
+        emit(output, {"deleted": deleted}, "\n".join(f"deleted group {name}" for name in deleted))
     failures = [f"group {name}: {reason}" for name, reason in outcomes.items() if reason is not None]
     if failures:
         raise ClientError("; ".join(failures))

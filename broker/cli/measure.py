@@ -8,13 +8,16 @@ import asyncio
 import mmap
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from broker.settings.model import Settings
+from broker.settings.stores import store_configs
 from s3stream.errors import ObjectExists
+from s3stream.store.files import TEMPORARY
 from s3stream.store.interface import ObjectStore
 from wal.device import FileDevice, open_device
 from wal.format import PAGE_BYTES, RING_POSITION
@@ -45,6 +48,24 @@ class Durations:
         return len(self.sorted_ms) * size_bytes / self.total_s
 
 
+@contextmanager
+def no_new_folders(settings: Settings) -> Iterator[None]:
+    """Remove the folders of local stores that were created meanwhile, and are empty: a check leaves nothing behind."""
+    wanted = [
+        folder
+        for config in store_configs(settings)
+        if config.kind == "local" and config.path is not None
+        for folder in (config.path / TEMPORARY, config.path, *config.path.parents)
+    ]
+    created = [folder for folder in wanted if not folder.exists()]
+    try:
+        yield
+    finally:
+        for folder in created:
+            with suppress(OSError):
+                folder.rmdir()
+
+
 @asynccontextmanager
 async def probe_file(folder: Path, settings: WalSettings, name: str) -> AsyncIterator[FileDevice]:
     """Open a file beside the log as the node would, written in full. Raises WalRefused, WalFailed."""
@@ -73,6 +94,8 @@ async def write_repeatedly(device: FileDevice, size_bytes: int, *, count: int, i
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
             def finish(request: IoRequest) -> None:
+                if done.done():
+                    return  # cancelled, by Ctrl-C
                 if request.error is None:
                     done.set_result(None)
                 else:

@@ -8,10 +8,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from broker.cli.arguments import output_option
+from broker.cli.arguments import output_option, yes_option
 from broker.cli.cluster_source import Source, on_cluster
 from broker.cli.node_drain import drain
-from broker.cli.output import emit, make_console
+from broker.cli.output import count_text, emit, show_plan
+from broker.cli.questions import confirm
 
 STYLES: Final = {"UP": "green", "DRAINING": "yellow", "FAILED": "red", "LEFT": "dim"}
 """Colours of the states of nodes, on terminals."""
@@ -99,27 +100,29 @@ def age_text(age_ms: int | None) -> str:
 
 @node.command(short_help="Declare a node dead now.")
 @click.argument("node_id", metavar="ID", type=click.IntRange(0))
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
+@output_option
 @on_cluster
-def fail(source: Source, node_id: int, *, yes: bool) -> None:
+def fail(source: Source, node_id: int, *, yes: bool, output: str) -> None:
     """Declare the node ID dead now, without waiting for its silence to prove it.
 
     The node that is asked fences it, in the catalog and in its log, recovers what is in its log, and the others lead
     its partitions. Nothing that was acknowledged is lost. Refused if the log cannot be opened there.
     """
     if not yes:
-        click.confirm(f"Fence node {node_id}? Its process ends when it notices", abort=True)
+        confirm(f"Fence node {node_id}? Its process ends when it notices")
     answer = source.ask("POST", "/nodes/fail", node=str(node_id))
     log = answer["log"]
     found = "it had no log to be recovered" if log is None else f"its log, {log['location']}, was recovered"
-    click.echo(f"node {node_id} is fenced; {found}")
+    emit(output, answer, f"node {node_id} is fenced; {found}")
 
 
 @node.command(name="give-up", short_help="Accept the loss of a dead node's log.")
 @click.argument("node_id", metavar="ID", type=click.IntRange(0))
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
+@output_option
 @on_cluster
-def give_up(source: Source, node_id: int, *, yes: bool) -> None:
+def give_up(source: Source, node_id: int, *, yes: bool, output: str) -> None:
     """Accept the loss of the log of the dead node ID, and of acknowledged records that were only in it.
 
     Shows first which partitions may lose records, and from which offset on. Afterwards other nodes lead them from the
@@ -128,31 +131,34 @@ def give_up(source: Source, node_id: int, *, yes: bool) -> None:
     cut off may still acknowledge records into this log, and they are lost, too.
     """
     plan = source.ask("GET", "/nodes/give-up", node=str(node_id))
-    _show_loss(plan)
+    show_plan(output, partial(_show_loss, plan), asks=not yes)
     if not yes:
-        click.confirm("Accept the loss?", abort=True)
+        confirm("Accept the loss?")
     answer = source.ask("POST", "/nodes/give-up/accept", node=str(node_id), epoch=str(plan["epoch"]))
-    click.echo(f"given up: the log {answer['log']['id']} of node {node_id}")
+    emit(output, answer, f"given up: the log {answer['log']['id']} of node {node_id}")
 
 
-def _show_loss(plan: Mapping[str, Any]) -> None:
+def _show_loss(plan: Mapping[str, Any], console: Console) -> None:
     log, count = plan["log"], len(plan["partitions"])
     host = f" on {plan['machine']}" if plan["machine"] else ""
-    click.echo(f"log {log['id']} of node {plan['node']}, {log['kind']} {log['location']}{host}")
+    text = f"log {log['id']} of node {plan['node']}, {log['kind']} {log['location']}{host}"
+    console.print(text, markup=False, soft_wrap=True)
     if not count:
-        click.echo("No partition has records that were only in it.")
+        console.print("No partition has records that were only in it.")
         return
-    click.echo(f"Acknowledged records of {count:,} partitions that were only in it will be lost for good:")
+    lost = f"Acknowledged records of {count_text(count, 'partition')} that were only in it will be lost for good:"
+    console.print(lost, soft_wrap=True)
     table = Table("partition", "may lose records from offset", box=None, header_style="bold", pad_edge=False)
     for each in plan["partitions"]:
         table.add_row(each["partition"], f"{each['from_offset']:,}")
-    make_console().print(table)
+    console.print(table)
 
 
 @node.command(short_help="Remove a node that has left or failed.")
 @click.argument("node_id", metavar="ID", type=click.IntRange(0))
+@output_option
 @on_cluster
-def remove(source: Source, node_id: int) -> None:
+def remove(source: Source, node_id: int, output: str) -> None:
     """Remove the node ID, which has left or failed, from the cluster.
 
     Refused while it lives, leads partitions, or its log may hold records that are in no object. Another node compacts
@@ -161,4 +167,4 @@ def remove(source: Source, node_id: int) -> None:
     answer = source.ask("POST", "/nodes/remove", node=str(node_id))
     count, heir = answer["inherited"], answer["heir"]
     inherited = f"; node {heir} compacts its {count:,} object{'s' if count != 1 else ''}" if count else ""
-    click.echo(f"removed node {node_id}{inherited}")
+    emit(output, answer, f"removed node {node_id}{inherited}")

@@ -38,16 +38,31 @@ def make_console(*, stderr: bool = False) -> Console:
     return _QuietConsole(stderr=stderr, width=width, highlight=False)
 
 
-def emit(output: str, data: Any, show: Callable[[Console], None]) -> None:
-    """Print data in the form that `output_option` gave; `show` prints the tables."""
+def emit(output: str, data: Any, show: Callable[[Console], None] | str) -> None:
+    """Print data in the form that `output_option` gave; `show` prints the tables, or is the line for people."""
     if output == "json":
         click.echo(json.dumps(data, indent=2))
     elif output == "yaml":
         import yaml  # only here: no other form needs it
 
-        click.echo(yaml.safe_dump(data, sort_keys=False, width=math.inf), nl=False)
+        same = json.loads(json.dumps(data))  # subclasses of str, tuples: YAML has the same as JSON
+        click.echo(yaml.safe_dump(same, sort_keys=False, width=math.inf), nl=False)
+    elif isinstance(show, str):
+        click.echo(show)
     else:
         show(make_console())
+
+
+def show_plan(output: str, show: Callable[[Console], None], *, asks: bool) -> None:
+    """Print what a command is about to do.
+
+    Tables go before the result. JSON and YAML have the plan in the result, so it goes to standard error there, if a
+    question about it follows.
+    """
+    if output == "table":
+        show(make_console())
+    elif asks:
+        show(make_console(stderr=True))
 
 
 def make_table(*names: str, right: Sequence[str] = ()) -> Table:

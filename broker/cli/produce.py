@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from anabranch.client.connection import error_text
+from anabranch.client.cluster import topic_error
 from anabranch.client.errors import ClientError
 from broker.cli.client import LIBRDKAFKA_LOG, CommandClient, client_options
-from broker.cli.output import make_console
+from broker.cli.output import count_text, make_console
 from broker.cli.record_lines import BadLine, NewRecord, Reader, make_reader
 from protocol.errors import ErrorCode
 from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResponse
@@ -170,10 +170,11 @@ def produce(  # noqa: PLR0913 - its options
         else:
             _send_lines(work, make_reader(form, separator), file)
         _flush(producer)
-    count = deliveries.acknowledged
-    click.echo(f"produced {count:,} record{'s' if count != 1 else ''} to {topic}", err=True)
-    if deliveries.failures:
-        raise click.ClickException(f"{deliveries.failures:,} of the lines were not written")
+    done, failed = deliveries.acknowledged, deliveries.failures
+    if done or not failed:
+        click.echo(f"produced {count_text(done, 'record')} to {topic}", err=True)
+    if failed:
+        raise click.ClickException(f"{failed:,} of {count_text(done + failed, 'line')} were not written to {topic}")
 
 
 def _is_hex(key: str) -> bool:
@@ -191,7 +192,7 @@ def _batch_bytes(client: CommandClient, topic: str, partition: int | None) -> in
         if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return BATCH_BYTES  # the first record may create it
         if found.error_code:
-            raise ClientError(f"topic {topic}: {error_text(found.error_code)}")
+            raise topic_error(topic, found.error_code)
         if partition is not None and partition >= len(found.partitions):
             raise ClientError(f"topic {topic} has no partition {partition}: it has {len(found.partitions)}")
         resource = DescribeConfigsResource(

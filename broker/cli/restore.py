@@ -5,8 +5,16 @@ from pathlib import Path
 
 import click
 
+from broker.cli.arguments import output_option
 from broker.cli.catalog_access import in_catalog
-from broker.cli.catalog_rebuild import accept_loss_option, fill_catalog, keep_hours_option, plan_option, progress
+from broker.cli.catalog_rebuild import (
+    FillOptions,
+    accept_loss_option,
+    fill_catalog,
+    keep_hours_option,
+    plan_option,
+    progress,
+)
 from broker.cli.errors import run
 from broker.settings.model import Settings
 from s3stream.catalog.backup import read_backup
@@ -17,23 +25,20 @@ from s3stream.catalog.backup import read_backup
 @plan_option
 @accept_loss_option
 @keep_hours_option
+@output_option
 @in_catalog
 def restore(
-    settings: Settings,
-    file: Path,
-    only_plan: bool,  # noqa: FBT001 - click passes by name
-    accept_loss: bool,  # noqa: FBT001 - click passes by name
-    keep_hours: int,
+    settings: Settings, file: Path, *, only_plan: bool, accept_loss: bool, keep_hours: int, output: str
 ) -> None:
     """Make a new catalog from the backup FILE, and from all that the object stores have received since.
 
     The catalog in the settings must be empty or missing; it may be another database than that of the backup. Stop all
     nodes of the cluster first. Records that are only in a node's log are replayed by its next start, as after a crash.
     """
-    run(_run(settings, file, only_plan=only_plan, accept_loss=accept_loss, keep_hours=keep_hours))
+    run(_run(settings, file, FillOptions(output, only_plan, accept_loss, keep_hours)))
 
 
-async def _run(settings: Settings, file: Path, *, only_plan: bool, accept_loss: bool, keep_hours: int) -> None:
+async def _run(settings: Settings, file: Path, options: FillOptions) -> None:
     with progress("reading the backup") as update:
         backup = await asyncio.to_thread(read_backup, file, on_progress=update)
-    await fill_catalog(settings, backup, only_plan=only_plan, accept_loss=accept_loss, keep_hours=keep_hours)
+    await fill_catalog(settings, backup, options)

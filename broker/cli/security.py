@@ -6,15 +6,17 @@ import secrets
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
+from broker.cli.arguments import output_option
 from broker.cli.catalog_access import in_catalog, on_catalog
 from broker.cli.errors import run
 from broker.cli.options import config_option, read_settings
+from broker.cli.output import emit
 from broker.cli.security_files import Names, TrialOptions, write_trial
 from broker.cluster.handshake import SECRET_BYTES
 from broker.net.tls import TlsError
@@ -60,6 +62,7 @@ def security() -> None:
 @click.option(
     "--days", type=click.IntRange(1, 3650), default=365, show_default=True, help="Time that certificates are valid."
 )
+@output_option
 def init(
     *,
     directory: Path,
@@ -71,6 +74,7 @@ def init(
     user: str,
     clients: Sequence[str],
     days: int,
+    output: str,
 ) -> None:
     """Make an authority, a certificate, settings, tokens and a user with a random password in the new DIRECTORY.
 
@@ -100,12 +104,14 @@ def init(
             raise
     except OSError as error:
         raise click.ClickException(f"{directory}: {error.strerror or error}") from None
-    _report(target, written, options, click.echo)
+    data = {"directory": str(target), "files": [{"name": name, "about": about} for name, about in written]}
+    emit(output, data, "\n".join(_report(target, written, options)))
 
 
 @security.command(short_help="Show until when the node's certificates are valid.")
 @config_option
-def check(config_file: Path | None) -> None:
+@output_option
+def check(config_file: Path | None, output: str) -> None:
     """Read the node's certificates and keys as the node does, and show until when they are valid.
 
     The exit code is 1 if files cannot be used.
@@ -113,21 +119,27 @@ def check(config_file: Path | None) -> None:
     settings = read_settings(config_file)
     now_ms = int(dt.datetime.now(dt.UTC).timestamp() * 1000)
     areas = {"listeners": settings.ssl if settings.ssl.certificate_file else None, "admin port": settings.admin.ssl}
-    failed = False
+    rows: list[dict[str, Any]] = []
+    lines = []
     for name, area in areas.items():
+        row: dict[str, Any] = {"used_by": name, "tls": area is not None, "subject": None, "expires_ms": None}
+        row |= {"days_left": None, "error": None}
+        rows.append(row)
         if area is None:
-            click.echo(f"{name}: no TLS")
+            lines.append(f"{name}: no TLS")
             continue
         try:
             found = load_tls(area, now_ms)
         except TlsError as error:
-            click.echo(f"{name}: {error}")
-            failed = True
+            row["error"] = str(error)
+            lines.append(f"{name}: {error}")
             continue
         until = dt.datetime.fromtimestamp(found.expires_ms / 1000, dt.UTC)
         days = (found.expires_ms - now_ms) // DAY_MS
-        click.echo(f"{name}: {found.subject}, valid until {until:%Y-%m-%d} ({days} days)")
-    if failed:
+        row |= {"subject": found.subject, "expires_ms": found.expires_ms, "days_left": days}
+        lines.append(f"{name}: {found.subject}, valid until {until:%Y-%m-%d} ({days} days)")
+    emit(output, rows, "\n".join(lines))
+    if any(row["error"] is not None for row in rows):
         raise click.exceptions.Exit(1)
 
 
@@ -160,25 +172,25 @@ def _add_user(settings_file: Path, data: Path, user: str, password: str) -> None
     run(act())
 
 
-def _report(
-    target: Path, written: Sequence[tuple[str, str]], options: TrialOptions, say: Callable[[str], None]
-) -> None:
+def _report(target: Path, written: Sequence[tuple[str, str]], options: TrialOptions) -> Iterator[str]:
     shown = os.path.relpath(target) if target.is_relative_to(Path.cwd()) else str(target)
-    say(f"made in {shown}:")
+    yield f"made in {shown}:"
     for name, about in written:
-        say(f"  {name:<{max(len(each) for each, _ in written)}}  {about}")
-    say("next:")
-    say(f"  anabranch serve --config {shown}/node.toml")
-    say(f"  anabranch topic create orders --command-config {shown}/{options.user}.properties")
-    say(f"  anabranch user add alice --config {shown}/node.toml")
+        yield f"  {name:<{max(len(each) for each, _ in written)}}  {about}"
+    yield "next:"
+    yield f"  anabranch serve --config {shown}/node.toml"
+    yield f"  anabranch topic create orders --command-config {shown}/{options.user}.properties"
+    yield f"  anabranch user add alice --config {shown}/node.toml"
 
 
 @security.command(short_help="Replace the secret that the nodes of a cluster share.")
+@output_option
 @in_catalog
-def rotate_secret(settings: Settings) -> None:
+def rotate_secret(settings: Settings, output: str) -> None:
     """Draw another secret for the nodes of the cluster, which prove to each other that they know it.
 
     Nodes that run follow within a second, and connect to each other anew. Clients notice nothing.
     """
     run(on_catalog(settings, lambda catalog: catalog.replace_secret(secrets.token_bytes(SECRET_BYTES))))
-    click.echo("the cluster has a new secret; its nodes use it within a second")
+    data = {"cluster": settings.node.cluster, "replaced": True}
+    emit(output, data, "the cluster has a new secret; its nodes use it within a second")

@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from broker.cli.admin_port import AdminPort, on_node
-from broker.cli.arguments import output_option
-from broker.cli.output import emit
+from broker.cli.arguments import output_option, yes_option
+from broker.cli.output import emit, show_plan
+from broker.cli.questions import confirm
 from broker.settings.sizes import size_text
 
 
@@ -39,9 +40,10 @@ def stopped(node: AdminPort, output: str) -> None:
 
 @click.command(short_help="Discard a stopped partition's records.")
 @click.argument("stream", type=int)
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
+@output_option
 @on_node
-def discard(node: AdminPort, stream: int, yes: bool) -> None:  # noqa: FBT001 - click passes by name
+def discard(node: AdminPort, stream: int, yes: bool, output: str) -> None:  # noqa: FBT001 - click passes by name
     """Discard the records of a stopped partition that are only in the node's log. They are lost for good.
 
     STREAM is the number that `stopped` shows. The partition continues from the end of its uploaded records, so
@@ -53,12 +55,16 @@ def discard(node: AdminPort, stream: int, yes: bool) -> None:  # noqa: FBT001 - 
         raise click.ClickException(f"stream {stream} is not stopped")
     (row,) = rows
     records, offsets, size = _stake(row)
-    click.echo(f"{row['partition'] or 'stream ' + str(stream)}: {row['reason']}")
-    click.echo(f"{records} acknowledged records at offsets {offsets} ({size}) will be lost for good.")
+
+    def show(console: Console) -> None:
+        console.print(f"{row['partition'] or 'stream ' + str(stream)}: {row['reason']}", markup=False, soft_wrap=True)
+        console.print(f"{records} acknowledged records at offsets {offsets} ({size}) will be lost for good.")
+
+    show_plan(output, show, asks=not yes)
     if not yes:
-        click.confirm("Discard them?", abort=True)
+        confirm("Discard them?")
     node.ask("POST", "/storage/discard", stream=str(stream))
-    click.echo("discarded; the partition accepts records again")
+    emit(output, row, "discarded; the partition accepts records again")
 
 
 def _stake(row: dict[str, Any]) -> tuple[str, str, str]:

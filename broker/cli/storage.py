@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import update_wrapper
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from broker.settings.model import Settings
 from broker.settings.sizes import size_text
 from broker.settings.stores import make_stores
 from s3stream.catalog.catalog import Catalog
+from s3stream.errors import StorageError
 from s3stream.maintain.verify import VerifyReport
 from s3stream.maintain.verify import verify as verify_storage
 from s3stream.model import ObjectInfo, ObjectState, RangeLocation, object_key, parse_object_key
@@ -133,20 +135,26 @@ async def ls(opened: NodeStorage, topic_name: str | None, state: str | None, lim
         table = _objects_table(data["objects"])
     else:
         located, more = await _ranges(opened, topic_name, limit)
-        data["ranges"] = [_range_data(partition, location) for partition, location in located]
-        table = _ranges_table(located)
-    data |= {"more": more, "total": {name: {"count": count, "bytes": size} for name, (count, size) in counts}}
+        data["ranges"] = [{"partition": partition, **_range_data(location)} for partition, location in located]
+        table = _ranges_table("partition", data["ranges"])
+    data |= {"more": more, "total": [_total_data(*each) for each in counts]}
 
     def show(console: Console) -> None:
         console.print(table)
         if more:
             console.print(f"(more than {limit}; --limit shows more)")
+        console.print()
         total = Table("objects", "count", "bytes", box=None, header_style="bold", title="Total", title_justify="left")
         for name, (count, size) in counts:
             total.add_row(name, f"{count:,}", size_text(size))
         console.print(total)
 
     emit(output, data, show)
+
+
+def _total_data(name: str, total: tuple[int, int]) -> Mapping[str, Any]:
+    kind, _, state = name.partition(" ")
+    return {"kind": kind, "state": state, "count": total[0], "size_bytes": total[1]}
 
 
 async def _objects(opened: NodeStorage, state: str | None, limit: int) -> tuple[list[dict[str, Any]], bool]:
@@ -215,10 +223,9 @@ async def _ranges(opened: NodeStorage, topic_name: str, limit: int) -> tuple[lis
     return located, False
 
 
-def _range_data(partition: int, location: RangeLocation) -> Mapping[str, Any]:
+def _range_data(location: RangeLocation) -> Mapping[str, Any]:
     span = location.range
     return {
-        "partition": partition,
         "first": span.start_offset,
         "end": span.end_offset,
         "records": span.record_count,
@@ -229,63 +236,45 @@ def _range_data(partition: int, location: RangeLocation) -> Mapping[str, Any]:
     }
 
 
-def _ranges_table(located: Sequence[tuple[int, RangeLocation]]) -> Table:
-    table = range_table()
-    for partition, location in located:
-        add_range(table, str(partition), location)
-    return table
-
-
-def range_table() -> Table:
-    """Create a table for `add_range`."""
+def _ranges_table(owner: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a table of ranges, whose owner is a `partition` of a topic or a `stream`."""
     names = ("partition", "first", "end", "records", "bytes", "object", "kind", "store")
-    return Table(*names, box=None, header_style="bold")
-
-
-def add_range(table: Table, partition: str, location: RangeLocation) -> None:
-    """Add a row for a range and its object."""
-    span = location.range
-    table.add_row(
-        partition,
-        f"{span.start_offset:,}",
-        f"{span.end_offset:,}",
-        f"{span.record_count:,}",
-        size_text(span.size_bytes),
-        str(location.object.object_id),
-        location.object.kind.name,
-        location.object.store,
-    )
+    table = Table(*names, box=None, header_style="bold")
+    for row in rows:
+        table.add_row(
+            str(row[owner]),
+            *(f"{row[name]:,}" for name in ("first", "end", "records")),
+            size_text(row["size_bytes"]),
+            str(row["object"]),
+            row["kind"],
+            row["store"],
+        )
+    return table
 
 
 @storage.command(short_help="Show one object and its index.")
 @click.argument("which", metavar="ID|KEY")
 @click.option("--blocks", type=click.IntRange(0), default=50, show_default=True, help="Show at most this many blocks.")
+@output_option
 @on_storage
-async def inspect(opened: NodeStorage, which: str, blocks: int) -> None:
+async def inspect(opened: NodeStorage, which: str, blocks: int, output: str) -> None:
     """Show one object: its row and ranges in the catalog, its footer, and its index."""
-    console = make_console()
     object_id = _object_id(which)
     info = (await opened.catalog.get_objects([object_id])).get(object_id)
     if info is None:
         raise click.ClickException(f"object {object_id} is not in the catalog")
-    facts = Table(box=None, show_header=False)
-    for name, value in (
-        ("object", str(object_id)),
-        ("key", opened.key(object_id)),
-        ("store", info.store),
-        ("kind", info.kind.name if info.committed_ms else "-"),
-        ("state", info.state.name.lower()),
-        ("size", f"{info.size_bytes:,} bytes"),
-        ("node", str(info.node_id)),
-        ("writer", info.writer_id),
-        ("committed", moment(info.committed_ms)),
-        ("deadline", moment(info.deadline_ms)),
-    ):
-        facts.add_row(f"[bold]{name}[/bold]", value)
-    console.print(facts)
-    await _print_ranges(opened, object_id, console)
+    located = (await opened.catalog.object_ranges([object_id]))[object_id]
+    ranges = [{"stream": opened.topic(each.range.stream_id), **_range_data(each)} for each in located]
+    data: dict[str, Any] = {**_object_data(opened, info), "ranges": ranges, "footer": None, "blocks": []}
+    error = None
     if info.state is ObjectState.COMMITTED:
-        await _print_index(opened, info, blocks, console)
+        try:
+            data |= await _index_data(opened, info, blocks)
+        except StorageError as failure:
+            error = failure
+    emit(output, data, lambda console: _print_object(data, console))
+    if error is not None:
+        raise click.ClickException(str(error))
 
 
 def _object_id(which: str) -> int:
@@ -293,48 +282,98 @@ def _object_id(which: str) -> int:
         return int(which)
     parsed = parse_object_key(which)
     if parsed is None:
-        raise click.BadParameter(f"expected the id or key of an object, found {which!r}")
+        raise click.BadParameter(f"expected the id or key of an object, found {which!r}", param_hint="ID|KEY")
     return parsed[1]
 
 
-async def _print_ranges(opened: NodeStorage, object_id: int, console: Console) -> None:
-    table = range_table()
-    table.title, table.title_justify = "Live ranges in the catalog", "left"
-    for location in (await opened.catalog.object_ranges([object_id]))[object_id]:
-        add_range(table, opened.topic(location.range.stream_id), location)
-    console.print(table)
+def _object_data(opened: NodeStorage, info: ObjectInfo) -> dict[str, Any]:
+    return {
+        "id": info.object_id,
+        "key": opened.key(info.object_id),
+        "store": info.store,
+        "kind": info.kind.name if info.committed_ms else None,
+        "state": info.state.name.lower(),
+        "size_bytes": info.size_bytes,
+        "node": info.node_id,
+        "writer": info.writer_id,
+        "committed_ms": info.committed_ms or None,
+        "deadline_ms": info.deadline_ms or None,
+    }
 
 
-async def _print_index(opened: NodeStorage, info: ObjectInfo, blocks: int, console: Console) -> None:
+async def _index_data(opened: NodeStorage, info: ObjectInfo, blocks: int) -> dict[str, Any]:
+    """Return footer and first blocks of an object as JSON and YAML have them. Raises StorageError."""
     store = opened.stores.get(info.store)
     if store is None:
-        raise click.ClickException(f"store {info.store!r} is not configured")
+        raise StorageError(f"store {info.store!r} is not configured")
     index = await read_index(store, opened.key(info.object_id), object_bytes=info.size_bytes)
     footer = index.footer
+    return {
+        "footer": {
+            "kind": footer.kind.name,
+            "object": footer.object_id,
+            "blocks": footer.entry_count,
+            "index_bytes": footer.index_bytes,
+            "index_position": footer.index_position,
+        },
+        "blocks": [
+            {
+                "stream": opened.topic(entry.stream_id),
+                "first": entry.start_offset,
+                "end": entry.end_offset,
+                "records": entry.record_count,
+                "position": entry.position,
+                "size_bytes": entry.size_bytes,
+                "max_timestamp_ms": entry.max_timestamp_ms,
+                "crc32c": f"{entry.crc:08x}",
+            }
+            for entry in islice(index, blocks)
+        ],
+    }
+
+
+def _print_object(data: Mapping[str, Any], console: Console) -> None:
+    facts = Table(box=None, show_header=False)
+    for name, value in (
+        ("object", str(data["id"])),
+        ("key", data["key"]),
+        ("store", data["store"]),
+        ("kind", data["kind"] or "-"),
+        ("state", data["state"]),
+        ("size", f"{data['size_bytes']:,} bytes"),
+        ("node", str(data["node"])),
+        ("writer", data["writer"]),
+        ("committed", moment(data["committed_ms"] or 0)),
+        ("deadline", moment(data["deadline_ms"] or 0)),
+    ):
+        facts.add_row(f"[bold]{name}[/bold]", value)
+    console.print(facts)
+    console.print()
+    ranges = _ranges_table("stream", data["ranges"])
+    ranges.title, ranges.title_justify = "Live ranges in the catalog", "left"
+    console.print(ranges)
+    footer = data["footer"]
+    if footer is None:
+        return
+    console.print()
     console.print(
-        f"footer: {footer.kind.name} of object {footer.object_id}, index of {footer.entry_count:,} blocks "
-        f"({footer.index_bytes:,} bytes) at {footer.index_position:,}",
+        f"footer: {footer['kind']} of object {footer['object']}, index of {footer['blocks']:,} blocks "
+        f"({footer['index_bytes']:,} bytes) at {footer['index_position']:,}",
         highlight=False,
     )
     table = Table("block", "partition", "first", "end", "records", "position", "bytes", "newest", "crc32c", box=None)
     table.header_style = "bold"
-    for number, entry in enumerate(index):
-        if number >= blocks:
-            break
+    for number, block in enumerate(data["blocks"]):
         table.add_row(
             str(number),
-            opened.topic(entry.stream_id),
-            f"{entry.start_offset:,}",
-            f"{entry.end_offset:,}",
-            f"{entry.record_count:,}",
-            f"{entry.position:,}",
-            f"{entry.size_bytes:,}",
-            moment(entry.max_timestamp_ms),
-            f"{entry.crc:08x}",
+            block["stream"],
+            *(f"{block[name]:,}" for name in ("first", "end", "records", "position", "size_bytes")),
+            moment(block["max_timestamp_ms"]),
+            block["crc32c"],
         )
     console.print(table)
-    if len(index) > blocks:
-        console.print(f"({len(index) - blocks:,} more blocks; --blocks shows more)")
+    if (more := footer["blocks"] - len(data["blocks"])) > 0:
+        console.print(f"({more:,} more blocks; --blocks shows more)")
 
 
 @storage.command(short_help="Verify that all objects exist and are sound.")

@@ -12,13 +12,13 @@ from rich.console import Console
 from anabranch.client.cluster import EARLIEST, LATEST, Cluster, Place
 from anabranch.client.configs import Resource, describe_configs
 from anabranch.client.connection import error_text
-from broker.cli.arguments import output_option, parse_pairs, plan_option
-from broker.cli.client import CommandClient, client_options, describe_topics
-from broker.cli.config import change_configs
+from broker.cli.arguments import output_option, parse_pairs, plan_option, yes_option
+from broker.cli.client import CommandClient, client_options, describe_topics, id_text
+from broker.cli.config import change_configs, change_texts
 from broker.cli.output import count_text, emit, make_table, number_text
+from broker.cli.questions import confirm
 from broker.cli.topic_move import move
 from broker.cli.topic_moves import attach, clone, detach, detached
-from broker.topics.topic_ids import id_text
 from protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -51,8 +51,9 @@ for command in (move, detach, attach, clone, detached):
 @click.argument("name")
 @click.option("--partitions", type=click.IntRange(1), help="Number of partitions  [default: the node's]")
 @click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="A config of the topic; repeatable.")
+@output_option
 @client_options
-def create(name: str, partitions: int | None, configs: Sequence[str], client: CommandClient) -> None:
+def create(name: str, partitions: int | None, configs: Sequence[str], client: CommandClient, output: str) -> None:
     """Create the topic NAME."""
     wanted = CreatableTopic(
         name=name,
@@ -64,13 +65,12 @@ def create(name: str, partitions: int | None, configs: Sequence[str], client: Co
     )
     with client.connect() as connection:
         answer: CreateTopicsResponse = connection.call(CreateTopicsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS))
-    for result in answer.topics:
-        if result.error_code:
-            raise click.ClickException(f"topic {name}: {error_text(result.error_code, result.error_message)}")
-        count = result.num_partitions if result.num_partitions > 0 else partitions
-        click.echo(
-            f"created topic {result.name}" + (f" with {count} partition{'s' if count != 1 else ''}" if count else "")
-        )
+    (result,) = answer.topics
+    if result.error_code:
+        raise click.ClickException(f"topic {name}: {error_text(result.error_code, result.error_message)}")
+    count = result.num_partitions if result.num_partitions > 0 else partitions
+    data = {"topic": result.name, "id": id_text(result.topic_id), "partitions": count}
+    emit(output, data, f"created topic {result.name}" + (f" with {count_text(count, 'partition')}" if count else ""))
 
 
 @topic.command(name="list")
@@ -114,7 +114,9 @@ def describe(names: tuple[str, ...], client: CommandClient, output: str) -> None
         found = [_describe(cluster, item, offsets) for item in topics]
 
     def show(console: Console) -> None:
-        for each in found:
+        for number, each in enumerate(found):
+            if number:
+                console.print()
             _show(each, console)
 
     emit(output, found, show)
@@ -166,6 +168,7 @@ def _show(found: Mapping[str, Any], console: Console) -> None:
 @click.option("--unset", "removed", multiple=True, metavar="CONFIG", help="Return to the default; repeatable.")
 @click.option("--partitions", type=click.IntRange(1), help="New number of partitions; it can only grow.")
 @plan_option
+@output_option
 @client_options
 def alter(
     name: str,
@@ -175,6 +178,7 @@ def alter(
     partitions: int | None,
     plan_only: bool,
     client: CommandClient,
+    output: str,
 ) -> None:
     """Change configs of the topic NAME, or add partitions.
 
@@ -183,35 +187,47 @@ def alter(
     changes = {**parse_pairs(values, "--set"), **dict.fromkeys(removed)}
     if not changes and partitions is None:
         raise click.UsageError("nothing to change: give --set, --unset or --partitions")
+    resource = Resource("topic", name)
+    data: dict[str, Any] = {"topic": name, "changed": not plan_only, "partitions": None, "configs": []}
+    lines = []
     with client.cluster() as cluster:
         if partitions is not None:
             (item,) = cluster.topics([name])
-            _add_partitions(cluster, name, len(item.partitions), partitions, plan_only=plan_only)
+            before = len(item.partitions)
+            _add_partitions(cluster, name, partitions, plan_only=plan_only)
+            data["partitions"] = {"from": before, "to": partitions}
+            lines.append(f"topic {name}: {count_text(partitions, 'partition')} (was {before:,})")
         if changes:
-            change_configs(cluster, Resource("topic", name), changes, plan_only=plan_only)
-        elif plan_only:
-            click.echo("nothing was changed")
+            data["configs"] = change_configs(cluster, resource, changes, plan_only=plan_only)
+            lines += change_texts(resource, data["configs"])
+    if plan_only:
+        lines.append("nothing was changed")
+    emit(output, data, "\n".join(lines))
 
 
-def _add_partitions(cluster: Cluster, name: str, before: int, partitions: int, *, plan_only: bool) -> None:
+def _add_partitions(cluster: Cluster, name: str, partitions: int, *, plan_only: bool) -> None:
     wanted = CreatePartitionsTopic(name=name, count=partitions, assignments=None)
     request = CreatePartitionsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS, validate_only=plan_only)
     answer: CreatePartitionsResponse = cluster.first.call(request)
     result = answer.results[0]
     if result.error_code:
         raise click.ClickException(f"topic {name}: {error_text(result.error_code, result.error_message)}")
-    click.echo(f"topic {name}: {count_text(partitions, 'partition')} (was {before:,})")
 
 
 @topic.command()
 @click.argument("names", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
+@output_option
 @client_options
-def delete(names: tuple[str, ...], yes: bool, client: CommandClient) -> None:  # noqa: FBT001 - click passes by name
-    """Delete the topics in NAMES, with all their records."""
-    if not yes:
-        click.confirm(f"Delete {', '.join(names)} and all their records?", abort=True)
-    with client.connect() as connection:
+def delete(names: tuple[str, ...], yes: bool, client: CommandClient, output: str) -> None:  # noqa: FBT001 - click passes by name
+    """Delete the topics in NAMES, with all their records. If one does not exist, none is deleted."""
+    with client.cluster() as cluster:
+        found = cluster.topics(names)
+        if not yes:
+            partitions = count_text(sum(len(each.partitions) for each in found), "partition")
+            which = f"topic {names[0]}" if len(names) == 1 else f"the topics {', '.join(names)}"
+            confirm(f"Delete {which}, with all records in {partitions}?")
+        connection = cluster.first
         if connection.version(DeleteTopicsRequest) >= DELETE_BY_STATE:
             topics = [DeleteTopicState(name=name) for name in names]
             request = DeleteTopicsRequest(topics=topics, timeout_ms=TIMEOUT_MS)
@@ -223,8 +239,8 @@ def delete(names: tuple[str, ...], yes: bool, client: CommandClient) -> None:  #
         for result in answer.responses
         if result.error_code
     ]
-    for result in answer.responses:
-        if not result.error_code:
-            click.echo(f"deleted topic {result.name}")
+    deleted = [result.name for result in answer.responses if not result.error_code]
+    if deleted or not failures:
+        emit(output, {"deleted": deleted}, "\n".join(f"deleted topic {name}" for name in deleted))
     if failures:
         raise click.ClickException("; ".join(failures))

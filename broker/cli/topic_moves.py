@@ -16,8 +16,9 @@ from broker.cli.output import emit, make_table
 
 @click.command()
 @click.argument("name")
+@output_option
 @on_node
-def detach(node: AdminPort, name: str) -> None:
+def detach(node: AdminPort, name: str, output: str) -> None:
     """Remove the topic NAME from the cluster; its data stays.
 
     Records in the node's log are uploaded first. The data stays until the topic is attached and deleted. Committed
@@ -25,31 +26,33 @@ def detach(node: AdminPort, name: str) -> None:
     empty topic NAME; `attach --as` then brings the old one back under another name.
     """
     answer = node.ask("POST", "/topics/detach", topic=name)
-    click.echo(f"detached topic {_describe(answer)}")
+    emit(output, answer, f"detached topic {_describe(answer)}")
 
 
 @click.command()
 @click.argument("topic", metavar="NAME|ID")
 @click.option("--as", "new_name", metavar="NEW", help="Name to attach it under  [default: the one it had]")
+@output_option
 @on_node
-def attach(node: AdminPort, topic: str, new_name: str | None) -> None:
+def attach(node: AdminPort, topic: str, new_name: str | None, output: str) -> None:
     """Bring back a detached topic, by its name or id."""
     answer = node.ask("POST", "/topics/attach", topic=topic, **{"as": new_name})
-    click.echo(f"attached topic {_describe(answer)}")
+    emit(output, answer, f"attached topic {_describe(answer)}")
 
 
 @click.command(short_help="Create a topic with another's records.")
 @click.argument("name")
 @click.argument("new_name", metavar="NEW")
+@output_option
 @on_node
-def clone(node: AdminPort, name: str, new_name: str) -> None:
+def clone(node: AdminPort, name: str, new_name: str, output: str) -> None:
     """Create the topic NEW with the records and configs that NAME has now.
 
     No data is copied: both topics share the same objects until compaction rewrites them. From then on they are
     independent.
     """
     answer = node.ask("POST", "/topics/clone", topic=name, **{"as": new_name})
-    click.echo(f"cloned topic {name} to {_describe(answer)}")
+    emit(output, {**answer, "from": name}, f"cloned topic {name} to {_describe(answer)}")
 
 
 @click.command(short_help="List detached topics, with their ids.")

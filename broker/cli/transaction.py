@@ -11,6 +11,7 @@ from broker.cli.arguments import output_option, yes_option
 from broker.cli.client import CommandClient, client_options
 from broker.cli.output import count_text, emit, make_table, plain
 from broker.cli.points import time_text
+from broker.cli.questions import confirm
 
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
@@ -79,8 +80,9 @@ def describe(transactional_id: str, client: CommandClient, output: str) -> None:
 @transaction.command(short_help="Abort an open transaction.")
 @click.argument("transactional_id", metavar="ID")
 @yes_option
+@output_option
 @client_options
-def abort(transactional_id: str, yes: bool, client: CommandClient) -> None:  # noqa: FBT001 - click passes by name
+def abort(transactional_id: str, yes: bool, client: CommandClient, output: str) -> None:  # noqa: FBT001 - click passes by name
     """Abort the open transaction of a transactional id, and fence its producer.
 
     Readers of committed records wait for an open transaction. The producer gets an error at its next request, as if
@@ -92,6 +94,11 @@ def abort(transactional_id: str, yes: bool, client: CommandClient) -> None:  # n
             raise click.ClickException(f"transactional id {transactional_id} has no open transaction: {found.state}")
         if not yes:
             places = count_text(len(found.places), "partition")
-            click.confirm(f"Abort the transaction of {transactional_id} in {places}?", abort=True, err=True)
+            confirm(f"Abort the transaction of {transactional_id} in {places}?")
         abort_transaction(cluster, found)
-    click.echo(f"aborted the transaction of {transactional_id}")
+    data = {
+        "id": transactional_id,
+        "producer": found.producer_id,
+        "partitions": [f"{topic}-{index}" for topic, index in found.places],
+    }
+    emit(output, data, f"aborted the transaction of {transactional_id}")

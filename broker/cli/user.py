@@ -95,8 +95,11 @@ _mechanisms_option = click.option(
     help="Iterations of the hash that protects the password.",
 )
 @_with_password
+@output_option
 @in_catalog
-def add(settings: Settings, name: str, mechanisms: Sequence[str], iterations: int, password: str) -> None:
+def add(
+    settings: Settings, name: str, *, mechanisms: Sequence[str], iterations: int, password: str, output: str
+) -> None:
     """Set the credentials of the user NAME for SASL/SCRAM, in place of those of before.
 
     Nodes accept the new password within a second. Connections that are open stay open.
@@ -108,7 +111,8 @@ def add(settings: Settings, name: str, mechanisms: Sequence[str], iterations: in
         salted = salted_password(mechanism, password, salt, iterations)
         entries[mechanism] = make_credential(mechanism, salted, salt, iterations).to_text()
     run(on_catalog(settings, lambda catalog: catalog.alter_config(SCRAM, name, set_configs=entries, unset=[])))
-    click.echo(f"user {name} can authenticate with {' and '.join(entries)}")
+    data = {"user": name, "mechanisms": list(entries), "iterations": iterations}
+    emit(output, data, f"user {name} can authenticate with {' and '.join(entries)}")
 
 
 @user.command(name="list", short_help="List the users.")
@@ -144,8 +148,9 @@ def _iterations(entry: str) -> int | None:
 @user.command(short_help="Remove a user.")
 @click.argument("name")
 @_mechanisms_option
+@output_option
 @in_catalog
-def remove(settings: Settings, name: str, mechanisms: Sequence[str]) -> None:
+def remove(settings: Settings, name: str, mechanisms: Sequence[str], output: str) -> None:
     """Remove the credentials of the user NAME. Connections that are open stay open."""
 
     async def act(catalog: Catalog) -> Sequence[str]:
@@ -158,17 +163,20 @@ def remove(settings: Settings, name: str, mechanisms: Sequence[str]) -> None:
     removed = run(on_catalog(settings, act))
     if not removed:
         raise click.ClickException(f"user {name} does not exist, or has no such mechanism")
-    click.echo(f"user {name} can no longer authenticate with {' and '.join(removed)}")
+    data = {"user": name, "removed": removed}
+    emit(output, data, f"user {name} can no longer authenticate with {' and '.join(removed)}")
 
 
 @user.command(name="hash", short_help="Print the line of a user for the file of SASL/PLAIN.")
 @click.argument("name")
 @_with_password
-def hash_(name: str, password: str) -> None:
+@output_option
+def hash_(name: str, password: str, output: str) -> None:
     """Print a line with the user NAME and the hash of the password, for the file `sasl.plain_users_file`."""
     if not name or ":$" in name or not name.isprintable() or name.startswith("#"):
         raise click.ClickException("the name must be printable, without `:$`, and must not begin with `#`")
-    click.echo(f"{name}:{hash_password(password, secrets.token_bytes(SALT_BYTES)).to_text()}")
+    line = f"{name}:{hash_password(password, secrets.token_bytes(SALT_BYTES)).to_text()}"
+    emit(output, {"user": name, "line": line}, line)
 
 
 def _check_name(name: str) -> None:

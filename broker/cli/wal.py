@@ -20,9 +20,9 @@ from rich.table import Table
 from broker.cli.arguments import SizeType, output_option
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.output import emit, make_console
+from broker.cli.output import emit
 from broker.cli.wal_give_up import give_up
-from broker.cli.wal_repair import describe_repair, save_damaged, save_path
+from broker.cli.wal_repair import find_losses, repair_data, repair_lines, save_damaged, save_path
 from broker.cli.wal_sweep import sweep
 from broker.settings.sizes import size_text
 from wal.device import FileDevice, extend_file, open_device, shorten_file
@@ -81,18 +81,24 @@ async def inspect(path: Path, output: str) -> None:
 
 
 @wal.command(short_help="Check all headers and records of a log.")
+@output_option
 @on_log
-async def verify(path: Path) -> None:
+async def verify(path: Path, output: str) -> None:
     """Verify both header copies and all checksums of the log at PATH. Exit code 1 if durable bytes are damaged."""
     async with opened(path) as device:
         found = await examine(device)
-    console = make_console()
+        data = {"sound": found.corrupt is None, **_data(device, found)}
+    emit(output, data, lambda console: _print_verified(found, console))
+    if found.corrupt is not None:
+        raise click.ClickException(str(found.corrupt))
+
+
+def _print_verified(found: Examination, console: Console) -> None:
     for number, copy in enumerate(found.copies):
         if isinstance(copy, str):
             console.print(f"[yellow]header copy {number} is not valid: {copy}; the other one is used")
-    if found.corrupt is not None:
-        raise click.ClickException(str(found.corrupt))
-    assert found.end is not None, "a log that is not corrupt has an end"
+    if found.end is None:
+        return
     console.print(
         f"[green]sound[/]: {found.end.records:,} records valid, {found.live_records:,} of them not trimmed "
         f"({size_text(found.live_bytes)}); the log ends at offset {found.end.end_offset:,} ({found.end.reason})"
@@ -108,16 +114,19 @@ async def verify(path: Path) -> None:
 @click.option(
     "--capacity", required=True, type=SizeType(), metavar="SIZE", help="New capacity, headers included, such as 4GiB."
 )
+@output_option
 @on_log
-async def resize(path: Path, capacity: int) -> None:
+async def resize(path: Path, capacity: int, output: str) -> None:
     """Change the capacity of the log at PATH, keeping its records. A file grows or shrinks accordingly."""
     await asyncio.to_thread(extend_file, path, capacity)
     async with opened(path) as device:
         header = await resize_log(device, capacity, now_ms=lambda: time.time_ns() // 1_000_000)
     await asyncio.to_thread(shorten_file, path, capacity)
-    click.echo(
+    emit(
+        output,
+        {"device": str(path), "capacity_bytes": header.capacity_bytes},
         f"capacity is now {size_text(header.capacity_bytes)}; "
-        f"set wal.capacity_bytes = {capacity} in the node's settings"
+        f"set wal.capacity_bytes = {capacity} in the node's settings",
     )
 
 
@@ -129,8 +138,9 @@ async def resize(path: Path, capacity: int) -> None:
     metavar="FILE",
     help="Copy of the damaged pages. Default: next to the log; for a device, in the working directory.",
 )
+@output_option
 @on_log
-async def repair(path: Path, save: Path | None, yes: bool) -> None:  # noqa: FBT001 - click passes by name
+async def repair(path: Path, *, save: Path | None, yes: bool, output: str) -> None:
     """Show what a repair of the log at PATH keeps and loses; with --yes, repair it.
 
     For a log that a start refuses as damaged. Every record with valid checksums is kept, in order. Lost records are
@@ -140,19 +150,24 @@ async def repair(path: Path, save: Path | None, yes: bool) -> None:  # noqa: FBT
     """
     async with opened(path) as device:
         plan = await plan_repair(device)
-        if not plan.needed:
-            make_console().print("[green]sound[/]: there is nothing to repair")
-            return
-        for line in await describe_repair(device, plan):
-            click.echo(line)
+        losses = await find_losses(device, plan)
         save = save or save_path(Path(device.name), time.strftime("%Y%m%d-%H%M%S"))
-        if not yes:
-            click.echo(f"nothing was changed; --yes repairs the log, after copying the damaged pages to {save}")
+        data = {"device": device.name, **repair_data(plan, losses)}
+        if not plan.needed:
+            emit(output, data, lambda console: console.print("[green]sound[/]: there is nothing to repair"))
             return
+        lines = repair_lines(plan, losses)
+        if not yes:
+            lines.append(f"nothing was changed; --yes repairs the log, after copying the damaged pages to {save}")
+            emit(output, data, "\n".join(lines))
+            return
+        if output == "table":
+            click.echo("\n".join(lines))  # before the repair, which may fail
         await save_damaged(device, plan, save)
-        click.echo(f"the damaged pages are in {save}, at their positions in the log")
+        click.echo(f"the damaged pages are in {save}, at their positions in the log", err=True)
         await repair_log(device, plan, now_ms=lambda: time.time_ns() // 1_000_000)
-        click.echo("repaired: start the node, then see `anabranch storage stopped`")
+        data |= {"repaired": True, "saved_to": str(save)}
+        emit(output, data, "repaired: start the node, then see `anabranch storage stopped`")
 
 
 def _data(device: FileDevice, found: Examination) -> Mapping[str, Any]:

@@ -6,14 +6,17 @@ If that log is gone for good, this command shows which records may be lost, and 
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import click
-from rich.table import Table
+from rich.console import Console
 
+from broker.cli.arguments import output_option, yes_option
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.output import make_console
+from broker.cli.output import count_text, emit, make_table, show_plan
+from broker.cli.questions import confirm
 from broker.membership.join import claimant_of
 from broker.membership.lease import wait_until_free
 from broker.membership.log_identity import utc
@@ -29,23 +32,24 @@ from wal.format import wal_id_of
 @click.command(name="give-up", short_help="Accept the loss of a stopped node's log.")
 @config_option
 @data_dir_option
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-def give_up(config_file: Path | None, data_dir: Path | None, yes: bool) -> None:  # noqa: FBT001 - click passes by name
+@yes_option
+@output_option
+def give_up(config_file: Path | None, data_dir: Path | None, *, yes: bool, output: str) -> None:
     """Accept the loss of a stopped node's log, and of the acknowledged records that were only in it.
 
     Afterwards the node starts on a new log, and its partitions continue from the end of the records in objects, so
     consumers may receive new records at offsets they have already read. The log that was given up is never used again.
     """
     settings = read_settings(config_file, data_dir)
-    run(_give_up(settings, ask=not yes))
+    run(_give_up(settings, output, ask=not yes))
 
 
-async def _give_up(settings: Settings, *, ask: bool) -> None:
+async def _give_up(settings: Settings, output: str, *, ask: bool) -> None:
     from broker.membership.environment import wall_ms  # imported late: it imports much
 
     async with AsyncExitStack() as stack:
         lock = DataDirLock(settings.node.data_dir)
-        stack.callback(lock.release)
+        stack.callback(lock.release_unused)
         catalog = Catalog(settings.catalog_url)
         stack.push_async_callback(catalog.close)
         if await catalog.is_blank():
@@ -56,12 +60,17 @@ async def _give_up(settings: Settings, *, ask: bool) -> None:
         seen = await wait_until_free(catalog, settings.node.node_id, claimant_of(settings, lock.lock_id))
         assert seen is not None, "a node with a log was registered"
         at_risk = await partitions_at_risk(catalog, settings.node.node_id)
-        _show(lost, seen, at_risk)
+        show_plan(output, partial(_show, lost, seen, at_risk), asks=ask)
         if ask:
-            click.confirm("Accept the loss?", abort=True)
+            confirm("Accept the loss?")
         await give_up_logs(catalog, lost, at_risk, seen=seen, now_ms=wall_ms())
-        for wal in lost:
-            click.echo(f"given up: the log {wal.wal_id}. The node may start on a new one")
+    data = {
+        "node": settings.node.node_id,
+        "logs": [{"id": wal.wal_id, "location": wal.location, "last_opened_ms": wal.seen_ms} for wal in lost],
+        "partitions": [{"partition": each.partition, "from_offset": each.end_offset} for each in at_risk],
+    }
+    given_up = [f"given up: the log {wal.wal_id}. The node may start on a new one" for wal in lost]
+    emit(output, data, "\n".join(given_up))
 
 
 async def _lost_logs(catalog: Catalog, node_log: NodeLog, node_id: int) -> Sequence[WalInfo]:
@@ -76,14 +85,14 @@ async def _lost_logs(catalog: Catalog, node_log: NodeLog, node_id: int) -> Seque
     return lost
 
 
-def _show(lost: Sequence[WalInfo], seen: NodeInfo, at_risk: Sequence[PartitionAtRisk]) -> None:
+def _show(lost: Sequence[WalInfo], seen: NodeInfo, at_risk: Sequence[PartitionAtRisk], console: Console) -> None:
     for wal in lost:
         host = f" on {seen.holder.host_name}" if seen.holder.host_name else ""
-        click.echo(
-            f"log {wal.wal_id} of node {wal.node_id}, at {wal.location}{host}, last opened on {utc(wal.seen_ms)}"
-        )
-    click.echo(f"Acknowledged records of {len(at_risk):,} partitions that were only in it will be lost for good:")
-    table = Table("partition", "may lose records from offset", box=None, header_style="bold")
+        text = f"log {wal.wal_id} of node {wal.node_id}, at {wal.location}{host}, last opened on {utc(wal.seen_ms)}"
+        console.print(text, markup=False, soft_wrap=True)
+    partitions = count_text(len(at_risk), "partition")
+    console.print(f"Acknowledged records of {partitions} that were only in it will be lost for good:", soft_wrap=True)
+    table = make_table("partition", "may lose records from offset")
     for each in at_risk:
         table.add_row(each.partition, str(each.end_offset))
-    make_console().print(table)
+    console.print(table)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
@@ -92,19 +92,66 @@ def _decoded(record: RecoveredRecord) -> WalRecord | None:
         return None
 
 
-async def describe_repair(device: Device, plan: RepairPlan) -> list[str]:
-    """Describe what a repair would do and lose, in lines."""
+@dataclass(frozen=True, slots=True)
+class RepairLosses:
+    """What a repair keeps and loses."""
+
+    records: int
+    """Records that are kept."""
+    streams: int
+    """Streams with kept records."""
+    offsets: Sequence[LostOffsets]
+
+
+async def find_losses(device: Device, plan: RepairPlan) -> RepairLosses:
+    """Read the records that a repair keeps, and return what it loses."""
     finder = LossFinder(plan.damages)
     async for records in read_kept(device, plan):
         finder.add(records)
-    losses = finder.with_remains(plan.header.trim_offset)
+    return RepairLosses(finder.records, finder.streams, finder.with_remains(plan.header.trim_offset))
+
+
+def repair_data(plan: RepairPlan, losses: RepairLosses) -> dict[str, Any]:
+    """Return what a repair would do and lose as JSON and YAML have it."""
+    return {
+        "needed": plan.needed,
+        "repaired": False,
+        "saved_to": None,
+        "damaged_headers": list(plan.damaged_copies),
+        "damages": [
+            {
+                "start_offset": damage.start,
+                "end_offset": damage.end,
+                "position": plan.header.position_of(damage.start),
+                "reason": damage.reason,
+                "losses": [
+                    {
+                        "stream": loss.stream_id,
+                        "first_offset": loss.start,
+                        "end_offset": loss.end,
+                        "certain": loss.certain,
+                    }
+                    for loss in losses.offsets
+                    if loss.damage == number
+                ],
+            }
+            for number, damage in enumerate(plan.damages)
+        ],
+        "given_up_bytes": plan.given_up_bytes,
+        "kept_records": losses.records,
+        "kept_streams": losses.streams,
+    }
+
+
+def repair_lines(plan: RepairPlan, losses: RepairLosses) -> list[str]:
+    """Describe what a repair would do and lose, in lines."""
     lines = [f"header {copy}: will be rewritten" for copy in plan.damaged_copies]
     for number, damage in enumerate(plan.damages):
         lines.append(
             f"damage {number + 1}: {damage.end - damage.start} bytes of the log, from offset {damage.start} to "
             f"{damage.end} (position {plan.header.position_of(damage.start)}): {damage.reason}"
         )
-        mine = [loss for loss in losses if loss.damage == number]
+        mine = [loss for loss in losses.offsets if loss.damage == number]
         lines += [_describe_loss(loss) for loss in mine]
         lines.append("  other records in these bytes" if mine else "  records in these bytes, if any,")
         lines[-1] += " cannot be identified: a stream that ended there ends earlier now"
@@ -112,7 +159,7 @@ async def describe_repair(device: Device, plan: RepairPlan) -> list[str]:
         lines.append(
             f"{plan.given_up_bytes} bytes of valid records between damages are also lost: the header holds no more gaps"
         )
-    lines.append(f"kept: {finder.records} records of {finder.streams} streams")
+    lines.append(f"kept: {losses.records} records of {losses.streams} streams")
     return lines
 
 

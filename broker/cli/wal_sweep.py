@@ -1,20 +1,21 @@
 """`anabranch wal sweep`: delete old ends of object logs, and objects that landed there late."""
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
-from rich.table import Table
+from rich.console import Console
 
+from broker.cli.arguments import output_option
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.output import make_console
+from broker.cli.output import count_text, emit, make_table
 from broker.cli.storage import NodeStorage, open_storage
 from broker.membership.log_store import ObjectLogStore
 from broker.membership.object_log import ObjectStartLog
 from broker.settings.model import Settings
 from wal.object.format import ROOT, LogName
-from wal.object.sweep import DAY_MS, Sweep, newest_ms, plan_sweep
+from wal.object.sweep import DAY_MS, newest_ms, plan_sweep
 
 HOUR_MS: Final = 3_600_000
 _UNITS: Final = {"h": HOUR_MS, "d": DAY_MS, "w": 7 * DAY_MS}
@@ -41,24 +42,41 @@ def parse_age(text: str) -> int:
     help="Age of what is deleted, by the store's clock, such as 30d.",
 )
 @click.option("--yes", is_flag=True, help="Delete; without, only show what would be deleted.")
+@output_option
 @config_option
 @data_dir_option
-def sweep(age_ms: int, config_file: Path | None, data_dir: Path | None, *, yes: bool) -> None:
+def sweep(age_ms: int, config_file: Path | None, data_dir: Path | None, *, yes: bool, output: str) -> None:
     """Delete fences and closed objects of former epochs of all object logs, and objects that landed there late.
 
     An end, 120 bytes for each start of a node, keeps a process that was paused when its node was taken over from
     acknowledging records that nobody reads. So the age must be one at which no such process, nor any of its requests,
     can be left. Nothing that a log still needs is deleted. Nodes may be running.
     """
-    run(_sweep(read_settings(config_file, data_dir), age_ms, execute=yes))
+    rows, left = run(_sweep(read_settings(config_file, data_dir), age_ms, execute=yes))
+    count = sum(row["ends"] + row["late"] for row in rows)
+    what = count_text(count, "object")
+
+    def show(console: Console) -> None:
+        if not rows:
+            console.print("there are no object logs")
+            return
+        numbers = ("ends", "late objects", "too young", "kept")
+        table = make_table("log", *numbers, right=numbers)
+        for row in rows:
+            table.add_row(row["log"], *(f"{row[name]:,}" for name in ("ends", "late", "young", "kept")))
+        console.print(table)
+        if not left:
+            console.print(f"deleted {what}" if yes else f"nothing was deleted; --yes deletes {what}")
+
+    emit(output, {"deleted": count - left if yes else 0, "logs": rows}, show)
+    if left:
+        raise click.ClickException(f"{count_text(left, 'object')} could not be deleted: repeat the command")
 
 
-async def _sweep(settings: Settings, age_ms: int, *, execute: bool) -> None:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("log", overflow="fold")
-    for heading in ("ends", "late objects", "too young", "kept"):
-        table.add_column(heading, justify="right")
-    count = 0
+async def _sweep(settings: Settings, age_ms: int, *, execute: bool) -> tuple[list[dict[str, Any]], int]:
+    """Return what is swept in each log, and the number of objects that could not be deleted."""
+    rows = []
+    left = 0
     async with open_storage(settings, read_only=not execute) as opened:
         for store_name, name in await _object_logs(opened):
             store = ObjectLogStore(opened.stores[store_name], "sweep")
@@ -66,20 +84,18 @@ async def _sweep(settings: Settings, age_ms: int, *, execute: bool) -> None:
             plan = await plan_sweep(store, name, before_ms=newest - age_ms)
             if plan is None:
                 continue
-            count += len(plan.ends) + len(plan.orphans)
-            _add_row(table, f"{store_name}:{name.prefix}", plan)
-            if execute and (left := await plan.execute(store)):
-                raise click.ClickException(f"{len(left):,} objects could not be deleted: repeat the command")
-    if not table.row_count:
-        click.echo("there are no object logs")
-        return
-    make_console().print(table)
-    what = f"{count:,} object{'s' if count != 1 else ''}"
-    click.echo(f"deleted {what}" if execute else f"nothing was deleted; --yes deletes {what}")
-
-
-def _add_row(table: Table, where: str, plan: Sweep) -> None:
-    table.add_row(where, f"{len(plan.ends):,}", f"{len(plan.orphans):,}", f"{plan.young:,}", f"{plan.kept:,}")
+            rows.append(
+                {
+                    "log": f"{store_name}:{name.prefix}",
+                    "ends": len(plan.ends),
+                    "late": len(plan.orphans),
+                    "young": plan.young,
+                    "kept": plan.kept,
+                }
+            )
+            if execute:
+                left += len(await plan.execute(store))
+    return rows, left
 
 
 async def _object_logs(opened: NodeStorage) -> list[tuple[str, LogName]]:

@@ -15,8 +15,8 @@ import structlog
 
 from broker.handover.tail import TAIL_BYTES_MAX, InvalidTail, decode_tail
 from broker.topics.manager import TopicManager
-from broker.topics.topic_ids import id_text
 from protocol.errors import KafkaError
+from protocol.ids import uuid_text
 from protocol.messages.internal.hand_over import HandOverRequest, HandOverResponse
 from protocol.messages.internal.prepare_move import PrepareMoveRequest, PrepareMoveResponse
 from s3stream.append.handover import ReceivedTail
@@ -147,7 +147,7 @@ class PartitionTarget:
             except CatalogUnavailable:
                 await asyncio.sleep(CATALOG_PAUSE_S)
             except StorageError as error:
-                _log.warning("a topic's partitions cannot be opened", topic_id=id_text(topic_id), reason=str(error))
+                _log.warning("a topic's partitions cannot be opened", topic_id=uuid_text(topic_id), reason=str(error))
                 return
             else:
                 return

@@ -32,7 +32,7 @@ from s3stream.catalog.schema import MIGRATIONS
 from s3stream.catalog.values import Takeover, WalInfo, WalState
 from s3stream.errors import CatalogError, CorruptObject, ObjectDamage, StorageError
 from s3stream.maintain.manifest import Manifest, parse_manifest_key
-from s3stream.maintain.manifest_store import newest_manifest_key, read_manifest
+from s3stream.maintain.manifest_store import manifest_keys, read_manifest
 from s3stream.maintain.rebuild import EPOCHS_SKIPPED, LocalLog, assemble
 from s3stream.maintain.rebuild_plan import RebuildPlan, StreamChain, plan_rebuild
 from s3stream.maintain.rebuild_read import ReadReport, RebuildReader
@@ -102,6 +102,11 @@ def is_continued(known: BackupStream, chain: StreamChain) -> bool:
     return not decode_snapshot(chain.stream_id, known.snapshot).transactions.open
 
 
+def _after(keys: Sequence[str], key: str) -> Sequence[str]:
+    """Return the manifests that are older than one of them, newest first."""
+    return keys[keys.index(key) + 1 :] if key in keys else ()
+
+
 class CatalogRebuild:
     """A rebuild of one node's catalog: `make_plan`, then `execute`."""
 
@@ -122,8 +127,8 @@ class CatalogRebuild:
         self.source: str
         """Source of `manifest`: the key of a manifest, or `BACKUP`."""
         self.manifest: Manifest
-        self.manifest_error = ""
-        """Reason why the newest manifest could not be read; empty if it was."""
+        self.manifest_errors: list[str] = []
+        """Reasons why newer manifests than the one used could not be read."""
         self.log: LocalLog | None = None
         """The node's log, if it exists at its path in the settings."""
         self.stored: StoreContents
@@ -143,7 +148,7 @@ class CatalogRebuild:
                 "(node.cluster)"
             )
         async with AsyncExitStack() as stack:
-            stack.callback(DataDirLock(settings.node.data_dir).release)
+            stack.callback(DataDirLock(settings.node.data_dir).release_unused)
             stores = make_stores(settings, entropy.rng, read_only=True)
             for store in stores.values():
                 stack.push_async_callback(store.close)
@@ -192,26 +197,27 @@ class CatalogRebuild:
         """
         cluster = self.settings.node.cluster
         store = self._stores[self.settings.objects.store]
-        newest = await newest_manifest_key(store, cluster)
-        parsed = None if newest is None else parse_manifest_key(newest)
+        keys = await manifest_keys(store, cluster)
+        parsed = parse_manifest_key(keys[0]) if keys else None
         self._newest_sequence = 0 if parsed is None else parsed.sequence
-        key = manifest_key or newest
         backed_up = self._backed_up()
         if backed_up is None:
+            key = manifest_key or next(iter(keys), None)
             if key is None:
                 raise StorageError(
                     f"the object store {store.name!r} has no manifest of cluster {cluster!r}: without one, the topics "
                     "of the objects are unknown"
                 )
-            return [(self._checked(await read_manifest(store, key), key), key)]
+            try:
+                return [(self._checked(await read_manifest(store, key), key), key)]
+            except ObjectDamage as error:
+                older = "".join(f"; --manifest {each} uses an older one" for each in _after(keys, key)[:1])
+                raise StorageError(f"{error}{older}") from None
         self._newest_sequence = max(self._newest_sequence, backed_up.sequence)
-        if key is None:
+        found = await self._newest_readable(store, keys)
+        if found is None:
             return [(backed_up, BACKUP)]
-        try:
-            manifest = self._checked(await read_manifest(store, key), key)
-        except ObjectDamage as error:
-            self.manifest_error = str(error)
-            return [(backed_up, BACKUP)]
+        manifest, key = found
         if manifest.state.catalog_id != backed_up.state.catalog_id:
             raise StorageError(
                 f"the backup is of catalog {backed_up.state.catalog_id.hex()}, and the object store {store.name!r} "
@@ -220,6 +226,15 @@ class CatalogRebuild:
         if (manifest.sequence, manifest.written_ms) >= (backed_up.sequence, backed_up.written_ms):
             return [(manifest, key)]
         return [(backed_up, BACKUP), (manifest, key)]
+
+    async def _newest_readable(self, store: ObjectStore, keys: Sequence[str]) -> tuple[Manifest, str] | None:
+        """Return the newest manifest that can be read, with its key; None if there is none."""
+        for key in keys:
+            try:
+                return self._checked(await read_manifest(store, key), key), key
+            except ObjectDamage as error:
+                self.manifest_errors.append(str(error))
+        return None
 
     def _backed_up(self) -> Manifest | None:
         """Return the state in the backup, as a manifest."""

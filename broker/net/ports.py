@@ -4,6 +4,7 @@ Also the addresses of hosts.
 """
 
 import asyncio
+import errno
 import socket
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack
@@ -44,19 +45,23 @@ def reserve_ports(settings: Settings, stack: ExitStack | AsyncExitStack) -> Rese
     admin = settings.admin
     clients: list[socket.socket] = []
     for each in settings.listeners:
-        what = f"listener {each.name}: cannot listen on" if settings.listener.listeners else "cannot listen on"
-        bound = _reserve(what, each.host, each.port, stack)
+        what, port_setting = "cannot listen on", "listener.port (--port)"
+        if settings.listener.listeners:
+            what, port_setting = f"listener {each.name}: cannot listen on", "its port in listener.listeners"
+        bound = _reserve(what, each.host, each.port, port_setting, stack)
         for other in clients:
             _check_distinct(f"listener {each.name}", bound, other, "clients of another listener")
         clients.append(bound)
     internal = admin_bound = None
     if settings.internal_port is not None:
-        internal = _reserve("internal port", settings.internal_host, settings.internal_port, stack)
+        internal = _reserve(
+            "internal port", settings.internal_host, settings.internal_port, "cluster.internal_port", stack
+        )
         for bound in clients:
             _check_distinct(f"internal port {settings.internal_host}:{settings.internal_port}", internal, bound)
     if admin.enabled:
         name = f"admin port {admin.host}:{admin.port}"
-        admin_bound = _reserve("admin port", admin.host, admin.port, stack)
+        admin_bound = _reserve("admin port", admin.host, admin.port, "admin.port (--admin-port)", stack)
         for bound in clients:
             _check_distinct(name, admin_bound, bound)
         if internal is not None:
@@ -93,6 +98,13 @@ def warn_if_internal_open(settings: Settings, bound: socket.socket) -> None:
         )
 
 
+_ADVICE: Final = {
+    errno.EADDRINUSE: ": stop the program that has it, or change {setting}",
+    errno.EACCES: ": run as a user that may listen there, or change {setting}",
+}
+"""What to do about an error of a port, by its number."""
+
+
 def _check_distinct(name: str, bound: socket.socket, other: socket.socket, served: str = "Kafka clients") -> None:
     """Raise OSError if two sockets share an address.
 
@@ -105,10 +117,11 @@ def _check_distinct(name: str, bound: socket.socket, other: socket.socket, serve
         )
 
 
-def _reserve(what: str, host: str, port: int, stack: ExitStack | AsyncExitStack) -> socket.socket:
+def _reserve(what: str, host: str, port: int, port_setting: str, stack: ExitStack | AsyncExitStack) -> socket.socket:
     try:
         bound = bind(host, port)
     except OSError as error:
-        raise OSError(f"{what} {host}:{port}: {error.strerror or error}") from error
+        advice = _ADVICE.get(error.errno or 0, "").format(setting=port_setting)
+        raise OSError(f"{what} {host}:{port}: {error.strerror or error}{advice}") from error
     stack.callback(bound.close)
     return bound

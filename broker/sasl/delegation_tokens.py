@@ -20,6 +20,7 @@ import structlog
 from broker.sasl.scram import HASHES, ITERATIONS_MIN, ScramCredential, make_credential, salted_password
 from broker.settings.delegation_token_area import KEY_CHARACTERS_MIN, DelegationTokenSettings
 from protocol.errors import ErrorCode, KafkaError
+from protocol.ids import uuid_text
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import TokenRow
 from s3stream.errors import StorageError
@@ -199,7 +200,7 @@ class DelegationTokens:
     def _new_id(self) -> str:
         """Return a new id in the form of Kafka's, which never begins with a dash."""
         while True:
-            token_id = base64.urlsafe_b64encode(self._new_uuid()).decode().rstrip("=")
+            token_id = uuid_text(self._new_uuid())
             if not token_id.startswith("-"):
                 return token_id
 

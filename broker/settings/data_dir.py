@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from s3stream.store.folders import create_folder
@@ -19,6 +20,8 @@ class DataDirLock:
 
     def __init__(self, path: Path) -> None:
         """Create the directory if it is missing, durably, and lock it. Raises DataDirError."""
+        self._path = path
+        self._created = [folder for folder in (path, *path.parents) if not folder.exists()]
         try:
             create_folder(path)
             self._fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -26,6 +29,8 @@ class DataDirLock:
             raise DataDirError(f"data directory {path}: {error.strerror or error}") from None
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _is_at(self._fd, path / LOCK_NAME):
+                raise BlockingIOError  # its holder has just removed it
         except OSError:
             holder = os.read(self._fd, 32).decode("ascii", "replace").strip() or "unknown"
             os.close(self._fd)
@@ -51,3 +56,28 @@ class DataDirLock:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def release_unused(self) -> None:
+        """Release the directory, and remove it if it was created for this lock and has nothing else.
+
+        For commands, so that a mistyped name leaves nothing behind. Not for nodes: the next process proves by the id of
+        this lock that the one before is gone, and a node may have nothing else in its directory.
+        """
+        if self._fd >= 0 and self._created:
+            self._remove_empty()
+        self.release()
+
+    def _remove_empty(self) -> None:
+        with suppress(OSError):
+            if [each.name for each in self._path.iterdir()] == [LOCK_NAME]:
+                (self._path / LOCK_NAME).unlink()
+                for folder in self._created:
+                    folder.rmdir()
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Return whether an open file is the one at a path."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:
+        return False

@@ -18,8 +18,8 @@ from broker.settings.stores import store_names
 from broker.topics.manager import TopicManager
 from broker.topics.move_requests import MoveRequests, Place
 from broker.topics.topic import Topic, TopicLeaving
-from broker.topics.topic_ids import id_text
 from protocol.errors import ErrorCode, KafkaError
+from protocol.ids import uuid_text
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import DetachedTopic, MoveReason, TopicInfo
 from s3stream.engine import S3Stream
@@ -113,7 +113,7 @@ class TopicMoves:
     def _attached_before(self, which: str, name: str) -> Topic:
         """Return a topic whose attachment took effect although its answer was lost."""
         topic = self._topics.get(name)
-        if topic is not None and self._attaching == (topic.topic_id, name) and which in {name, id_text(topic.topic_id)}:
+        if topic is not None and self._attaching == (topic.topic_id, name) and which in {name, *_ids(topic.topic_id)}:
             return topic
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No topic {which!r} is detached.")
 
@@ -238,10 +238,15 @@ class TopicMoves:
             )
 
 
+def _ids(topic_id: bytes) -> tuple[str, str]:
+    """Return the forms in which a topic's id may be given: as commands show it, and as the admin port does."""
+    return uuid_text(topic_id), topic_id.hex()
+
+
 def _choose(found: Sequence[DetachedTopic], which: str) -> DetachedTopic | None:
-    named = [topic for topic in found if topic.name == which] or [t for t in found if id_text(t.topic_id) == which]
+    named = [topic for topic in found if topic.name == which] or [t for t in found if which in _ids(t.topic_id)]
     if len(named) > 1:
-        ids = ", ".join(id_text(topic.topic_id) for topic in named)
+        ids = ", ".join(uuid_text(topic.topic_id) for topic in named)
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Several topics {which!r} are detached; name one by its id: {ids}")
     return named[0] if named else None
 

@@ -1,5 +1,7 @@
 """Finds and reads the manifests in an object store, and checks a catalog against the newest one."""
 
+from collections.abc import Sequence
+
 import structlog
 
 from s3stream.catalog.catalog import Catalog
@@ -10,14 +12,19 @@ from s3stream.store.interface import ObjectStore
 log = structlog.get_logger(__name__)
 
 
-async def newest_manifest_key(store: ObjectStore, cluster: str) -> str | None:
-    """Return the key of the manifest with the highest number, or None. Raises StoreError."""
-    newest: tuple[int, str] | None = None
+async def manifest_keys(store: ObjectStore, cluster: str) -> Sequence[str]:
+    """Return the keys of the manifests, that with the highest number first. Raises StoreError."""
+    found = []
     async for item in store.list(manifest_prefix(cluster)):
         key = parse_manifest_key(item.key)
         if key is not None and key.cluster == cluster:
-            newest = max(newest or (0, ""), (key.sequence, item.key))
-    return None if newest is None else newest[1]
+            found.append((key.sequence, item.key))
+    return [key for _, key in sorted(found, reverse=True)]
+
+
+async def newest_manifest_key(store: ObjectStore, cluster: str) -> str | None:
+    """Return the key of the manifest with the highest number, or None. Raises StoreError."""
+    return next(iter(await manifest_keys(store, cluster)), None)
 
 
 async def read_manifest(store: ObjectStore, key: str) -> Manifest:

@@ -148,14 +148,15 @@ async def test_what_keeps_a_node_from_starting_is_one_line(tmp_path: Path) -> No
     taken = bind("127.0.0.1", 0)
     taken.listen()
     port = taken.getsockname()[1]
+    used = f"127.0.0.1:{port}: Address already in use: stop the program that has it, or change"
     try:
-        with pytest.raises(StartError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+        with pytest.raises(StartError, match=rf"cannot listen on {used} listener.port \(--port\)"):
             async with running_node(tmp_path, port=port):
                 pass
-        with pytest.raises(StartError, match=f"admin port 127.0.0.1:{port}: Address already in use"):
+        with pytest.raises(StartError, match=rf"admin port {used} admin.port \(--admin-port\)"):
             async with running_node(tmp_path, admin_port=port):
                 pass
-        with pytest.raises(StartError, match=f"internal port 127.0.0.1:{port}: Address already in use"):
+        with pytest.raises(StartError, match=f"internal port {used} cluster.internal_port"):
             async with running_node(tmp_path, cluster_internal_port=port):
                 pass
         assert not (tmp_path / "data" / "wal").exists(), "nothing is made before the ports are found free"

@@ -95,7 +95,10 @@ def test_records_are_denied_in_one_line(node: SecureNode) -> None:
     admin, bob = node.properties("SASL_SSL"), node.properties("SASL_SSL", **login("bob"))
     assert node.run(admin, "create", "denied").exit_code == 0
     read = node.run(bob, "denied", command=consume)
-    assert (read.exit_code, read.output) == (1, "Error: topic denied: TOPIC_AUTHORIZATION_FAILED\n")
+    assert (read.exit_code, read.output) == (
+        1,
+        "Error: topic denied: TOPIC_AUTHORIZATION_FAILED: this user may not do that with the topic (ACLs)\n",
+    )
     written = node.run(bob, "denied", command=produce, typed="x\n")
     assert written.exit_code == 1
     assert "Error: topic denied: TOPIC_AUTHORIZATION_FAILED" in written.output

@@ -15,8 +15,8 @@ from broker.handlers.local import LocalRequests, User
 from broker.node import Node
 from broker.resources.values import ResourceType
 from broker.topics.topic import Topic
-from broker.topics.topic_ids import id_text
 from protocol.errors import ErrorCode, KafkaError
+from protocol.ids import uuid_text
 from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 
 TOPICS_MAX: Final = 2000
@@ -134,7 +134,7 @@ class Topics:
         is_known = all(key in starts and key in ends for key in keys)
         return TopicRow(
             name=topic.name,
-            id=id_text(topic.topic_id),
+            id=uuid_text(topic.topic_id),
             internal=topic.info.internal,
             partitions=len(keys),
             leaders=sorted(leaders - {NO_LEADER}),
@@ -154,7 +154,7 @@ class Topics:
         groups, more_unreachable = await self._groups_of(topic.name, user)
         return TopicDescription(
             name=topic.name,
-            id=id_text(topic.topic_id),
+            id=uuid_text(topic.topic_id),
             internal=topic.info.internal,
             partitions=[
                 self._partition(topic, index, offsets.get(key), sizes.bytes.get(key)) for index, key in enumerate(keys)

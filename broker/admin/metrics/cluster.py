@@ -8,6 +8,7 @@ recorded series `anabranch:consumergroup_lag`.
 Source of names: https://github.com/danielqsj/kafka_exporter.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -63,6 +64,10 @@ LEFT_OUT = gauge(
 DEFINITIONS = definitions_in(globals())
 
 
+WALKED_MAX: Final = 1_000
+"""Partitions after which the walk over all pauses, at the end of a topic."""
+
+
 class GroupRow(NamedTuple):
     """A group with what it has committed."""
 
@@ -72,10 +77,23 @@ class GroupRow(NamedTuple):
 
 
 def collect(node: Node) -> Iterator[Metric]:
-    """Yield the metrics of this area. Nodes and topics may change while the caller waits between two of them."""
+    """Yield the metrics of this area. Nodes and topics may change while the caller waits between two of them.
+
+    A family without samples is only a place to wait, so that partitions are not all walked at once.
+    """
     yield from _nodes(node)
     topics = sorted(node.topics, key=lambda topic: topic.info.internal)  # users' own come first, up to the limit
-    led = [each for topic in topics for each in topic.partitions if each is not None]
+    led: list[Partition] = []
+    leaders: Counter[int] = Counter()
+    walked = 0
+    for topic in topics:
+        led += [each for each in topic.partitions if each is not None]
+        leaders.update(info.leader for info in topic.info.partitions)
+        walked += len(topic.partitions)
+        if walked >= WALKED_MAX:
+            walked = 0
+            yield LEADERLESS.family(())
+    yield LEADERLESS.single(sum(count for leader, count in leaders.items() if node.members.get_leader(leader) is None))
     yield LED.single(len(led))
     shown = led[: node.settings.admin.metrics_partitions_max]
     yield from _partitions(node, shown)
@@ -101,11 +119,6 @@ def _nodes(node: Node) -> Iterator[Metric]:
     yield CATALOG_AGE.single(node.follower.pulse_age_s)
     yield TOPICS.single(len(node.topics))
     yield PARTITIONS.single(node.topics.partition_count)
-    leaders = {info.leader for topic in node.topics for info in topic.info.partitions}
-    unknown = {leader for leader in leaders if members.get_leader(leader) is None}
-    yield LEADERLESS.single(
-        sum(info.leader in unknown for topic in node.topics for info in topic.info.partitions) if unknown else 0
-    )
 
 
 def _partitions(node: Node, partitions: Sequence[Partition]) -> Iterator[Metric]:

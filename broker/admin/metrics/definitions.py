@@ -56,8 +56,8 @@ class Definition:
             metric.samples = part
             yield metric
 
-    def buckets(self, rows: Iterable[tuple[Sequence[str], Sequence[int], float | None]]) -> Metric:
-        """Return a histogram of rows with labels, counts by bucket, and the sum in seconds if it is known.
+    def buckets(self, rows: Iterable[tuple[Sequence[str], Sequence[int], float]]) -> Metric:
+        """Return a histogram of rows with labels, counts by bucket, and the sum in seconds.
 
         Bucket n counts durations under 2**n us, the last one all others. They become cumulative.
         """
@@ -69,9 +69,8 @@ class Definition:
                 bound = {"le": repr((1 << bucket) / 1e6)}
                 metric.samples.append(Sample(f"{self.name}_bucket", labels | bound, cumulative[bucket]))
             metric.samples.append(Sample(f"{self.name}_bucket", labels | {"le": "+Inf"}, cumulative[-1]))
-            if seconds is not None:  # OpenMetrics has a count only beside a sum
-                metric.samples.append(Sample(f"{self.name}_count", labels, cumulative[-1]))
-                metric.samples.append(Sample(f"{self.name}_sum", labels, seconds))
+            metric.samples.append(Sample(f"{self.name}_count", labels, cumulative[-1]))
+            metric.samples.append(Sample(f"{self.name}_sum", labels, seconds))
         return metric
 
     def _empty(self) -> Metric:

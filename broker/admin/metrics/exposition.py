@@ -48,11 +48,9 @@ class NodeCollector(Collector):
         self._process = ProcessCollector(registry=CollectorRegistry())
 
     def collect(self) -> Iterator[Metric]:
-        """Yield families with samples. Several that follow each other may be pieces of one."""
+        """Yield families. Several that follow each other may be pieces of one, and some have no samples."""
         for area in AREAS:
-            for metric in area.collect(self._node):
-                if metric.samples:
-                    yield metric
+            yield from area.collect(self._node)
         yield from self._process.collect()
 
 
@@ -78,10 +76,11 @@ async def scrape(node: Node, accept: str = "") -> Exposition:
     last: Metric | None = None
     paused = perf_counter()
     for metric in NodeCollector(node).collect():
-        piece.append(metric)
+        if metric.samples:
+            piece.append(metric)
         if sum(len(each.samples) for each in piece) >= SAMPLES_PER_PIECE or perf_counter() - paused > PIECE_S:
             parts.append(_encode(encode, piece, last))
-            last, piece = metric, []
+            last, piece = (piece[-1] if piece else last), []
             await asyncio.sleep(0)
             paused = perf_counter()
     parts.append(_encode(encode, piece, last))

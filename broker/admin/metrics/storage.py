@@ -91,7 +91,7 @@ WAL: Mapping[str, Definition] = {
     "write_position": gauge("anabranch_wal_write_position", "Place in the log's ring of the next block."),
     "unwritten_bytes": gauge("anabranch_wal_unwritten_bytes", "Bytes of a new log still to be written with zeros."),
 }
-WAL_APPEND = histogram("anabranch_wal_append_seconds", "Time until a record was durable. There is no sum.")
+WAL_APPEND = histogram("anabranch_wal_append_seconds", "Time until a record was durable, counted for each record.")
 
 CALL_KINDS: Final = ("get", "put", "head", "list", "delete", "multipart", "part", "part_copy")
 STORE_CALLS = counter("anabranch_store_calls_total", "Calls to an object store, repeated ones too.", "store", "kind")
@@ -181,7 +181,7 @@ def collect(node: Node) -> Iterator[Metric]:
     yield from of_stats(STORAGE, storage.stats)
     wal = node.wal.snapshot()
     yield from of_stats(WAL, wal)
-    yield WAL_APPEND.buckets([((), wal.append_latency_us, None)])
+    yield WAL_APPEND.buckets([((), wal.append_latency_us, wal.append_latency_s)])
     stores = list(node.stores.values())
     yield STORE_CALLS.family(
         [((store.name, kind), getattr(store.calls, kind)) for store in stores for kind in CALL_KINDS]

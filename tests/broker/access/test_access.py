@@ -225,9 +225,9 @@ async def test_changes_are_audited_with_their_outcome(node: Node, client: RawCli
         if each["event"].startswith("change")
     ]
     assert found == [
-        ("changed", "CreateTopics", "TOPIC", "mine", "NONE"),
+        ("changed", "CreateTopics", "TOPIC", "mine", "OK"),
         ("change refused", "CreateTopics", "TOPIC", "other", "TOPIC_AUTHORIZATION_FAILED"),
-        ("changed", "CreateAcls", "ACL", "ALLOW User:a at * READ on TOPIC PREFIXED t", "NONE"),
+        ("changed", "CreateAcls", "ACL", "ALLOW User:a at * READ on TOPIC PREFIXED t", "OK"),
         ("change refused", "DeleteTopics", "TOPIC", "mine", "TOPIC_AUTHORIZATION_FAILED"),
     ]
     assert {(each["principal"], each["host"]) for each in logs if "api" in each} == {(ANONYMOUS, "127.0.0.1")}

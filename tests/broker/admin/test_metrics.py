@@ -1,16 +1,18 @@
 """The metrics page: formats, agreement with the components' counters, limits, and what clients may write into it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import pytest_asyncio
+from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from broker.admin.metrics import cluster, exposition, storage
 from broker.admin.metrics import node as node_area
-from broker.admin.metrics import storage
 from broker.admin.metrics.definitions import SAMPLES_PER_PIECE, Definition, count_fields, counter, histogram
 from broker.admin.metrics.exposition import DEFINITIONS, scrape
 from broker.net.server import Latency
@@ -96,6 +98,30 @@ async def test_the_loop_goes_on_between_the_pieces_of_a_scrape(node: Node) -> No
     assert turns >= samples // SAMPLES_PER_PIECE
 
 
+async def test_the_walk_over_all_partitions_pauses_between_topics(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "WALKED_MAX", 1)
+    monkeypatch.setattr(exposition, "PIECE_S", 0)
+    pauses: list[int] = []
+
+    async def sleep(_delay: float) -> None:
+        pauses.append(len(walked))
+
+    walked: list[Metric] = []
+    collect = cluster.collect
+
+    def collecting(of: Node) -> Iterator[Metric]:
+        for metric in collect(of):
+            walked.append(metric)
+            yield metric
+
+    monkeypatch.setattr(cluster, "collect", collecting)
+    monkeypatch.setattr(exposition, "asyncio", SimpleNamespace(sleep=sleep))
+    assert b"anabranch_partitions_leaderless 0.0" in (await scrape(node)).body
+    empty = [number for number, metric in enumerate(walked, 1) if metric.name == cluster.LEADERLESS.name][:-1]
+    assert len(empty) == len(list(node.topics))
+    assert set(empty) <= set(pauses)
+
+
 async def test_partitions_have_their_offsets_under_the_names_of_kafkas_exporter(node: Node) -> None:
     found = await metrics_of(node)
     where = {"topic": "t", "partition": "1"}
@@ -122,6 +148,9 @@ async def test_latencies_are_cumulative_buckets_of_the_histogram_that_the_node_k
     assert found.value("anabranch_request_seconds_sum", api="Produce") == latency.seconds
     appended = found.of("anabranch_wal_append_seconds_bucket")
     assert appended[("le", "+Inf"),] == sum(node.wal.stats.append_latency_us) > 0
+    assert found.value("anabranch_wal_append_seconds_count") == appended[("le", "+Inf"),]
+    total = found.value("anabranch_wal_append_seconds_sum")
+    assert 0 < total == node.wal.stats.append_latency_s
 
 
 async def test_a_bucket_has_the_durations_up_to_its_bound() -> None:

@@ -56,6 +56,25 @@ def test_exit_codes(arguments: tuple[str, ...], code: int) -> None:
         assert sum(line.startswith("Error: ") for line in result.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("topics",), "No such command 'topics'. Did you mean 'topic'?"),
+        (("topic", "lst"), "No such command 'lst'. Did you mean 'list'?"),
+        (("config", "describe", "topics", "t"), "Invalid value for 'KIND': 'topics' is not one of 'topic', "),
+        (("storage", "inspect", "x"), "no catalog in the data directory"),
+        (("catalog", "rebuild", "--data-dir", "typo"), "local:typo/objects: No such file or directory"),
+        (("wal", "give-up", "--data-dir", "typo", "--yes"), "there is nothing in the catalog"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_is_near(
+    arguments: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert f"Error: {said}" in CliRunner().invoke(main, arguments).stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def imported_by(*arguments: str) -> set[str]:
     """Return the top-level packages that a command imports."""
     code = (

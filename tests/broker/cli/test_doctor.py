@@ -1,5 +1,6 @@
 """`anabranch doctor` and `anabranch bench` on real disks, directories and an S3 server."""
 
+import asyncio
 import json
 import resource
 from pathlib import Path
@@ -10,9 +11,10 @@ from click.testing import CliRunner, Result
 
 from broker.cli import main
 from broker.cli.doctor_machine import judge_clock, judge_descriptors
-from broker.cli.measure import StoreProbe
+from broker.cli.measure import StoreProbe, probe_file, write_repeatedly
 from s3stream.store.memory import MemoryStore
 from tests.support.s3 import S3Bucket
+from wal.settings import WalSettings
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def findings(result: Result) -> dict[str, Any]:
 
 
 def left_over(folder: Path) -> list[str]:
-    return [str(path) for path in folder.rglob("*") if path.is_file() and path.name != "anabranch.toml"]
+    return [str(path) for path in folder.rglob("*") if path.name != "anabranch.toml"]
 
 
 def test_a_machine_that_can_run_a_node(settings: Path, tmp_path: Path) -> None:
@@ -41,7 +43,8 @@ def test_a_machine_that_can_run_a_node(settings: Path, tmp_path: Path) -> None:
     assert "conditional PUT works" in found["store local"]["found"]
     assert found["flush"]["found"].startswith("a durable write of 4 KiB takes")
     assert found["catalog"]["status"] == "ok"
-    assert left_over(tmp_path) == []
+    assert left_over(tmp_path) == [], "no folder, either"
+    assert run("doctor", "--config", settings).stdout.splitlines()[0].split() == ["check", "status", "found"]
 
 
 def test_an_s3_store(settings: Path, bucket: S3Bucket) -> None:
@@ -89,6 +92,19 @@ def test_limits_of_open_files() -> None:
     assert few.advice == "set LimitNOFILE=10256 (ulimit -n), or network.connections_max = 768"
 
 
+async def test_a_measurement_that_is_cancelled_says_nothing(tmp_path: Path) -> None:
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
+    async with probe_file(tmp_path, WalSettings(allow_volatile=True), "probe") as device:
+        writing = asyncio.create_task(write_repeatedly(device, 4096, count=100_000, in_flight=4))
+        for _ in range(4):  # until the first writes are at the device
+            await asyncio.sleep(0)
+        writing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+    assert errors == []
+
+
 async def test_a_store_that_replaces_objects_is_noticed() -> None:
     store = MemoryStore("memory")
     probe = StoreProbe(store, "run")
@@ -111,7 +127,7 @@ def test_bench_measures_and_removes(settings: Path, tmp_path: Path) -> None:
         "store local: GET",
     ]
     assert all(0 < row["p50_ms"] <= row["p99_ms"] and row["bytes_per_s"] > 0 for row in found["measured"])
-    assert set(found["expected"]) == {"acknowledgement", "cold read", "produce, sustained"}
+    assert {each["what"] for each in found["expected"]} == {"acknowledgement", "cold read", "produce, sustained"}
     assert left_over(tmp_path) == []
     refused = run("bench", "--config", settings, "--object-size", "1KiB")
     assert (refused.exit_code, "expected 1MiB to 1GiB" in refused.output) == (2, True)

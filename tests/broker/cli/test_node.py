@@ -58,7 +58,7 @@ def test_a_dead_node_is_shown_its_log_given_up_and_the_node_removed(tmp_path: Pa
         assert "node 1 leads 1 partitions" in run(node, "remove", "1", *asked(second)).output
         plan = run(node, "give-up", "1", *asked(second), answer="n\n")
         assert plan.exit_code == 1
-        assert "Acknowledged records of 1 partitions that were only in it will be lost for good" in plan.output
+        assert "Acknowledged records of 1 partition that were only in it will be lost for good" in plan.output
         assert "t-0" in plan.output
         given_up = run(node, "give-up", "1", "--yes", *asked(second))
         assert given_up.exit_code == 0, given_up.output
@@ -96,7 +96,7 @@ def test_a_stopped_cluster_is_described_from_its_catalog(tmp_path: Path) -> None
         assert second.terminate() == 0
     found = run(cluster, "status", *where)
     assert found.exit_code == UNAVAILABLE
-    assert "2 nodes (2 LEFT), 1 partitions, from the catalog" in found.output
+    assert "2 nodes (2 LEFT), 1 partition, from the catalog" in found.output
     assert "a running node is needed" in run(node, "fail", "1", "--yes", *where).output
     assert "no log that may hold records" in run(node, "give-up", "1", "--yes", *where).output
     assert run(node, "remove", "1", *where).output == "removed node 1\n"

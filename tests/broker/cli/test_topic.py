@@ -205,7 +205,7 @@ def test_describe_shows_offsets_and_configs() -> None:
 def test_describe_an_unknown_topic() -> None:
     with canned({MetadataRequest: lambda _: metadata(0, "t", error_code=3)}) as node:
         result = run(node, "describe", "t")
-    assert (result.exit_code, result.output) == (1, "Error: topic t: UNKNOWN_TOPIC_OR_PARTITION\n")
+    assert (result.exit_code, result.output) == (1, "Error: topic t does not exist\n")
 
 
 @pytest.mark.parametrize("versions_max", [4, 99])
@@ -216,16 +216,33 @@ def test_delete(versions_max: int) -> None:
             responses=[DeletableTopicResult(name=name, error_code=3 if name == "b" else 0) for name in names]
         )
 
-    with canned({DeleteTopicsRequest: answer}, versions_max=versions_max) as node:
+    answers = {DeleteTopicsRequest: answer, MetadataRequest: lambda _: metadata(0, "a", "b")}
+    with canned(answers, versions_max=versions_max) as node:
         result = run(node, "delete", "a", "b", "--yes")
     assert result.exit_code == 1
-    assert result.output == "deleted topic a\nError: topic b: UNKNOWN_TOPIC_OR_PARTITION\n"
+    assert result.output == "deleted topic a\nError: topic b: UNKNOWN_TOPIC_OR_PARTITION: it does not exist\n"
 
 
-def test_delete_asks_first() -> None:
-    result = CliRunner().invoke(topic, ["delete", "a"], input="n\n")
-    assert result.exit_code == 1
-    assert "Delete a and all their records? [y/N]: n" in result.output
+@pytest.mark.parametrize(
+    ("names", "typed", "said"),
+    [
+        (("a",), "n\n", "Delete topic a, with all records in 2 partitions? [y/N]: n\nError: nothing was changed\n"),
+        (("a", "b"), "n\n", "Delete the topics a, b, with all records in 4 partitions? [y/N]: "),
+        (("a",), "", "Error: nothing was changed: standard input has no answer to the question; --yes answers it\n"),
+    ],
+)
+def test_delete_asks_first(names: tuple[str, ...], typed: str, said: str) -> None:
+    with canned({MetadataRequest: lambda _: metadata(0, *names)}) as node:
+        servers = ["--bootstrap-server", f"127.0.0.1:{node.port}"]
+        result = CliRunner().invoke(topic, ["delete", *names, *servers], input=typed)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert said in result.stderr
+
+
+def test_nothing_is_asked_about_a_topic_that_does_not_exist() -> None:
+    with canned({MetadataRequest: lambda _: metadata(0, "a", error_code=3)}) as node:
+        result = run(node, "delete", "a")
+    assert (result.exit_code, result.output) == (1, "Error: topic a does not exist\n")
 
 
 def test_nobody_listens() -> None:
@@ -243,8 +260,8 @@ def test_a_bad_address_is_named() -> None:
 
 def test_an_old_node_is_named() -> None:
     with canned({}, versions_max=0) as node:
-        result = run(node, "delete", "a", "--yes")
-    assert f"127.0.0.1:{node.port} does not serve DeleteTopics 1-6" in result.output
+        result = run(node, "create", "a")
+    assert f"127.0.0.1:{node.port} does not serve CreateTopics 2-7" in result.output
 
 
 class Stranger(socketserver.ThreadingTCPServer):

@@ -386,10 +386,10 @@ async def test_changes_are_audit_events_without_secrets(node: Node) -> None:
         await call(node, "alice", renew, 2)
     events = [line for line in logs if line["event"] in {"changed", "change refused"}]
     assert [(line["principal"], line["api"], line["resource"], line["outcome"]) for line in events] == [
-        ("User:alice", "CreateDelegationToken", f"{made.token_id} of User:alice", "NONE"),
-        ("User:alice", "RenewDelegationToken", made.token_id, "NONE"),
+        ("User:alice", "CreateDelegationToken", f"{made.token_id} of User:alice", "OK"),
+        ("User:alice", "RenewDelegationToken", made.token_id, "OK"),
         ("User:bob", "RenewDelegationToken", made.token_id, "DELEGATION_TOKEN_OWNER_MISMATCH"),
-        ("User:alice", "ExpireDelegationToken", made.token_id, "NONE"),
+        ("User:alice", "ExpireDelegationToken", made.token_id, "OK"),
         ("User:alice", "RenewDelegationToken", "", "DELEGATION_TOKEN_NOT_FOUND"),
     ]
     assert {line["resource_type"] for line in events} == {"DELEGATION_TOKEN"}

@@ -61,7 +61,7 @@ async def test_each_user_is_changed_or_refused_by_itself(tmp_path: Path) -> None
             assert await alter(client, ScramCredentialDeletion(name="good", mechanism=1)) == {"good": ErrorCode.NONE}
         assert node.scram.users == []
         [event] = [line for line in logs if line["event"] == "changed"]
-        assert (event["resource_type"], event["resource"], event["outcome"]) == ("USER", "good", "NONE")
+        assert (event["resource_type"], event["resource"], event["outcome"]) == ("USER", "good", "OK")
 
 
 async def test_users_may_be_changed_by_those_who_may_change_the_cluster(tmp_path: Path) -> None:

@@ -432,6 +432,7 @@ def test_a_damaged_manifest_is_named_and_an_older_one_can_be_chosen(tmp_path: Pa
         assert result.exit_code == 1
         assert newest in result.output
         assert "damaged" in result.output
+        assert result.output.endswith(f"; --manifest {older} uses an older one\n")
         some.rebuild("--manifest", older)
         after = facts_of(some.data_dir / "catalog.db")
         assert after["ranges"] == before["ranges"]

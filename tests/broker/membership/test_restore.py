@@ -323,6 +323,29 @@ def test_without_any_manifest_the_backup_says_what_the_objects_are(tmp_path: Pat
         assert [len(found["plain", partition]) for partition in (0, 1)] == [200, 110]
 
 
+def test_a_damaged_manifest_is_replaced_by_an_older_one_that_is_newer_than_the_backup(tmp_path: Path) -> None:
+    with backed_up(tmp_path, storage_gc_period_ms=100, storage_delete_delay_ms=100) as (some, copy):
+        old = [path for partition in (0, 1) for path in objects_of(some, partition)]
+        some.node.start()
+        produce(some.node.bootstrap, "plain", numbered(1, 100, 110))
+        some.node.wait_uploaded()
+        some.node.compact()
+        wait_until(lambda: not any(path.exists() for path in old), "the compacted objects are deleted")
+        assert some.node.terminate() == 0
+        some.node.start()
+        assert some.node.terminate() == 0  # it wrote one more manifest
+        some.lose_catalog()
+        *_, older, newest = manifests(some)
+        (some.data_dir / "objects" / newest).write_bytes(b"damaged")
+        result = run_restore(some.config, copy)
+        assert result.exit_code == 0, result.output
+        assert re.search(rf"manifest +{older}, written", result.output)
+        assert re.search(rf"not used +.*{newest}", result.output)
+        some.node.start()
+        found = read(some.node.bootstrap, "read_committed")
+        assert [len(found["plain", partition]) for partition in (0, 1)] == [200, 110]
+
+
 def test_a_backup_whose_objects_were_replaced_since_is_refused_without_a_manifest(tmp_path: Path) -> None:
     with backed_up(tmp_path, storage_gc_period_ms=100, storage_delete_delay_ms=100) as (some, copy):
         old = [path for partition in (0, 1) for path in objects_of(some, partition)]

@@ -10,12 +10,13 @@ import pytest
 from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
 
+from broker.cli.client import id_text
 from broker.cli.storage import storage
 from broker.cli.topic import topic as topic_command
 from broker.node import Node
 from broker.topics.topic import Topic
-from broker.topics.topic_ids import id_text
 from protocol.errors import ErrorCode, KafkaError
+from protocol.ids import uuid_text
 from protocol.messages.find_coordinator import FindCoordinatorRequest
 from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
@@ -154,9 +155,11 @@ async def test_of_several_detached_topics_of_one_name_one_is_chosen_by_id(tmp_pa
         await made(node, client, 6)
         await node.moves.detach("t")
         error = await refused(node.moves.attach("t"))
-        assert id_text(first.topic_id) in str(error.message)
-        await node.moves.attach(id_text(first.topic_id))
+        assert uuid_text(first.topic_id) in str(error.message)
+        await node.moves.attach(uuid_text(first.topic_id))
         assert [len(batches) for batches in await contents(node, "t")] == [2] * PARTITIONS
+        await node.moves.detach("t")
+        await node.moves.attach(first.topic_id.hex())  # as the admin port has it
         await node.moves.attach("t", "u")
         assert [len(batches) for batches in await contents(node, "u")] == [6] * PARTITIONS
 

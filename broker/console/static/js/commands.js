@@ -11,8 +11,9 @@ export function bootstrap() {
 const quoted = (text) => (/^[\w.:-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
 /** A command that sends a first record. */
-export const firstRecord = (topic) => `echo 'k1:hello' | kcat -b ${bootstrap()} -P -t ${quoted(topic)} -K:`;
+export const firstRecord = (topic) =>
+  `echo 'k1:hello' | anabranch produce ${quoted(topic)} --key-separator : --bootstrap-server ${bootstrap()}`;
 
 /** A command that reads as a group. */
 export const firstGroup = (topic) =>
-  `kcat -b ${bootstrap()} -G readers -X auto.offset.reset=earliest ${quoted(topic)}`;
+  `anabranch consume ${quoted(topic)} --group readers --follow --bootstrap-server ${bootstrap()}`;

@@ -319,7 +319,7 @@ async def test_changes_are_audit_events_and_plans_are_none(guarded: Node) -> Non
             await api.failure("POST", "/topics", {"name": "new"})
         events = [each for each in logs if each.get("principal") == "Token:operate"]
         assert [(each["event"], each.get("api"), each.get("action"), each["outcome"]) for each in events] == [
-            ("changed", "CreateTopics", None, "NONE"),
+            ("changed", "CreateTopics", None, "OK"),
             ("changed", None, "POST /api/v1/topics", "OK"),
             ("change refused", "CreateTopics", None, "TOPIC_ALREADY_EXISTS"),
             ("change refused", None, "POST /api/v1/topics", "CONFLICT"),
