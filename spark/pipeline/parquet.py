@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
+from spark.pipeline.decode import ValueDecoding
 from spark.pipeline.errors import SettingError
 from spark.pipeline.files import HadoopFolder
 from spark.pipeline.settings import PartitionPeriod, PipelineSettings
@@ -136,7 +137,9 @@ def merged(old: DataType, new: DataType, name: tuple[str, ...]) -> DataType:
     return old
 
 
-def parquet_tables(spark: SparkSession, pipeline: PipelineSettings, records: DataFrame) -> list[ParquetTable]:
+def parquet_tables(
+    spark: SparkSession, pipeline: PipelineSettings, records: DataFrame, decoding: ValueDecoding | None
+) -> list[ParquetTable]:
     """Return the table of a pipeline, and that of its dead letters if it has one."""
     period = pipeline.table.partition_by
     partitions = ("topic",) if period is PartitionPeriod.NONE else ("topic", period.value)
@@ -148,7 +151,11 @@ def parquet_tables(spark: SparkSession, pipeline: PipelineSettings, records: Dat
         ParquetTable(spark, "table.location", table, pipeline.checkpoint, pipeline.name, good, partitions, options),
     ]
     if pipeline.has_dead_letters:
-        dead = records.filter(f.col("error").isNotNull()).select(*dead_letter_columns(f.lit(None))).drop("batch_id")
+        dead = (
+            records.filter(f.col("error").isNotNull())
+            .select(*dead_letter_columns(decoding, f.lit(None)))
+            .drop("batch_id")
+        )
         checkpoint = f"{pipeline.checkpoint.rstrip('/')}-{DEAD_LETTER_QUERY}"
         name = f"{pipeline.name}-{DEAD_LETTER_QUERY}"
         place = pipeline.dead_letter_place

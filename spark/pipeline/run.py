@@ -5,7 +5,9 @@ driver that dies in between repeats the micro-batch with the same records, and s
 `tables`). Parquet differs: Spark's file sink has its own log, and dead letters are a second query.
 """
 
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -13,10 +15,17 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from spark.pipeline.decode import DecoderFactory
+from spark.pipeline.decode import DecoderFactory, ValueDecoding
 from spark.pipeline.parquet import parquet_tables
 from spark.pipeline.settings import LatePolicy, PipelineSettings, TableFormat
-from spark.pipeline.source import dead_letter_columns, decoded, event_time, read_stream, table_columns
+from spark.pipeline.source import (
+    check_event_time,
+    dead_letter_columns,
+    decoded,
+    event_time,
+    read_stream,
+    table_columns,
+)
 from spark.pipeline.tables import LakehouseTable, open_tables
 from spark.pipeline.watermark import WatermarkStore
 
@@ -72,11 +81,13 @@ class MicroBatchWriter:
         watermarks = (
             None if watermark is None else WatermarkStore(self.spark, self.pipeline.checkpoint, watermark.delay)
         )
-        records = decoded(batch, self.decoders.current())
+        decoding = self.decoders.current()
+        records = check_event_time(decoded(batch, decoding), self.pipeline)
         if watermarks is not None and watermark is not None:
             records = mark_late(records, self.pipeline, watermarks.watermark_us(batch_id), watermark.late)
         seen = Observation()
-        newest = f.max(f.unix_micros(event_time(self.pipeline))).alias("newest")
+        good_time = f.when(f.col("error").isNull(), f.unix_micros(event_time(self.pipeline)))
+        newest = f.max(good_time).alias("newest")
         dead, rows = f.count_if(f.col("error") != "").alias("dead"), f.count(f.lit(1)).alias("rows")
         observed = records.observe(seen, dead, rows, newest)
         repeated = self.table.committed(query_id) >= batch_id
@@ -89,7 +100,7 @@ class MicroBatchWriter:
             self.counted[batch_id] = found["rows"]
             self.counted.pop(batch_id - COUNTS_KEPT, None)
         if self.pipeline.has_dead_letters and (found is None or found["dead"]):
-            self._append_dead_letters(records, query_id, batch_id)
+            self._append_dead_letters(records, decoding, query_id, batch_id)
         if watermarks is not None:
             row = records.agg(newest).collect()[0].asDict() if found is None else found
             watermarks.write(batch_id, row["newest"])
@@ -97,11 +108,13 @@ class MicroBatchWriter:
         if every and (batch_id + 1) % every == 0:
             self.compact()
 
-    def _append_dead_letters(self, records: DataFrame, query_id: str, batch_id: int) -> None:
+    def _append_dead_letters(
+        self, records: DataFrame, decoding: ValueDecoding | None, query_id: str, batch_id: int
+    ) -> None:
         if self.dead_letters.committed(query_id) >= batch_id:
             return
         dead = records.filter(f.col("error") != "")
-        self.dead_letters.append(dead.select(*dead_letter_columns(f.lit(batch_id))), query_id, batch_id)
+        self.dead_letters.append(dead.select(*dead_letter_columns(decoding, f.lit(batch_id))), query_id, batch_id)
 
 
 def reason_of(error: BaseException) -> str:
@@ -158,7 +171,8 @@ def start_pipeline(
     decoders = DecoderFactory(pipeline)
     decoders.current()
     if pipeline.table.format is TableFormat.PARQUET:
-        return _start_parquet(spark, pipeline, decoders)
+        with _without_ansi(spark):  # the query keeps the settings of its start
+            return _start_parquet(spark, pipeline, decoders)
     table, dead_letters = open_tables(spark, pipeline)
     batches = MicroBatchWriter(spark, pipeline, decoders, table, dead_letters, {} if counted is None else counted)
     writer = read_stream(spark, pipeline.source).writeStream.queryName(pipeline.name).foreachBatch(batches)
@@ -167,9 +181,22 @@ def start_pipeline(
     return RunningPipeline(pipeline, [query], batches)
 
 
+@contextmanager
+def _without_ansi(spark: SparkSession) -> Iterator[None]:
+    """Let a time that cannot be parsed become null, instead of failing the query."""
+    before = spark.conf.get(ANSI)
+    assert before is not None, "it has a default"
+    spark.conf.set(ANSI, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(ANSI, before)
+
+
 def _start_parquet(spark: SparkSession, pipeline: PipelineSettings, decoders: DecoderFactory) -> RunningPipeline:
-    records = decoded(read_stream(spark, pipeline.source), decoders.current())
-    tables = parquet_tables(spark, pipeline, records)
+    decoding = decoders.current()
+    records = check_event_time(decoded(read_stream(spark, pipeline.source), decoding), pipeline)
+    tables = parquet_tables(spark, pipeline, records, decoding)
     for table in tables:
         table.check()
     running = RunningPipeline(pipeline, [])
