@@ -21,7 +21,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from spark.pipeline.decode import ValueDecoding
 from spark.pipeline.errors import SettingError
-from spark.pipeline.files import HadoopFolder
+from spark.pipeline.files import HadoopFolder, query_id_of
 from spark.pipeline.settings import PartitionPeriod, PipelineSettings
 from spark.pipeline.source import dead_letter_columns, table_columns
 
@@ -56,8 +56,7 @@ class ParquetTable:
         owner = self._folder.read(OWNER)
         if owner == "":
             raise self._incomplete(OWNER)
-        metadata = HadoopFolder(self.spark, self.checkpoint).read("metadata")
-        query_id = None if metadata is None else json.loads(metadata)["id"]
+        query_id = query_id_of(self.spark, self.checkpoint)
         # A table without an owner's file, written by an older version, belongs to any query with a checkpoint.
         if owner != query_id if owner is not None else self._folder.has(LOG) and query_id is None:
             raise SettingError(

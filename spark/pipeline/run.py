@@ -5,7 +5,7 @@ driver that dies in between repeats the micro-batch with the same records, and s
 `tables`). Parquet differs: Spark's file sink has its own log, and dead letters are a second query.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark.pipeline.decode import DecoderFactory, ValueDecoding
+from spark.pipeline.maintenance import Maintenance
 from spark.pipeline.parquet import parquet_tables
 from spark.pipeline.settings import LatePolicy, PipelineSettings, TableFormat
 from spark.pipeline.source import (
@@ -51,6 +52,10 @@ class MicroBatchWriter:
     """Python error that failed the query; Spark has only its text."""
     compaction_failure: str | None = None
     """Error of the last rewrite of small files. It does not stop the query."""
+    maintenance_failure: str | None = None
+    """Error of the last maintenance. It does not stop the query."""
+    tell: Callable[[str], None] = lambda _line: None
+    """Receives a line for each table that was maintained."""
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Write a micro-batch, as Spark's `foreachBatch` function."""
@@ -62,16 +67,28 @@ class MicroBatchWriter:
 
     def compact(self) -> int:
         """Rewrite small files of both tables. Returns the number of files rewritten."""
-        query_id = self.query_id.result(QUERY_ID_TIMEOUT_S)
         try:
-            count = self.table.compact(query_id)
+            count = self.table.compact()
             if self.pipeline.has_dead_letters:
-                count += self.dead_letters.compact(query_id)
+                count += self.dead_letters.compact()
         except Exception as error:  # noqa: BLE001 - any error: the records are safe, and the next rewrite tries again
             self.compaction_failure = reason_of(error)
             return 0
         self.compaction_failure = None
         return count
+
+    def maintain(self) -> None:
+        """Do the maintenance that is due."""
+        query_id = self.query_id.result(QUERY_ID_TIMEOUT_S)
+        tables = [self.table, self.dead_letters] if self.pipeline.has_dead_letters else [self.table]
+        maintenance = Maintenance(self.spark, self.pipeline.checkpoint, self.pipeline.maintenance, tables)
+        try:
+            for line in maintenance.run_due(query_id):
+                self.tell(line)
+        except Exception as error:  # noqa: BLE001 - as for the rewrite of small files
+            self.maintenance_failure = reason_of(error)
+            return
+        self.maintenance_failure = None
 
     def _take(self, batch: DataFrame, batch_id: int) -> None:
         query_id = self.query_id.result(QUERY_ID_TIMEOUT_S)
@@ -107,6 +124,7 @@ class MicroBatchWriter:
         every = self.pipeline.compaction.batches
         if every and (batch_id + 1) % every == 0:
             self.compact()
+        self.maintain()
 
     def _append_dead_letters(
         self, records: DataFrame, decoding: ValueDecoding | None, query_id: str, batch_id: int
@@ -155,18 +173,24 @@ class RunningPipeline:
             query.stop()
 
     def finish(self) -> int:
-        """Rewrite small files after an available-now run. Returns the number of files rewritten."""
-        if self.batches is None or not self.pipeline.compaction.batches:
+        """Rewrite small files after an available-now run, and maintain the tables. Returns the files rewritten."""
+        if self.batches is None:
             return 0
-        return self.batches.compact()
+        rewritten = self.batches.compact() if self.pipeline.compaction.batches else 0
+        self.batches.maintain()
+        return rewritten
 
 
 def start_pipeline(
-    spark: SparkSession, pipeline: PipelineSettings, counted: dict[int, int] | None = None
+    spark: SparkSession,
+    pipeline: PipelineSettings,
+    counted: dict[int, int] | None = None,
+    tell: Callable[[str], None] = lambda _line: None,
 ) -> RunningPipeline:
     """Start a pipeline; an available-now one ends by itself.
 
-    `counted` receives the number of records of each micro-batch. Raises PipelineError, and what Spark raises.
+    `counted` receives the number of records of each micro-batch, `tell` a line about each maintenance. Raises
+    PipelineError, and what Spark raises.
     """
     decoders = DecoderFactory(pipeline)
     decoders.current()
@@ -174,7 +198,8 @@ def start_pipeline(
         with _without_ansi(spark):  # the query keeps the settings of its start
             return _start_parquet(spark, pipeline, decoders)
     table, dead_letters = open_tables(spark, pipeline)
-    batches = MicroBatchWriter(spark, pipeline, decoders, table, dead_letters, {} if counted is None else counted)
+    counted = {} if counted is None else counted
+    batches = MicroBatchWriter(spark, pipeline, decoders, table, dead_letters, counted, tell=tell)
     writer = read_stream(spark, pipeline.source).writeStream.queryName(pipeline.name).foreachBatch(batches)
     query = _start(writer, pipeline, pipeline.checkpoint)
     batches.query_id.set_result(query.id)

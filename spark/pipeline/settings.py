@@ -207,6 +207,23 @@ class CompactionSection(Section):
     """iceberg: number of small files in one partition from which a rewrite is worthwhile."""
 
 
+class MaintenanceSection(Section):
+    """Removal of what a table no longer needs, between micro-batches. Without it metadata grows with each of them."""
+
+    enabled: bool = True
+    """iceberg, delta: `false` leaves it to `anabranch spark maintain`, or to tools of your own."""
+    interval: Duration = "1 hour"
+    """Time from one expiry of old snapshots to the next."""
+    snapshot_age: Duration = "5 days"
+    """Old versions of the table can be read for so long."""
+    snapshots_min: int = Field(default=10, ge=1)
+    """iceberg: number of the newest snapshots that stay, whatever their age."""
+    orphan_interval: Duration = "1 day"
+    """Time from one search for files without a reference to the next. It lists the table's folder."""
+    orphan_age: Duration = "3 days"
+    """iceberg: age from which a file without a reference is deleted. It must be longer than any write to the table."""
+
+
 class OperationsSection(Section):
     """Monitoring of a running pipeline."""
 
@@ -242,6 +259,7 @@ class PipelineSettings(Section):
     watermark: WatermarkSection | None = None
     trigger: TriggerSection = TriggerSection()
     compaction: CompactionSection = CompactionSection()
+    maintenance: MaintenanceSection = MaintenanceSection()
     operations: OperationsSection = OperationsSection()
     spark: SparkSection = SparkSection()
 
@@ -340,6 +358,15 @@ def _without_effect(pipeline: PipelineSettings) -> list[tuple[tuple[str, ...], s
             table is not TableFormat.ICEBERG,
             "only rewrites of iceberg tables use it",
         ),
+        **{
+            f"maintenance.{name}": (
+                table is TableFormat.PARQUET,
+                "only tables of format iceberg or delta have old versions",
+            )
+            for name in MaintenanceSection.model_fields
+        },
+        "maintenance.snapshots_min": (table is not TableFormat.ICEBERG, "only iceberg counts snapshots"),
+        "maintenance.orphan_age": (table is not TableFormat.ICEBERG, "delta uses maintenance.snapshot_age"),
         **{
             f"catalog.{name}": (
                 table is not TableFormat.ICEBERG,
