@@ -125,6 +125,8 @@ def maintain(*, file: Path, master: str | None, settings: tuple[tuple[str, str],
         with console.status(f"{pipeline.name}: maintenance"):
             for line in maintain_now(spark, pipeline):
                 console.print(line, highlight=False)
+    except PipelineError as error:
+        raise click.ClickException(f"{file}: {error}") from error
     except PySparkException as error:
         raise click.ClickException(f"the maintenance failed: {reason_of(error)}") from error
     except KeyboardInterrupt:

@@ -32,6 +32,12 @@ class DeltaTable:
         """Folder or URL of the table."""
         return self.location
 
+    def exists(self) -> bool:
+        """Return whether the first micro-batch has created the table."""
+        jvm: Any = self.spark.sparkContext._jvm  # noqa: SLF001 - as above
+        session = self.spark._jsparkSession  # noqa: SLF001 - as above
+        return bool(jvm.io.delta.tables.DeltaTable.isDeltaTable(session, self.location))
+
     def committed(self, query_id: str) -> int:
         """Return the query's number in the log's newest state."""
         jvm: Any = self.spark.sparkContext._jvm  # noqa: SLF001 - the transactions have no Python interface
@@ -52,7 +58,7 @@ class DeltaTable:
 
     def compact(self) -> int:
         """Rewrite small files with Delta's OPTIMIZE."""
-        if not self._exists():
+        if not self.exists():
             return 0
         settings = {
             "spark.databricks.delta.optimize.maxFileSize": str(self.target_file_bytes),
@@ -65,7 +71,7 @@ class DeltaTable:
 
     def expire(self, retention: Retention, query_id: str | None) -> str:  # noqa: ARG002 - the log's state has it
         """Tell Delta how long to keep its log and replaced files. It shortens the log itself, at its checkpoints."""
-        if not self._exists():
+        if not self.exists():
             return "nothing to do"
         age = f"interval {int(retention.snapshot_age.total_seconds())} seconds"
         found = self.spark.sql(f"DESCRIBE DETAIL {self._sql_name}").select("properties").collect()[0][0]
@@ -78,7 +84,7 @@ class DeltaTable:
 
     def remove_orphans(self, retention: Retention) -> str:  # noqa: ARG002 - the table's property says how long
         """Delete replaced files and those of failed writes with Delta's VACUUM, by the age in the table's property."""
-        if not self._exists():
+        if not self.exists():
             return "nothing to do"
         self.spark.sql(f"VACUUM {self._sql_name}")
         newest = self.spark.sql(f"DESCRIBE HISTORY {self._sql_name} LIMIT 1").select("operation", "operationMetrics")
@@ -93,8 +99,3 @@ class DeltaTable:
     @property
     def _sql_name(self) -> str:
         return f"delta.{quoted(self.location, whole=True)}"
-
-    def _exists(self) -> bool:
-        jvm: Any = self.spark.sparkContext._jvm  # noqa: SLF001 - as above
-        session = self.spark._jsparkSession  # noqa: SLF001 - as above
-        return bool(jvm.io.delta.tables.DeltaTable.isDeltaTable(session, self.location))

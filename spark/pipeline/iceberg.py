@@ -64,13 +64,18 @@ class IcebergTable:
         """Name of the table."""
         return self.name
 
+    def exists(self) -> bool:
+        """Return whether the first micro-batch has created the table."""
+        self._is_there = self._is_there or self.spark.catalog.tableExists(self.name)
+        return self._is_there
+
     def committed(self, query_id: str) -> int:
         """Return the number of the last micro-batch of a query in the table, or -1."""
-        return _committed(self.load(), query_id) if self._exists() else -1
+        return _committed(self.load(), query_id) if self.exists() else -1
 
     def append(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
         """Append one snapshot with the identifiers in its summary. Raises AnotherDriver."""
-        if not self._exists():
+        if not self.exists():
             self._create(rows)
         self._ensure_properties()
         writer = rows.writeTo(self.name).option("mergeSchema", "true").option("check-ordering", "false")
@@ -110,7 +115,7 @@ class IcebergTable:
 
     def compact(self) -> int:
         """Rewrite data files with Iceberg's action."""
-        if not self._exists():
+        if not self.exists():
             return 0
         action = self._actions().rewriteDataFiles(self.load())
         options = {
@@ -125,7 +130,7 @@ class IcebergTable:
 
     def expire(self, retention: Retention, query_id: str | None) -> str:
         """Expire snapshots, published or not, and rewrite manifests when there are many."""
-        if not self._exists():
+        if not self.exists():
             return "nothing to do"
         self._ensure_properties()
         table = self.load()
@@ -147,7 +152,7 @@ class IcebergTable:
 
     def remove_orphans(self, retention: Retention) -> str:
         """Delete files with Iceberg's action."""
-        if not self._exists():
+        if not self.exists():
             return "nothing to do"
         action = self._actions().deleteOrphanFiles(self.load()).olderThan(_before(retention.orphan_age))
         return f"{int(action.execute().orphanFilesCount()):,} orphan files deleted"
@@ -161,10 +166,6 @@ class IcebergTable:
         table = self._jvm().org.apache.iceberg.spark.Spark3Util.loadIcebergTable(self._session(), self.name)
         table.refresh()
         return table
-
-    def _exists(self) -> bool:
-        self._is_there = self._is_there or self.spark.catalog.tableExists(self.name)
-        return self._is_there
 
     def _create(self, rows: DataFrame) -> None:
         namespace = self.name.rpartition(".")[0]
@@ -185,7 +186,7 @@ class IcebergTable:
             writer.create()
         except AnalysisException:
             # Another process may have created it. The append reports what is missing in it.
-            if not self._exists():
+            if not self.exists():
                 raise
 
     def _ensure_properties(self) -> None:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
+from spark.pipeline.errors import PipelineError
 from spark.pipeline.files import HadoopFolder, query_id_of
 from spark.pipeline.retention import Retention
 from spark.pipeline.settings import MaintenanceSection, PipelineSettings
@@ -68,8 +69,13 @@ class Maintenance:
 
 
 def maintain_now(spark: SparkSession, pipeline: PipelineSettings) -> Iterator[str]:
-    """Rewrite small files, expire snapshots and delete orphans. Yields a line for each. Raises what Spark raises."""
-    tables = open_tables(spark, pipeline)
+    """Rewrite small files, expire snapshots and delete orphans. Yields a line for each.
+
+    Raises PipelineError when there is no table, and what Spark raises.
+    """
+    tables = [table for table in open_tables(spark, pipeline) if table.exists()]
+    if not tables:
+        raise PipelineError(f"{pipeline.table.name or pipeline.table.location} does not exist; ingest creates it")
     for table in tables:
         yield f"{table.place}: {table.compact():,} small files rewritten"
     maintenance = Maintenance(spark, pipeline.checkpoint, pipeline.maintenance, tables)

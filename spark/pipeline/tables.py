@@ -24,6 +24,9 @@ class LakehouseTable(Protocol):
     def place(self) -> str:
         """Name or location, for messages."""
 
+    def exists(self) -> bool:
+        """Return whether the first micro-batch has created the table."""
+
     def committed(self, query_id: str) -> int:
         """Return the number of the last micro-batch of a query in the table, or -1."""
 
