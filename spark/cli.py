@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ from spark.kafka_options import client_properties
 from spark.listener import PipelineListener, group_commit, serve_metrics
 from spark.pipeline.decode import read_schema_file
 from spark.pipeline.errors import PipelineError, SettingError
+from spark.pipeline.iceberg import catalog_settings
+from spark.pipeline.maintenance import maintain_now
 from spark.pipeline.run import ANSI, RunningPipeline, reason_of, start_pipeline
 from spark.pipeline.settings import PipelineSettings, TableFormat, TriggerSection
 from spark.pipeline.source import bootstrap_of, client_options, source_options
-from spark.pipeline.tables import catalog_settings
 from spark.pipeline.toml_file import located, read_pipeline
 from spark.preflight import BrokerError, check_brokers
 from spark.session import build_session
@@ -79,31 +80,17 @@ main.add_command(compact)
 @click.option("--conf", "settings", type=PAIR, multiple=True, help="Settings of the Spark session.")
 def ingest(*, file: Path, once: bool, check: bool, master: str | None, settings: tuple[tuple[str, str], ...]) -> None:
     """Copy topics into a table as the TOML file FILE describes, each record exactly once."""
-    try:
-        pipeline = read_pipeline(file)
-        read_schema_file(pipeline.decode)
-    except PipelineError as error:
-        raise PipelineFileError(located(error, file)) from error
-    try:
+    pipeline = _read(file)
+    with _one_line_errors(file):
         if once:
             pipeline = pipeline.model_copy(update={"trigger": TriggerSection()})
-        find_java_home()
-        table_jars(installed_spark_version(), pipeline.table.format)
+        _check_versions(pipeline)
         if pipeline.source.kind == "kafka":
             check_client(pipeline)
         if check:
             click.echo(f"{file}: ready to run")
             return
-        spark = build_session(
-            f"anabranch {pipeline.name}",
-            master=master or pipeline.spark.master,
-            settings={ANSI: "false", **_catalogs(pipeline), **pipeline.spark.conf, **dict(settings)},
-            table_formats=[pipeline.table.format],
-        )
-    except SettingError as error:
-        raise PipelineFileError(located(error, file)) from error
-    except (BrokerError, JavaNotFoundError, SparkNotFoundError, SparkVersionError) as error:
-        raise click.ClickException(str(error)) from error
+        spark = _build_session(pipeline, master, settings)
     try:
         run_pipeline(spark, pipeline, Console())
     except PipelineError as error:
@@ -115,6 +102,73 @@ def ingest(*, file: Path, once: bool, check: bool, master: str | None, settings:
         click.echo("stopped; run the same command to continue from here", err=True)
     finally:
         spark.stop()
+
+
+@main.command(short_help="Expire old versions of a pipeline's tables, and delete what nothing needs.")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--master", help="Where Spark runs. Default: the file's, else all cores of this machine.")
+@click.option("--conf", "settings", type=PAIR, multiple=True, help="Settings of the Spark session.")
+def maintain(*, file: Path, master: str | None, settings: tuple[tuple[str, str], ...]) -> None:
+    """Maintain the tables of the pipeline FILE now: rewrite small files, expire old versions, delete orphans.
+
+    Running pipelines do it by themselves, unless [maintenance] of their file says otherwise. Both may run at once.
+    """
+    pipeline = _read(file)
+    if pipeline.table.format is TableFormat.PARQUET:
+        error = SettingError("table.format", "a table of format parquet has no old versions, and is not rewritten")
+        raise PipelineFileError(located(error, file))
+    with _one_line_errors(file):
+        _check_versions(pipeline)
+        spark = _build_session(pipeline, master, settings)
+    console = Console()
+    try:
+        with console.status(f"{pipeline.name}: maintenance"):
+            for line in maintain_now(spark, pipeline):
+                console.print(line, highlight=False)
+    except PipelineError as error:
+        raise click.ClickException(f"{file}: {error}") from error
+    except PySparkException as error:
+        raise click.ClickException(f"the maintenance failed: {reason_of(error)}") from error
+    except KeyboardInterrupt:
+        silence_shutdown(spark)
+        click.echo("stopped; nothing is lost, and the next maintenance does the rest", err=True)
+    finally:
+        spark.stop()
+
+
+def _read(file: Path) -> PipelineSettings:
+    try:
+        pipeline = read_pipeline(file)
+        read_schema_file(pipeline.decode)
+    except PipelineError as error:
+        raise PipelineFileError(located(error, file)) from error
+    return pipeline
+
+
+@contextmanager
+def _one_line_errors(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except SettingError as error:
+        raise PipelineFileError(located(error, file)) from error
+    except (BrokerError, JavaNotFoundError, SparkNotFoundError, SparkVersionError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _check_versions(pipeline: PipelineSettings) -> None:
+    find_java_home()
+    table_jars(installed_spark_version(), pipeline.table.format)
+
+
+def _build_session(
+    pipeline: PipelineSettings, master: str | None, settings: tuple[tuple[str, str], ...]
+) -> SparkSession:
+    return build_session(
+        f"anabranch {pipeline.name}",
+        master=master or pipeline.spark.master,
+        settings={ANSI: "false", **_catalogs(pipeline), **pipeline.spark.conf, **dict(settings)},
+        table_formats=[pipeline.table.format],
+    )
 
 
 def check_client(pipeline: PipelineSettings) -> None:
@@ -155,7 +209,7 @@ def run_pipeline(spark: SparkSession, pipeline: PipelineSettings, console: Conso
             console.print(f"metrics on http://{host}:{port}/metrics", highlight=False)
         spark.streams.addListener(listener)
         stack.callback(spark.streams.removeListener, listener)
-        running = start_pipeline(spark, pipeline, counted)
+        running = start_pipeline(spark, pipeline, counted, lambda line: console.print(line, highlight=False))
         stack.callback(running.stop)
         with console.status(f"{pipeline.name}: starting") as status:
             for line in follow(running.query, counted, lambda text: status.update(f"{pipeline.name}: {text}")):
@@ -195,6 +249,8 @@ def print_failures(running: RunningPipeline, listener: PipelineListener, console
         console.print(f"offsets were not written to the group: {listener.metrics.last_failure}", highlight=False)
     if running.batches is not None and running.batches.compaction_failure:
         console.print(f"small files were not rewritten: {running.batches.compaction_failure}", highlight=False)
+    if running.batches is not None and running.batches.maintenance_failure:
+        console.print(f"tables were not maintained: {running.batches.maintenance_failure}", highlight=False)
 
 
 def silence_shutdown(spark: SparkSession) -> None:

@@ -2,29 +2,38 @@
 
 JSON is decoded by Spark itself; Avro and protobuf by a vectorised Python function over Arrow columns. All return the
 same struct: `data`, or an `error` that sends the record to the dead-letter table. A tombstone (null) has neither.
+
+Spark's `from_json` reads the first value of a text and ignores what follows. To notice that, strict decoding puts the
+text into a list whose last element it knows, under a name that nobody can guess: whatever follows a value breaks the
+list or makes it longer.
 """
 
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BooleanType, StringType, StructField, StructType
 
 from spark.pipeline.arrow_values import DecodeValue, decode_column, decoded_type, nullable
 from spark.pipeline.avro import AvroDecoder, SchemaError, avro_type, parse_avro
 from spark.pipeline.errors import SettingError
+from spark.pipeline.json_reasons import reason_against
 from spark.pipeline.json_schema import parse_json_schema
 from spark.pipeline.protobuf import ProtobufDecoder, descriptor_set, find_message, protobuf_type, registered_set
 from spark.pipeline.registry import HEADER_BYTES, RegisteredSchema, RegistryError, SchemaRegistry, UnknownSchemaError
 from spark.pipeline.settings import DecodeSection, PipelineSettings
 
 CORRUPT = "_corrupt_record"
+NOT_OF_SCHEMA = "not JSON of this schema"
+STRICT_JSON = {"allowNonNumericNumbers": "false", "allowSingleQuotes": "false"}
+"""Options of `from_json` for what JSON (RFC 8259) does not have, and Spark takes by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +46,8 @@ class ValueDecoding:
     """Turns the binary value into a struct of `data` and `error`."""
     version: object
     """Equal for equal schemas."""
+    reason: Callable[[Column, Column], Column] | None = None
+    """Turns value and error of a dead letter into an error that names the field. Slow: for dead letters only."""
 
 
 class DecoderFactory:
@@ -113,7 +124,8 @@ def make_decoding(
         reader = registered or RegisteredSchema(-1, "AVRO", text)
         kind = avro_type(parse_avro(text, tuple(reader.references)))
         return _by_arrow(kind, AvroDecoder(reader, registry, settings.has_header), schema)
-    return _by_json(parse_json_schema(text), schema, has_header=settings.has_header)
+    parse = _strict_json if settings.strict else _lenient_json
+    return _by_json(parse_json_schema(text), parse, schema, has_header=settings.has_header)
 
 
 def _text(schema: Any) -> str:
@@ -123,19 +135,50 @@ def _text(schema: Any) -> str:
         raise SchemaError("not valid UTF-8") from error
 
 
-def _by_json(kind: StructType, version: object, *, has_header: bool) -> ValueDecoding:
+ParseJson = Callable[[Column, StructType], tuple[Column, Column]]
+"""Returns the parsed text, and whether it is not JSON of the schema, of a binary column and the schema."""
+
+
+def _by_json(kind: StructType, parse: ParseJson, version: object, *, has_header: bool) -> ValueDecoding:
     schema = nullable(kind)
     assert isinstance(schema, StructType), "as it was"
-    with_corrupt = StructType([*schema.fields, StructField(CORRUPT, StringType())])
+
+    def body_of(value: Column) -> Column:
+        return f.substring(value, HEADER_BYTES + 1, 2**31 - 1) if has_header else value
 
     def column(value: Column) -> Column:
-        body = f.substring(value, HEADER_BYTES + 1, 2**31 - 1) if has_header else value
-        parsed = f.from_json(body.cast("string"), with_corrupt, {"columnNameOfCorruptRecord": CORRUPT})
-        wrong = value.isNotNull() & (parsed.isNull() | parsed.getField(CORRUPT).isNotNull())
-        data = f.when(value.isNotNull() & ~wrong, parsed.dropFields(CORRUPT))
-        return f.struct(data.alias("data"), f.when(wrong, f.lit("not JSON of this schema")).alias("error"))
+        parsed, is_wrong = parse(body_of(value), schema)
+        wrong = value.isNotNull() & is_wrong
+        data = f.when(value.isNotNull() & ~wrong, parsed)
+        return f.struct(data.alias("data"), f.when(wrong, f.lit(NOT_OF_SCHEMA)).alias("error"))
 
-    return ValueDecoding(schema, column, version)
+    def reasons(values: pa.Array, errors: pa.Array) -> pa.Array:
+        pairs = zip(values.to_pylist(), errors.to_pylist(), strict=True)
+        return pa.array([reason_against(schema, *pair) if pair[1] == NOT_OF_SCHEMA else pair[1] for pair in pairs])
+
+    vectorised: Any = arrow_udf  # as in _by_arrow
+    find_reasons = vectorised(reasons, returnType=StringType())
+    return ValueDecoding(schema, column, version, lambda value, error: find_reasons(body_of(value), error))
+
+
+def _lenient_json(body: Column, schema: StructType) -> tuple[Column, Column]:
+    with_corrupt = StructType([*schema.fields, StructField(CORRUPT, StringType())])
+    parsed = f.from_json(body.cast("string"), with_corrupt, {"columnNameOfCorruptRecord": CORRUPT})
+    return parsed.dropFields(CORRUPT), parsed.isNull() | parsed.getField(CORRUPT).isNotNull()
+
+
+def _strict_json(body: Column, schema: StructType) -> tuple[Column, Column]:
+    mark = f"_{token_hex(16)}"
+    element = StructType([*schema.fields, StructField(mark, BooleanType())])
+    kind = StructType([StructField(mark, ArrayType(element)), StructField(CORRUPT, StringType())])
+    text = body.cast("string")
+    wrapped = f.concat(f.lit(f'{{"{mark}":['), text, f.lit(f',{{"{mark}":true}}]}}'))
+    parsed = f.from_json(wrapped, kind, {"columnNameOfCorruptRecord": CORRUPT, **STRICT_JSON})
+    elements = parsed.getField(mark)
+    value, last = elements.getItem(0), elements.getItem(1)
+    is_whole = (f.size(elements) == 2) & value.isNotNull() & last.getField(mark)
+    is_right = f.is_valid_utf8(text) & parsed.getField(CORRUPT).isNull() & is_whole
+    return value.dropFields(mark), ~f.coalesce(is_right, f.lit(False))
 
 
 def _by_arrow(kind: StructType, decode: DecodeValue, version: object) -> ValueDecoding:

@@ -16,3 +16,7 @@ class SettingError(PipelineError):
     def __reduce__(self) -> tuple[type["SettingError"], tuple[str, str]]:
         setting = ".".join(self.setting)
         return SettingError, (setting, str(self).removeprefix(f"{setting}: "))
+
+
+class AnotherDriver(PipelineError):
+    """Another driver has committed the same micro-batch to the table."""

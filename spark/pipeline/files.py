@@ -1,5 +1,6 @@
 """Small files in any file system that Hadoop supports. Spark has no Python interface to them."""
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,3 +65,9 @@ class HadoopFolder:
     @property
     def _jvm(self) -> Any:
         return self.spark.sparkContext._jvm  # noqa: SLF001 - see above
+
+
+def query_id_of(spark: SparkSession, checkpoint: str) -> str | None:
+    """Return the id of the query whose checkpoint it is; None before its first start."""
+    metadata = HadoopFolder(spark, checkpoint).read("metadata")
+    return None if metadata is None else str(json.loads(metadata)["id"])

@@ -19,8 +19,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
+from spark.pipeline.decode import ValueDecoding
 from spark.pipeline.errors import SettingError
-from spark.pipeline.files import HadoopFolder
+from spark.pipeline.files import HadoopFolder, query_id_of
 from spark.pipeline.settings import PartitionPeriod, PipelineSettings
 from spark.pipeline.source import dead_letter_columns, table_columns
 
@@ -55,8 +56,7 @@ class ParquetTable:
         owner = self._folder.read(OWNER)
         if owner == "":
             raise self._incomplete(OWNER)
-        metadata = HadoopFolder(self.spark, self.checkpoint).read("metadata")
-        query_id = None if metadata is None else json.loads(metadata)["id"]
+        query_id = query_id_of(self.spark, self.checkpoint)
         # A table without an owner's file, written by an older version, belongs to any query with a checkpoint.
         if owner != query_id if owner is not None else self._folder.has(LOG) and query_id is None:
             raise SettingError(
@@ -136,7 +136,9 @@ def merged(old: DataType, new: DataType, name: tuple[str, ...]) -> DataType:
     return old
 
 
-def parquet_tables(spark: SparkSession, pipeline: PipelineSettings, records: DataFrame) -> list[ParquetTable]:
+def parquet_tables(
+    spark: SparkSession, pipeline: PipelineSettings, records: DataFrame, decoding: ValueDecoding | None
+) -> list[ParquetTable]:
     """Return the table of a pipeline, and that of its dead letters if it has one."""
     period = pipeline.table.partition_by
     partitions = ("topic",) if period is PartitionPeriod.NONE else ("topic", period.value)
@@ -148,7 +150,11 @@ def parquet_tables(spark: SparkSession, pipeline: PipelineSettings, records: Dat
         ParquetTable(spark, "table.location", table, pipeline.checkpoint, pipeline.name, good, partitions, options),
     ]
     if pipeline.has_dead_letters:
-        dead = records.filter(f.col("error").isNotNull()).select(*dead_letter_columns(f.lit(None))).drop("batch_id")
+        dead = (
+            records.filter(f.col("error").isNotNull())
+            .select(*dead_letter_columns(decoding, f.lit(None)))
+            .drop("batch_id")
+        )
         checkpoint = f"{pipeline.checkpoint.rstrip('/')}-{DEAD_LETTER_QUERY}"
         name = f"{pipeline.name}-{DEAD_LETTER_QUERY}"
         place = pipeline.dead_letter_place

@@ -5,7 +5,9 @@ driver that dies in between repeats the micro-batch with the same records, and s
 `tables`). Parquet differs: Spark's file sink has its own log, and dead letters are a second query.
 """
 
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -13,10 +15,18 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from spark.pipeline.decode import DecoderFactory
+from spark.pipeline.decode import DecoderFactory, ValueDecoding
+from spark.pipeline.maintenance import Maintenance
 from spark.pipeline.parquet import parquet_tables
 from spark.pipeline.settings import LatePolicy, PipelineSettings, TableFormat
-from spark.pipeline.source import dead_letter_columns, decoded, event_time, read_stream, table_columns
+from spark.pipeline.source import (
+    check_event_time,
+    dead_letter_columns,
+    decoded,
+    event_time,
+    read_stream,
+    table_columns,
+)
 from spark.pipeline.tables import LakehouseTable, open_tables
 from spark.pipeline.watermark import WatermarkStore
 
@@ -42,6 +52,10 @@ class MicroBatchWriter:
     """Python error that failed the query; Spark has only its text."""
     compaction_failure: str | None = None
     """Error of the last rewrite of small files. It does not stop the query."""
+    maintenance_failure: str | None = None
+    """Error of the last maintenance. It does not stop the query."""
+    tell: Callable[[str], None] = lambda _line: None
+    """Receives a line for each table that was maintained."""
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Write a micro-batch, as Spark's `foreachBatch` function."""
@@ -53,16 +67,28 @@ class MicroBatchWriter:
 
     def compact(self) -> int:
         """Rewrite small files of both tables. Returns the number of files rewritten."""
-        query_id = self.query_id.result(QUERY_ID_TIMEOUT_S)
         try:
-            count = self.table.compact(query_id)
+            count = self.table.compact()
             if self.pipeline.has_dead_letters:
-                count += self.dead_letters.compact(query_id)
+                count += self.dead_letters.compact()
         except Exception as error:  # noqa: BLE001 - any error: the records are safe, and the next rewrite tries again
             self.compaction_failure = reason_of(error)
             return 0
         self.compaction_failure = None
         return count
+
+    def maintain(self) -> None:
+        """Do the maintenance that is due."""
+        query_id = self.query_id.result(QUERY_ID_TIMEOUT_S)
+        tables = [self.table, self.dead_letters] if self.pipeline.has_dead_letters else [self.table]
+        maintenance = Maintenance(self.spark, self.pipeline.checkpoint, self.pipeline.maintenance, tables)
+        try:
+            for line in maintenance.run_due(query_id):
+                self.tell(line)
+        except Exception as error:  # noqa: BLE001 - as for the rewrite of small files
+            self.maintenance_failure = reason_of(error)
+            return
+        self.maintenance_failure = None
 
     def _take(self, batch: DataFrame, batch_id: int) -> None:
         query_id = self.query_id.result(QUERY_ID_TIMEOUT_S)
@@ -72,11 +98,13 @@ class MicroBatchWriter:
         watermarks = (
             None if watermark is None else WatermarkStore(self.spark, self.pipeline.checkpoint, watermark.delay)
         )
-        records = decoded(batch, self.decoders.current())
+        decoding = self.decoders.current()
+        records = check_event_time(decoded(batch, decoding), self.pipeline)
         if watermarks is not None and watermark is not None:
             records = mark_late(records, self.pipeline, watermarks.watermark_us(batch_id), watermark.late)
         seen = Observation()
-        newest = f.max(f.unix_micros(event_time(self.pipeline))).alias("newest")
+        good_time = f.when(f.col("error").isNull(), f.unix_micros(event_time(self.pipeline)))
+        newest = f.max(good_time).alias("newest")
         dead, rows = f.count_if(f.col("error") != "").alias("dead"), f.count(f.lit(1)).alias("rows")
         observed = records.observe(seen, dead, rows, newest)
         repeated = self.table.committed(query_id) >= batch_id
@@ -89,19 +117,22 @@ class MicroBatchWriter:
             self.counted[batch_id] = found["rows"]
             self.counted.pop(batch_id - COUNTS_KEPT, None)
         if self.pipeline.has_dead_letters and (found is None or found["dead"]):
-            self._append_dead_letters(records, query_id, batch_id)
+            self._append_dead_letters(records, decoding, query_id, batch_id)
         if watermarks is not None:
             row = records.agg(newest).collect()[0].asDict() if found is None else found
             watermarks.write(batch_id, row["newest"])
         every = self.pipeline.compaction.batches
         if every and (batch_id + 1) % every == 0:
             self.compact()
+        self.maintain()
 
-    def _append_dead_letters(self, records: DataFrame, query_id: str, batch_id: int) -> None:
+    def _append_dead_letters(
+        self, records: DataFrame, decoding: ValueDecoding | None, query_id: str, batch_id: int
+    ) -> None:
         if self.dead_letters.committed(query_id) >= batch_id:
             return
         dead = records.filter(f.col("error") != "")
-        self.dead_letters.append(dead.select(*dead_letter_columns(f.lit(batch_id))), query_id, batch_id)
+        self.dead_letters.append(dead.select(*dead_letter_columns(decoding, f.lit(batch_id))), query_id, batch_id)
 
 
 def reason_of(error: BaseException) -> str:
@@ -142,34 +173,55 @@ class RunningPipeline:
             query.stop()
 
     def finish(self) -> int:
-        """Rewrite small files after an available-now run. Returns the number of files rewritten."""
-        if self.batches is None or not self.pipeline.compaction.batches:
+        """Rewrite small files after an available-now run, and maintain the tables. Returns the files rewritten."""
+        if self.batches is None:
             return 0
-        return self.batches.compact()
+        rewritten = self.batches.compact() if self.pipeline.compaction.batches else 0
+        self.batches.maintain()
+        return rewritten
 
 
 def start_pipeline(
-    spark: SparkSession, pipeline: PipelineSettings, counted: dict[int, int] | None = None
+    spark: SparkSession,
+    pipeline: PipelineSettings,
+    counted: dict[int, int] | None = None,
+    tell: Callable[[str], None] = lambda _line: None,
 ) -> RunningPipeline:
     """Start a pipeline; an available-now one ends by itself.
 
-    `counted` receives the number of records of each micro-batch. Raises PipelineError, and what Spark raises.
+    `counted` receives the number of records of each micro-batch, `tell` a line about each maintenance. Raises
+    PipelineError, and what Spark raises.
     """
     decoders = DecoderFactory(pipeline)
     decoders.current()
     if pipeline.table.format is TableFormat.PARQUET:
-        return _start_parquet(spark, pipeline, decoders)
+        with _without_ansi(spark):  # the query keeps the settings of its start
+            return _start_parquet(spark, pipeline, decoders)
     table, dead_letters = open_tables(spark, pipeline)
-    batches = MicroBatchWriter(spark, pipeline, decoders, table, dead_letters, {} if counted is None else counted)
+    counted = {} if counted is None else counted
+    batches = MicroBatchWriter(spark, pipeline, decoders, table, dead_letters, counted, tell=tell)
     writer = read_stream(spark, pipeline.source).writeStream.queryName(pipeline.name).foreachBatch(batches)
     query = _start(writer, pipeline, pipeline.checkpoint)
     batches.query_id.set_result(query.id)
     return RunningPipeline(pipeline, [query], batches)
 
 
+@contextmanager
+def _without_ansi(spark: SparkSession) -> Iterator[None]:
+    """Let a time that cannot be parsed become null, instead of failing the query."""
+    before = spark.conf.get(ANSI)
+    assert before is not None, "it has a default"
+    spark.conf.set(ANSI, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(ANSI, before)
+
+
 def _start_parquet(spark: SparkSession, pipeline: PipelineSettings, decoders: DecoderFactory) -> RunningPipeline:
-    records = decoded(read_stream(spark, pipeline.source), decoders.current())
-    tables = parquet_tables(spark, pipeline, records)
+    decoding = decoders.current()
+    records = check_event_time(decoded(read_stream(spark, pipeline.source), decoding), pipeline)
+    tables = parquet_tables(spark, pipeline, records, decoding)
     for table in tables:
         table.check()
     running = RunningPipeline(pipeline, [])

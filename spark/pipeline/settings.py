@@ -123,6 +123,10 @@ class DecodeSection(Section):
     """Header of the values: `confluent` for Confluent's five bytes, or `none`; default: `confluent` with a registry."""
     message: str | None = None
     """protobuf: full name of the message; default: the first of the schema."""
+    strict: bool = True
+    """Refuse what would be lost or guessed: text after a JSON value, single quotes, `NaN`, bytes that are not UTF-8,
+    and an `event_time` that gives no time. `false`: take the first value, replace the bytes, use the record's
+    timestamp."""
 
     @property
     def has_header(self) -> bool:
@@ -180,6 +184,9 @@ class WatermarkSection(Section):
     """
     late: LatePolicy = LatePolicy.DEAD_LETTER
     """Treatment of a late record: keep it, drop it, or write it to the dead-letter table."""
+    ahead_max: Duration = "1 day"
+    """How far an `event_time` may lie beyond the record's own timestamp; what lies further is a dead letter, since it
+    would make all others late."""
 
 
 class TriggerSection(Section):
@@ -198,6 +205,23 @@ class CompactionSection(Section):
     """iceberg, delta: rewrite after this many micro-batches, and at the end of an `available-now` run; 0: never."""
     files_min: int = Field(default=5, ge=2)
     """iceberg: number of small files in one partition from which a rewrite is worthwhile."""
+
+
+class MaintenanceSection(Section):
+    """Removal of what a table no longer needs, between micro-batches. Without it metadata grows with each of them."""
+
+    enabled: bool = True
+    """iceberg, delta: `false` leaves it to `anabranch spark maintain`, or to tools of your own."""
+    interval: Duration = "1 hour"
+    """Time from one expiry of old snapshots to the next."""
+    snapshot_age: Duration = "5 days"
+    """Old versions of the table can be read for so long."""
+    snapshots_min: int = Field(default=10, ge=1)
+    """iceberg: number of the newest snapshots that stay, whatever their age."""
+    orphan_interval: Duration = "1 day"
+    """Time from one search for files without a reference to the next. It lists the table's folder."""
+    orphan_age: Duration = "3 days"
+    """iceberg: age from which a file without a reference is deleted. It must be longer than any write to the table."""
 
 
 class OperationsSection(Section):
@@ -235,6 +259,7 @@ class PipelineSettings(Section):
     watermark: WatermarkSection | None = None
     trigger: TriggerSection = TriggerSection()
     compaction: CompactionSection = CompactionSection()
+    maintenance: MaintenanceSection = MaintenanceSection()
     operations: OperationsSection = OperationsSection()
     spark: SparkSection = SparkSection()
 
@@ -265,9 +290,9 @@ class PipelineSettings(Section):
     @property
     def has_dead_letters(self) -> bool:
         """True if a record can be written to the dead-letter table at all."""
-        return self.decode.format != "none" or (
-            self.watermark is not None and self.watermark.late is LatePolicy.DEAD_LETTER
-        )
+        late = self.watermark is not None and self.watermark.late is LatePolicy.DEAD_LETTER
+        no_time = self.table.event_time is not None and (self.decode.strict or self.watermark is not None)
+        return self.decode.format != "none" or late or no_time
 
 
 def _conflicts(pipeline: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
@@ -334,6 +359,15 @@ def _without_effect(pipeline: PipelineSettings) -> list[tuple[tuple[str, ...], s
             "only rewrites of iceberg tables use it",
         ),
         **{
+            f"maintenance.{name}": (
+                table is TableFormat.PARQUET,
+                "only tables of format iceberg or delta have old versions",
+            )
+            for name in MaintenanceSection.model_fields
+        },
+        "maintenance.snapshots_min": (table is not TableFormat.ICEBERG, "only iceberg counts snapshots"),
+        "maintenance.orphan_age": (table is not TableFormat.ICEBERG, "delta uses maintenance.snapshot_age"),
+        **{
             f"catalog.{name}": (
                 table is not TableFormat.ICEBERG,
                 f"a table of format {table} has a location, no catalog",
@@ -348,12 +382,18 @@ def _without_effect(pipeline: PipelineSettings) -> list[tuple[tuple[str, ...], s
         "decode.message": (decode.format != "protobuf", "only values in protobuf have a message to choose"),
         "decode.subject": (decode.registry is None, no_registry),
         "decode.registry_credentials_env": (decode.registry is None, no_registry),
+        "decode.strict": (
+            decode.format != "json" and pipeline.table.event_time is None,
+            "there is neither JSON nor an event_time",
+        ),
+        "watermark.ahead_max": (pipeline.table.event_time is None, "table.event_time is not set"),
         "trigger.interval": (pipeline.trigger.mode == "available-now", "trigger.mode is 'available-now'"),
         "operations.metrics_host": (pipeline.operations.metrics_port is None, "operations.metrics_port is not set"),
     }
     found: list[tuple[tuple[str, ...], str]] = []
     for path, (wrong, reason) in rules.items():
         section, _, name = path.partition(".")
-        if wrong and name in getattr(pipeline, section).model_fields_set:
+        given = getattr(pipeline, section)
+        if wrong and given is not None and name in given.model_fields_set:
             found.append(((section, name), f"has no effect: {reason}"))
     return found

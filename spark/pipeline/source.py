@@ -11,6 +11,7 @@ from spark.kafka_options import read_kafka_options
 from spark.pipeline.decode import ValueDecoding
 from spark.pipeline.errors import SettingError
 from spark.pipeline.settings import PartitionPeriod, PipelineSettings, SourceSection, TableFormat
+from spark.pipeline.watermark import duration_us
 
 SOURCE_OPTIONS = {"includeHeaders": "true", "kafka.max.poll.records": "10000"}
 """Larger polls than the client's default: the source asks for offsets twice per poll, which is half of its time."""
@@ -100,6 +101,31 @@ def event_time(pipeline: PipelineSettings) -> Column:
     return record_time if expression is None else f.coalesce(f.expr(expression).cast("timestamp"), record_time)
 
 
+def check_event_time(records: DataFrame, pipeline: PipelineSettings) -> DataFrame:
+    """Add an error to decoded records whose event time can't be read, or lies too far beyond the record's own.
+
+    A time in the far future would make all later records late. A tombstone has no event time of its own.
+    """
+    expression = pipeline.table.event_time
+    if expression is None:
+        return records
+    time = f.expr(expression).cast("timestamp")
+    error = f.col("error")
+    if pipeline.decode.strict:
+        unread = f.concat(f.lit("event_time: no time in this record by "), f.lit(expression))
+        has_value = f.col("value").isNotNull()
+        error = f.when(error.isNull() & has_value & time.isNull(), unread).otherwise(error)
+    if pipeline.watermark is not None:
+        ahead_us = f.unix_micros(time) - f.unix_micros(f.col("timestamp"))
+        seconds = (ahead_us / 1_000_000).cast("decimal(20,1)").cast("string")
+        ahead = f.concat(
+            f.lit("event_time: "), time.cast("string"), f.lit(" is "), seconds, f.lit(" s after the record's time")
+        )
+        too_far = ahead_us > duration_us(pipeline.watermark.ahead_max)
+        error = f.when(f.col("error").isNull() & too_far, ahead).otherwise(error)
+    return records.withColumn("error", error)
+
+
 def table_columns(pipeline: PipelineSettings) -> list[Column]:
     """Return the columns of the table, from decoded records."""
     undecoded = pipeline.decode.format == "none"
@@ -115,6 +141,9 @@ def table_columns(pipeline: PipelineSettings) -> list[Column]:
     return columns
 
 
-def dead_letter_columns(batch_id: Column) -> list[Column]:
-    """Return the columns of the dead-letter table."""
-    return [*(f.col(name) for name in RECORD_COLUMNS), f.col("error"), batch_id.cast("long").alias("batch_id")]
+def dead_letter_columns(decoding: ValueDecoding | None, batch_id: Column) -> list[Column]:
+    """Return the columns of the dead-letter table, from records with an error."""
+    error = f.col("error")
+    if decoding is not None and decoding.reason is not None:
+        error = decoding.reason(f.col("value"), error).alias("error")
+    return [*(f.col(name) for name in RECORD_COLUMNS), error, batch_id.cast("long").alias("batch_id")]

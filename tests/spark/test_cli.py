@@ -49,6 +49,15 @@ def test_a_schema_file_is_looked_for_before_anything_is_started(tmp_path: Path) 
     assert (result.exit_code, result.output) == (2, found)
 
 
+def test_a_parquet_table_is_not_maintained(tmp_path: Path) -> None:
+    path = write(tmp_path, more="format = 'parquet'\n")
+    text = Path(path).read_text().replace('name = "lake.db.t"', 'location = "t"')
+    Path(path).write_text(text)
+    result = CliRunner().invoke(main, ["maintain", path])
+    found = f"Error: {path}:7: table.format: a table of format parquet has no old versions, and is not rewritten\n"
+    assert (result.exit_code, result.output) == (2, found)
+
+
 def test_an_option_without_a_value_is_named(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["ingest", write(tmp_path), "--conf", "novalue"])
     assert result.exit_code == 2

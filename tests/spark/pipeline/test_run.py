@@ -65,7 +65,8 @@ def test_records_dead_letters_new_columns_and_a_restart(
     assert headers == list(events[0].headers)
     dead = dead_letters.orderBy("partition").collect()
     assert [(row["partition"], row["offset"], bytes(row["value"]), row["error"]) for row in dead] == [
-        (0, 1, b"not json", "not JSON of this schema"), (1, 0, b'{"n":"text"}', "not JSON of this schema")
+        (0, 1, b"not json", "not JSON at character 0: expecting value"),
+        (1, 0, b'{"n":"text"}', "n: expected int, found the text 'text'"),
     ]  # fmt: skip
 
     # The schema file has a new field, and no earlier record is read again.
@@ -180,14 +181,72 @@ def test_late_records_and_partitions_by_the_events_own_time(
     send(servers, topic, at("2013-01-01 09:00:00", "2013-01-01 08:59:59", "2013-01-01 12:00:00", "never"))
     run(spark, pipeline)
     table, dead_letters = tables(spark, pipeline)
-    # The first micro-batch has nothing before it; in the second, 08:59:59 is a second behind; what has no time of its
-    # own has the record's.
+    # The first micro-batch has nothing before it; in the second, 08:59:59 is a second behind.
     hours = sorted(row[0] for row in table.selectExpr("date_format(event_time, 'HH:mm:ss')").collect())
     assert hours == ["05:00:00", "09:00:00", "10:00:00", "12:00:00"]
-    late = sorted((bytes(row["value"]), row["error"].startswith("late: ")) for row in dead_letters.collect())
-    assert late == [(b'{"at": "2013-01-01 08:59:59"}', True), (b'{"at": "never"}', True)]
+    errors = {bytes(row["value"]): row["error"] for row in dead_letters.collect()}
+    assert errors == {
+        b'{"at": "2013-01-01 08:59:59"}': "late: 1.0 s behind the watermark",
+        b'{"at": "never"}': "event_time: no time in this record by to_timestamp(data.at)",
+    }
     partitions = spark.table(f"{pipeline.table.name}.partitions").count()
     assert partitions == 4
+
+
+@BOTH
+def test_a_record_from_the_future_is_a_dead_letter_and_makes_no_other_late(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, table_format: str
+) -> None:
+    (tmp_path / "values.ddl").write_text("at STRING")
+    pipeline = make_pipeline(
+        servers, tmp_path, topic, table_format,
+        table={"event_time": "to_timestamp(data.at)", "partition_by": "none"},
+        watermark={"delay": "2 hours", "ahead_max": "12 hours"},
+    )  # fmt: skip
+
+    def at(*times: str) -> list[Event]:
+        return [Event(0, json.dumps({"at": time}).encode(), timestamp_ms=JANUARY_MS) for time in times]
+
+    future = "2100-01-01 00:00:00"
+    send(servers, topic, at("2013-01-01 12:00:00", future))
+    run(spark, pipeline)
+    send(servers, topic, at("2013-01-01 10:00:00", "2013-01-01 09:59:00"))
+    run(spark, pipeline)
+    table, dead_letters = tables(spark, pipeline)
+    times = sorted(row[0] for row in table.selectExpr("date_format(event_time, 'HH:mm')").collect())
+    assert times == ["10:00", "12:00"], "the newest good time is 12:00"
+    errors = {json.loads(row["value"])["at"]: row["error"] for row in dead_letters.collect()}
+    assert errors.pop(future) == "event_time: 2100-01-01 00:00:00 is 2745444800.0 s after the record's time"
+    assert errors == {"2013-01-01 09:59:00": "late: 60.0 s behind the watermark"}
+
+
+@pytest.mark.parametrize("table_format", ["iceberg", "parquet"])
+def test_lenient_decoding_takes_what_it_can(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, table_format: str
+) -> None:
+    (tmp_path / "values.ddl").write_text("at STRING")
+    values = [b'{"at":"never"}', b'{"at":"2013-01-02"} {"at":"2013-01-03"}', b'{"at":"\xff"}', b'{"at":"2013-01-04"}']
+    send(servers, topic, [Event(0, value, timestamp_ms=JANUARY_MS) for value in values])
+    read = spark.table if table_format == "iceberg" else spark.read.parquet
+    dead = ""
+    for strict, days in ((False, [1, 2, 1, 4]), (True, [4])):
+        folder = tmp_path / str(strict)
+        folder.mkdir()
+        pipeline = make_pipeline(
+            servers, folder, topic, table_format,
+            decode={"strict": strict, "schema_file": str(tmp_path / "values.ddl")},
+            table={"event_time": "to_timestamp(data.at)"},
+        )  # fmt: skip
+        run(spark, pipeline)
+        table = pipeline.table.name or pipeline.table.location
+        found = read(str(table)).orderBy("offset").selectExpr("day(event_time)").collect()
+        assert [row[0] for row in found] == days
+        dead = pipeline.dead_letter_place
+    assert [row["error"] for row in read(dead).orderBy("offset").collect()] == [
+        "event_time: no time in this record by to_timestamp(data.at)",
+        'text after the value, at character 20: \'{"at":"2013-01-03"}\'',
+        "not valid UTF-8 at byte 7",
+    ]
 
 
 def test_parquet_through_sparks_own_sink(spark: SparkSession, servers: str, topic: str, tmp_path: Path) -> None:

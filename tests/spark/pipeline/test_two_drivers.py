@@ -13,8 +13,10 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark.cli import hint_of
+from spark.pipeline.errors import AnotherDriver
+from spark.pipeline.iceberg import IcebergTable
 from spark.pipeline.run import RunningPipeline, start_pipeline
-from spark.pipeline.tables import AnotherDriver, IcebergTable, open_tables
+from spark.pipeline.tables import open_tables
 from spark.pipeline.toml_file import read_pipeline
 from tests.conftest import QUICK_JVM
 from tests.spark.pipeline.support import WAIT_S, every_offset_once, make_pipeline, need, numbered, offsets, run

@@ -1,0 +1,270 @@
+"""Iceberg tables of a pipeline.
+
+A micro-batch is staged under a name made of query and number (write, audit, publish), and then published: Iceberg
+publishes a name only once. The same commit writes the number into a property of the table. Iceberg forgets a name when
+its snapshot expires; the property stays. So a driver that was suspended for that long either finds the number in the
+property after it has staged, or finds that what it had staged has expired.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.functions import partitioning
+
+from spark.pipeline.errors import AnotherDriver, PipelineError
+from spark.pipeline.names import quoted
+from spark.pipeline.retention import Retention
+from spark.pipeline.settings import PartitionPeriod, PipelineSettings
+
+QUERY_ID = "anabranch.query-id"
+BATCH_ID = "anabranch.batch-id"
+PROGRESS = "anabranch.progress."
+"""Property of a table, with the query's id: number of the query's last micro-batch."""
+STAGE_ID = "spark.wap.id"
+"""Setting of a session. An append gets this name and is not published."""
+PROPERTIES = {
+    # Appends of sessions with a stage id are staged.
+    "write.wap.enabled": "true",
+    # Each commit writes a metadata file with all snapshots. Two are written per micro-batch.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
+"""Properties that a table needs; those that it has in another value stay, except the first."""
+STAGING = "write.wap.enabled"
+PUBLISHED_BEFORE = frozenset({"DuplicateWAPCommitException", "CherrypickAncestorCommitException"})
+"""Iceberg's errors for the second of two snapshots of one name, and for the same one again."""
+MANIFESTS_MAX = 50
+"""Manifests of the current snapshot, from which on they are rewritten. Each is read when a query is planned."""
+TRANSFORMS = {
+    PartitionPeriod.HOUR: partitioning.hours,
+    PartitionPeriod.DAY: partitioning.days,
+    PartitionPeriod.MONTH: partitioning.months,
+}
+
+
+@dataclass(slots=True)
+class IcebergTable:
+    """A table in an Iceberg catalog."""
+
+    spark: SparkSession
+    name: str
+    time_column: str
+    period: PartitionPeriod
+    target_file_bytes: int
+    files_min: int
+    properties: Mapping[str, str] = field(default_factory=dict)
+    _is_there: bool = False
+
+    @property
+    def place(self) -> str:
+        """Name of the table."""
+        return self.name
+
+    def exists(self) -> bool:
+        """Return whether the first micro-batch has created the table."""
+        self._is_there = self._is_there or self.spark.catalog.tableExists(self.name)
+        return self._is_there
+
+    def committed(self, query_id: str) -> int:
+        """Return the number of the last micro-batch of a query in the table, or -1."""
+        return _committed(self.load(), query_id) if self.exists() else -1
+
+    def append(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
+        """Append one snapshot with the identifiers in its summary. Raises AnotherDriver."""
+        if not self.exists():
+            self._create(rows)
+        self._ensure_properties()
+        writer = rows.writeTo(self.name).option("mergeSchema", "true").option("check-ordering", "false")
+        for key, value in ((QUERY_ID, query_id), (BATCH_ID, str(batch_id))):
+            writer = writer.option(f"snapshot-property.{key}", value)
+        # The micro-batch's own session, which no other write uses.
+        settings = rows.sparkSession.conf
+        settings.set(STAGE_ID, _stage_id(query_id, batch_id))
+        try:
+            writer.append()
+        finally:
+            settings.unset(STAGE_ID)
+        self.publish(query_id, batch_id)
+
+    def publish(self, query_id: str, batch_id: int) -> None:
+        """Make the staged append of a micro-batch current. Raises AnotherDriver if another driver's append is."""
+        table, stage_id = self.load(), _stage_id(query_id, batch_id)
+        if _committed(table, query_id) >= batch_id:
+            raise self._another_driver(batch_id)
+        # Newest first: a snapshot that a dead driver staged but did not publish has the same name.
+        staged = next((each for each in reversed(table.snapshots()) if each.summary().get("wap.id") == stage_id), None)
+        if staged is None:
+            raise PipelineError(
+                f"{self.name}: micro-batch {batch_id} was not staged; was the table's property {STAGING} unset, or the "
+                f"driver suspended until it expired?"
+            )
+        transaction = table.newTransaction()
+        try:
+            transaction.manageSnapshots().cherrypick(staged.snapshotId()).commit()
+            transaction.updateProperties().set(PROGRESS + query_id, str(batch_id)).commit()
+            transaction.commitTransaction()
+        except Exception as error:
+            java = getattr(error, "java_exception", None)
+            if java is None or java.getClass().getSimpleName() not in PUBLISHED_BEFORE:
+                raise
+            raise self._another_driver(batch_id) from None
+
+    def compact(self) -> int:
+        """Rewrite data files with Iceberg's action."""
+        if not self.exists():
+            return 0
+        action = self._actions().rewriteDataFiles(self.load())
+        options = {
+            "target-file-size-bytes": str(self.target_file_bytes),
+            "min-input-files": str(self.files_min),
+            # Only small files: those near the target are not rewritten.
+            "min-file-size-bytes": str(self.target_file_bytes * 3 // 4),
+        }
+        for key, value in options.items():
+            action = action.option(key, value)
+        return int(action.execute().rewrittenDataFilesCount())
+
+    def expire(self, retention: Retention, query_id: str | None) -> str:
+        """Expire snapshots, published or not, and rewrite manifests when there are many."""
+        if not self.exists():
+            return "nothing to do"
+        self._ensure_properties()
+        table = self.load()
+        if query_id is not None and PROGRESS + query_id not in table.properties():
+            # A table of an earlier version has the number in its snapshots only.
+            table.updateProperties().set(PROGRESS + query_id, str(_committed(table, query_id))).commit()
+            table.refresh()
+        before = table.snapshots().size()
+        expiry = table.expireSnapshots().expireOlderThan(_before(retention.snapshot_age))
+        expiry.retainLast(retention.snapshots_min).commit()
+        table.refresh()
+        done = f"{before - table.snapshots().size():,} snapshots expired"
+        current = table.currentSnapshot()
+        manifests = 0 if current is None else current.allManifests(table.io()).size()
+        if manifests > MANIFESTS_MAX:
+            self._actions().rewriteManifests(table).execute()
+            done += f", {manifests:,} manifests rewritten"
+        return done
+
+    def remove_orphans(self, retention: Retention) -> str:
+        """Delete files with Iceberg's action."""
+        if not self.exists():
+            return "nothing to do"
+        action = self._actions().deleteOrphanFiles(self.load()).olderThan(_before(retention.orphan_age))
+        return f"{int(action.execute().orphanFilesCount()):,} orphan files deleted"
+
+    def read(self) -> DataFrame:
+        """Return the current snapshot."""
+        return self.spark.table(self.name)
+
+    def load(self) -> Any:
+        """Load the table from its catalog, as it is now."""
+        table = self._jvm().org.apache.iceberg.spark.Spark3Util.loadIcebergTable(self._session(), self.name)
+        table.refresh()
+        return table
+
+    def _create(self, rows: DataFrame) -> None:
+        namespace = self.name.rpartition(".")[0]
+        self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {quoted(namespace)}")
+        writer = self.spark.createDataFrame([], rows.schema).writeTo(self.name).using("iceberg")
+        properties = {
+            "write.spark.accept-any-schema": "true",
+            **PROPERTIES,
+            "write.target-file-size-bytes": str(self.target_file_bytes),
+            **self.properties,
+        }
+        for key, value in properties.items():
+            writer = writer.tableProperty(key, value)
+        if self.period is not PartitionPeriod.NONE:
+            transform: Column = TRANSFORMS[self.period](self.time_column)
+            writer = writer.partitionedBy(transform)
+        try:
+            writer.create()
+        except AnalysisException:
+            # Another process may have created it. The append reports what is missing in it.
+            if not self.exists():
+                raise
+
+    def _ensure_properties(self) -> None:
+        """Set what is missing in a table that somebody else, or an earlier version, has created."""
+        table = self.load()
+        found = table.properties()
+        missing = {key: value for key, value in PROPERTIES.items() if found.get(key) is None}
+        if found.get(STAGING) != "true":
+            missing[STAGING] = "true"
+        if missing:
+            update = table.updateProperties()
+            for key, value in missing.items():
+                update = update.set(key, value)
+            update.commit()
+
+    def _another_driver(self, batch_id: int) -> AnotherDriver:
+        return AnotherDriver(
+            f"{self.name}: micro-batch {batch_id} was committed by another driver; only one at a time "
+            f"may run on a checkpoint"
+        )
+
+    def _actions(self) -> Any:
+        """Return Iceberg's actions."""
+        sessions = self._jvm().org.apache.spark.sql.classic.SparkSession
+        if not sessions.getActiveSession().isDefined():
+            # Iceberg's threads use the settings of this JVM thread's session, or none if it has no session.
+            sessions.setActiveSession(self._session())
+        return self._jvm().org.apache.iceberg.spark.actions.SparkActions.get(self._session())
+
+    def _jvm(self) -> Any:
+        return self.spark.sparkContext._jvm  # noqa: SLF001 - Iceberg's actions and snapshots have no Python interface
+
+    def _session(self) -> Any:
+        return self.spark._jsparkSession  # noqa: SLF001 - as above
+
+
+def _before(age: timedelta) -> int:
+    """Return the time that is `age` ago, in ms."""
+    return int((datetime.now(UTC) - age).timestamp() * 1000)
+
+
+def _committed(table: Any, query_id: str) -> int:
+    """Return the number of the query's last micro-batch in a loaded table, or -1.
+
+    Tables of earlier versions have no property: then it is in the newest snapshot of the query.
+    """
+    if (found := table.properties().get(PROGRESS + query_id)) is not None:
+        return int(found)
+    snapshot = table.currentSnapshot()
+    while snapshot is not None:
+        if (batch_id := _batch_of(snapshot.summary(), query_id)) >= 0:
+            return batch_id
+        parent = snapshot.parentId()
+        snapshot = None if parent is None else table.snapshot(parent)
+    return -1
+
+
+def _stage_id(query_id: str, batch_id: int) -> str:
+    return f"anabranch:{query_id}:{batch_id}"
+
+
+def _batch_of(summary: Mapping[str, str], query_id: str) -> int:
+    """Return the number of the query's micro-batch in a snapshot's summary, or -1."""
+    if summary.get(QUERY_ID) == query_id:
+        return int(summary[BATCH_ID])
+    # A snapshot published on top of another writer's is a copy, which has only the name.
+    published = summary.get("published-wap-id") or ""
+    return int(published.rpartition(":")[2]) if published.startswith(_stage_id(query_id, 0)[:-1]) else -1
+
+
+def catalog_settings(pipeline: PipelineSettings) -> dict[str, str]:
+    """Return the session settings that define the table's catalog."""
+    catalog = pipeline.catalog
+    prefix = f"spark.sql.catalog.{pipeline.catalog_name}"
+    given = {"type": catalog.type, "warehouse": catalog.warehouse, "uri": catalog.uri, **catalog.options}
+    return {
+        prefix: "org.apache.iceberg.spark.SparkCatalog",
+        # A cached table would not show the newest commits.
+        f"{prefix}.cache-enabled": "false",
+        **{f"{prefix}.{key}": value for key, value in given.items() if value is not None},
+    }

@@ -1,0 +1,7 @@
+"""Names in SQL."""
+
+
+def quoted(name: str, *, whole: bool = False) -> str:
+    """Quote a name for SQL, part by part or as one part."""
+    parts = [name] if whole else name.split(".")
+    return ".".join(f"`{part.replace('`', '``')}`" for part in parts)

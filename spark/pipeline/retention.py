@@ -1,0 +1,28 @@
+"""How long tables keep what they no longer need."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Self
+
+from spark.pipeline.settings import MaintenanceSection
+from spark.pipeline.watermark import duration_us
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Ages and numbers from the section `[maintenance]`."""
+
+    snapshot_age: timedelta
+    """Versions of the table that are older are dropped."""
+    snapshots_min: int
+    """Number of the newest versions that stay, whatever their age."""
+    orphan_age: timedelta
+    """Files without a reference that are younger may belong to a commit under way."""
+
+    @classmethod
+    def of(cls, section: MaintenanceSection) -> Self:
+        """Return those of a pipeline."""
+        snapshot_age, orphan_age = (
+            timedelta(microseconds=duration_us(text)) for text in (section.snapshot_age, section.orphan_age)
+        )
+        return cls(snapshot_age, section.snapshots_min, orphan_age)
