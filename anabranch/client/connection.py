@@ -314,7 +314,7 @@ _MEANINGS: Final[Mapping[int, str]] = {
     ErrorCode.UNKNOWN_MEMBER_ID: "it is not a member of the group",
     ErrorCode.REBALANCE_IN_PROGRESS: "the group is distributing its partitions; try again",
 }
-"""What error codes mean to a person, where a node says nothing more."""
+"""Meaning of error codes for a person, where a node says nothing more."""
 
 
 def _describe_server(head: bytes) -> str:

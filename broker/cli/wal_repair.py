@@ -94,7 +94,7 @@ def _decoded(record: RecoveredRecord) -> WalRecord | None:
 
 @dataclass(frozen=True, slots=True)
 class RepairLosses:
-    """What a repair keeps and loses."""
+    """Records that a repair keeps and loses."""
 
     records: int
     """Records that are kept."""

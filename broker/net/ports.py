@@ -102,7 +102,7 @@ _ADVICE: Final = {
     errno.EADDRINUSE: ": stop the program that has it, or change {setting}",
     errno.EACCES: ": run as a user that may listen there, or change {setting}",
 }
-"""What to do about an error of a port, by its number."""
+"""Remedies for errors of a port, by their numbers."""
 
 
 def _check_distinct(name: str, bound: socket.socket, other: socket.socket, served: str = "Kafka clients") -> None:

@@ -23,7 +23,7 @@ EXPIRED, ORPHANS_REMOVED = "expired", "orphans-removed"
 
 @dataclass(slots=True)
 class Maintenance:
-    """What is done to the tables of a pipeline, and when it was done last."""
+    """Work on the tables of a pipeline, and the times when it was done last."""
 
     spark: SparkSession
     checkpoint: str

@@ -1,4 +1,4 @@
-"""How long tables keep what they no longer need."""
+"""Time for which tables keep what they no longer need."""
 
 from dataclasses import dataclass
 from datetime import timedelta

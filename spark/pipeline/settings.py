@@ -185,8 +185,8 @@ class WatermarkSection(Section):
     late: LatePolicy = LatePolicy.DEAD_LETTER
     """Treatment of a late record: keep it, drop it, or write it to the dead-letter table."""
     ahead_max: Duration = "1 day"
-    """How far an `event_time` may lie beyond the record's own timestamp; what lies further is a dead letter, since it
-    would make all others late."""
+    """Limit of an `event_time` beyond the record's own timestamp; what lies further is a dead letter, since it would
+    make all others late."""
 
 
 class TriggerSection(Section):
