@@ -8,7 +8,7 @@ bounded too, and active readers share that bound equally, so that the loaded dat
 import asyncio
 import math
 from collections import OrderedDict
-from contextvars import Context
+from contextvars import copy_context
 from dataclasses import dataclass, field
 
 import structlog
@@ -61,6 +61,8 @@ class ReadAhead:
         self._settings = settings
         self._stats = stats
         self._spawn = spawn
+        self._context = copy_context()
+        """Context of the engine, for windows: they are not part of a read, which may be over before them."""
         self._readers: OrderedDict[tuple[int, int], _SequentialReader] = OrderedDict()
         total = settings.read_ahead_total_bytes
         self._bytes_max = settings.block_cache_bytes // 2 if total is None else total
@@ -91,8 +93,7 @@ class ReadAhead:
         """Start the next window when the reader has reached the one before it."""
         start = max(offset, ahead.until)
         if not ahead.busy and offset >= ahead.mark and start < committed_end:
-            # In a context of its own: the window is not part of the read, which may be over before it.
-            Context().run(self._start_ahead, stream_id, committed_end, ahead, start)
+            self._context.run(self._start_ahead, stream_id, committed_end, ahead, start)
 
     def _start_ahead(self, stream_id: int, committed_end: int, ahead: _SequentialReader, start: int) -> None:
         """Start the next window, if the bound of all windows allows; active readers share it equally."""
