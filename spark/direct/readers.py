@@ -218,12 +218,6 @@ def _relevant(aborted: Sequence[Any], slices: Iterable[Any], number: int) -> tup
 class BatchSourceReader(_SourceReader, DataSourceReader):
     """Reads what exists when the query is planned."""
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Note filters that reduce the read. All filters also stay with Spark."""
-        for each in filters:
-            self._pushed.add(each)
-            yield each
-
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read. Raises OptionError, DataLossError, StorageError."""
         tasks = asyncio.run(self._plan())
@@ -241,6 +235,16 @@ class BatchSourceReader(_SourceReader, DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
         return self.read_partition(partition)
+
+
+class FilteredSourceReader(BatchSourceReader):
+    """A reader that Spark gives its filters."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Note filters that reduce the read. All filters also stay with Spark."""
+        for each in filters:
+            self._pushed.add(each)
+            yield each
 
 
 JsonOffsets = dict[str, dict[str, int | str]]

@@ -5,6 +5,8 @@ Kafka source. Spark asks for name and schema in a separate process for each quer
 and Arrow, are imported only to read.
 """
 
+import sys
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource
@@ -18,6 +20,16 @@ if TYPE_CHECKING:
     from spark.storage import StorageLocation
 
 NAME: Final = "anabranch"
+
+
+FILTERING_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+"""Module of the process in which Spark gives filters to a reader, and plans a read that has some."""
+
+
+def _running_workers() -> Collection[str]:
+    """Return the names of the modules of this process, with that of its main module."""
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    return [*sys.modules, "" if main is None else main.name]
 
 
 class AnabranchSource(DataSource):
@@ -40,9 +52,12 @@ class AnabranchSource(DataSource):
 
     def reader(self, schema: StructType) -> "BatchSourceReader":
         """Return a reader of what exists now."""
-        from spark.direct.readers import BatchSourceReader
+        from spark.direct.readers import BatchSourceReader, FilteredSourceReader
 
-        reader = BatchSourceReader(self._location(), parse_options(self.options), schema, self.default_parallelism)
+        # Where it has no filters to give, Spark refuses a reader that takes some, if it does not find the setting that
+        # allows it. It does not look into the session for that when `df.rdd` is planned, by its scheduler.
+        kind = FilteredSourceReader if FILTERING_WORKER in _running_workers() else BatchSourceReader
+        reader = kind(self._location(), parse_options(self.options), schema, self.default_parallelism)
         self._planned = True
         return reader
 

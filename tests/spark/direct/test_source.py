@@ -134,6 +134,16 @@ def write(producer: Producer, topic: str, texts: Sequence[str]) -> None:
     producer.flush(TIMEOUT_S)
 
 
+def test_rows_as_an_rdd(lake: Lake, topic: str) -> None:
+    records = lake.direct(subscribe=topic)
+    assert records.rdd.map(lambda row: row["offset"]).count() == records.count()
+    late = records.filter("offset >= 1500")
+    assert late.rdd.map(lambda row: row["offset"]).min() == 1500
+    seen = records.sparkSession.sparkContext.accumulator(0)
+    late.foreachPartition(lambda some: seen.add(sum(1 for _ in some)))
+    assert seen.value == late.count() > 0
+
+
 def test_transactions_committed_aborted_and_open_across_objects(lake: Lake) -> None:
     create_topic(lake.servers, "transactions", PARTITIONS)
     one, two = transactional(lake, "one"), transactional(lake, "two")
