@@ -284,6 +284,40 @@ def recreated_topics(offsets: JsonOffsets, states: Mapping[TopicPartition, Parti
     }
 
 
+def refuse_ahead(start: JsonOffsets, states: Mapping[TopicPartition, PartitionState]) -> None:
+    """Raise DataLossError if a checkpoint, which the Kafka source has written, is past what is in objects.
+
+    The next micro-batch would end before it begins, and the one after it would repeat what the Kafka source has read.
+    """
+    for partition, offset in from_json(start).items():
+        state = states.get(partition)
+        if state is not None and TOPIC_ID not in start[partition.topic] and offset > state.end_offset:
+            raise DataLossError(
+                f"topic {partition.topic} partition {partition.partition}: the checkpoint, of the Kafka source, is at "
+                f"offset {offset}, and the records in objects end at {state.end_offset}; start again when they are "
+                "uploaded (storage.upload_age_ms), or with a new checkpoint if the topic was made anew"
+            )
+
+
+def _refuse_backwards(start: JsonOffsets, end: JsonOffsets) -> None:
+    """Raise DataLossError for a micro-batch that begins where the Kafka source has ended, and ends before that."""
+    for partition, offset in from_json(start).items():
+        topic, index = partition.topic, str(partition.partition)
+        if TOPIC_ID not in start[topic] and int(end.get(topic, {}).get(index, offset)) < offset:
+            raise DataLossError(
+                f"topic {topic} partition {index}: the micro-batch begins at offset {offset}, where the Kafka source "
+                f"has ended, and ends at {end[topic][index]}; delete the newest file in the folder `offsets` of the "
+                "checkpoint, and start again"
+            )
+
+
+async def refuse_checkpoint_ahead(location: StorageLocation, options: ReadOptions, start: JsonOffsets) -> None:
+    """Do `refuse_ahead` before a query starts: when it plans a micro-batch, its end is in the checkpoint already."""
+    async with opened_catalog(location) as catalog, opened_stores(location) as stores:
+        storage = OpenedStorage(catalog, stores, location.cluster)
+        refuse_ahead(start, await find_partitions(storage, options))
+
+
 def drop_topics(offsets: Offsets, topics: set[str]) -> dict[TopicPartition, int]:
     """Return the offsets of all other topics."""
     return {partition: offset for partition, offset in offsets.items() if partition.topic not in topics}
@@ -382,6 +416,8 @@ class StreamSourceReader(_SourceReader, DataSourceStreamReader):
     async def _plan(self, start: JsonOffsets, end: JsonOffsets) -> list[InputPartition]:
         storage = await self._opened()
         states = await find_partitions(storage, self.options)
+        refuse_ahead(start, states)
+        _refuse_backwards(start, end)
         before, after = recreated_topics(start, states), recreated_topics(end, states)
         if (before or after) and self.options.fail_on_data_loss:
             raise DataLossError(

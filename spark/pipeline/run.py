@@ -5,7 +5,8 @@ driver that dies in between repeats the micro-batch with the same records, and s
 `tables`). Parquet differs: Spark's file sink has its own log, and dead letters are a second query.
 """
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,11 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from spark.checkpoints import drop_topic_ids, newest_offsets
+from spark.direct.options import DataLossError, parse_options
+from spark.direct.readers import JsonOffsets, refuse_checkpoint_ahead
 from spark.pipeline.decode import DecoderFactory, ValueDecoding
+from spark.pipeline.errors import PipelineError
 from spark.pipeline.maintenance import Maintenance
 from spark.pipeline.parquet import parquet_tables
 from spark.pipeline.settings import LatePolicy, PipelineSettings, TableFormat
@@ -25,10 +30,12 @@ from spark.pipeline.source import (
     decoded,
     event_time,
     read_stream,
+    source_options,
     table_columns,
 )
 from spark.pipeline.tables import LakehouseTable, open_tables
 from spark.pipeline.watermark import WatermarkStore
+from spark.storage import find_storage
 
 QUERY_ID_TIMEOUT_S = 60
 ANSI = "spark.sql.ansi.enabled"
@@ -201,7 +208,7 @@ def start_pipeline(
     counted = {} if counted is None else counted
     batches = MicroBatchWriter(spark, pipeline, decoders, table, dead_letters, counted, tell=tell)
     writer = read_stream(spark, pipeline.source).writeStream.queryName(pipeline.name).foreachBatch(batches)
-    query = _start(writer, pipeline, pipeline.checkpoint)
+    query = _start(spark, writer, pipeline, pipeline.checkpoint)
     batches.query_id.set_result(query.id)
     return RunningPipeline(pipeline, [query], batches)
 
@@ -227,7 +234,7 @@ def _start_parquet(spark: SparkSession, pipeline: PipelineSettings, decoders: De
     running = RunningPipeline(pipeline, [])
     try:
         for table in tables:
-            query = _start(table.writer(), pipeline, table.checkpoint)
+            query = _start(spark, table.writer(), pipeline, table.checkpoint)
             running.queries.append(query)
             table.claim(query)
     except BaseException:
@@ -236,8 +243,22 @@ def _start_parquet(spark: SparkSession, pipeline: PipelineSettings, decoders: De
     return running
 
 
-def _start(writer: DataStreamWriter, pipeline: PipelineSettings, checkpoint: str) -> StreamingQuery:
+def _start(
+    spark: SparkSession, writer: DataStreamWriter, pipeline: PipelineSettings, checkpoint: str
+) -> StreamingQuery:
+    if pipeline.source.kind == "kafka":
+        drop_topic_ids(spark, checkpoint)  # it may continue what the direct source has begun
+    elif (offsets := newest_offsets(spark, checkpoint)) is not None:
+        _refuse_ahead(source_options(pipeline.source), offsets)
     writer = writer.option("checkpointLocation", checkpoint)
     if pipeline.trigger.mode == "available-now":
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=pipeline.trigger.interval).start()
+
+
+def _refuse_ahead(options: Mapping[str, str], offsets: JsonOffsets) -> None:
+    """Raise PipelineError if the Kafka source, which used the checkpoint before, was ahead of what is in objects."""
+    try:
+        asyncio.run(refuse_checkpoint_ahead(find_storage(options), parse_options(options, streaming=True), offsets))
+    except DataLossError as error:
+        raise PipelineError(str(error)) from error

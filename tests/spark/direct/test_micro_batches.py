@@ -234,6 +234,25 @@ def test_a_new_partition_whose_first_records_expired_before_they_were_read_is_da
         query.run()
 
 
+def test_a_checkpoint_of_the_kafka_source_is_continued_and_not_turned_back(filled: KafkaObjects, start: Start) -> None:
+    query = start(startingOffsets="earliest")
+    query.catch_up()
+    ends = json.loads(query.ends[-1])
+    (offset, topic) = ends["t"]["0"], {key: value for key, value in ends["t"].items() if key != "id"}
+    query.ends[-1] = json.dumps({"t": topic})
+    filled.upload([1], objects=1)
+    query.catch_up()
+    # The Kafka source was ahead of the objects when this micro-batch was noted, and they have caught up since.
+    query.ends[-1] = json.dumps({"t": {**topic, "0": filled.made.ends[1]}})
+    query.ends.append(json.dumps({"t": {**ends["t"], "0": offset}}))
+    query.done = len(query.ends) - 1
+    with pytest.raises(DataLossError, match=f"begins at offset {filled.made.ends[1]}, where .* ends at {offset};"):
+        query.run()
+    query.ends[-2] = json.dumps({"t": {**topic, "0": filled.made.ends[1] + 1}})
+    with pytest.raises(DataLossError, match="the checkpoint, of the Kafka source, is at offset"):
+        query.run()
+
+
 class Meddled:
     """A catalog in which something happens after the first answer."""
 

@@ -1,0 +1,100 @@
+"""Checkpoints that a query of one source continues after the other: the direct source, and Spark's Kafka source.
+
+Both write offsets by topic and partition. The direct source adds the ids of topics, which the Kafka source cannot read;
+it takes offsets without ids itself.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from spark.direct.readers import TOPIC_ID, JsonOffsets
+
+HEADER_LINES = 2
+"""Lines of a file of offsets before those of the sources: a version and the micro-batch's metadata."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFiles:
+    """The files of offsets of a checkpoint, one for each of the newest micro-batches."""
+
+    spark: SparkSession
+    checkpoint: str
+
+    def numbers(self) -> Sequence[int]:
+        """Return the numbers of the micro-batches, in order."""
+        manager, folder = self._manager()
+        if not manager.exists(folder):
+            return ()
+        names = [status.getPath().getName() for status in manager.list(folder)]
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def read(self, number: int) -> list[str]:
+        """Return the lines of a file."""
+        manager, folder = self._manager()
+        stream = manager.open(self._jvm.org.apache.hadoop.fs.Path(folder, str(number)))
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")).split("\n")
+        finally:
+            stream.close()
+
+    def replace(self, number: int, lines: Sequence[str]) -> None:
+        """Replace a file in one step."""
+        manager, folder = self._manager()
+        output = manager.createAtomic(self._jvm.org.apache.hadoop.fs.Path(folder, str(number)), True)
+        output.write("\n".join(lines).encode())
+        output.close()
+
+    def _manager(self) -> tuple[Any, Any]:
+        folder = self._jvm.org.apache.hadoop.fs.Path(f"{self.checkpoint.rstrip('/')}/offsets")
+        settings = self.spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 - Spark's files have no other way
+        found = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
+        return found.create(folder, settings), folder
+
+    @property
+    def _jvm(self) -> Any:
+        return self.spark.sparkContext._jvm  # noqa: SLF001 - as above
+
+
+def drop_topic_ids(spark: SparkSession, checkpoint: str) -> int:
+    """Make a checkpoint of the direct source one of the Kafka source, while no query uses it.
+
+    Returns the number of files that were changed. A checkpoint without ids stays as it is.
+    """
+    files, changed = OffsetFiles(spark, checkpoint), 0
+    for number in files.numbers():
+        lines = files.read(number)
+        without = [*lines[:HEADER_LINES], *map(_without_ids, lines[HEADER_LINES:])]
+        if without != lines:
+            files.replace(number, without)
+            changed += 1
+    return changed
+
+
+def newest_offsets(spark: SparkSession, checkpoint: str) -> JsonOffsets | None:
+    """Return the offsets of the newest micro-batch of a query with one source; None if there is none."""
+    files = OffsetFiles(spark, checkpoint)
+    numbers = files.numbers()
+    if not numbers:
+        return None
+    lines = files.read(numbers[-1])
+    found = json.loads(lines[HEADER_LINES]) if len(lines) > HEADER_LINES and lines[HEADER_LINES] != "-" else None
+    return found if isinstance(found, dict) else None
+
+
+def _without_ids(line: str) -> str:
+    """Return the offsets of a source without topic ids; those of other sources as they are."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return line
+    if not isinstance(found, dict) or not any(isinstance(each, dict) and TOPIC_ID in each for each in found.values()):
+        return line
+    kept = {
+        topic: {key: value for key, value in each.items() if key != TOPIC_ID} if isinstance(each, dict) else each
+        for topic, each in found.items()
+    }
+    return json.dumps(kept, separators=(",", ":"))
