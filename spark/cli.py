@@ -18,11 +18,12 @@ from spark.jars import SparkVersionError, installed_spark_version, table_jars
 from spark.java import JavaNotFoundError, SparkNotFoundError, find_java_home
 from spark.kafka_options import client_properties
 from spark.listener import PipelineListener, group_commit, serve_metrics
+from spark.pipeline.check import check_pipeline
 from spark.pipeline.decode import read_schema_file
-from spark.pipeline.errors import PipelineError, SettingError
+from spark.pipeline.errors import PipelineError, SettingError, reason_of
 from spark.pipeline.iceberg import catalog_settings
 from spark.pipeline.maintenance import maintain_now
-from spark.pipeline.run import ANSI, RunningPipeline, reason_of, start_pipeline
+from spark.pipeline.run import ANSI, RunningPipeline, start_pipeline
 from spark.pipeline.settings import PipelineSettings, TableFormat, TriggerSection
 from spark.pipeline.source import bootstrap_of, client_options, source_options
 from spark.pipeline.toml_file import located, read_pipeline
@@ -75,7 +76,7 @@ main.add_command(compact)
 @main.command(short_help="Copy topics into a table, each record exactly once.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--once", is_flag=True, help="Read what exists now and end, whatever the file's trigger is.")
-@click.option("--check", is_flag=True, help="Only check the file, the versions and the brokers.")
+@click.option("--check", is_flag=True, help="Only check the file, versions, brokers, schema, SQL and catalog.")
 @click.option("--master", help="Where Spark runs. Default: the file's, else all cores of this machine.")
 @click.option("--conf", "settings", type=PAIR, multiple=True, help="Settings of the Spark session.")
 def ingest(*, file: Path, once: bool, check: bool, master: str | None, settings: tuple[tuple[str, str], ...]) -> None:
@@ -87,11 +88,13 @@ def ingest(*, file: Path, once: bool, check: bool, master: str | None, settings:
         _check_versions(pipeline)
         if pipeline.source.kind == "kafka":
             check_client(pipeline)
+        spark = _build_session(pipeline, master, settings)
+    try:
+        with _one_line_errors(file):
+            check_pipeline(spark, pipeline)
         if check:
             click.echo(f"{file}: ready to run")
             return
-        spark = _build_session(pipeline, master, settings)
-    try:
         run_pipeline(spark, pipeline, Console())
     except PipelineError as error:
         raise click.ClickException(located(error, file)) from error

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from spark.pipeline.run import reason_of
+from spark.pipeline.errors import reason_of
 
 COMMIT_TIMEOUT_S = 10
 Offsets = Mapping[tuple[str, int], int]

@@ -20,3 +20,11 @@ class SettingError(PipelineError):
 
 class AnotherDriver(PipelineError):
     """Another driver has committed the same micro-batch to the table."""
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the line of an error that names the cause. For a failed call to Java this is Java's cause."""
+    java = getattr(error, "java_exception", None)
+    text = str(java.toString()) if java is not None else str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -20,7 +20,7 @@ from spark.checkpoints import drop_topic_ids, newest_offsets
 from spark.direct.options import DataLossError, parse_options
 from spark.direct.readers import JsonOffsets, refuse_checkpoint_ahead
 from spark.pipeline.decode import DecoderFactory, ValueDecoding
-from spark.pipeline.errors import PipelineError
+from spark.pipeline.errors import PipelineError, reason_of
 from spark.pipeline.maintenance import Maintenance
 from spark.pipeline.parquet import parquet_tables
 from spark.pipeline.settings import LatePolicy, PipelineSettings, TableFormat
@@ -140,14 +140,6 @@ class MicroBatchWriter:
             return
         dead = records.filter(f.col("error") != "")
         self.dead_letters.append(dead.select(*dead_letter_columns(decoding, f.lit(batch_id))), query_id, batch_id)
-
-
-def reason_of(error: BaseException) -> str:
-    """Return the line of an error that names the cause. For a failed call to Java this is Java's cause."""
-    java = getattr(error, "java_exception", None)
-    text = str(java.toString()) if java is not None else str(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
 
 
 def mark_late(records: DataFrame, pipeline: PipelineSettings, watermark_us: int | None, late: LatePolicy) -> DataFrame:

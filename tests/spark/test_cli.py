@@ -102,6 +102,8 @@ def test_a_broker_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_topics_are_looked_for(servers: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "find_java_home", lambda: tmp_path)
     monkeypatch.setattr(cli, "installed_spark_version", lambda: "4.1.3")
+    monkeypatch.setattr(cli, "build_session", lambda *_, **__: SimpleNamespace(stop=lambda: None))
+    monkeypatch.setattr(cli, "check_pipeline", lambda *_: None)
     path = write(tmp_path, servers, topic)
     result = CliRunner().invoke(main, ["ingest", "--check", path])
     assert (result.exit_code, result.output) == (0, f"{path}: ready to run\n")

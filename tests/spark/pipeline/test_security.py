@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final
 from urllib.request import urlopen
 
@@ -15,9 +16,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from rich.console import Console
 
+from spark import cli
 from spark.cli import main, run_pipeline
 from spark.kafka_options import read_kafka_options
-from spark.pipeline.run import reason_of, start_pipeline
+from spark.pipeline.errors import reason_of
+from spark.pipeline.run import start_pipeline
 from spark.pipeline.settings import PipelineSettings
 from spark.session import REDACTION
 from tests.spark.pipeline.support import every_offset_once, make_pipeline, numbered, offsets
@@ -188,7 +191,14 @@ def check(file: Path, environment: Mapping[str, str] | None = None) -> str:
     return line
 
 
-@pytest.mark.usefixtures("spark")  # jars and Java, which the check looks for first
+@pytest.fixture
+def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what the check does in a session of its own, after it has connected."""
+    monkeypatch.setattr(cli, "build_session", lambda *_, **__: SimpleNamespace(stop=lambda: None))
+    monkeypatch.setattr(cli, "check_pipeline", lambda *_: None)
+
+
+@pytest.mark.usefixtures("spark", "no_session")  # jars and Java, which the check looks for first
 def test_the_check_connects_as_the_pipeline_will(node: SecureNode, tmp_path: Path) -> None:
     sasl = node.properties("SASL_SSL")
     assert check(write_file(tmp_path, sasl)).endswith("ready to run")

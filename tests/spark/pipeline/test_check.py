@@ -1,0 +1,60 @@
+"""`ingest --check` finds what would stop a pipeline: each with the setting to change, in one line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark.pipeline.check import check_pipeline
+from spark.pipeline.errors import SettingError
+from spark.pipeline.settings import PipelineSettings
+from tests.spark.pipeline.support import make_pipeline
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+def refused(spark: SparkSession, pipeline: PipelineSettings) -> str:
+    with pytest.raises(SettingError) as caught:
+        check_pipeline(spark, pipeline)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_spark_would_not_take(spark: SparkSession, tmp_path: Path) -> None:
+    def make(topic: str, table_format: str = "iceberg", **sections: object) -> PipelineSettings:
+        return make_pipeline("127.0.0.1:1", tmp_path, topic, table_format, **sections)
+
+    check_pipeline(spark, make("good", table={"event_time": "to_timestamp(data.name)"}))
+    check_pipeline(spark, make("good", "delta"))
+    check_pipeline(spark, make("good", "parquet"))
+    assert not (tmp_path / "table").exists(), "a check writes nothing"
+    sql = refused(spark, make("sql", table={"event_time": "to_timestamp(data.nothing)"}))
+    assert sql.startswith("table.event_time: [FIELD_NOT_FOUND] No such struct field `nothing` in `n`, `name`.")
+    assert refused(spark, make("sql", table={"event_time": "to_timestamp("})).startswith(
+        "table.event_time: [PARSE_SYNTAX"
+    )
+    kind = refused(spark, make("kind", table={"name": "elsewhere.db.t"}, catalog={"type": "unheard-of"}))
+    assert kind.startswith("catalog: ")
+    assert "unheard-of" in kind
+    registry = {"format": "json", "schema_file": None, "registry": "http://127.0.0.1:1", "subject": "s"}
+    assert refused(spark, make("registry", decode=registry)).startswith("decode.registry: ")
+    (tmp_path / "values.ddl").write_text("n INTT")
+    assert refused(spark, make("ddl")).startswith(
+        f"decode.schema_file: {tmp_path}/values.ddl: the schema can't be read"
+    )
+
+
+@pytest.mark.interop
+def test_the_command_names_file_and_line(servers: str, topic: str, tmp_path: Path, spark: SparkSession) -> None:
+    path = tmp_path / "pipeline.toml"
+    path.write_text(
+        f'checkpoint = "checkpoint"\n[source]\nbootstrap_servers = "{servers}"\ntopics = ["{topic}"]\n'
+        '[table]\nformat = "parquet"\nlocation = "table"\nevent_time = "tomorrow(value)"\n'
+    )
+    command = [sys.executable, "-m", "spark", "ingest", "--check", "--conf", "spark.driver.memory=512m", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 2
+    assert f"Error: {path}:8: table.event_time: [UNRESOLVED_ROUTINE]" in done.stderr
+    assert not (tmp_path / "table").exists()
