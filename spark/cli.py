@@ -240,9 +240,11 @@ def wait_for_all(running: RunningPipeline) -> None:
 
 
 def hint_of(text: str) -> str:
-    """Return a hint at another driver if the error text is a sign of one."""
+    """Return what to do, where the error text tells: about another driver, or records that are gone."""
     if any(word in text for word in ANOTHER_DRIVER):
         return " (does another driver run on the same checkpoint? Only one at a time may)"
+    if "failOnDataLoss" in text:
+        return " (to continue without them: source.fail_on_data_loss = false; a topic made anew needs a new checkpoint)"
     return ""
 
 

@@ -1,5 +1,16 @@
 """Errors of a pipeline. Each text is the one line to show."""
 
+import re
+from itertools import takewhile
+
+TRACE = re.compile(r"\s*(at |\.\.\. \d+ more|Caused by|JVM stacktrace|==+ |\^+)")
+"""Beginning of a stack trace, of Java or Python, or of Spark's pictures of query and plan."""
+PYTHON_TRACE = "Traceback (most recent call last)"
+QUERY_FAILED = re.compile(r"\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
+JAVA_CLASS = re.compile(r"^(?:[a-z_]\w*\.)+[A-Z][\w$]*: (?=.)")
+REASON_CHARS_MAX = 600
+CAUSES_MAX = 5
+
 
 class PipelineError(Exception):
     """A pipeline that cannot run as it is described, or that failed."""
@@ -23,8 +34,27 @@ class AnotherDriver(PipelineError):
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the line of an error that names the cause. For a failed call to Java this is Java's cause."""
+    """Return what an error says about its cause, in one line.
+
+    Of Java's errors it is the whole chain: Delta names the table's column in the first, and the field and the types in
+    the causes.
+    """
     java = getattr(error, "java_exception", None)
-    text = str(java.toString()) if java is not None else str(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    reasons = [_first_part(str(error) if java is None else str(java.toString()))]
+    cause = java if java is not None else getattr(error, "_origin", None)
+    for _ in range(CAUSES_MAX):
+        cause = None if cause is None else cause.getCause()
+        if cause is None:
+            break
+        reason = _first_part(str(cause.getMessage() or ""))
+        if reason and not any(reason in each for each in reasons):
+            reasons.append(reason)
+    text = ": ".join(filter(None, reasons)) or type(error).__name__
+    return text if len(text) <= REASON_CHARS_MAX else f"{text[:REASON_CHARS_MAX]}..."
+
+
+def _first_part(text: str) -> str:
+    """Return the lines before a trace or a picture, as one, without the name of a class of Java."""
+    text = QUERY_FAILED.sub("", text.partition(PYTHON_TRACE)[0], count=1)
+    lines = takewhile(lambda line: not TRACE.match(line), text.splitlines())
+    return JAVA_CLASS.sub("", " ".join(line.strip() for line in lines if line.strip()), count=1).rstrip(".: ")

@@ -120,7 +120,10 @@ def test_the_command_hands_everything_over(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_what_a_pipeline_failed_with_is_one_line() -> None:
     def end() -> None:
-        raise StreamingQueryException("[STREAM_FAILED] terminated with exception: a Traceback\nmany lines")
+        raise StreamingQueryException(
+            "[STREAM_FAILED] Query [id = 1] terminated with exception: called back: "
+            "Traceback (most recent call last):\nmany lines"
+        )
 
     def failed_with(failure: Exception | None) -> str:
         running: Any = SimpleNamespace(
@@ -131,7 +134,9 @@ def test_what_a_pipeline_failed_with_is_one_line() -> None:
         return str(caught.value)
 
     assert failed_with(PipelineError("values.ddl: gone")) == "values.ddl: gone"
-    assert failed_with(PySparkException("Cannot change column\nmore")) == "the pipeline failed: Cannot change column"
+    assert (
+        failed_with(PySparkException("Cannot change column\nmore")) == "the pipeline failed: Cannot change column more"
+    )
     twice = failed_with(PySparkException("Multiple streaming queries are concurrently using /x/offsets"))
     assert twice.endswith("(does another driver run on the same checkpoint? Only one at a time may)")
-    assert failed_with(None) == "the pipeline failed: [STREAM_FAILED] terminated with exception: a Traceback"
+    assert failed_with(None) == "the pipeline failed: called back"

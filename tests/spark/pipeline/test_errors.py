@@ -1,0 +1,82 @@
+"""Errors of a pipeline are one line, which has what matters."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from spark.pipeline.errors import REASON_CHARS_MAX, reason_of
+from spark.pipeline.tables import open_tables
+from tests.spark.pipeline.support import make_pipeline, need, numbered, run
+from tests.support.events import create_topic, delete_topic, send
+
+
+class OfJava(Exception):
+    """An error as py4j and PySpark show those of Java."""
+
+    def __init__(self, text: str, *causes: str) -> None:
+        super().__init__(text)
+        chain = None
+        for cause in reversed(causes):
+            chain = SimpleNamespace(getMessage=lambda text=cause: text, getCause=lambda chain=chain: chain)
+        self._origin = SimpleNamespace(getCause=lambda: chain)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ValueError(), "ValueError"),
+        (ValueError("a\n\n  b.\n"), "a b"),
+        (PySparkException("lost\n\tat org.apache.Spark(Spark.scala:1)\nCaused by: more"), "lost"),
+        (PySparkException("[X] wrong\n== SQL ==\nSELECT"), "[X] wrong"),
+        (PySparkException("java.lang.IllegalStateException: gone"), "gone"),
+        (PySparkException("java.lang.NullPointerException"), "java.lang.NullPointerException"),
+        (OfJava("field 'a'", "field 'n'", "INT and TEXT"), "field 'a': field 'n': INT and TEXT"),
+        (OfJava("says it all: cause", "cause", ""), "says it all: cause"),
+        (ValueError("x" * 1000), "x" * REASON_CHARS_MAX + "..."),
+    ],
+)  # fmt: skip
+def test_the_reason_of_an_error(error: Exception, reason: str) -> None:
+    assert reason_of(error) == reason
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_field_that_does_not_fit_a_table_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    need("delta")
+    pipeline = make_pipeline("127.0.0.1:1", tmp_path, "fields", "delta", table={"partition_by": "none"})
+    table, _ = open_tables(spark, pipeline)
+    table.append(spark.createDataFrame([], "data STRUCT<n: INT>"), "q", 0)
+    with pytest.raises(PySparkException) as caught:
+        table.append(spark.createDataFrame([], "data STRUCT<n: STRING>"), "q", 1)
+    assert "fields 'n' and 'n'" in reason_of(caught.value)
+    assert "incompatible data types IntegerType and StringType" in reason_of(caught.value)
+
+
+@pytest.mark.spark
+@pytest.mark.interop
+@pytest.mark.slow
+def test_lost_records_are_told_without_a_trace(spark: SparkSession, servers: str, topic: str, tmp_path: Path) -> None:
+    send(servers, topic, numbered(0, 30))
+    run(spark, make_pipeline(servers, tmp_path, topic, "parquet", table={"partition_by": "none"}))
+    delete_topic(servers, topic)
+    create_topic(servers, topic, 3)
+    path = tmp_path / "pipeline.toml"
+    path.write_text(
+        f'checkpoint = "checkpoint"\n[source]\nbootstrap_servers = "{servers}"\ntopics = ["{topic}"]\n'
+        '[decode]\nformat = "json"\nschema_file = "values.ddl"\n'
+        '[table]\nformat = "parquet"\nlocation = "table"\npartition_by = "none"\n'
+    )
+    command = [sys.executable, "-m", "spark", "ingest", "--conf", "spark.driver.memory=512m", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 1
+    *others, last = done.stderr.splitlines()
+    assert last.startswith("Error: the pipeline failed: Some data may have been lost")
+    assert last.endswith(
+        "(to continue without them: source.fail_on_data_loss = false; a topic made anew needs a new checkpoint)"
+    )
+    assert others in ([], ["WARNING: Using incubator modules: jdk.incubator.vector"])
