@@ -106,9 +106,11 @@ class Connection:
             raise ClientError(f"{self._where} does not serve {api.name} {api.min_version}-{api.max_version}")
         return version
 
-    def call(self, request: object) -> Any:
-        """Send a request in that version; return the response. Raises ClientError."""
+    def call(self, request: object, *, version_max: int | None = None) -> Any:
+        """Send a request in that version, or the given one if it is older; return the response. Raises ClientError."""
         version, name = self.version(type(request)), _API_OF[type(request)].name
+        if version_max is not None:
+            version = min(version, version_max)
         try:
             return self._exchange(request, version)
         except TimeoutError:

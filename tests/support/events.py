@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, cast
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -80,5 +80,30 @@ def receive(servers: str, topic: str, counts: Mapping[int, int]) -> list[Event]:
             headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
             events.append(Event(partition, message.value(), message.key(), message.timestamp()[1], headers))
         return events
+    finally:
+        consumer.close()
+
+
+def committed_records(servers: str, topic: str) -> list[tuple[int, bytes | None, bytes | None]]:
+    """Partition, key and value of the committed records, by partition and in order."""
+    consumer = Consumer(
+        {"bootstrap.servers": servers, "group.id": "unused", "enable.partition.eof": True,
+         "isolation.level": "read_committed", **QUIET}
+    )  # fmt: skip
+    try:
+        partitions = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, each, OFFSET_BEGINNING) for each in partitions])
+        rows: list[tuple[int, bytes | None, bytes | None]] = []
+        ended: set[int] = set()
+        while len(ended) < len(partitions):
+            message = consumer.poll(TIMEOUT_S)
+            assert message is not None, "the topic can be read to its end"
+            error = message.error()
+            if error is not None:
+                assert error.name() == "_PARTITION_EOF"
+                ended.add(message.partition() or 0)
+            else:
+                rows.append((message.partition() or 0, message.key(), message.value()))
+        return sorted(rows, key=lambda row: row[0])
     finally:
         consumer.close()

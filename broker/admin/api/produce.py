@@ -7,9 +7,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from anabranch.client.partitioner import partition_of_key
 from broker.admin.api.calls import Calls
 from broker.admin.api.endpoints import ApiError, Call, Endpoint, Model, check
-from broker.admin.api.partitioner import partition_of_key
 from broker.admin.api.topics import partition_index, topic_named
 from broker.node import Node
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

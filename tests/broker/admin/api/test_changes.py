@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer
 from structlog.testing import capture_logs
 
-from broker.admin.api.partitioner import partition_of_key
+from anabranch.client.partitioner import partition_of_key
 from broker.node import Node
 from protocol.messages.find_coordinator import FindCoordinatorRequest
 from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic

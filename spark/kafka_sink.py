@@ -1,0 +1,204 @@
+"""Writes a stream into a topic, each row exactly once: `writeStream.foreachBatch(ExactlyOnceSink(options, topic))`.
+
+Spark's own Kafka sink is at-least-once. This one writes a micro-batch in one transaction, which also commits the
+micro-batch's number as the offset of a group of its own (KIP-98). So a micro-batch that Spark repeats after a crash is
+found to be there, and is skipped. Readers need `isolation.level=read_committed`.
+
+All tasks write with one transactional id and epoch, each to its own partitions of the topic; the driver begins and ends
+the transaction. A task that fails may have written a part, so it is not repeated by itself: the whole micro-batch is,
+in a new transaction under a new epoch. A driver that was suspended and has a successor is fenced by that.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.functions import arrow_udf
+
+from anabranch.client.cluster import Cluster
+from anabranch.client.connection import Connection
+from anabranch.client.errors import ClientError
+from anabranch.client.partitioner import partition_of_key
+from anabranch.client.settings import client_settings
+from anabranch.client.transactional import ProducerFenced, ProducerIdentity, TransactionalProducer
+from protocol.compression import Compression
+from protocol.records import Record
+from spark.kafka_options import client_properties
+
+BATCH_RECORDS_MAX: Final = 10_000
+BATCH_BYTES_MAX: Final = 512 << 10
+"""Keys and values of one record batch; one that is larger makes a batch of its own."""
+TIMEOUT_MS: Final = 600_000
+"""Default limit for a micro-batch, after which brokers abort its transaction. Brokers allow 15 minutes by default."""
+ATTEMPTS_MAX: Final = 3
+CLIENT_ID: Final = b"anabranch-spark-sink"
+_QUERY_ID: Final = "sql.streaming.queryId"
+
+
+class SinkError(Exception):
+    """A micro-batch that was not written. The text is the one line to show."""
+
+
+class AnotherQuery(SinkError):
+    """Another driver writes with the same name."""
+
+
+@dataclass(slots=True)
+class ExactlyOnceSink:
+    """Function for `foreachBatch`. Rows have `value`, and may have `key`, `headers` and `partition`."""
+
+    options: Mapping[str, str]
+    """`kafka.bootstrap.servers` and other properties of a client, as for Spark's Kafka sink."""
+    topic: str
+    name: str | None = None
+    """Transactional id, and group that has the progress. Default: one for the query's checkpoint."""
+    timeout_ms: int = TIMEOUT_MS
+    compression: Compression = Compression.NONE
+    _identity: ProducerIdentity | None = field(default=None, init=False)
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Write a micro-batch. Raises SinkError, AnotherQuery, and what Spark raises."""
+        name = self.name or self._query_name(batch)
+        producer = TransactionalProducer(_connecting(self.options))
+        try:
+            self._write(batch, batch_id, name, producer)
+        except ProducerFenced as error:
+            raise AnotherQuery(f"{name}: micro-batch {batch_id}: {error}") from error
+        except ClientError as error:
+            raise SinkError(f"{name}: micro-batch {batch_id}: {error}") from error
+        finally:
+            producer.close()
+
+    def _write(self, batch: DataFrame, batch_id: int, name: str, producer: TransactionalProducer) -> None:
+        count = producer.partition_count(self.topic)
+        place = (self.topic, 0)
+        rows = batch.select(*_columns(batch, count))
+        failure: PySparkException | None = None
+        for _ in range(ATTEMPTS_MAX):
+            # A successor has no identity to go on from, and takes over; whoever has one only goes on with it.
+            self._identity = identity = producer.begin(name, self.timeout_ms, after=self._identity)
+            if producer.committed_offset(name, place) > batch_id:
+                return
+            write = partial(_write_task, dict(self.options), self.topic, identity, self.compression)
+            try:
+                rows.repartition("_partition").mapInArrow(write, "records BIGINT").agg(f.sum("records")).collect()
+            except PySparkException as error:
+                failure = error
+                with suppress(ClientError):  # none was open yet; or another driver has begun, as `begin` will say
+                    producer.end(identity, commit=False)
+                continue
+            producer.commit_offset(identity, name, place, batch_id + 1)
+            producer.end(identity, commit=True)
+            return
+        assert failure is not None, "each attempt failed"
+        raise failure
+
+    def _query_name(self, batch: DataFrame) -> str:
+        query_id = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+        if query_id is None:
+            raise SinkError("the sink has no name, and is not called by a streaming query: give one as `name`")
+        return f"anabranch-sink-{query_id}"
+
+
+def _columns(batch: DataFrame, count: int) -> Sequence[Any]:
+    """Return the columns of the records, and the partition that each one goes to, as Kafka's clients choose it."""
+    if "value" not in batch.columns:
+        raise SinkError(f"the rows have no column `value`; they have {', '.join(batch.columns)}")
+    none = f.lit(None)
+    key = (f.col("key") if "key" in batch.columns else none).cast("binary")
+    headers = f.col("headers") if "headers" in batch.columns else none
+
+    def partitions_of(keys: pa.Array) -> pa.Array:
+        found = [None if key is None else partition_of_key(key, count) for key in keys.to_pylist()]
+        return pa.array(found, pa.int32())
+
+    vectorised: Any = arrow_udf  # Spark infers the kind of function from its type hints; its type stubs do not
+    keyed = vectorised(partitions_of, returnType="INT")
+    spread = f.pmod(f.monotonically_increasing_id(), f.lit(count))
+    chosen = f.coalesce(keyed(key), spread)
+    given = f.col("partition") if "partition" in batch.columns else none
+    return [
+        key.alias("key"),
+        f.col("value").cast("binary").alias("value"),
+        headers.cast("array<struct<key: string, value: binary>>").alias("headers"),
+        f.coalesce(given, chosen).cast("int").alias("_partition"),
+    ]
+
+
+def _connecting(options: Mapping[str, str]) -> Callable[[], Cluster]:
+    """Return a function that connects with the options of a sink."""
+    properties = client_properties(options)
+    servers = properties.pop("bootstrap.servers", None)
+    if servers is None:
+        raise SinkError("the option kafka.bootstrap.servers is not set")
+    settings = client_settings(properties)
+    return lambda: Cluster(servers, lambda host, port: Connection(host, port, settings, client_id=CLIENT_ID))
+
+
+# in tasks
+
+
+def _write_task(
+    options: Mapping[str, str],
+    topic: str,
+    identity: ProducerIdentity,
+    compression: Compression,
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Write the rows of a task, and yield their number."""
+    context = TaskContext.get()
+    if context is not None and context.attemptNumber():
+        raise SinkError("a task that writes into a transaction is not repeated by itself: the micro-batch is")
+    producer = TransactionalProducer(_connecting(options))
+    try:
+        yield pa.RecordBatch.from_pydict(
+            {"records": pa.array([_write_rows(producer, topic, identity, compression, batches)], pa.int64())}
+        )
+    finally:
+        producer.close()
+
+
+def _write_rows(
+    producer: TransactionalProducer,
+    topic: str,
+    identity: ProducerIdentity,
+    compression: Compression,
+    batches: Iterable[pa.RecordBatch],
+) -> int:
+    waiting: dict[int, list[Record]] = {}
+    sizes: dict[int, int] = {}
+    written: dict[int, int] = {}
+
+    def send(partition: int) -> None:
+        if partition not in written:
+            producer.add_partitions(identity, topic, [partition])
+            written[partition] = 0
+        records = waiting.pop(partition)
+        producer.produce(identity, (topic, partition), records, written[partition], compression)
+        written[partition] += len(records)
+        sizes[partition] = 0
+
+    for batch in batches:
+        for row in batch.to_pylist():
+            partition, key, value = row["_partition"], row["key"], row["value"]
+            headers = tuple((each["key"], each["value"]) for each in row["headers"] or ())
+            records = waiting.setdefault(partition, [])
+            records.append(Record(key, value, _now_ms(), headers))
+            sizes[partition] = sizes.get(partition, 0) + len(key or b"") + len(value or b"")
+            if len(records) >= BATCH_RECORDS_MAX or sizes[partition] >= BATCH_BYTES_MAX:
+                send(partition)
+    for partition in list(waiting):
+        send(partition)
+    return sum(written.values())
+
+
+def _now_ms() -> int:
+    return int(datetime.now(UTC).timestamp() * 1000)

@@ -1,0 +1,186 @@
+"""The sink with the real Spark: each row is in the topic once, whatever dies, and in order by key."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from anabranch.client.partitioner import partition_of_key
+from anabranch.client.transactional import TransactionalProducer
+from protocol.compression import Compression
+from spark.kafka_sink import AnotherQuery, ExactlyOnceSink, SinkError
+from tests.conftest import QUICK_JVM
+from tests.spark.pipeline.support import WAIT_S, forget_last_commit, numbered
+from tests.spark.programs import program
+from tests.support.events import committed_records, create_topic, send
+
+pytestmark = [pytest.mark.spark, pytest.mark.interop, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[2]
+Row = tuple[int, bytes | None, bytes | None]
+
+
+def options(servers: str) -> dict[str, str]:
+    return {"kafka.bootstrap.servers": servers}
+
+
+def copy(
+    spark: SparkSession,
+    servers: str,
+    source: str,
+    checkpoint: Path,
+    sink: Callable[[DataFrame, int], None],
+    per_batch: int = 30,
+) -> None:
+    """Run a query over all that is in the source now, in micro-batches."""
+    records = spark.readStream.format("kafka").options(**options(servers)).option("subscribe", source)
+    records = records.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", str(per_batch))
+    records = records.option("includeHeaders", "true")
+    query = (
+        records.load().select("key", "value", "headers").writeStream.foreachBatch(sink)
+        .option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    )  # fmt: skip
+    try:
+        assert query.awaitTermination(WAIT_S), "the query did not end"
+    finally:
+        query.stop()
+
+
+def test_a_copy_through_crashes_is_exact(spark: SparkSession, servers: str, topic: str, tmp_path: Path) -> None:
+    target = f"{topic}-copy"
+    create_topic(servers, target, 3)
+    send(servers, topic, numbered(0, 90))
+    checkpoint = tmp_path / "checkpoint"
+    copy(spark, servers, topic, checkpoint, ExactlyOnceSink(options(servers), target))
+    for end in (150, 160):
+        # The driver died between the transaction's end and Spark's own commit: the micro-batch is repeated.
+        forget_last_commit(checkpoint)
+        send(servers, topic, numbered(end - 60 if end == 150 else 150, end))
+        copy(spark, servers, topic, checkpoint, ExactlyOnceSink(options(servers), target, compression=Compression.ZSTD))
+    rows = committed_records(servers, target)
+    assert Counter(json.loads(value or b"")["n"] for _, _, value in rows) == Counter(range(160))
+    assert all(partition == partition_of_key(key or b"", 3) for partition, key, _ in rows)
+
+
+def test_a_task_that_fails_costs_a_transaction_and_not_a_row(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path
+) -> None:
+    target = topic
+    mark = tmp_path / "failed"
+
+    def fail_once(n: int) -> int:
+        if n == 70 and not mark.exists():
+            mark.touch()
+            raise ValueError("a task dies here")
+        return n
+
+    rows = spark.range(0, 90, 1, 3).select(
+        f.udf(fail_once, "BIGINT", useArrow=False)("id").cast("string").alias("value")
+    )
+    sink = ExactlyOnceSink(options(servers), target, name=f"{topic}-sink")
+    sink(rows, 0)
+    assert mark.exists()
+    values = [int(value or b"") for _, _, value in committed_records(servers, target)]
+    assert sorted(values) == list(range(90))
+    sink(rows, 0)
+    assert len(committed_records(servers, target)) == 90, "a repeated micro-batch adds nothing"
+
+
+def test_a_driver_with_a_successor_writes_nothing_more(spark: SparkSession, servers: str, topic: str) -> None:
+    target = topic
+    rows = spark.range(10).select(f.col("id").cast("string").alias("value"))
+    first, second = (ExactlyOnceSink(options(servers), target, name=f"{topic}-sink") for _ in range(2))
+    first(rows, 0)
+    second(rows, 1)
+    with pytest.raises(AnotherQuery, match="another process has begun with the transactional id"):
+        first(rows, 2)
+    second(rows, 2)
+    assert len(committed_records(servers, target)) == 30
+
+
+def test_a_fence_in_the_middle_of_a_micro_batch(
+    spark: SparkSession, servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = topic
+    rows = spark.range(10).select(f.col("id").cast("string").alias("value"))
+    first, second = (ExactlyOnceSink(options(servers), target, name=f"{topic}-sink") for _ in range(2))
+    commit_offset = TransactionalProducer.commit_offset
+
+    def sleep_through_it(*arguments: object) -> None:
+        """The first driver is suspended before it commits, and the second one repeats its micro-batch."""
+        monkeypatch.setattr(TransactionalProducer, "commit_offset", commit_offset)
+        second(rows, 0)
+        commit_offset(*arguments)  # type: ignore[arg-type]  # as they were
+
+    monkeypatch.setattr(TransactionalProducer, "commit_offset", sleep_through_it)
+    with pytest.raises(AnotherQuery):
+        first(rows, 0)
+    assert len(committed_records(servers, target)) == 10
+
+
+DRIVER = """
+import sys
+from spark.kafka_sink import ExactlyOnceSink
+from spark.session import build_session
+
+servers, source, target, checkpoint, local = sys.argv[1:]
+settings = {"spark.driver.memory": "1g", "spark.executor.memory": "1g", "spark.local.dir": local}
+settings |= {"spark.sql.shuffle.partitions": "2", "spark.driver.extraJavaOptions": "QUICK"}
+settings |= {"spark.executor.extraJavaOptions": "QUICK"}
+spark = build_session("killed", master="local-cluster[2,1,1024]", settings=settings)
+options = {"kafka.bootstrap.servers": servers, "subscribe": source, "startingOffsets": "earliest"}
+sink = ExactlyOnceSink(options, target)
+
+def write(batch, batch_id):
+    sink(batch, batch_id)
+    print("batch", batch_id, flush=True)
+
+records = spark.readStream.format("kafka").options(**options, maxOffsetsPerTrigger="150").load().select("key", "value")
+records.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint).start().awaitTermination()
+"""
+
+
+def test_an_executor_and_the_driver_are_killed(spark: SparkSession, servers: str, topic: str, tmp_path: Path) -> None:
+    target, count = f"{topic}-killed", 6000
+    create_topic(servers, target, 3)
+    send(servers, topic, numbered(0, count))
+    checkpoint = tmp_path / "checkpoint"
+    script = DRIVER.replace("QUICK", QUICK_JVM)
+    command = [sys.executable, "-c", script, servers, topic, target, str(checkpoint), str(tmp_path / "local")]
+    with program(command, tmp_path, "driver", {"PYTHONPATH": str(ROOT)}) as driver:
+        driver.wait(lambda: len(driver.said("batch ")) >= 2)
+        driver.kill_executor()
+        done = len(driver.said("batch "))
+        driver.wait(lambda: len(driver.said("batch ")) >= done + 2)
+    copied = len(committed_records(servers, target))
+    assert 0 < copied < count, "the driver was killed in the middle"
+    assert copied % 150 == 0, "whole micro-batches"
+    copy(spark, servers, topic, checkpoint, ExactlyOnceSink(options(servers), target), per_batch=count)
+    rows = committed_records(servers, target)
+    assert Counter(json.loads(value or b"")["n"] for _, _, value in rows) == Counter(range(count))
+
+
+def test_what_cannot_be_written_is_said(spark: SparkSession, servers: str, topic: str) -> None:
+    rows = spark.range(1).select(f.col("id").cast("string").alias("value"))
+
+    def failed(sink: ExactlyOnceSink, some: DataFrame = rows) -> str:
+        with pytest.raises(SinkError) as caught:
+            sink(some, 0)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    given = options(servers)
+    assert failed(ExactlyOnceSink(given, "none-such", name="s")) == "s: micro-batch 0: topic none-such does not exist"
+    assert "cannot connect to 127.0.0.1:1" in failed(ExactlyOnceSink(options("127.0.0.1:1"), topic, name="s"))
+    assert failed(ExactlyOnceSink({}, topic, name="s")) == "the option kafka.bootstrap.servers is not set"
+    assert failed(ExactlyOnceSink(given, topic)).startswith("the sink has no name")
+    assert failed(ExactlyOnceSink(given, topic, name="s"), rows.select(f.col("value").alias("v"))) == (
+        "the rows have no column `value`; they have v"
+    )
+    too_long = failed(ExactlyOnceSink(given, topic, name="s", timeout_ms=1 << 30))
+    assert too_long.startswith("s: micro-batch 0: transactional id s: INVALID_TRANSACTION_TIMEOUT")
