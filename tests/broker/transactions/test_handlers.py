@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -37,7 +38,7 @@ from protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from protocol.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
-from s3stream.errors import OutcomeUnknown
+from s3stream.errors import CatalogUnavailable, OutcomeUnknown
 from tests.support.node import NodeProcess, running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
 
@@ -338,13 +339,19 @@ async def test_a_transaction_ends_once_it_is_known_whether_its_topic_was_deleted
             await really(topic_ids, now_ms=now_ms, delete_after_ms=delete_after_ms)
         raise OutcomeUnknown("a commit was not answered")
 
+    async def away(*, settled: bool = False) -> NoReturn:
+        raise CatalogUnavailable("the catalog does not answer")
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node.catalog, "delete_topics", answer_lost)
+        patch.setattr(node.catalog, "list_topics_and_detached", away)  # else the next beat resolves it
         with pytest.raises(OutcomeUnknown):
             await node.topics.delete("t")
-    assert (await client.end(commit=True)).error_code == ErrorCode.NONE
-    await node.transactions.retry()
-    assert await client.state() == "PrepareCommit"
+        assert (await client.end(commit=True)).error_code == ErrorCode.NONE
+        await node.transactions.retry()
+        with pytest.raises(CatalogUnavailable):
+            await node.topics.resolve_outcomes()
+        assert await client.state() == "PrepareCommit"
     await node.topics.resolve_outcomes()
     async with asyncio.timeout(20):
         while await client.state() != "CompleteCommit":

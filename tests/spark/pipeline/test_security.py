@@ -134,8 +134,11 @@ def test_a_driver_shows_no_secret_in_its_log_and_event_log(node: SecureNode, tmp
     file = write_file(tmp_path, {**node.properties("SASL_SSL"), **keys})
     events = tmp_path / "events"
     events.mkdir()
+    logging = tmp_path / "log4j2.properties"
+    logging.write_text(LOGGING)
     settings = {"spark.log.level": "DEBUG", "spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri()}
     settings |= {"spark.eventLog.compress": "false", "spark.master": "local[2]"}
+    settings |= {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()}"}
     words = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     done = subprocess.run(
         [sys.executable, "-m", "spark", "ingest", str(file), *words],
@@ -163,6 +166,12 @@ def test_the_redaction_covers_what_sparks_own_does_not() -> None:
         assert re.search(REDACTION, text)
 
 
+LOGGING = """\
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+"""
 FILE = """\
 checkpoint = "checkpoint"
 [source]
