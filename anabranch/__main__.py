@@ -11,7 +11,7 @@ def main() -> None:
         check_names()
     except ShadowedError as error:
         sys.exit(f"anabranch: {error}")
-    from broker.cli import main as run
+    from broker.cli import run
 
     run()
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from broker.cli.pipes import quiet_pipe
+from broker.cli.streams import guarded_streams
 
 COMMANDS = {
     "serve": "Run a node.",
@@ -67,10 +67,9 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> None:
-        """Run a subcommand. Ctrl-C, and a pipe whose reader ends, end it as they end other programs: quietly."""
+        """Run a subcommand. Ctrl-C ends it as it ends other programs: quietly."""
         try:
-            with quiet_pipe():
-                super().invoke(ctx)
+            super().invoke(ctx)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
 
@@ -84,3 +83,9 @@ class LazyGroup(click.Group):
 @click.version_option(package_name="anabranch")
 def main() -> None:
     """A Kafka-compatible broker that keeps its data in object storage."""
+
+
+def run() -> None:
+    """Run the command of this process."""
+    with guarded_streams():
+        main()

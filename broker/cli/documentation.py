@@ -62,7 +62,7 @@ command ends and changes nothing. `--plan` only shows what would be done.
 | exit code | meaning |
 |---|---|
 | 0 | done; also when the reader of a pipe ended first, as `head` does |
-| 1 | failed, or refused by the cluster, or a question was not answered with yes |
+| 1 | failed, or refused by the cluster, or a question was not answered with yes, or the output could not be written |
 | 2 | an argument, option, setting or property is invalid, and nothing was begun |
 | 3 | `cluster status`: partitions have no leader |
 | 130 | ended by Ctrl-C |

@@ -9,33 +9,22 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import click
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from broker.cli.pipes import silence_output
-
 WIDE: Final = 4_000
 """Columns of what is not a terminal."""
-
-
-class _QuietConsole(Console):
-    """A console that ends the command quietly when the reader of its output has ended."""
-
-    def on_broken_pipe(self) -> NoReturn:
-        """End the command as `quiet_pipe` does."""
-        silence_output()
-        raise SystemExit(0)
 
 
 def make_console(*, stderr: bool = False) -> Console:
     """Return the console for tables."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else WIDE
-    return _QuietConsole(stderr=stderr, width=width, highlight=False)
+    return Console(stderr=stderr, width=width, highlight=False)
 
 
 def emit(output: str, data: Any, show: Callable[[Console], None] | str) -> None:

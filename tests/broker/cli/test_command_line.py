@@ -122,22 +122,60 @@ def test_a_pipe_has_no_colours(tmp_path: Path) -> None:
     assert "\x1b" not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("fails", "code", "said"), [("sys.stdout.write('x' * 10**6)", 0, ""), ("fail()", 1, "Broken")])
-def test_only_a_reader_that_ends_is_no_error(fails: str, code: int, said: str) -> None:
-    code_text = (
-        "import sys\nfrom broker.cli.pipes import quiet_pipe\n"
-        "def fail(): raise BrokenPipeError(32, 'Broken pipe of a connection')\n"
-        f"with quiet_pipe():\n    sys.stdin.read()\n    {fails}\n"
-    )
+def in_shell(command: str, typed: str = "") -> tuple[int, str]:
+    """Run a line of a shell in which `anabranch` is the command; return exit code and standard error."""
+    line = f'anabranch() {{ "{sys.executable}" -m anabranch "$@"; }}; {command}'
+    done = subprocess.run(["bash", "-c", line], input=typed, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("command", ["--help", "completion bash", "doctor --output json", "doctor"])
+def test_output_that_cannot_be_written_is_one_line(command: str, tmp_path: Path) -> None:
+    words = command.split()
+    line = " ".join([words[0], *(["--data-dir", str(tmp_path / "data")] if words[0] == "doctor" else []), *words[1:]])
+    assert in_shell(f"anabranch {line} > /dev/full") == (1, "Error: standard output: No space left on device\n")
+    assert in_shell(f"anabranch {line} >&-") == (1, "Error: standard output: it is closed\n")
+    assert in_shell(f"anabranch {line} 2>&- > {tmp_path}/output") == in_shell(f"anabranch {line} > /dev/null")
+    assert (tmp_path / "output").stat().st_size
+
+
+def test_messages_that_cannot_be_written_change_no_exit_code() -> None:
+    for stderr in ("2>&-", "2>/dev/full"):
+        assert in_shell(f"anabranch nonsense {stderr}")[0] == 2
+
+
+STREAM_TEST = """
+import sys
+from broker.cli.streams import guarded_streams
+
+def fail(): raise {error}
+
+with guarded_streams():
+    {does}
+"""
+
+
+@pytest.mark.parametrize(
+    ("does", "error", "reads", "code", "said"),
+    [
+        ("sys.stdout.write('x' * 10**6)", "", False, 0, ""),
+        ("sys.stdout.write('x')", "", False, 0, ""),
+        ("print(len(sys.stdin.read()))", "", True, 0, ""),
+        ("fail()", "BrokenPipeError(32, 'Broken pipe of a connection')", True, 1, "Broken pipe of a connection"),
+        ("fail()", "SystemExit(3)", True, 3, ""),
+    ],
+)
+def test_only_a_reader_that_ends_is_no_error(*, does: str, error: str, reads: bool, code: int, said: str) -> None:
+    code_text = STREAM_TEST.format(does=f"sys.stdin.readline(); {does}", error=error or "AssertionError")
     reading, writing = os.pipe()
     with subprocess.Popen(
         [sys.executable, "-c", code_text], stdin=subprocess.PIPE, stdout=writing, stderr=subprocess.PIPE, text=True
     ) as process:
         os.close(writing)
-        if not said:
+        if not reads:
             os.close(reading)
-        _, errors = process.communicate("")
-    if said:
+        _, errors = process.communicate("first\nmore")
+    if reads:
         os.close(reading)
     assert process.returncode == code
     assert said in errors

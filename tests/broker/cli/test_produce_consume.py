@@ -273,3 +273,20 @@ def test_a_reader_that_ends_is_no_error(node: Broker, topic: str) -> None:
 def test_a_topic_is_created_if_the_node_does_that(node: Broker) -> None:
     ok(node, "produce", "made-by-use", typed="x\n")
     assert values(node, "made-by-use") == ["x"]
+
+
+def test_standard_streams_that_fail_are_one_line(node: Broker, topic: str) -> None:
+    command = f'"{sys.executable}" -m anabranch {{}} {topic} --bootstrap-server {node.bootstrap_servers}'
+
+    def shell(command_line: str) -> tuple[int, str, str]:
+        done = subprocess.run(["bash", "-c", command_line], capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    produce, consume = command.format("produce"), command.format("consume --format raw")
+    assert shell(f"seq 3 | {produce} >&-") == (0, "", f"produced 3 records to {topic}\n")
+    assert shell(f"seq 3 | {produce} 2>&-") == (0, "", "")
+    assert shell(f"{produce} <&-") == (1, "", "Error: standard input: it is closed\n")
+    assert shell(f"{consume} > /dev/full") == (1, "", "Error: standard output: No space left on device\n")
+    assert shell(f"{consume} --group {topic} >&-")[::2] == (1, "Error: standard output: it is closed\n")
+    assert committed(node, topic, topic) < 0
+    assert shell(f"{consume} <&- 2>&-") == (0, "1\n2\n3\n" * 2, "")
