@@ -1,19 +1,38 @@
 """`anabranch config ...`: configs of topics, nodes and groups at run time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Final
 
 import click
 from rich.console import Console
 
 from anabranch.client.cluster import Cluster
-from anabranch.client.configs import RESOURCES, Resource, alter_configs, describe_configs
+from anabranch.client.configs import RESOURCES, Config, Resource, alter_configs, describe_configs
+from anabranch.client.errors import ClientError
 from broker.cli.arguments import output_option, parse_pairs, plan_option
 from broker.cli.client import CommandClient, client_options
 from broker.cli.output import emit, make_table, plain
 
 ALL_BROKERS: Final = "all"
 """Name of the configs of all brokers."""
+NO_EFFECT: Final = "has no effect here"
+"""In the documentation of a config that a node of Anabranch accepts for compatibility only; the reason follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """A config with its value before and after a change. `value` None: the default; `before` None: unset or hidden."""
+
+    name: str
+    before: str | None
+    value: str | None
+    is_change: bool
+
+    def data(self) -> Mapping[str, str | None]:
+        """Return the change as JSON and YAML have it."""
+        return {"name": self.name, "from": self.before, "to": self.value}
 
 
 @click.group()
@@ -100,25 +119,66 @@ def unset(kind: str, name: str, names: Sequence[str], *, plan_only: bool, client
 
 def change_configs(
     cluster: Cluster, resource: Resource, changes: Mapping[str, str | None], *, plan_only: bool
-) -> Sequence[Mapping[str, str | None]]:
-    """Change configs; return the changes, with `to` None for the default. Raises ClientError."""
-    before = {each.name: each.value for each in describe_configs(cluster, resource)}
-    alter_configs(cluster, resource, changes, validate_only=plan_only)
-    return [{"name": name, "from": before.get(name), "to": value} for name, value in changes.items()]
+) -> Sequence[ConfigChange]:
+    """Change configs, and warn of those that have no effect. None: the default. Raises ClientError."""
+    described = {each.name: each for each in describe_configs(cluster, resource, documentation=True)}
+    known = described
+    if resource.kind == "broker" and not resource.name:  # of all brokers, only what was set is described
+        (*_, node_id) = cluster.nodes()
+        known = {each.name: each for each in describe_configs(cluster, Resource("broker", str(node_id)))} | described
+    for name in (name for name, value in changes.items() if value is None and name not in known):
+        raise ClientError(f"{resource}: unknown config {name!r}{_near(name, known)}")
+    rows = [_change(name, described.get(name), value) for name, value in changes.items()]
+    # What changes nothing is only checked, not stored.
+    validate_only = plan_only or not any(each.is_change for each in rows)
+    alter_configs(cluster, resource, changes, validate_only=validate_only)
+    warn_of_no_effect([described[name] for name, value in changes.items() if value is not None and name in described])
+    return rows
 
 
-def change_texts(resource: Resource, rows: Sequence[Mapping[str, str | None]]) -> Sequence[str]:
+def _change(name: str, before: Config | None, value: str | None) -> ConfigChange:
+    is_own = before is not None and before.is_own
+    old = None if before is None else before.value
+    return ConfigChange(name, old, value, is_change=is_own if value is None else not is_own or old != value)
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, known)
+    return f". Did you mean {' or '.join(map(repr, near))}?" if near else "; `config describe --all` lists them"
+
+
+def warn_of_no_effect(configs: Iterable[Config]) -> None:
+    """Say on standard error which configs a node accepts although they do nothing there."""
+    for each in configs:
+        _, found, reason = (each.documentation or "").partition(NO_EFFECT)
+        if found:
+            click.echo(f"{each.name} {NO_EFFECT}{reason}", err=True)
+
+
+def change_texts(resource: Resource, rows: Sequence[ConfigChange]) -> Sequence[str]:
     """Return changes of `change_configs` for people, a line each."""
-    return [
-        f"{resource}: {row['name']} = {'its default' if row['to'] is None else row['to']} "
-        f"(was {'unset' if row['from'] is None else row['from']})"
-        for row in rows
-    ]
+    texts = []
+    for row in rows:
+        value = "its default" if row.value is None else row.value
+        before = "(unchanged)" if not row.is_change else f"(was {'unset' if row.before is None else row.before})"
+        texts.append(f"{resource}: {row.name} = {value} {before}")
+    return texts
 
 
-def _emit_changes(
-    output: str, resource: Resource, rows: Sequence[Mapping[str, str | None]], *, plan_only: bool
-) -> None:
-    data = {"kind": resource.kind, "name": resource.name or ALL_BROKERS, "changed": not plan_only, "configs": rows}
-    lines = [*change_texts(resource, rows), *(["nothing was changed"] if plan_only else [])]
+def outcome_lines(*, is_change: bool, plan_only: bool) -> Sequence[str]:
+    """Return the last line for people, if nothing was changed."""
+    if not is_change:
+        return ["nothing to change"]
+    return ["nothing was changed"] if plan_only else []
+
+
+def _emit_changes(output: str, resource: Resource, rows: Sequence[ConfigChange], *, plan_only: bool) -> None:
+    is_change = any(each.is_change for each in rows)
+    data = {
+        "kind": resource.kind,
+        "name": resource.name or ALL_BROKERS,
+        "changed": is_change and not plan_only,
+        "configs": [each.data() for each in rows],
+    }
+    lines = [*change_texts(resource, rows), *outcome_lines(is_change=is_change, plan_only=plan_only)]
     emit(output, data, "\n".join(lines))

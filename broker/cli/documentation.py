@@ -75,11 +75,11 @@ null. Lists and descriptions have the columns of their tables as fields. These c
 | command | fields |
 |---|---|
 | `topic create` | `topic`, `id`, `partitions` |
-| `topic alter` | `topic`, `changed` (false with `--plan`), `partitions` (`from`, `to`), \
+| `topic alter` | `topic`, `changed` (false with `--plan`, and if nothing is to change), `partitions` (`from`, `to`), \
 `configs` (`name`, `from`, `to`) |
 | `topic delete`, `group delete` | `deleted`: names |
 | `topic detach`, `attach`, `clone` | `topic`, `id`, `partitions`; `clone` also `from` |
-| `config set`, `unset` | `kind`, `name`, `changed`, `configs` (`name`, `from`, `to`; null: the default) |
+| `config set`, `unset` | `kind`, `name`, `changed` (as above), `configs` (`name`, `from`, `to`; null: the default) |
 | `group seek` | `group`, `changed`: offsets, `partitions` (`topic`, `partition`, `from`, `to`, `by`) |
 | `transaction abort` | `id`, `producer`, `partitions` |
 | `user add`, `remove`, `hash` | `user`; `mechanisms` and `iterations`; `removed`; `line` |

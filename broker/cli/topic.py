@@ -4,6 +4,7 @@ Create, list, describe, alter and delete use Kafka's protocol. For requests that
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import click
@@ -12,9 +13,10 @@ from rich.console import Console
 from anabranch.client.cluster import EARLIEST, LATEST, Cluster, Place
 from anabranch.client.configs import Resource, describe_configs
 from anabranch.client.connection import error_text
+from anabranch.client.errors import ClientError
 from broker.cli.arguments import output_option, parse_pairs, plan_option, yes_option
 from broker.cli.client import CommandClient, client_options, describe_topics, id_text
-from broker.cli.config import change_configs, change_texts
+from broker.cli.config import ConfigChange, change_configs, change_texts, outcome_lines, warn_of_no_effect
 from broker.cli.output import count_text, emit, make_table, number_text
 from broker.cli.questions import confirm
 from broker.cli.topic_move import move
@@ -50,7 +52,14 @@ for command in (move, detach, attach, clone, detached):
 @topic.command()
 @click.argument("name")
 @click.option("--partitions", type=click.IntRange(1), help="Number of partitions  [default: the node's]")
-@click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="A config of the topic; repeatable.")
+@click.option(
+    "--set",
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="CONFIG=VALUE",
+    help="Set a config; repeatable. --config is its name in Kafka's tools.",
+)
 @output_option
 @client_options
 def create(name: str, partitions: int | None, configs: Sequence[str], client: CommandClient, output: str) -> None:
@@ -59,15 +68,17 @@ def create(name: str, partitions: int | None, configs: Sequence[str], client: Co
         name=name,
         num_partitions=partitions if partitions is not None else -1,
         replication_factor=-1,
-        configs=[
-            CreatableTopicConfig(name=key, value=value) for key, value in parse_pairs(configs, "--config").items()
-        ],
+        configs=[CreatableTopicConfig(name=key, value=value) for key, value in parse_pairs(configs, "--set").items()],
     )
-    with client.connect() as connection:
-        answer: CreateTopicsResponse = connection.call(CreateTopicsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS))
-    (result,) = answer.topics
-    if result.error_code:
-        raise click.ClickException(f"topic {name}: {error_text(result.error_code, result.error_message)}")
+    with client.cluster() as cluster:
+        answer: CreateTopicsResponse = cluster.first.call(CreateTopicsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS))
+        (result,) = answer.topics
+        if result.error_code:
+            raise click.ClickException(f"topic {name}: {error_text(result.error_code, result.error_message)}")
+        if configs:
+            with suppress(ClientError):  # who may create the topic may not see its configs
+                found = describe_configs(cluster, Resource("topic", name), documentation=True)
+                warn_of_no_effect(each for each in found if each.is_own)
     count = result.num_partitions if result.num_partitions > 0 else partitions
     data = {"topic": result.name, "id": id_text(result.topic_id), "partitions": count}
     emit(output, data, f"created topic {result.name}" + (f" with {count_text(count, 'partition')}" if count else ""))
@@ -188,21 +199,29 @@ def alter(
     if not changes and partitions is None:
         raise click.UsageError("nothing to change: give --set, --unset or --partitions")
     resource = Resource("topic", name)
-    data: dict[str, Any] = {"topic": name, "changed": not plan_only, "partitions": None, "configs": []}
-    lines = []
+    data: dict[str, Any] = {"topic": name, "changed": False, "partitions": None, "configs": []}
+    lines: list[str] = []
+    rows: Sequence[ConfigChange] = ()
+    is_change = False
     with client.cluster() as cluster:
         if partitions is not None:
             (item,) = cluster.topics([name])
             before = len(item.partitions)
-            _add_partitions(cluster, name, partitions, plan_only=plan_only)
+            is_change = before != partitions
+            if is_change:  # checked before any config is changed
+                _add_partitions(cluster, name, partitions, plan_only=True)
             data["partitions"] = {"from": before, "to": partitions}
-            lines.append(f"topic {name}: {count_text(partitions, 'partition')} (was {before:,})")
+            was = f"was {before:,}" if is_change else "unchanged"
+            lines.append(f"topic {name}: {count_text(partitions, 'partition')} ({was})")
         if changes:
-            data["configs"] = change_configs(cluster, resource, changes, plan_only=plan_only)
-            lines += change_texts(resource, data["configs"])
-    if plan_only:
-        lines.append("nothing was changed")
-    emit(output, data, "\n".join(lines))
+            rows = change_configs(cluster, resource, changes, plan_only=plan_only)
+            data["configs"] = [each.data() for each in rows]
+            lines += change_texts(resource, rows)
+        if partitions is not None and is_change and not plan_only:
+            _add_partitions(cluster, name, partitions, plan_only=False)
+    is_change |= any(each.is_change for each in rows)
+    data["changed"] = is_change and not plan_only
+    emit(output, data, "\n".join([*lines, *outcome_lines(is_change=is_change, plan_only=plan_only)]))
 
 
 def _add_partitions(cluster: Cluster, name: str, partitions: int, *, plan_only: bool) -> None:

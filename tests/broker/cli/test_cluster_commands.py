@@ -149,6 +149,18 @@ def test_seek_asks_first_and_moves_what_was_committed(node: Broker, topic: str) 
         (("config", "set", "topic", "missing", "retention.ms"), 2, "expected NAME=VALUE, found 'retention.ms'"),
         (("topic", "alter", "missing"), 2, "nothing to change: give --set, --unset or --partitions"),
         (("topic", "alter", "missing", "--partitions", "3"), 1, "topic missing does not exist"),
+        (("config", "unset", "topic", "missing", "retention.ms"), 1, "topic missing does not exist"),
+        (
+            ("config", "unset", "broker", "all", "foo"),
+            1,
+            "all brokers: unknown config 'foo'; `config describe --all` lists",
+        ),
+        (
+            ("config", "unset", "broker", "1", "max.conections"),
+            1,
+            "unknown config 'max.conections'. Did you mean 'max.conn",
+        ),
+        (("config", "unset", "group", "g", "foo"), 1, "group g: unknown config 'foo'"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(
@@ -235,3 +247,52 @@ def test_a_reader_that_ends_is_no_error(node: Broker) -> None:
         process.stdout.close()
         assert process.stderr.read() == ""
     assert process.returncode == 0
+
+
+def test_a_config_that_does_not_exist_is_not_unset(node: Broker, topic: str) -> None:
+    said = f"Error: topic {topic}: unknown config 'retention.m'. Did you mean 'retention.ms'"
+    for command in (("topic", "alter", topic, "--partitions", "9", "--unset"), ("config", "unset", "topic", topic)):
+        refused = run(node, *command, "retention.m")
+        assert refused.exit_code == 1
+        assert refused.stderr.startswith(said)
+    assert len(read(node, "topic", "describe", topic)[0]["partitions"]) == 2
+
+
+def test_what_changes_nothing_is_said_to_change_nothing(node: Broker, topic: str) -> None:
+    ok(node, "topic", "alter", topic, "--set", "retention.ms=5")
+    alter = ("topic", "alter", topic, "--partitions", "2", "--set", "retention.ms=5", "--unset", "cleanup.policy")
+    assert ok(node, *alter).splitlines() == [
+        f"topic {topic}: 2 partitions (unchanged)",
+        f"topic {topic}: retention.ms = 5 (unchanged)",
+        f"topic {topic}: cleanup.policy = its default (unchanged)",
+        "nothing to change",
+    ]
+    found = read(node, *alter)
+    assert (found["changed"], found["partitions"]) == (False, {"from": 2, "to": 2})
+    assert read(node, *alter, "--set", "retention.bytes=7")["changed"]
+    assert ok(node, *alter, "--plan").endswith("nothing to change\n")
+    # The default, but set: it stays when the default changes.
+    default = {each["name"]: each["value"] for each in read(node, "config", "describe", "topic", topic, "--all")}
+    set_ = ("config", "set", "topic", topic, f"max.message.bytes={default['max.message.bytes']}")
+    assert not read(node, *set_, "--plan")["changed"]
+    assert [read(node, *set_)["changed"] for _ in range(2)] == [True, False]
+    unset = ("config", "unset", "topic", topic, "max.message.bytes")
+    assert [read(node, *unset)["changed"] for _ in range(2)] == [True, False]
+    for name in ("leader.replication.throttled.rate", "max.connections"):  # unset, or not described where it is unset
+        ok(node, "config", "set", "broker", "all", f"{name}=1000")
+        assert read(node, "config", "unset", "broker", "all", name)["changed"]
+    assert ok(node, "config", "unset", "broker", "all", "max.connections").endswith("nothing to change\n")
+
+
+def test_configs_without_an_effect_are_named(node: Broker, topic: str) -> None:
+    said = "segment.bytes has no effect here: data is kept in objects, not in segment files.\n"
+    other = ["--set", "retention.ms=1"]
+    for command in (
+        ("topic", "create", f"{topic}-new", "--config", "segment.bytes=1048576", *other),
+        ("topic", "alter", topic, "--set", "segment.bytes=1048576", *other),
+        ("config", "set", "topic", topic, "segment.bytes=1048576", "--output", "json"),
+    ):
+        result = run(node, *command)
+        assert (result.exit_code, result.stderr) == (0, said), result.output
+    assert run(node, "topic", "create", f"{topic}-newer", *other).stderr == ""
+    assert run(node, "topic", "alter", topic, "--unset", "segment.bytes").stderr == ""

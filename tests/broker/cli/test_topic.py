@@ -119,12 +119,17 @@ def created(error_code: int = 0, message: str | None = None) -> Answer:
 
 @pytest.mark.parametrize("versions_max", [3, 99])
 def test_create(versions_max: int) -> None:
-    with canned({CreateTopicsRequest: created()}, versions_max=versions_max) as node:
-        result = run(node, "create", "flights", "--partitions", "6", "--config", "retention.ms=1=2")
+    denied = DescribeConfigsResult(error_code=29, error_message=None, resource_type=2, resource_name="", configs=())
+    answers: Mapping[type, Answer] = {
+        CreateTopicsRequest: created(),
+        DescribeConfigsRequest: lambda _: DescribeConfigsResponse(results=[denied]),
+    }
+    with canned(answers, versions_max=versions_max) as node:
+        result = run(node, "create", "flights", "--partitions", "6", "--set", "retention.ms=1=2", "--config", "a=b")
     assert (result.exit_code, result.output) == (0, "created topic flights with 6 partitions\n")
     (wanted,) = node.requests[1].topics
     assert (wanted.num_partitions, wanted.replication_factor) == (6, -1)
-    assert [(config.name, config.value) for config in wanted.configs] == [("retention.ms", "1=2")]
+    assert [(config.name, config.value) for config in wanted.configs] == [("retention.ms", "1=2"), ("a", "b")]
 
 
 def test_create_says_why_it_was_refused() -> None:
