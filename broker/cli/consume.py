@@ -10,10 +10,10 @@ import click
 from broker.cli.arguments import PointType
 from broker.cli.client import CommandClient, client_options
 from broker.cli.consume_group import GroupRead
-from broker.cli.consume_ranges import plan_ranges
+from broker.cli.consume_ranges import find_bounds, plan_ranges
 from broker.cli.consume_source import RangeRead, Read
 from broker.cli.points import Point
-from broker.cli.record_lines import BadLine, ReadRecord, Writer, make_writer
+from broker.cli.record_lines import TEMPLATE, BadLine, ReadRecord, Writer, make_writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,7 @@ class Filter:
     default="text",
     metavar="FORMAT",
     show_default=True,
-    help="text, json (one object a line), raw (values), hex, or a template: %t topic, %p partition, %o offset, %k key, "
-    "%v value, %T time in ms, %d time, %h headers, %K and %S sizes of key and value, %%, \\n, \\t.",
+    help=f"text, json (one object a line), raw (values), hex, or a template: {TEMPLATE}.",
 )
 @click.option(
     "--from",
@@ -89,6 +88,8 @@ def consume(  # noqa: PLR0913 - its options
         raise click.BadParameter(str(error), param_hint="--format") from None
     shown = Filter(None if key is None else key.encode(), None if contains is None else contains.encode())
     read_committed = isolation_level == "read_committed"
+    if start is not None and until is not None and start.is_after(until):
+        raise click.UsageError("--from is after --until")
     read: Read
     if group is not None:
         if partitions or until is not None or (start is not None and start.kind not in {"start", "end"}):
@@ -99,11 +100,19 @@ def consume(  # noqa: PLR0913 - its options
             cluster.topics(topics)
         read = GroupRead(client, topics, group, start or Point("start"), follow=follow, read_committed=read_committed)
     else:
-        start = start or Point("end" if follow else "start")
+        place = start or Point("end" if follow else "start")
         with client.cluster() as cluster:
-            ranges = plan_ranges(
-                cluster, topics, partitions, start, until, follow=follow, read_committed=read_committed
+            bounds = find_bounds(cluster, dict.fromkeys(topics, partitions), read_committed=read_committed)
+            ranges = plan_ranges(cluster, bounds, place, until, follow=follow)
+        if not ranges and (start or until) is not None:
+            where = (
+                "before --until"
+                if start is None
+                else "at or after --from"
+                if until is None
+                else "between --from and --until"
             )
+            click.echo(f"no record is {where}: {bounds}", err=True)
         read = RangeRead(client, ranges, follow=follow, read_committed=read_committed)
     _print(read, sys.stdout.buffer, writer, shown, limit)
 

@@ -1,8 +1,11 @@
 """Records that a member of a consumer group reads, for `consume --group`."""
 
+import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
+
+import click
 
 from anabranch.client.cluster import Place
 from broker.cli.client import CommandClient
@@ -47,6 +50,8 @@ class GroupRead(Read):
 
     def start(self) -> None:
         """Join the group."""
+        if sys.stderr.isatty():  # for seconds nothing else is seen
+            click.echo(f"joining group {self._settings['group.id']} ...", err=True)
         self.consumer = self.make_consumer(self._client, **self._settings)
         self.consumer.subscribe(list(self._topics), on_assign=self._on_assign, on_revoke=self._on_revoke)
 

@@ -2,11 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from anabranch.client.cluster import EARLIEST, LATEST, Cluster, Place
 from anabranch.client.errors import ClientError
+from broker.cli.output import count_text
 from broker.cli.points import Point
 from protocol.messages.metadata import MetadataResponseTopic
+
+SHOWN: Final = 3
+"""Partitions whose offsets a message has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,11 @@ class Bounds:
             return {place: _or_end(found.get(place, -1), self.latest[place]) for place in self.places}
         return {place: _offset(point, self.earliest[place], self.latest[place]) for place in self.places}
 
+    def __str__(self) -> str:
+        texts = [_span_text(place, self.earliest[place], self.latest[place]) for place in self.places[:SHOWN]]
+        more = len(self.places) - len(texts)
+        return ", ".join(texts) + (f", and {count_text(more, 'more partition')}" if more else "")
+
     def limit(self, place: Place, offset: int) -> int:
         """Return the offset, or the nearest one that the partition has."""
         return min(max(offset, self.earliest[place]), self.latest[place])
@@ -54,18 +64,8 @@ def find_bounds(cluster: Cluster, wanted: Mapping[str, Sequence[int]], *, read_c
     return Bounds(topics, places, earliest, latest, read_committed)
 
 
-def plan_ranges(
-    cluster: Cluster,
-    names: Sequence[str],
-    partitions: Sequence[int],
-    start: Point,
-    until: Point | None,
-    *,
-    follow: bool,
-    read_committed: bool,
-) -> Ranges:
+def plan_ranges(cluster: Cluster, bounds: Bounds, start: Point, until: Point | None, *, follow: bool) -> Ranges:
     """Return the ranges that have something to read, or may have it. Raises ClientError."""
-    bounds = find_bounds(cluster, dict.fromkeys(names, partitions), read_committed=read_committed)
     starts = bounds.resolve(cluster, start)
     ends = bounds.resolve(cluster, until) if until is not None else None
     found = {}
@@ -77,6 +77,11 @@ def plan_ranges(
         if end is None or first < end:
             found[place] = Range(first, end)
     return found
+
+
+def _span_text(place: Place, first: int, end: int) -> str:
+    name = f"{place[0]}-{place[1]}"
+    return f"{name} has offsets {first} to {end - 1}" if first < end else f"{name} has no records"
 
 
 def _or_end(offset: int, end: int) -> int:

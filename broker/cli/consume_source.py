@@ -11,6 +11,7 @@ from anabranch.client.errors import ClientError
 from broker.cli.client import LIBRDKAFKA_LOG, CommandClient
 from broker.cli.consume_ranges import Ranges
 from broker.cli.record_lines import TIMESTAMP_TYPES, ReadRecord
+from broker.cli.streams import reader_has_ended
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, KafkaException, Message
@@ -94,11 +95,11 @@ class Read(ABC):
             self._outage = error
 
     def batches(self) -> Iterator[Sequence[ReadRecord]]:
-        """Yield records until all are read. Raises ClientError."""
+        """Yield records until all are read, or nobody reads the output any more. Raises ClientError."""
         from confluent_kafka import KafkaException
 
         quiet_since = time.perf_counter()
-        while not self.is_over():
+        while not self.is_over() and not reader_has_ended():
             try:
                 messages = self.consumer.consume(BATCH_RECORDS, POLL_S)
             except KafkaException as error:

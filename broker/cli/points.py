@@ -25,6 +25,12 @@ class Point:
     kind: Literal["start", "end", "offset", "last", "time"]
     value: int = 0
 
+    def is_after(self, other: "Point") -> bool:
+        """Return whether this place is after another in every partition. False if that depends on the partition."""
+        if self.kind != other.kind:
+            return False
+        return self.value < other.value if self.kind == "last" else self.value > other.value
+
 
 class BadPoint(ValueError):
     """A text that names no place. The text of the error is the one line to show."""

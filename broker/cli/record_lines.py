@@ -20,6 +20,11 @@ from broker.cli.points import time_text
 
 Headers = Sequence[tuple[str, bytes | None]]
 FORMATS: Final = ("text", "json", "raw", "hex")
+TEMPLATE: Final = (
+    "%t topic, %p partition, %o offset, %k key, %v value, %T time in ms, %d time, %h headers, %K and %S sizes of key "
+    "and value, %%, \\n, \\t"
+)
+"""What a template may contain."""
 TIMESTAMP_TYPES: Final = {1: "create", 2: "append"}
 """Names of librdkafka's types of timestamps."""
 _HEADERS_OF_JSON: Final = frozenset({"name", "value"})
@@ -130,7 +135,7 @@ def _template(form: str) -> Writer:
         "o": lambda record: b"%d" % record.offset,
         "k": lambda record: record.key or b"",
         "v": lambda record: record.value or b"",
-        "s": lambda record: record.value or b"",
+        "s": lambda record: record.value or b"",  # kcat's name of the value
         "T": lambda record: b"%d" % record.timestamp_ms,
         "d": lambda record: time_text(record.timestamp_ms).encode(),
         "h": lambda record: b",".join(
@@ -151,7 +156,7 @@ def _template(form: str) -> Writer:
         elif found[2] in fields:
             parts.append(fields[found[2]])
         else:
-            raise BadLine(f"unknown %{found[2]} in the format; known are %{', %'.join(fields)} and %%")
+            raise BadLine(f"unknown %{found[2]} in the format; known are {TEMPLATE}")
     parts.append(form[end:].encode())
     return lambda record: b"".join(each if isinstance(each, bytes) else each(record) for each in parts)
 

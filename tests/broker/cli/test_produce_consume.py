@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -187,13 +188,33 @@ def test_places(node: Broker, topic: str) -> None:
         assert values(node, topic, *arguments) == expected, arguments
 
 
+def test_a_place_without_records_is_said_to_have_none(node: Broker) -> None:
+    node.create_topic("short", 5)
+    ok(node, "produce", "short", "--partition", "0", typed="a\nb\nc\n")
+    zero, rest = "short-0 has offsets 0 to 2", "short-1 has no records, short-2 has no records, and 2 more partitions"
+    for arguments, said in (
+        (["--from", "5000"], f"no record is at or after --from: {zero}, {rest}\n"),
+        (["--from", "2099-01-01", "--partition", "0"], f"no record is at or after --from: {zero}\n"),
+        (["--until", "2020-01-01", "--partition", "0"], f"no record is before --until: {zero}\n"),
+        (["--from", "-1", "--until", "1", "--partition", "0"], f"no record is between --from and --until: {zero}\n"),
+        (["--from", "2"], ""),
+        (["--partition", "1"], ""),
+        (["--limit", "1", "--until", "2"], ""),
+    ):
+        result = run(node, "consume", "short", *arguments)
+        assert (result.exit_code, result.stderr) == (0, said)
+
+
 def test_what_cannot_be_read_is_said_in_one_line(node: Broker, topic: str) -> None:
     for arguments, code, said in (
         ([topic, "--partition", "1"], 1, f"topic {topic} has no partition 1: it has 1"),
         (["missing"], 1, "Error: topic missing does not exist\n"),
         (["not/valid"], 1, "topic not/valid: INVALID_TOPIC_EXCEPTION: topics have 1 to 249 letters"),
         ([topic, "--format", "xml"], 2, "expected text, json, raw, hex"),
-        ([topic, "--format", "%x"], 2, "unknown %x in the format"),
+        ([topic, "--format", "%x"], 2, "unknown %x in the format; known are %t topic, %p partition, "),
+        ([topic, "--from", "3", "--until", "1"], 2, "Error: --from is after --until\n"),
+        ([topic, "--from", "1h ago", "--until", "2h ago"], 2, "Error: --from is after --until\n"),
+        ([topic, "--from", "-1", "--until", "-2"], 2, "Error: --from is after --until\n"),
         ([topic, "--from", "soon"], 2, "expected start, end, an offset"),
         ([topic, "--group", "g", "--from", "5"], 2, "--group: its offsets say where to read"),
     ):
@@ -253,6 +274,31 @@ def test_follow_waits_and_ctrl_c_ends_it(node: Broker, topic: str) -> None:
         reader.send_signal(signal.SIGINT)
         assert reader.stderr.read() == ""
     assert reader.returncode == 130
+
+
+def test_follow_ends_when_its_reader_has_ended(node: Broker, topic: str) -> None:
+    ok(node, "produce", topic, typed="old\n")
+    command = [sys.executable, "-m", "anabranch", "consume", topic, "--follow", "--from", "start", "--format", "raw"]
+    read, write = os.pipe()
+    with subprocess.Popen([*command, "--bootstrap-server", node.bootstrap_servers], stdout=write) as reader:
+        os.close(write)
+        assert os.read(read, 10) == b"old\n"
+        os.close(read)
+    assert reader.returncode == 0
+
+
+def test_a_terminal_is_told_that_a_group_is_joined(node: Broker, topic: str) -> None:
+    ok(node, "produce", topic, typed="a\n")
+    command = [sys.executable, "-m", "anabranch", "consume", topic, "--group", topic, "--format", "raw"]
+    master, terminal = pty.openpty()
+    with subprocess.Popen(
+        [*command, "--bootstrap-server", node.bootstrap_servers], stdout=subprocess.PIPE, stderr=terminal
+    ) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.read() == b"a\n"
+    os.close(terminal)
+    assert os.read(master, 1000) == f"joining group {topic} ...\r\n".encode()
+    os.close(master)
 
 
 def test_a_reader_that_ends_is_no_error(node: Broker, topic: str) -> None:
