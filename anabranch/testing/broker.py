@@ -14,6 +14,8 @@ from broker.dev.folder import MemoryFolder
 
 START_TIMEOUT_S: Final = 60.0
 ORDER_TIMEOUT_S: Final = 30.0
+BAD_SETTING: Final = 2
+"""Exit code of a broker that cannot start with its settings."""
 PART_BYTES: Final = 64 * 1024
 LOG_BYTES_MAX: Final = 64 * 1024
 """Part of the broker's log that is shown: its end."""
@@ -215,7 +217,8 @@ class Broker:
                 raise BrokerError(f"the broker did not answer within {timeout_s:g} s{self._with_log()}")
             part = os.read(pipe, PART_BYTES)
             if not part:
-                self._process.wait()
+                if self._process.wait() == BAD_SETTING and self.log:
+                    raise BrokerError(self.log.splitlines()[-1].removeprefix("Error: "))
                 raise BrokerError(f"the broker has ended{self._with_log()}")
             line += part
         found: Mapping[str, str] = json.loads(line)

@@ -10,15 +10,22 @@ The broker starts with the first test that wants it. With pytest-xdist each work
 
 import re
 from collections.abc import Generator, Iterator, Mapping
+from inspect import Parameter, Signature
+from typing import Final
 
 import pytest
 
-from anabranch.testing.broker import Broker
+from anabranch.testing.broker import Broker, BrokerError
 
-MARKER = (
-    "anabranch_topic(partitions=1, configs=None): partitions and configs of the topic of the fixture anabranch_topic"
-)
 NAME_LENGTH_MAX = 200
+_SHAPE: Final = Signature(
+    [
+        Parameter("partitions", Parameter.POSITIONAL_OR_KEYWORD, default=1),
+        Parameter("configs", Parameter.POSITIONAL_OR_KEYWORD, default=None),
+    ]
+)
+"""Arguments of the marker."""
+MARKER: Final = f"anabranch_topic{_SHAPE}: partitions and configs of the topic of the fixture anabranch_topic"
 _broker = pytest.StashKey[Broker]()
 
 
@@ -36,19 +43,27 @@ def anabranch_settings() -> Mapping[str, object]:
 @pytest.fixture(scope="session")
 def anabranch_broker(anabranch_settings: Mapping[str, object], pytestconfig: pytest.Config) -> Iterator[Broker]:
     """A broker (`anabranch.testing.Broker`) for all tests of the session."""
-    with Broker(anabranch_settings) as broker:
-        pytestconfig.stash[_broker] = broker
-        try:
-            yield broker
-        finally:
-            del pytestconfig.stash[_broker]
+    broker = Broker(anabranch_settings)
+    try:
+        broker.start()
+    except BrokerError as error:
+        pytest.fail(f"anabranch_broker does not start: {error}", pytrace=False)
+    pytestconfig.stash[_broker] = broker
+    try:
+        yield broker
+    finally:
+        del pytestconfig.stash[_broker]
+        broker.close()
 
 
 @pytest.fixture
 def anabranch_topic(request: pytest.FixtureRequest, anabranch_broker: Broker) -> Iterator[str]:
     """Name of a new topic, which ends with the test. `@pytest.mark.anabranch_topic(partitions=3)` shapes it."""
     marker = request.node.get_closest_marker("anabranch_topic")
-    wanted = {} if marker is None else marker.kwargs
+    try:
+        wanted = {} if marker is None else _SHAPE.bind(*marker.args, **marker.kwargs).arguments
+    except TypeError as error:
+        pytest.fail(f"the marker anabranch_topic{_SHAPE} {error}", pytrace=False)
     name = _unique(request.node.nodeid)
     anabranch_broker.create_topic(name, **wanted)
     yield name

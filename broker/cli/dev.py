@@ -133,8 +133,9 @@ def _setting(text: str) -> tuple[str, str]:
         raise click.BadParameter(f"expected AREA.NAME=VALUE, found {text!r}", param_hint="--set")
     names = [f"{each.area}.{each.name}" for each in all_settings()]
     if name not in names:
-        close = ", ".join(difflib.get_close_matches(name, names)) or "`anabranch serve --help` lists them"
-        raise click.BadParameter(f"unknown setting {name!r}: {close}", param_hint="--set")
+        near = difflib.get_close_matches(name, names)
+        advice = f". Did you mean {' or '.join(map(repr, near))}?" if near else "; `anabranch serve --help` lists them"
+        raise BadSetting(f"unknown setting {name!r}{advice}")
     return name, value
 
 

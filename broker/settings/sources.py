@@ -109,9 +109,11 @@ def _is_service_link(name: str, value: str) -> bool:
 def _check_environment(environment: Mapping[str, str]) -> None:
     """Raise SettingsError for the first variable with our prefix that names no setting: it is probably misspelt."""
     for name in unknown_environment(environment):
-        settings = [setting.env.removeprefix(ENV_PREFIX) for setting in all_settings()]
+        # Some have a shorter name than that of the setting, which one may have tried: listener.port is ANABRANCH_PORT.
+        settings = {setting.env.removeprefix(ENV_PREFIX): setting.env for setting in all_settings()}
+        settings |= {f"{setting.area}_{setting.name}".upper(): setting.env for setting in all_settings()}
         near = difflib.get_close_matches(name.removeprefix(ENV_PREFIX), settings, n=1)
-        advice = f"; the nearest is {ENV_PREFIX}{near[0]}" if near else " (see `anabranch serve --help`)"
+        advice = f"; the nearest is {settings[near[0]]}" if near else " (see `anabranch serve --help`)"
         raise SettingsError(f"environment variable {name}: no setting has this name{advice}")
 
 

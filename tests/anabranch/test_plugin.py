@@ -53,6 +53,27 @@ def test_that_fails(anabranch_broker):
 def test_that_fails_without_it():
     assert False
 """
+MISTYPED = """
+import pytest
+
+@pytest.mark.anabranch_topic(partitons=3)
+def test_of_a_topic(anabranch_topic):
+    pass
+
+@pytest.mark.anabranch_topic(3, {"retention.ms": 5})
+def test_that_gives_arguments_by_their_order(anabranch_topic):
+    pass
+"""
+BAD_SETTINGS = """
+import pytest
+
+@pytest.fixture(scope="session")
+def anabranch_settings():
+    return {"topic.num_partitons": 3}
+
+def test_it(anabranch_topic):
+    pass
+"""
 UNUSED = """
 import sys
 
@@ -97,3 +118,17 @@ def test_a_failure_shows_what_the_broker_has_said(tmp_path: Path) -> None:
 def test_it_costs_nothing_where_it_is_not_used(tmp_path: Path) -> None:
     found = run_pytest(tmp_path, UNUSED)
     assert found.returncode == 0, found.stdout
+
+
+def test_what_is_mistyped_is_one_line(tmp_path: Path) -> None:
+    found = run_pytest(tmp_path, MISTYPED)
+    assert found.returncode == 1
+    said = "the marker anabranch_topic(partitions=1, configs=None) got an unexpected keyword argument 'partitons'"
+    assert said in found.stdout.splitlines()
+    assert "1 passed, 1 error" in found.stdout
+    found = run_pytest(tmp_path, BAD_SETTINGS)
+    said = "anabranch_broker does not start: unknown setting 'topic.num_partitons'. Did you mean 'topic.num_partitions'"
+    assert any(line.startswith(said) for line in found.stdout.splitlines())
+    assert "Usage" not in found.stdout
+    assert "Traceback" not in found.stdout
+    assert "broker.py" not in found.stdout

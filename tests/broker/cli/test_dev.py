@@ -59,7 +59,11 @@ def test_it_serves_until_ctrl_c_and_leaves_nothing() -> None:
         (["--topic", "a:0"], "expected NAME or NAME:PARTITIONS, found 'a:0'"),
         (["--topic", "a b"], "Topic name is invalid: 'a b'"),
         (["--set", "topic.num_partitions"], "expected AREA.NAME=VALUE, found 'topic.num_partitions'"),
-        (["--set", "topic.num_partition=3"], "unknown setting 'topic.num_partition': topic.num_partitions"),
+        (
+            ["--set", "topic.num_partition=3"],
+            "Error: unknown setting 'topic.num_partition'. Did you mean 'topic.num_partitions",
+        ),
+        (["--set", "x=3"], "Error: unknown setting 'x'; `anabranch serve --help` lists them"),
         (["--set", "wal.capacity_bytes=1"], "setting wal.capacity_bytes"),
     ],
 )

@@ -72,6 +72,10 @@ BAD = {
         {"ANABRANCH_CLUSTER_INTERNAL_PORT": "9644", "ANABRANCH_CLUSTER_INTERNAL_HOST": "0.0.0.0"},
         "setting admin.port: 9644 is also cluster.internal_port, and 0.0.0.0 includes 127.0.0.1",
     ),
+    "no such variable, but that of the setting's name": (
+        {"ANABRANCH_LISTENER_PORT": "9093"},
+        "environment variable ANABRANCH_LISTENER_PORT: no setting has this name; the nearest is ANABRANCH_PORT",
+    ),
     "no such variable": (
         {"ANABRANCH_PROT": "9093"},
         "environment variable ANABRANCH_PROT: no setting has this name; the nearest is ANABRANCH_PORT",
