@@ -10,7 +10,7 @@ def main() -> None:
     try:
         check_names()
     except ShadowedError as error:
-        sys.exit(f"anabranch: {error}")
+        sys.exit(f"Error: {error}")
     from broker.cli import run
 
     run()

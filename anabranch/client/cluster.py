@@ -3,6 +3,7 @@
 Connections are opened when they are needed, one for each node, and closed together.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -29,14 +30,17 @@ EARLIEST: Final = -2
 TIMEOUT_MS: Final = 30_000
 COORDINATOR_WAIT_S: Final = 10.0
 COORDINATOR_POLL_S: Final = 0.1
+_TOPIC_NAME: Final = re.compile("[a-zA-Z0-9._-]{1,249}")
 _MOVING: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
 
 
-def topic_error(name: str | None, code: int) -> ClientError:
-    """Return the error of a topic."""
+def topic_error(name: str | None, code: int, message: str | None = None) -> ClientError:
+    """Return the error of a topic, with the node's message if it has one."""
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return ClientError(f"topic {name} does not exist")
-    return ClientError(f"topic {name}: {error_text(code)}")
+    if code == ErrorCode.INVALID_TOPIC_EXCEPTION and not _TOPIC_NAME.fullmatch(name or ""):
+        message = None  # only some responses have one: what is wrong with a name is always said in the same words
+    return ClientError(f"topic {name}: {error_text(code, message)}")
 
 
 class Cluster:

@@ -72,7 +72,7 @@ class MoveRoutes:
         name = query["topic"]
         topic = self._node.topics.get(name)
         if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} does not exist.")
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
         wanted = query.get("partitions", "")
         indexes = [_number(each) for each in wanted.split(",")] if wanted else range(len(topic.info.partitions))
         places = [Place(name, index) for index in dict.fromkeys(indexes)]

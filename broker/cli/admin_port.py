@@ -62,7 +62,7 @@ class AdminPort:
         """Send one request. Raises OSError without an answer in time, ClickException when the node refuses it."""
         response, body = self._send(method, path, timeout_s)
         if response.status in REFUSED:
-            raise click.ClickException(f"{self}: {body.strip()}")
+            raise click.ClickException(body.strip())
         if response.status != http.HTTPStatus.OK:
             # A node gives the reason in plain text. The page of another web server is not shown.
             is_plain = str(response.getheader("Content-Type", "")).startswith("text/plain")

@@ -10,7 +10,7 @@ from broker.cli.arguments import output_option
 from broker.cli.catalog_access import in_catalog, on_catalog
 from broker.cli.catalog_rebuild import progress
 from broker.cli.errors import run
-from broker.cli.output import emit
+from broker.cli.output import count_text, emit
 from broker.settings.model import Settings
 from broker.settings.sizes import size_text
 from s3stream.catalog.backup import BackupHeader
@@ -36,8 +36,8 @@ def backup(settings: Settings, file: Path, force: bool, output: str) -> None:  #
     def show(console: Console) -> None:
         console.print(
             f"{file}: {size_text(size)}; cluster {header.cluster!r}, schema version {header.schema_version}, "
-            f"{rows['topics']:,} topics with {rows['partitions']:,} partitions, {rows['detached_topics']:,} detached "
-            f"topics, {rows['objects']:,} objects",
+            f"{count_text(rows['topics'], 'topic')} with {count_text(rows['partitions'], 'partition')}, "
+            f"{count_text(rows['detached_topics'], 'detached topic')}, {count_text(rows['objects'], 'object')}",
             markup=False,
             soft_wrap=True,
         )

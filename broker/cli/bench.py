@@ -89,7 +89,7 @@ async def _measure(settings: Settings, writes: int, objects: int, object_size: i
                 rates.append(puts.rate(object_size))
                 text = f"first bytes after {gets.quantile(0.5):.1f} ms or more (median)"
                 expected.append({"what": "cold read", "expect": text})
-    text = f"at most {size_text(min(rates))}/s: all that is produced is written to each"
+    text = f"at most {size_text(min(rates))}/s, the slowest of what all records are written to"
     expected.append({"what": "produce, sustained", "expect": text})
     return {"measured": rows, "expected": expected}
 

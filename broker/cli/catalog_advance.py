@@ -10,7 +10,7 @@ from rich.console import Console
 from broker.cli.arguments import output_option, yes_option
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.output import emit, show_plan
+from broker.cli.output import count_text, emit, show_plan
 from broker.cli.questions import confirm
 from broker.membership.node_log import NodeLog
 from broker.settings.data_dir import DataDirLock
@@ -56,8 +56,8 @@ async def _run(settings: Settings, output: str, *, ask: bool) -> None:
 
         def show(console: Console) -> None:
             console.print(
-                f"the catalog has {known:,} manifests and {objects:,} object ids; the store has manifest {manifest:,} "
-                f"and object {object_id:,}",
+                f"the catalog has {count_text(known, 'manifest')} and {count_text(objects, 'object id')}; the store "
+                f"has manifest {manifest:,} and object {object_id:,}",
                 soft_wrap=True,
             )
             console.print(

@@ -18,7 +18,7 @@ from broker.cli.arguments import output_option
 from broker.cli.catalog_rebuild_data import nodes_with_logs, partition_names, plan_data, rebuilt_data
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.output import emit, make_console
+from broker.cli.output import count_text, emit, make_console
 from broker.membership.log_identity import utc
 from broker.membership.rebuild import BACKUP, CatalogRebuild, ClockAndIds
 from broker.settings.model import Settings
@@ -145,9 +145,10 @@ def _show_plan(work: CatalogRebuild, keep_hours: int, console: Console) -> None:
     state = manifest.state
     used = {piece.object_id for chain in plan.chains.values() for piece in chain.pieces}
     facts = Table(box=None, show_header=False)
+    partitions = sum(len(topic.stream_ids) for topic in state.topics)
     rows = [
         *_describe_source(work),
-        ("topics", f"{len(state.topics):,} with {sum(len(topic.stream_ids) for topic in state.topics):,} partitions"),
+        ("topics", f"{len(state.topics):,} with {count_text(partitions, 'partition')}"),
         ("detached topics", f"{len(state.detached):,}"),
         ("partitions without a topic", f"{len(plan.new_streams):,}, kept as recovered-stream-<id>"),
         ("objects taken", f"{len(used):,} ({size_text(sum(work.stored.objects[key].size_bytes for key in used))})"),
@@ -158,7 +159,7 @@ def _show_plan(work: CatalogRebuild, keep_hours: int, console: Console) -> None:
         facts.add_row(f"[bold]{name}[/bold]", value)
     console.print(facts)
     for why, count in Counter(plan.skipped.values()).items():
-        console.print(f"left out, deleted in {keep_hours} hours: {count:,} objects: {why.value}")
+        console.print(f"left out, deleted in {keep_hours} hours: {count_text(count, 'object')}: {why.value}")
     names = partition_names(work)
     _show("a committed object is in no store", [str(key) for key in plan.missing], console)
     _show("damaged", [f"object {each.object_id}: {each.reason}" for each in plan.damaged], console)
@@ -223,7 +224,7 @@ def _show_done(work: CatalogRebuild, reader: RebuildReader, console: Console) ->
     _show("damaged", reader.report.damaged, console)
     records = sum(span.record_count for spans in reader.spans.values() for _, span in spans)
     console.print(
-        f"[green]rebuilt[/green]: {len(work.plan.chains):,} partitions, {records:,} records "
+        f"[green]rebuilt[/green]: {count_text(len(work.plan.chains), 'partition')}, {count_text(records, 'record')} "
         f"({size_text(reader.report.bytes_done)} read)"
     )
     console.print(_describe_tail(work))
@@ -234,4 +235,4 @@ def _show_done(work: CatalogRebuild, reader: RebuildReader, console: Console) ->
         table.add_row(names[stream_id], f"{chain.start_offset:,}", f"{chain.end_offset:,}")
     console.print(table)
     if len(names) > SHOWN:
-        console.print(f"({len(names) - SHOWN:,} more partitions)")
+        console.print(f"({count_text(len(names) - SHOWN, 'more partition')})")

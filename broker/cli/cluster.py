@@ -62,7 +62,7 @@ def _show_unavailable(rows: list[dict[str, Any]], console: Console) -> None:
     if not rows:
         console.print("[green]every partition has a leader[/]")
         return
-    console.print(f"[red bold]{len(rows):,} partitions have no leader[/]", highlight=False)
+    console.print(f"[red bold]{count_text(len(rows), 'partition')} without a leader[/]", highlight=False)
     table = _table("partition", "reason")
     for row in rows[:SHOWN]:
         table.add_row(f"{row['topic']}-{row['partition']}", row["reason"])

@@ -21,7 +21,7 @@ from broker.cli.admin_port import AdminOptions, AdminPort, admin_option
 from broker.cli.arguments import output_option
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.output import emit, make_console
+from broker.cli.output import count_text, emit, make_console
 from broker.settings.data_dir import DataDirError
 from broker.settings.model import Settings
 from broker.settings.sizes import size_text
@@ -174,7 +174,10 @@ def print_summary(summary: Mapping[str, Any], console: Console) -> None:
         ("copied by the store", size_text(summary["bytes_copied"])),
         (
             "cleaned by key",
-            f"{counted(summary['streams_cleaned'], 'stream')}, {counted(summary['records_removed'], 'record')} removed",
+            (
+                f"{count_text(summary['streams_cleaned'], 'stream')}, "
+                f"{count_text(summary['records_removed'], 'record')} removed"
+            ),
         ),
         ("write amplification", f"{summary['write_amplification']:.2f}"),
         ("store calls", calls or "none"),
@@ -194,11 +197,11 @@ def print_plan(plan: Mapping[str, Any], console: Console) -> None:
         return
     for sets in plan["stream_sets"]:
         console.print(
-            f"store {sets['store']}: {counted(len(sets['inputs']), 'stream set object')} with "
-            f"{counted(sets['streams'], 'stream')} in {counted(sets['blocks'], 'live block')} "
+            f"store {sets['store']}: {count_text(len(sets['inputs']), 'stream set object')} with "
+            f"{count_text(sets['streams'], 'stream')} in {count_text(sets['blocks'], 'live block')} "
             f"({size_text(sets['live_bytes'])}; {size_text(sets['dead_bytes'])} expired) become "
-            f"{counted(sets['stream_set_objects'], 'stream set object')} and "
-            f"{counted(sets['stream_objects'], 'stream object')}",
+            f"{count_text(sets['stream_set_objects'], 'stream set object')} and "
+            f"{count_text(sets['stream_objects'], 'stream object')}",
             highlight=False,
         )
         table = Table("iteration", "bytes", "reads", "outputs", box=None, header_style="bold")
@@ -226,8 +229,3 @@ def print_streams(title: str, rows: Sequence[Mapping[str, Any]], console: Consol
             size_text(row["size_bytes"]),
         )
     console.print(table)
-
-
-def counted(count: int, noun: str) -> str:
-    """Format a number with its noun."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -148,7 +148,7 @@ def _run(settings: Settings, topics: Mapping[str, int], place: MemoryFolder, *, 
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(_serve(settings, levels, topics, use))
     except _CannotStart as error:
-        writer.line(f"anabranch: {error}")
+        writer.line(f"Error: {error}")
         return FAILED
     finally:
         writer.flush(LOG_FLUSH_TIMEOUT_S)

@@ -166,5 +166,5 @@ def remove(source: Source, node_id: int, output: str) -> None:
     """
     answer = source.ask("POST", "/nodes/remove", node=str(node_id))
     count, heir = answer["inherited"], answer["heir"]
-    inherited = f"; node {heir} compacts its {count:,} object{'s' if count != 1 else ''}" if count else ""
+    inherited = f"; node {heir} compacts its {count_text(count, 'object')}" if count else ""
     emit(output, answer, f"removed node {node_id}{inherited}")

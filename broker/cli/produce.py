@@ -174,7 +174,8 @@ def produce(  # noqa: PLR0913 - its options
     if done or not failed:
         click.echo(f"produced {count_text(done, 'record')} to {topic}", err=True)
     if failed:
-        raise click.ClickException(f"{failed:,} of {count_text(done + failed, 'line')} were not written to {topic}")
+        were = "was" if failed == 1 else "were"
+        raise click.ClickException(f"{failed:,} of {count_text(done + failed, 'line')} {were} not written to {topic}")
 
 
 def _is_hex(key: str) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import structlog
 
+from broker.cli.options import BadSetting
 from broker.logging import logs, stacks
 from broker.logging.levels import LogLevels
 from broker.logging.writer import LineWriter
@@ -23,7 +24,6 @@ from broker.settings.sources import load
 if TYPE_CHECKING:
     from broker.node import Node
 
-BAD_SETTING = 2
 FAILED = 1
 SECOND_SIGNAL = 130
 STOP_GRACE_S = 20
@@ -93,8 +93,7 @@ def serve(config: Path | None, stores: Sequence[str], **flags: str | None) -> No
             {**{name.replace("__", "."): value for name, value in flags.items()}, "stores": stores}, None, config
         )
     except SettingsError as error:
-        click.echo(f"anabranch: {error}", err=True)
-        sys.exit(BAD_SETTING)
+        raise BadSetting(str(error)) from None
     levels = LogLevels()
     writer = LineWriter()
     logs.configure(settings.log, levels, writer)
@@ -153,7 +152,7 @@ async def _serve(settings: Settings, levels: LogLevels, writer: LineWriter) -> i
                 limit_ms = settings.node.drain_timeout_ms + settings.node.stop_upload_timeout_ms
                 stacks.exit_after(limit_ms / 1000 + STOP_GRACE_S, dump)
     except StartError as error:
-        writer.line(f"anabranch: {error}")
+        writer.line(f"Error: {error}")
         return FAILED
 
 

@@ -23,7 +23,7 @@ from rich.text import Text
 from broker.cli.arguments import output_option
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.output import emit, make_console
+from broker.cli.output import count_text, emit, make_console
 from broker.cli.stopped import discard, stopped
 from broker.settings.model import Settings
 from broker.settings.sizes import size_text
@@ -210,7 +210,7 @@ async def _ranges(opened: NodeStorage, topic_name: str, limit: int) -> tuple[lis
     """Return ranges of a topic with their partitions, and whether there are more of them."""
     found = [topic for topic in await opened.catalog.list_topics() if topic.name == topic_name]
     if not found:
-        raise click.ClickException(f"topic {topic_name!r} does not exist")
+        raise click.ClickException(f"topic {topic_name} does not exist")
     located: list[tuple[int, RangeLocation]] = []
     for partition in found[0].partitions:
         info = (await opened.catalog.get_streams([partition.stream_id]))[partition.stream_id]
@@ -357,7 +357,7 @@ def _print_object(data: Mapping[str, Any], console: Console) -> None:
         return
     console.print()
     console.print(
-        f"footer: {footer['kind']} of object {footer['object']}, index of {footer['blocks']:,} blocks "
+        f"footer: {footer['kind']} of object {footer['object']}, index of {count_text(footer['blocks'], 'block')} "
         f"({footer['index_bytes']:,} bytes) at {footer['index_position']:,}",
         highlight=False,
     )
@@ -392,7 +392,9 @@ async def verify(opened: NodeStorage, deep: bool, output: str) -> None:  # noqa:
 
         def show(report: VerifyReport) -> None:
             done = sum(report.objects.values())
-            progress.update(task, description=f"{done:,} objects, {report.streams:,} streams checked")
+            progress.update(
+                task, description=f"{count_text(done, 'object')}, {count_text(report.streams, 'stream')} checked"
+            )
 
         report = await verify_storage(
             catalog=opened.catalog, stores=opened.stores, cluster=opened.cluster, deep=deep, on_progress=show

@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from anabranch.client.cluster import EARLIEST, LATEST, Cluster, Place
+from anabranch.client.cluster import EARLIEST, LATEST, Cluster, Place, topic_error
 from anabranch.client.configs import Resource, describe_configs
 from anabranch.client.connection import error_text
 from anabranch.client.errors import ClientError
@@ -74,7 +74,7 @@ def create(name: str, partitions: int | None, configs: Sequence[str], client: Co
         answer: CreateTopicsResponse = cluster.first.call(CreateTopicsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS))
         (result,) = answer.topics
         if result.error_code:
-            raise click.ClickException(f"topic {name}: {error_text(result.error_code, result.error_message)}")
+            raise topic_error(name, result.error_code, result.error_message)
         if configs:
             with suppress(ClientError):  # who may create the topic may not see its configs
                 found = describe_configs(cluster, Resource("topic", name), documentation=True)

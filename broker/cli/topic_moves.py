@@ -11,7 +11,7 @@ import click
 
 from broker.cli.admin_port import AdminPort, on_node
 from broker.cli.arguments import output_option
-from broker.cli.output import emit, make_table
+from broker.cli.output import count_text, emit, make_table
 
 
 @click.command()
@@ -70,5 +70,4 @@ def detached(node: AdminPort, output: str) -> None:
 
 def _describe(answer: Mapping[str, Any]) -> str:
     """Describe a topic in a node's answer."""
-    count = answer["partitions"]
-    return f"{answer['topic']} with {count} partition{'s' if count != 1 else ''}, id {answer['id']}"
+    return f"{answer['topic']} with {count_text(answer['partitions'], 'partition')}, id {answer['id']}"

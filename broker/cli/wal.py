@@ -20,7 +20,7 @@ from rich.table import Table
 from broker.cli.arguments import SizeType, output_option
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.output import emit
+from broker.cli.output import count_text, emit
 from broker.cli.wal_give_up import give_up
 from broker.cli.wal_repair import find_losses, repair_data, repair_lines, save_damaged, save_path
 from broker.cli.wal_sweep import sweep
@@ -100,13 +100,13 @@ def _print_verified(found: Examination, console: Console) -> None:
     if found.end is None:
         return
     console.print(
-        f"[green]sound[/]: {found.end.records:,} records valid, {found.live_records:,} of them not trimmed "
+        f"[green]sound[/]: {count_text(found.end.records, 'record')} valid, {found.live_records:,} of them not trimmed "
         f"({size_text(found.live_bytes)}); the log ends at offset {found.end.end_offset:,} ({found.end.reason})"
     )
     if found.end.dropped_records:
         console.print(
-            f"after its end are {found.end.dropped_records:,} records that were in flight when the node died and "
-            "never acked; the next start drops them"
+            f"after its end: {count_text(found.end.dropped_records, 'record')} in flight when the node died and never "
+            "acked; dropped by the next start"
         )
 
 

@@ -208,7 +208,7 @@ class TopicMoves:
     def _movable(self, name: str) -> Topic:
         topic = self._topics.get(name)
         if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} does not exist.")
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
         if topic.info.internal:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Topic {name} is internal.")
         for partition, info in zip(topic.partitions, topic.info.partitions, strict=True):

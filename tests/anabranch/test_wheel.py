@@ -70,7 +70,7 @@ def test_a_module_of_the_user_that_hides_a_package_is_named(installed: Path, tmp
     (tmp_path / f"{name}.py").write_text("raise AssertionError('it must not be imported')\n")
     said = f"{tmp_path}/{name}.py hides the package '{name}' of anabranch: rename it, or run from another directory"
     found = run([str(installed / "python"), "-m", "anabranch", "--version"], tmp_path, code=1)
-    assert found.stderr.startswith(f"anabranch: {said}")
+    assert found.stderr.startswith(f"Error: {said}")
     assert len(found.stderr.splitlines()) == 1
     found = run([str(installed / "python"), "-c", "import anabranch.testing"], tmp_path, code=1)
     assert found.stderr.splitlines()[-1].startswith(f"anabranch.names.ShadowedError: {said}")

@@ -185,7 +185,7 @@ def test_a_bad_setting_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     node.spawn()
     assert node.wait() == 2
     expected = (
-        "anabranch: setting wal.durability from flag --wal-durability: 'hope' is not allowed: "
+        "Error: setting wal.durability from flag --wal-durability: 'hope' is not allowed: "
         "should be 'auto', 'flush' or 'direct'"
     )
     assert node.lines == [expected]
@@ -221,7 +221,7 @@ def test_a_variable_that_names_no_setting_is_refused_as_a_bad_setting(tmp_path: 
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
         (
-            "anabranch: environment variable ANABRANCH_WAL_CAPACITY: no setting has this name; the nearest is "
+            "Error: environment variable ANABRANCH_WAL_CAPACITY: no setting has this name; the nearest is "
             "ANABRANCH_WAL_CAPACITY_BYTES"
         )
     ]

@@ -131,12 +131,25 @@ def test_what_failed_is_said_by_its_line(node: Broker, topic: str) -> None:
     assert values(node, topic) == ["a", "b"]
 
 
+def test_an_invalid_name_has_the_same_words_everywhere(node: Broker) -> None:
+    said = "Error: topic not/valid: INVALID_TOPIC_EXCEPTION: topics have 1 to 249 letters, digits, `.`, `_` and `-` as "
+    said += "names\n"
+    servers = ["--bootstrap-server", node.bootstrap_servers]
+    for command in (["topic", "create"], ["produce"], ["consume"], ["topic", "describe"]):
+        result = CliRunner().invoke(main, [*command, "not/valid", *servers], input="x\n")
+        assert (result.exit_code, result.stderr) == (1, said)
+    node.create_topic("a.b")
+    result = CliRunner().invoke(main, ["topic", "create", "a_b", *servers])
+    assert "Topic 'a_b' collides with existing topic: a.b" in result.stderr
+
+
 def test_a_record_that_is_too_large_takes_no_other_with_it(node: Broker) -> None:
     node.create_topic("small", configs={"max.message.bytes": 2_000})
     typed = "a\n" + "x" * 5_000 + "\nb\n"
     result = run(node, "produce", "small", typed=typed)
     assert result.exit_code == 1
     assert result.stderr.startswith("line 2: MSG_SIZE_TOO_LARGE: ")
+    assert result.stderr.endswith("\nError: 1 of 3 lines was not written to small\n")
     assert values(node, "small") == ["a", "b"]
 
 

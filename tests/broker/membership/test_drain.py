@@ -134,7 +134,7 @@ async def test_partitions_are_moved_by_command(nodes: list[Node]) -> None:
     ("arguments", "reason"),
     [
         (("topic", "move", "t", "--to", "9"), "Node 9 is not running."),
-        (("topic", "move", "x", "--to", "2"), "Topic 'x' does not exist."),
+        (("topic", "move", "x", "--to", "2"), "topic x does not exist"),
         (("topic", "move", "t:99", "--to", "2"), "There is no partition t-99."),
         (("node", "drain", "9"), "Node 9 is not running: it has nothing to be moved."),
         (("node", "drain", "9", "--cancel"), "node 9 is not registered"),
@@ -143,7 +143,7 @@ async def test_partitions_are_moved_by_command(nodes: list[Node]) -> None:
 async def test_what_cannot_be_moved_is_refused(nodes: list[Node], arguments: tuple[str, ...], reason: str) -> None:
     refused = await command(nodes[0], *arguments)
     assert refused.exit_code == 1
-    assert refused.stderr == f"Error: {nodes[0].admin_address}: {reason}\n"
+    assert refused.stderr == f"Error: {reason}\n"
 
 
 async def test_a_move_that_fails_is_told(nodes: list[Node]) -> None:

@@ -195,7 +195,7 @@ def test_a_node_refuses_to_start_with_one_line(tmp_path: Path, authority: Author
     issued = authority.issue("node", days=(-9, -1))
     settings = {"listeners": "SSL://127.0.0.1:0", "ssl_certificate_file": issued.both}
     refused = NodeProcess(tmp_path, **settings).refusal()
-    assert refused.startswith(f"anabranch: setting ssl.certificate_file: {issued.both}: the certificate of 'CN=node'")
+    assert refused.startswith(f"Error: setting ssl.certificate_file: {issued.both}: the certificate of 'CN=node'")
     assert not (tmp_path / "data" / "wal").exists()
 
 
