@@ -12,13 +12,12 @@ from typing import Final
 import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from broker.cli.arguments import output_option
 from broker.cli.catalog_rebuild_data import nodes_with_logs, partition_names, plan_data, rebuilt_data
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.output import count_text, emit, make_console
+from broker.cli.output import count_text, emit, make_console, make_facts, make_table
 from broker.membership.log_identity import utc
 from broker.membership.rebuild import BACKUP, CatalogRebuild, ClockAndIds
 from broker.settings.model import Settings
@@ -144,9 +143,8 @@ def _show_plan(work: CatalogRebuild, keep_hours: int, console: Console) -> None:
     plan, manifest = work.plan, work.manifest
     state = manifest.state
     used = {piece.object_id for chain in plan.chains.values() for piece in chain.pieces}
-    facts = Table(box=None, show_header=False)
     partitions = sum(len(topic.stream_ids) for topic in state.topics)
-    rows = [
+    facts = [
         *_describe_source(work),
         ("topics", f"{len(state.topics):,} with {count_text(partitions, 'partition')}"),
         ("detached topics", f"{len(state.detached):,}"),
@@ -155,9 +153,7 @@ def _show_plan(work: CatalogRebuild, keep_hours: int, console: Console) -> None:
         ("objects left out", f"{len(plan.skipped) + len(work.stored.unreadable):,}"),
         ("log", _describe_log(work)),
     ]
-    for name, value in rows:
-        facts.add_row(f"[bold]{name}[/bold]", value)
-    console.print(facts)
+    console.print(make_facts(facts))
     for why, count in Counter(plan.skipped.values()).items():
         console.print(f"left out, deleted in {keep_hours} hours: {count_text(count, 'object')}: {why.value}")
     names = partition_names(work)
@@ -230,7 +226,7 @@ def _show_done(work: CatalogRebuild, reader: RebuildReader, console: Console) ->
     console.print(_describe_tail(work))
     if others := nodes_with_logs(work):
         console.print(f"the logs of nodes {', '.join(map(str, others))} are replayed by their own next starts")
-    table = Table("partition", "first offset", "end", box=None, header_style="bold")
+    table = make_table("partition", "first offset", "end", right=("first offset", "end"))
     for stream_id, chain in sorted(work.plan.chains.items(), key=lambda item: names[item[0]])[:SHOWN]:
         table.add_row(names[stream_id], f"{chain.start_offset:,}", f"{chain.end_offset:,}")
     console.print(table)

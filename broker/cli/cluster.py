@@ -7,12 +7,11 @@ from typing import Any, Final
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from broker.cli.arguments import output_option
 from broker.cli.cluster_source import Source, on_cluster
 from broker.cli.node import age_text, log_state_text, show_nodes
-from broker.cli.output import count_text, emit
+from broker.cli.output import count_text, emit, make_table
 
 UNAVAILABLE: Final = 3
 """Exit code when partitions have no leader."""
@@ -63,7 +62,7 @@ def _show_unavailable(rows: list[dict[str, Any]], console: Console) -> None:
         console.print("[green]every partition has a leader[/]")
         return
     console.print(f"[red bold]{count_text(len(rows), 'partition')} without a leader[/]", highlight=False)
-    table = _table("partition", "reason")
+    table = make_table("partition", "reason")
     for row in rows[:SHOWN]:
         table.add_row(f"{row['topic']}-{row['partition']}", row["reason"])
     if len(rows) > SHOWN:
@@ -77,7 +76,7 @@ def _show_moves(rows: list[dict[str, Any]], console: Console) -> None:
     failed = sum(row["failure"] is not None for row in rows)
     console.print()
     console.print(f"[bold]moves[/]: {len(rows) - failed:,} under way, {failed:,} failed", highlight=False)
-    table = _table("partition", "from", "to", "reason", "ordered", "failure")
+    table = make_table("partition", "from", "to", "reason", "ordered", "failure")
     for row in sorted(rows, key=lambda row: row["failure"] is None)[:SHOWN]:
         table.add_row(
             f"{row['topic']}-{row['partition']}",
@@ -97,7 +96,7 @@ def _show_logs(rows: list[dict[str, Any]], console: Console) -> None:
         return
     console.print()
     console.print("[bold]logs of dead nodes that may hold records outside of objects[/]", highlight=False)
-    table = _table("node", "log", "may be opened by", "state")
+    table = make_table("node", "log", "may be opened by", "state")
     for row in rows:
         table.add_row(str(row["node"]), f"{row['kind']} {row['location']}", _openers(row), log_state_text(row))
     console.print(table)
@@ -113,15 +112,8 @@ def _show_silent(rows: list[dict[str, Any]], console: Console) -> None:
         return
     console.print()
     console.print("[bold]silent nodes[/]", highlight=False)
-    table = _table("node", "silent for", "judgement", "not taken over because")
+    table = make_table("node", "silent for", "judgement", "not taken over because")
     for row in rows:
         judgement = "[red]dead[/]" if row["dead"] else "[yellow]not known yet[/]"
         table.add_row(str(row["node"]), age_text(row["silent_ms"]), judgement, row["reason"] or "-")
     console.print(table)
-
-
-def _table(*names: str) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in names:
-        table.add_column(name, overflow="fold")
-    return table

@@ -15,13 +15,12 @@ import click
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from broker.cli.admin_port import AdminOptions, AdminPort, admin_option
 from broker.cli.arguments import output_option
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.output import count_text, emit, make_console
+from broker.cli.output import count_text, emit, make_console, make_facts, make_table
 from broker.settings.data_dir import DataDirError
 from broker.settings.model import Settings
 from broker.settings.sizes import size_text
@@ -164,9 +163,8 @@ def progress_bar(console: Console) -> Iterator[Report]:
 
 def print_summary(summary: Mapping[str, Any], console: Console) -> None:
     """Print the summary of a run."""
-    table = Table(box=None, show_header=False)
     calls = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in summary["calls"].items() if count)
-    for name, value in (
+    facts = (
         ("stream set objects", f"{summary['sso_before']:,} -> {summary['sso_after']:,}"),
         ("stream objects", f"{summary['so_before']:,} -> {summary['so_after']:,}"),
         ("read", size_text(summary["bytes_read"])),
@@ -183,9 +181,8 @@ def print_summary(summary: Mapping[str, Any], console: Console) -> None:
         ("store calls", calls or "none"),
         ("iterations, commits", f"{summary['iterations']:,}, {summary['commits']:,}"),
         ("seconds", f"{summary['seconds']:.2f}"),
-    ):
-        table.add_row(f"[bold]{name}[/bold]", value)
-    console.print(table)
+    )
+    console.print(make_facts(facts))
     for error in summary["errors"]:
         console.print(f"[red]not done[/red]: {escape(error)}", highlight=False)
 
@@ -204,7 +201,8 @@ def print_plan(plan: Mapping[str, Any], console: Console) -> None:
             f"{count_text(sets['stream_objects'], 'stream object')}",
             highlight=False,
         )
-        table = Table("iteration", "bytes", "reads", "outputs", box=None, header_style="bold")
+        names = ("iteration", "bytes", "reads", "outputs")
+        table = make_table(*names, right=names)
         for number, each in enumerate(sets["iterations"], 1):
             table.add_row(str(number), size_text(each["size_bytes"]), str(each["reads"]), str(each["outputs"]))
         console.print(table)
@@ -218,8 +216,8 @@ def print_streams(title: str, rows: Sequence[Mapping[str, Any]], console: Consol
     """Print streams whose objects are rewritten."""
     if not rows:
         return
-    table = Table("stream", "first", "end", "objects", "bytes", box=None, header_style="bold")
-    table.title, table.title_justify = title, "left"
+    names = ("stream", "first", "end", "objects", "bytes")
+    table = make_table(*names, right=names, title=title)
     for row in rows:
         table.add_row(
             str(row["stream_id"]),

@@ -11,7 +11,7 @@ from rich.table import Table
 from broker.cli.arguments import output_option, yes_option
 from broker.cli.cluster_source import Source, on_cluster
 from broker.cli.node_drain import drain
-from broker.cli.output import count_text, emit, show_plan
+from broker.cli.output import count_text, emit, make_table, show_plan
 from broker.cli.questions import confirm
 
 STYLES: Final = {"UP": "green", "DRAINING": "yellow", "FAILED": "red", "LEFT": "dim"}
@@ -43,10 +43,8 @@ def show_nodes(rows: list[dict[str, Any]], console: Console) -> None:
     """Print a table of nodes, and one of their logs."""
     console.print(_nodes_table(rows))
     console.print()
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("node", "log", "state", "takeover"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("location", overflow="fold")
+    names = ("node", "log", "state", "takeover")
+    table = make_table(*names, "location", whole=names)
     for row in rows:
         if (log := row["log"]) is not None:
             table.add_row(str(row["id"]), log["kind"], log_state_text(log), log["takeover"], log["location"])
@@ -55,14 +53,9 @@ def show_nodes(rows: list[dict[str, Any]], console: Console) -> None:
 
 def _nodes_table(rows: list[dict[str, Any]]) -> Table:
     racks = any(row["rack"] for row in rows)
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("node", "state"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("epoch", no_wrap=True, justify="right")
-    for name in ("address", "machine", *(["rack"] if racks else [])):
-        table.add_column(name, overflow="fold")
-    for name in ("leads", "beat", "commit"):
-        table.add_column(name, no_wrap=True, justify="right")
+    numbers = ("epoch", "leads", "beat", "commit")
+    names = ("node", "state", "epoch", "address", "machine", *(["rack"] if racks else []), "leads", "beat", "commit")
+    table = make_table(*names, right=numbers, whole=("node", "state", *numbers))
     for row in rows:
         state = row["state"]
         table.add_row(
@@ -148,7 +141,7 @@ def _show_loss(plan: Mapping[str, Any], console: Console) -> None:
         return
     lost = f"Acknowledged records of {count_text(count, 'partition')} that were only in it will be lost for good:"
     console.print(lost, soft_wrap=True)
-    table = Table("partition", "may lose records from offset", box=None, header_style="bold", pad_edge=False)
+    table = make_table("partition", "may lose records from offset")
     for each in plan["partitions"]:
         table.add_row(each["partition"], f"{each['from_offset']:,}")
     console.print(table)

@@ -8,12 +8,13 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import click
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
 
 WIDE: Final = 4_000
@@ -54,11 +55,37 @@ def show_plan(output: str, show: Callable[[Console], None], *, asks: bool) -> No
         show(make_console(stderr=True))
 
 
-def make_table(*names: str, right: Sequence[str] = ()) -> Table:
-    """Return a table without lines. Columns in `right` are numbers."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
+class _TrimmedTable(Table):
+    """A table without blanks at the ends of its lines."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        segments = (each for each in super().__rich_console__(console, options) if isinstance(each, Segment))
+        for line in Segment.split_lines(segments):
+            while line and not line[-1].text.strip():
+                line.pop()
+            if line:
+                text, style, control = line[-1]
+                line[-1] = Segment(text.rstrip(), style, control)
+            yield from line
+            yield Segment.line()
+
+
+def make_table(*names: str, right: Sequence[str] = (), whole: Sequence[str] = (), title: str | None = None) -> Table:
+    """Return a table without lines. Columns in `right` are numbers, those in `whole` are never wrapped."""
+    table = _TrimmedTable(box=None, header_style="bold", pad_edge=False, title=title, title_justify="left")
     for name in names:
-        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+        justify: JustifyMethod = "right" if name in right else "left"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=name in whole)
+    return table
+
+
+def make_facts(facts: Iterable[tuple[str, str]]) -> Table:
+    """Return a table of names with their values, which may have markup."""
+    table = _TrimmedTable(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        table.add_row(f"[bold]{name}[/bold]", value)
     return table
 
 

@@ -57,6 +57,12 @@ def parse_point(text: str, now_ms: int) -> Point:
         raise BadPoint(f"expected {FORMS}; found {text!r}") from None
 
 
+def second_text(timestamp_ms: int) -> str:
+    """Return a time as ISO 8601 in UTC, to the second; `-` if there is none, or if no calendar has it."""
+    head, dot, _ = time_text(timestamp_ms).partition(".")
+    return f"{head}Z" if dot else head
+
+
 def time_text(timestamp_ms: int) -> str:
     """Return a time as ISO 8601 in UTC with milliseconds; `-` if there is none, or if no calendar has it."""
     if timestamp_ms < 0:

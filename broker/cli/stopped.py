@@ -8,11 +8,10 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from broker.cli.admin_port import AdminPort, on_node
 from broker.cli.arguments import output_option, yes_option
-from broker.cli.output import emit, show_plan
+from broker.cli.output import emit, make_table, show_plan
 from broker.cli.questions import confirm
 from broker.settings.sizes import size_text
 
@@ -28,9 +27,7 @@ def stopped(node: AdminPort, output: str) -> None:
         if not rows:
             console.print("no partition is stopped")
             return
-        table = Table(header_style="bold")
-        for name in ("stream", "partition", "records only in the log", "offsets", "bytes", "reason"):
-            table.add_column(name, overflow="fold")
+        table = make_table("stream", "partition", "records only in the log", "offsets", "bytes", "reason")
         for row in rows:
             table.add_row(str(row["stream"]), row["partition"] or "?", *_stake(row), row["reason"])
         console.print(table)

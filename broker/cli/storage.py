@@ -8,7 +8,6 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import update_wrapper
 from itertools import islice
 from pathlib import Path
@@ -23,7 +22,8 @@ from rich.text import Text
 from broker.cli.arguments import output_option
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.output import count_text, emit, make_console
+from broker.cli.output import count_text, emit, make_console, make_facts, make_table
+from broker.cli.points import second_text
 from broker.cli.stopped import discard, stopped
 from broker.settings.model import Settings
 from broker.settings.sizes import size_text
@@ -38,6 +38,8 @@ from s3stream.store.interface import ObjectStore
 
 PAGE: Final = 500
 FINDINGS_SHOWN: Final = 50
+KINDS: Final = "SSO: stream set object, of several partitions. SO: stream object, of one."
+"""What the kinds of objects are, below tables that name them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +146,11 @@ async def ls(opened: NodeStorage, topic_name: str | None, state: str | None, lim
         if more:
             console.print(f"(more than {limit}; --limit shows more)")
         console.print()
-        total = Table("objects", "count", "bytes", box=None, header_style="bold", title="Total", title_justify="left")
+        total = make_table("total", "objects", "bytes", right=("objects", "bytes"))
         for name, (count, size) in counts:
             total.add_row(name, f"{count:,}", size_text(size))
         console.print(total)
+        console.print(KINDS, soft_wrap=True)
 
     emit(output, data, show)
 
@@ -186,11 +189,8 @@ async def _objects(opened: NodeStorage, state: str | None, limit: int) -> tuple[
 
 
 def _objects_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(box=None, header_style="bold")
-    for name in ("id", "kind", "state", "store", "size", "ranges", "committed", "streams"):
-        table.add_column(
-            name, no_wrap=name != "streams", justify="right" if name in {"id", "size", "ranges"} else "left"
-        )
+    names = ("id", "kind", "state", "store", "size", "ranges", "committed")
+    table = make_table(*names, "streams", right=("id", "size", "ranges"), whole=names)
     for row in rows:
         streams = row["streams"]
         table.add_row(
@@ -200,7 +200,7 @@ def _objects_table(rows: Sequence[Mapping[str, Any]]) -> Table:
             row["store"],
             size_text(row["size_bytes"]),
             str(row["ranges"]),
-            moment(row["committed_ms"] or 0),
+            moment(row["committed_ms"]),
             streams[0] if len(streams) == 1 else str(len(streams)),
         )
     return table
@@ -238,8 +238,8 @@ def _range_data(location: RangeLocation) -> Mapping[str, Any]:
 
 def _ranges_table(owner: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table of ranges, whose owner is a `partition` of a topic or a `stream`."""
-    names = ("partition", "first", "end", "records", "bytes", "object", "kind", "store")
-    table = Table(*names, box=None, header_style="bold")
+    numbers = ("first", "end", "records", "bytes", "object")
+    table = make_table("partition", *numbers, "kind", "store", right=numbers)
     for row in rows:
         table.add_row(
             str(row[owner]),
@@ -333,24 +333,23 @@ async def _index_data(opened: NodeStorage, info: ObjectInfo, blocks: int) -> dic
 
 
 def _print_object(data: Mapping[str, Any], console: Console) -> None:
-    facts = Table(box=None, show_header=False)
-    for name, value in (
+    facts = (
         ("object", str(data["id"])),
         ("key", data["key"]),
         ("store", data["store"]),
         ("kind", data["kind"] or "-"),
         ("state", data["state"]),
-        ("size", f"{data['size_bytes']:,} bytes"),
+        ("size", f"{size_text(data['size_bytes'])} ({data['size_bytes']:,} bytes)"),
         ("node", str(data["node"])),
         ("writer", data["writer"]),
-        ("committed", moment(data["committed_ms"] or 0)),
-        ("deadline", moment(data["deadline_ms"] or 0)),
-    ):
-        facts.add_row(f"[bold]{name}[/bold]", value)
-    console.print(facts)
+        ("committed", moment(data["committed_ms"])),
+        ("deadline", moment(data["deadline_ms"])),
+    )
+    console.print(make_facts(facts))
+    console.print(KINDS, soft_wrap=True)
     console.print()
     ranges = _ranges_table("stream", data["ranges"])
-    ranges.title, ranges.title_justify = "Live ranges in the catalog", "left"
+    ranges.title = "Live ranges in the catalog"
     console.print(ranges)
     footer = data["footer"]
     if footer is None:
@@ -361,8 +360,8 @@ def _print_object(data: Mapping[str, Any], console: Console) -> None:
         f"({footer['index_bytes']:,} bytes) at {footer['index_position']:,}",
         highlight=False,
     )
-    table = Table("block", "partition", "first", "end", "records", "position", "bytes", "newest", "crc32c", box=None)
-    table.header_style = "bold"
+    numbers = ("first", "end", "records", "position", "bytes")
+    table = make_table("block", "partition", *numbers, "newest", "crc32c", right=("block", *numbers))
     for number, block in enumerate(data["blocks"]):
         table.add_row(
             str(number),
@@ -405,7 +404,7 @@ async def verify(opened: NodeStorage, deep: bool, output: str) -> None:  # noqa:
         print_report(report, console)
         if detached:
             console.print(
-                f"including {len(detached)} detached topics, whose data is kept until they are attached and deleted"
+                f"including {count_text(len(detached), 'detached topic')}, with data that is kept until it is deleted"
             )
 
     emit(output, report_data(report), print_all)
@@ -437,8 +436,7 @@ def report_data(report: VerifyReport) -> Mapping[str, object]:
 
 def print_report(report: VerifyReport, console: Console) -> None:
     """Print the report as tables."""
-    facts = Table(box=None, show_header=False)
-    rows: Sequence[tuple[str, str]] = (
+    facts: Sequence[tuple[str, str]] = (
         *((f"{state.name.lower()} objects", f"{report.objects[state]:,}") for state in ObjectState),
         ("bytes of committed objects", size_text(report.object_bytes)),
         ("objects in the store", f"{report.stored_objects:,} ({size_text(report.stored_bytes)})"),
@@ -448,25 +446,16 @@ def print_report(report: VerifyReport, console: Console) -> None:
         ("data blocks " + ("read" if report.deep else "in the indexes"), f"{report.blocks:,}"),
         ("bytes of data blocks", size_text(report.block_bytes)),
     )
-    for name, value in rows:
-        facts.add_row(name, value)
-    console.print(facts)
+    console.print(make_facts(facts))
     if report.ok:
         console.print("[green]sound[/green]: nothing missing, nothing damaged, nothing unaccounted for")
         return
-    table = Table(header_style="bold red")
-    for name in ("finding", "where", "detail"):
-        table.add_column(name, overflow="fold")  # a key must not be cut off
+    table = make_table("finding", "where", "detail")
     for finding in report.findings[:FINDINGS_SHOWN]:
         table.add_row(*map(Text, (finding.kind.value, finding.where, finding.detail)))
     console.print(table)
 
 
-def moment(ms: int) -> str:
-    """Format ms since 1970, in UTC; `-` if it is unset."""
-    if ms <= 0:
-        return "-"
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (OverflowError, ValueError):
-        return f"{ms} ms"
+def moment(ms: int | None) -> str:
+    """Return a time of the storage for a table; `-` if it is unset."""
+    return second_text(ms) if ms else "-"

@@ -4,7 +4,6 @@ Only the running node can upload the records that are still in its log, which mu
 """
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -12,6 +11,7 @@ import click
 from broker.cli.admin_port import AdminPort, on_node
 from broker.cli.arguments import output_option
 from broker.cli.output import count_text, emit, make_table
+from broker.cli.points import second_text
 
 
 @click.command()
@@ -61,10 +61,9 @@ def clone(node: AdminPort, name: str, new_name: str, output: str) -> None:
 def detached(node: AdminPort, output: str) -> None:
     """List detached topics, with the ids by which they can be attached."""
     rows = node.ask("GET", "/topics/detached")
-    table = make_table("topic", "id", "partitions", "detached (UTC)", right=("partitions",))
+    table = make_table("topic", "id", "partitions", "detached", right=("partitions",))
     for each in rows:
-        moment = datetime.fromtimestamp(each["detached_ms"] / 1000, UTC)
-        table.add_row(each["topic"], each["id"], str(each["partitions"]), f"{moment:%Y-%m-%d %H:%M:%S}")
+        table.add_row(each["topic"], each["id"], str(each["partitions"]), second_text(each["detached_ms"]))
     emit(output, rows, lambda console: console.print(table))
 
 

@@ -5,22 +5,20 @@ The log is opened and locked as by the node, so the log of a running node is ref
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from functools import update_wrapper
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 
 from broker.cli.arguments import SizeType, output_option
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.output import count_text, emit
+from broker.cli.output import count_text, emit, make_facts
+from broker.cli.points import second_text
 from broker.cli.wal_give_up import give_up
 from broker.cli.wal_repair import find_losses, repair_data, repair_lines, save_damaged, save_path
 from broker.cli.wal_sweep import sweep
@@ -74,8 +72,7 @@ async def inspect(path: Path, output: str) -> None:
         found = await examine(device)
 
         def show(console: Console) -> None:
-            _print_header(device, found, console)
-            _print_records(found, console)
+            _print(device, found, console)
 
         emit(output, _data(device, found), show)
 
@@ -197,45 +194,37 @@ def _data(device: FileDevice, found: Examination) -> Mapping[str, Any]:
     }
 
 
-def _print_header(device: FileDevice, found: Examination, console: Console) -> None:
+def _print(device: FileDevice, found: Examination, console: Console) -> None:
     header = found.header
     console.print(f"{device.name}: {device.description}", soft_wrap=True, highlight=False)
-    table = Table("Header", "")
     copies = ", ".join(
         f"sequence {copy.sequence:,}" if isinstance(copy, Header) else f"not valid ({copy})" for copy in found.copies
     )
-    last_write = datetime.fromtimestamp(header.last_write_ms / 1000, UTC)
-    for name, value in (
-        ("copies", copies),
+    facts = (
+        ("header copies", copies),
         ("owner", f"cluster {header.cluster!r}, node {header.node_id}, epoch {header.node_epoch}"),
         ("catalog", "unknown" if header.catalog_id == CATALOG_UNKNOWN else header.catalog_id.hex()),
-        ("last write", f"{last_write:%Y-%m-%d %H:%M:%S} UTC"),
+        ("last write", second_text(header.last_write_ms)),
         ("last stop", "graceful" if header.shutdown is Shutdown.GRACEFUL else "running or crashed"),
-        ("capacity", f"{size_text(header.capacity_bytes)}, including {RING_POSITION} bytes of headers"),
-        ("window", f"{size_text(header.window_bytes)}"),
+        ("capacity", f"{size_text(header.capacity_bytes)}, including {size_text(RING_POSITION)} of headers"),
+        ("window", size_text(header.window_bytes)),
         ("head offset", f"{header.head_offset:,} at position {header.position_of(header.head_offset):,}"),
         ("trim offset", f"{header.trim_offset:,}" if header.trim_offset >= 0 else "nothing trimmed"),
         ("durable offset", f"{header.durable_offset:,} when the header was written"),
         ("gaps", ", ".join(f"{gap.start:,} to {gap.end:,}" for gap in header.gaps) or "none"),
-    ):
-        table.add_row(name, value)
-    console.print(table)
+        *_record_facts(found),
+    )
+    console.print(make_facts(facts))
 
 
-def _print_records(found: Examination, console: Console) -> None:
-    table = Table("Records", "")
-    table.add_row("not trimmed", f"{found.live_records:,}, {size_text(found.live_bytes)}")
+def _record_facts(found: Examination) -> Iterator[tuple[str, str]]:
+    yield "records", f"{found.live_records:,} not trimmed, {size_text(found.live_bytes)}"
     if found.end is not None:
-        blocks = found.end.blocks
-        table.add_row("blocks", f"{len(blocks):,}")
-        table.add_row("end offset", f"{found.end.end_offset:,}: {found.end.reason}")
+        yield "blocks", f"{len(found.end.blocks):,}"
+        yield "end offset", f"{found.end.end_offset:,}: {found.end.reason}"
         if found.end.dropped_records:
-            table.add_row("never acked", f"{found.end.dropped_records:,} after the end, dropped by the next start")
+            yield "never acked", f"{found.end.dropped_records:,} after the end, dropped by the next start"
     else:
-        table.add_row("[red]damaged", str(found.corrupt))
-    console.print(table)
-    used = found.used_bytes
+        yield "[red]damaged[/]", str(found.corrupt)
     whole = found.header.ring_bytes
-    bar = Table.grid(padding=(0, 1))
-    bar.add_row("Fill", ProgressBar(whole, used, width=50), f"{100 * used / whole:.1f} % of {size_text(whole)}")
-    console.print(bar)
+    yield "fill", f"{100 * found.used_bytes / whole:.1f} % of {size_text(whole)}"

@@ -32,6 +32,6 @@ def size_text(size_bytes: float) -> str:
     value = float(size_bytes)
     for unit in _SHOWN:
         value /= _STEP
-        if value < _STEP or unit == _SHOWN[-1]:
+        if round(value, 1) < _STEP or unit == _SHOWN[-1]:
             break
     return f"{value:,.1f}".removesuffix(".0") + f" {unit}"

@@ -69,7 +69,7 @@ def test_a_running_node_then_a_stopped_one(tmp_path: Path) -> None:
         assert "is stopped" not in planned.output
         done = run("--admin", node.admin)
         assert done.exit_code == 0, done.output
-        assert " -> 1 " in done.output
+        assert " -> 1\n" in done.output
         assert "nothing to do" in run("--admin", node.admin, "--plan").output
         port = node.admin.rpartition(":")[2]
         assert "nothing to do" in run("--data-dir", str(data_dir), "--plan", ANABRANCH_ADMIN_PORT=port).output

@@ -1,6 +1,8 @@
 """Tables, JSON and YAML of commands."""
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from broker.cli.output import emit, make_console, make_table
+from broker.cli.output import emit, make_console, make_facts, make_table
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(st.characters(codec="utf-8")),
@@ -42,3 +44,40 @@ def test_a_row_of_a_pipe_is_one_line_without_colours(
     make_console().print(table)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split() for line in lines] == [["name", "value"], ["x" * 500, "1"]]
+
+
+@pytest.mark.parametrize("colours", [False, True])
+def test_no_line_ends_in_blanks(
+    colours: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    if colours:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    table = make_table("name", "value", "", title="Title")
+    table.add_row("a", "a value that takes two lines, [red]this one[/red]", "")
+    table.add_row("a longer name", "", "")
+    make_console().print(table)
+    make_console().print(make_facts([("a", "short"), ("b", ""), ("c", "not [green]short[/green]")]))
+    shown = capsys.readouterr().out
+    assert ("\x1b[" in shown) == colours
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
+    assert lines == [
+        "Title",
+        "name           value",
+        "a              a value that",
+        "               takes two",
+        "               lines, this",
+        "               one",
+        "a longer name",
+        "a  short",
+        "b",
+        "c  not short",
+    ]
+
+
+def test_all_tables_are_of_one_kind() -> None:
+    folder = Path(__file__).parents[3] / "broker" / "cli"
+    made = [path.name for path in folder.glob("*.py") if re.search(r"\bTable(\.grid)?\(", path.read_text())]
+    assert made == []

@@ -145,7 +145,7 @@ def test_inspect_shows_ranges_and_index(data_dir: Path, which: str) -> None:
     result = run(data_dir, "inspect", which)
     assert result.exit_code == 0, result.output
     assert "footer: SSO of object 1, index of 6 blocks" in result.output
-    assert "2023-11-14 22:13:20" in result.output
+    assert "2023-11-14T22:13:20Z" in result.output
     assert "flights-1" in result.output
     assert object_key(CLUSTER, 1) in result.output
     short = run(data_dir, "inspect", which, "--blocks", "2")

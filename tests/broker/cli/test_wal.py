@@ -64,7 +64,13 @@ def crashed(tmp_path: Path) -> Path:
 def test_inspect_shows_owner_records_and_fill(stopped: Path) -> None:
     result = run("inspect", str(stopped))
     assert result.exit_code == 0, result.output
-    for text in ("cluster 'demo', node 3, epoch 7", "graceful", "2023-11-14 22:13:20", "graceful stop", "% of 4 MiB"):
+    for text in (
+        "cluster 'demo', node 3, epoch 7",
+        "graceful",
+        "2023-11-14T22:13:20Z",
+        "graceful stop",
+        "% of 4 MiB",
+    ):
         assert text in result.output
     found = json.loads(run("inspect", str(stopped), "--output", "json").stdout)
     assert (found["cluster"], found["node"], found["epoch"], found["graceful"]) == ("demo", 3, 7, True)
@@ -72,11 +78,11 @@ def test_inspect_shows_owner_records_and_fill(stopped: Path) -> None:
 
 
 def test_inspect_names_the_catalog_and_a_resize_keeps_it(stopped: Path, tmp_path: Path) -> None:
-    assert re.search(r"catalog +│ unknown", run("inspect", str(stopped)).output)
+    assert re.search(r"catalog +unknown", run("inspect", str(stopped)).output)
     known = tmp_path / "known"
     asyncio.run(fill(known, clean=False, catalog=CATALOG))
     assert run("resize", str(known), "--capacity", "8MiB").exit_code == 0
-    assert re.search(rf"catalog +│ {CATALOG.hex()}", run("inspect", str(known)).output)
+    assert re.search(rf"catalog +{CATALOG.hex()}", run("inspect", str(known)).output)
 
 
 def test_inspect_finds_the_log_by_the_data_directory(stopped: Path) -> None:
