@@ -10,7 +10,7 @@ from rich.console import Console
 
 from broker.cli.arguments import output_option
 from broker.cli.cluster_source import Source, on_cluster
-from broker.cli.node import age_text, log_state_text, show_nodes
+from broker.cli.node import age_text, log_kind_text, log_state_text, openers_text, show_nodes
 from broker.cli.output import count_text, emit, make_table
 
 UNAVAILABLE: Final = 3
@@ -61,7 +61,8 @@ def _show_unavailable(rows: list[dict[str, Any]], console: Console) -> None:
     if not rows:
         console.print("[green]every partition has a leader[/]")
         return
-    console.print(f"[red bold]{count_text(len(rows), 'partition')} without a leader[/]", highlight=False)
+    have = "has" if len(rows) == 1 else "have"
+    console.print(f"[red bold]{count_text(len(rows), 'partition')} {have} no leader[/]", highlight=False)
     table = make_table("partition", "reason")
     for row in rows[:SHOWN]:
         table.add_row(f"{row['topic']}-{row['partition']}", row["reason"])
@@ -96,15 +97,11 @@ def _show_logs(rows: list[dict[str, Any]], console: Console) -> None:
         return
     console.print()
     console.print("[bold]logs of dead nodes that may hold records outside of objects[/]", highlight=False)
-    table = make_table("node", "log", "may be opened by", "state")
+    table = make_table("node", "log", "state", "may be opened by", "location")
     for row in rows:
-        table.add_row(str(row["node"]), f"{row['kind']} {row['location']}", _openers(row), log_state_text(row))
+        openers = openers_text(row, row["node"])
+        table.add_row(str(row["node"]), log_kind_text(row), log_state_text(row), openers, row["location"])
     console.print(table)
-
-
-def _openers(log: dict[str, Any]) -> str:
-    openers = {"none": f"node {log['node']} only", "machine": "nodes on its machine", "shared": "any node"}
-    return openers[log["takeover"]]
 
 
 def _show_silent(rows: list[dict[str, Any]], console: Console) -> None:

@@ -65,7 +65,7 @@ command ends and changes nothing. `--plan` only shows what would be done.
 | 1 | failed, or refused by the cluster, or a question was not answered with yes, or the output could not be written |
 | 2 | an argument, option, setting or property is invalid, and nothing was begun |
 | 3 | `cluster status`: partitions have no leader |
-| 130 | ended by Ctrl-C |
+| 130 | ended by Ctrl-C. Not `serve` and `dev`, for which it is the way to stop: 0; `serve`: 130 at the second one |
 
 ### Fields
 

@@ -43,11 +43,13 @@ def show_nodes(rows: list[dict[str, Any]], console: Console) -> None:
     """Print a table of nodes, and one of their logs."""
     console.print(_nodes_table(rows))
     console.print()
-    names = ("node", "log", "state", "takeover")
+    names = ("node", "log", "state", "may be opened by")
     table = make_table(*names, "location", whole=names)
     for row in rows:
         if (log := row["log"]) is not None:
-            table.add_row(str(row["id"]), log["kind"], log_state_text(log), log["takeover"], log["location"])
+            table.add_row(
+                str(row["id"]), log_kind_text(log), log_state_text(log), openers_text(log, row["id"]), log["location"]
+            )
     console.print(table)
 
 
@@ -70,6 +72,16 @@ def _nodes_table(rows: list[dict[str, Any]]) -> Table:
             age_text(row["commit_age_ms"]),
         )
     return table
+
+
+def log_kind_text(log: Mapping[str, Any]) -> str:
+    """Return the kind of a log for a table: of the setting wal.kind, `device` is a file, too."""
+    return {"device": "file or device", "object": "objects"}.get(log["kind"], str(log["kind"]))
+
+
+def openers_text(log: Mapping[str, Any], node_id: int) -> str:
+    """Return who may open the log of a node (wal.takeover) for a table."""
+    return {"none": f"node {node_id} only", "machine": "nodes on its machine", "shared": "any node"}[log["takeover"]]
 
 
 def log_state_text(log: Mapping[str, Any]) -> str:
