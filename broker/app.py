@@ -13,8 +13,8 @@ and then of other nodes; upload; trim; close the log; end the lease.
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -52,7 +52,7 @@ from broker.handover.target import PartitionTarget
 from broker.logging.audit import AuditLog
 from broker.logging.levels import LogLevels
 from broker.membership.drain import Drain
-from broker.membership.environment import Environment
+from broker.membership.environment import DirectoryLock, Environment
 from broker.membership.failover import Failover
 from broker.membership.follower import CatalogFollower, Copies, member_of
 from broker.membership.join import announced_listeners, internal_address, join, log_owner, open_catalog_and_stores
@@ -187,11 +187,12 @@ async def _start(
     settings = with_sizes(settings, memory.sizes)
     lock = environment.lock_directory(settings.node.data_dir)
     stack.callback(lock.release)
-    ports = environment.reserve_ports(settings, stack)
-    tls = _open_tls(settings, now_ms)
-    sasl = open_files(settings.sasl, environment.random_bytes)
-    token_key = read_key(settings.delegation_token)
-    access = None if ports.admin is None else open_access(settings.admin, ports.admin, now_ms)
+    with _unregistered(lock):
+        ports = environment.reserve_ports(settings, stack)
+        tls = _open_tls(settings, now_ms)
+        sasl = open_files(settings.sasl, environment.random_bytes)
+        token_key = read_key(settings.delegation_token)
+        access = None if ports.admin is None else open_access(settings.admin, ports.admin, now_ms)
     announced = announced_listeners(settings, [int(bound.getsockname()[1]) for bound in ports.clients])
     internal = internal_address(settings, ports.internal)
     failure = NodeFailure()
@@ -242,6 +243,16 @@ async def _start(
     # No await from here on: a caller that reads "serving" in the log can stop the node cleanly at once.
     node.log_serving(time.perf_counter() - began)
     return node, admin
+
+
+@contextmanager
+def _unregistered(lock: DirectoryLock) -> Iterator[None]:
+    """Do what comes before the id of the lock is in the catalog. If it fails, a new data directory is removed."""
+    try:
+        yield
+    except BaseException:
+        lock.release_unused()
+        raise
 
 
 def _open_tls(settings: Settings, now_ms: Callable[[], int]) -> _NodeTls:

@@ -41,6 +41,10 @@ class DirectoryLock(Protocol):
         """Release the directory. A second call does nothing."""
         ...
 
+    def release_unused(self) -> None:
+        """Release the directory, and remove it if it was created for this lock and has nothing else."""
+        ...
+
 
 class LogFiles(Protocol):
     """Files and devices of logs. Both methods block."""

@@ -60,8 +60,9 @@ class DataDirLock:
     def release_unused(self) -> None:
         """Release the directory, and remove it if it was created for this lock and has nothing else.
 
-        For commands, so that a mistyped name leaves nothing behind. Not for nodes: the next process proves by the id of
-        this lock that the one before is gone, and a node may have nothing else in its directory.
+        For commands, and starts of nodes that are refused, so that a mistyped name leaves nothing behind. Not for nodes
+        that are registered: the next process proves by the id of this lock that the one before is gone, and a node may
+        have nothing else in its directory.
         """
         if self._fd >= 0 and self._created:
             self._remove_empty()

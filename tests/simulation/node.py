@@ -344,3 +344,6 @@ class _Lock:
     def release(self) -> None:
         if self._node._lock is self:
             self._node._lock = None
+
+    def release_unused(self) -> None:
+        self.release()

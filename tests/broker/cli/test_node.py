@@ -53,7 +53,13 @@ def test_a_dead_node_is_shown_its_log_given_up_and_the_node_removed(tmp_path: Pa
         assert [log["node"] for log in found["logs_not_drained"]] == [1]
         shown = run(cluster, "status", *asked(second))
         assert shown.exit_code == UNAVAILABLE
-        for expected in ("1 partition has no leader", "only node 1 may open its log", "file or device", "node 1 only", "dead"):
+        for expected in (
+            "1 partition has no leader",
+            "only node 1 may open its log",
+            "file or device",
+            "node 1 only",
+            "dead",
+        ):
             assert expected in shown.output
         assert "node 1 leads 1 partitions" in run(node, "remove", "1", *asked(second)).output
         plan = run(node, "give-up", "1", *asked(second), answer="n\n")
