@@ -227,7 +227,7 @@ async def _start(
     node.start_background_work()
     if ports.admin is not None and access is not None:
         await admin.start(ports.admin, access)
-        node.admin_address = admin.address
+        node.admin_address, node.console_url = admin.address, admin.console_url
     if node.internal is not None and ports.internal is not None:
         await _listen_to_nodes(node.internal, settings, ports.internal, tls.nodes, tasks)
     await node.follower.learn_who_lives()

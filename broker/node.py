@@ -219,6 +219,8 @@ class Node:
     """APIs and versions in the answer to ApiVersions."""
     admin_address: str = ""
     """`host:port` of the admin port; empty while it does not listen."""
+    console_url: str = ""
+    """Address of the web console; empty while the admin port does not listen."""
 
     requests: dict[int, int] = field(default_factory=dict)
     """Number of requests received, by API key."""
@@ -303,6 +305,7 @@ class Node:
             listeners=",".join(f"{each.name}://{each.host}:{each.port}" for each in self.members.own.listeners),
             internal=self.internal_address or "off",
             admin=self.admin_address or "off",
+            console=self.console_url or "off",
             data_dir=str(self.settings.node.data_dir),
             objects=self.settings.objects.store,
             wal=self.wal.description,

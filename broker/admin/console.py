@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
+from broker.settings.listeners import ALL_ADDRESSES, bracketed
+
 PREFIX: Final = "/console/"
 INDEX: Final = "index.html"
 CONTENT_SECURITY_POLICY: Final = (
@@ -69,6 +71,15 @@ class Console:
     async def redirect(self, _: web.Request) -> web.StreamResponse:
         """Send a browser to the page."""
         return web.Response(status=HTTPStatus.FOUND, headers={"Location": PREFIX})
+
+
+def console_url(host: str, port: int, machine: str, *, has_tls: bool) -> str:
+    """Return the console's address for a browser.
+
+    `machine` is the host that Kafka clients are told. It stands for all addresses, which no browser can go to.
+    """
+    reachable = bracketed(machine if host in ALL_ADDRESSES else host)
+    return f"{'https' if has_tls else 'http'}://{reachable}:{port}{PREFIX}"
 
 
 def _read(folder: Traversable, prefix: str) -> Iterator[tuple[str, _File]]:

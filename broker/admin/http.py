@@ -32,7 +32,7 @@ from broker.admin.api.endpoints import CHANGES_NOTHING, failed
 from broker.admin.api.endpoints import PREFIX as API_PREFIX
 from broker.admin.cluster import ClusterRoutes
 from broker.admin.connections import SERVER, Acceptor, AdminConnection
-from broker.admin.console import PREFIX, Console
+from broker.admin.console import PREFIX, Console, console_url
 from broker.admin.health import unhealthy_reason, unready_reason
 from broker.admin.metrics.exposition import scrape
 from broker.admin.moves import MoveRoutes
@@ -50,6 +50,8 @@ BODY_BYTES_MAX: Final = 2 << 20
 """Largest body of a request. A record of a megabyte fits, in base64 and with its headers."""
 STOP_TIMEOUT_S: Final = 1.0
 """Time that cancelled requests have to end when the port is closed."""
+_PAGES: Final = (PREFIX, f"{API_PREFIX}/openapi.json", "/metrics")
+"""Known paths beside the routes, for those who ask for an unknown one."""
 _PUBLIC: Final = frozenset({"/", "/console", "/health/live", "/health/ready"})
 """Paths that need no token, beside the console's files."""
 
@@ -71,6 +73,8 @@ class AdminServer:
         """Requests under way that change something: they go on if their client leaves."""
         self.address = ""
         """`host:port` once started."""
+        self.console_url = ""
+        """Address of the console for a browser, once started."""
         self._routes: Mapping[str, Route] = {
             "/status": ("GET", self._status),
             "/health": ("GET", self._health),
@@ -86,6 +90,7 @@ class AdminServer:
         """Listen on a bound socket. Raises OSError."""
         host, port = bound.getsockname()[:2]
         self.address = f"{host}:{port}"
+        self.console_url = console_url(host, port, self._node.advertised.host, has_tls=access.tls is not None)
         self._access = access
         self._runner = web.AppRunner(
             self._application(), handler_cancellation=True, shutdown_timeout=STOP_TIMEOUT_S, access_log=None
@@ -180,7 +185,7 @@ class AdminServer:
         except web.HTTPNotFound:
             if request.path.startswith(API_PREFIX):
                 return failed(HTTPStatus.NOT_FOUND, f"the API has no such path: see {API_PREFIX}/openapi.json")
-            return _failure(request, HTTPStatus.NOT_FOUND, f"known paths: {', '.join(('/metrics', *self._routes))}")
+            return _failure(request, HTTPStatus.NOT_FOUND, f"known paths: {', '.join((*_PAGES, *self._routes))}")
         except web.HTTPMethodNotAllowed as error:
             allowed = ", ".join(sorted(error.allowed_methods))
             return _failure(request, HTTPStatus.METHOD_NOT_ALLOWED, f"{request.path} requires {allowed}")

@@ -185,7 +185,9 @@ async def _serve(settings: Settings, levels: LogLevels, topics: Mapping[str, int
 async def _welcome(node: "Node", _faults: "Faults", ended: asyncio.Event, *, place: MemoryFolder) -> None:
     """Say where the node is, and wait for its end."""
     where = "memory" if place.is_in_memory else f"{place.path}, since this machine has no room in memory"
-    click.echo(f"Kafka      {node.bootstrap}\nadmin port http://{node.admin_address}\ndata       in {where}")
+    admin = f"http://{node.admin_address}" if node.admin_address else "off"
+    click.echo(f"Kafka      {node.bootstrap}\nadmin port {admin}")
+    click.echo(f"console    {node.console_url or 'off'}\ndata       in {where}")
     click.echo("Ctrl-C ends the node; its data is gone then.")
     await ended.wait()
 

@@ -238,6 +238,8 @@ async def test_every_path_that_changes_something_is_a_post(tmp_path: Path) -> No
         changing = [path for path in known if "405" in (await ask(node, f"GET {path} HTTP/1.1"))[:20]]
     assert {"/compact", "/topics/detach", "/nodes/remove", "/nodes/drain", "/storage/discard"} <= set(changing)
     assert set(known) - set(changing) == {
+        "/console/",
+        "/api/v1/openapi.json",
         "/metrics",
         "/status",
         "/health",
@@ -278,6 +280,7 @@ async def test_certificates_of_clients_and_a_changed_certificate(
         assert [(await ask(node, request, nobody))[9:12] for request in (get, post)] == ["401", "401"]
         assert (await ask(node, f"{get}\nAuthorization: Bearer {READ}", nobody))[9:12] == "200"
         assert await ask(node, get) == "", "it does not speak without TLS"
+        assert node.console_url == f"https://{node.admin_address}/console/"
         renewed = authority.issue("renewed")
         shutil.copy(renewed.key, settings["admin_ssl_key_file"])
         shutil.copy(renewed.certificate, settings["admin_ssl_certificate_file"])

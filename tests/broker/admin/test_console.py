@@ -6,7 +6,7 @@ import pytest
 from aiohttp import ClientSession
 from yarl import URL
 
-from broker.admin.console import CONTENT_SECURITY_POLICY, Console
+from broker.admin.console import CONTENT_SECURITY_POLICY, Console, console_url
 from tests.support.node import running_node
 
 READ = "r" * 20
@@ -48,6 +48,19 @@ async def test_files_are_served_with_a_policy_and_from_memory(tmp_path: Path, mo
                 assert answer.status == 404, path
         async with session.post(f"{base}/console/") as answer:
             assert answer.status == 401, "only reading needs no token"
+
+
+@pytest.mark.parametrize(
+    ("host", "has_tls", "expected"),
+    [
+        ("127.0.0.1", False, "http://127.0.0.1:9644/console/"),
+        ("::1", True, "https://[::1]:9644/console/"),
+        ("0.0.0.0", False, "http://kafka-1:9644/console/"),
+        ("::", False, "http://kafka-1:9644/console/"),
+    ],
+)
+def test_the_address_is_one_that_a_browser_can_go_to(host: str, has_tls: bool, expected: str) -> None:
+    assert console_url(host, 9644, "kafka-1", has_tls=has_tls) == expected
 
 
 async def test_probes_need_no_token_and_tell_strangers_no_reason(tmp_path: Path) -> None:

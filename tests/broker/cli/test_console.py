@@ -15,6 +15,12 @@ from tests.support.node import NodeProcess, running_node
 from tests.support.waiting import WAIT_S
 
 
+def test_a_node_names_its_console_when_it_serves(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path) as node:
+        (serving,) = node.events("serving")
+        assert serving["console"] == f"http://{node.admin}/console/"
+
+
 async def test_it_prints_the_address_and_opens_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)

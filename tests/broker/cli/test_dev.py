@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,12 @@ def test_it_serves_until_ctrl_c_and_leaves_nothing() -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node:
         assert node.stdout is not None
         servers = node.stdout.readline().removeprefix("Kafka").strip()
-        assert node.stdout.readline().startswith("admin port http://127.0.0.1:")
+        admin = node.stdout.readline().removeprefix("admin port").strip()
+        assert admin.startswith("http://127.0.0.1:")
+        console = node.stdout.readline().removeprefix("console").strip()
+        assert console == f"{admin}/console/"
+        with urllib.request.urlopen(console, timeout=WAIT_S) as page:
+            assert b"Anabranch" in page.read()
         place = node.stdout.readline()
         topics = AdminClient({"bootstrap.servers": servers}).list_topics(timeout=WAIT_S).topics
         assert {name: len(topic.partitions) for name, topic in topics.items()} == {"a": 3, "b": 1}
