@@ -129,7 +129,7 @@ class Calls:
         """Return the node that leads a partition; -1 if none does. Raises KafkaError for an unknown partition."""
         found = find_leadership(self._node, topic, index)
         if found is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {index} of topic {topic!r}.")
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {index} of topic {topic} does not exist")
         return NO_LEADER if found.leader is None else found.leader.node_id
 
     def needed_leader(self, topic: str, index: int) -> int:
@@ -143,5 +143,5 @@ class Calls:
         """Return the node that coordinates a group. Raises KafkaError if there is none."""
         topic = self._node.topics.get(OFFSETS_TOPIC)
         if topic is None:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no group {group_id!r}.")
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id} does not exist")
         return self.needed_leader(OFFSETS_TOPIC, partition_of(group_id, len(topic.info.partitions)))

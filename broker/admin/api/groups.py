@@ -161,7 +161,7 @@ class Groups:
         answer = await self._calls.call(coordinator, ConsumerGroupDescribeRequest(group_ids=[group_id]), user)
         (group,) = answer.groups
         if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no group {group_id!r}.")
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id} does not exist")
         check(group.error_code, group.error_message)
         return coordinator, _consumer(group)
 

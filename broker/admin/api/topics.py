@@ -239,7 +239,7 @@ def topic_named(node: Node, name: str) -> Topic:
     """Return a topic. Raises KafkaError if there is none of that name."""
     found = node.topics.get(name)
     if found is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name!r}.")
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
     return found
 
 
@@ -247,9 +247,7 @@ def partition_index(topic: Topic, text: str) -> int:
     """Return the index of a partition that a path names. Raises KafkaError if there is none."""
     index = int(text) if text.isascii() and text.isdecimal() and len(text) < INDEX_DIGITS_MAX else -1
     if not 0 <= index < len(topic.info.partitions):
-        raise KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {text!r} of topic {topic.name!r}."
-        )
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {text} of topic {topic.name} does not exist")
     return index
 
 

@@ -265,11 +265,11 @@ async def test_counters_arrive_as_lines_to_few_watchers(
 
 
 WRONG_REQUESTS: Final[list[Any]] = [
-    ("/topics/u", 404, "There is no topic 'u'."),
-    ("/topics/t/partitions/2/storage", 404, "There is no partition '2' of topic 't'."),
-    ("/topics/t/partitions/-1/storage", 404, "There is no partition '-1' of topic 't'."),
-    ("/topics/t/partitions/x/producers", 404, "There is no partition 'x' of topic 't'."),
-    ("/groups/g", 404, "There is no group 'g'."),
+    ("/topics/u", 404, "topic u does not exist"),
+    ("/topics/t/partitions/2/storage", 404, "partition 2 of topic t does not exist"),
+    ("/topics/t/partitions/-1/storage", 404, "partition -1 of topic t does not exist"),
+    ("/topics/t/partitions/x/producers", 404, "partition x of topic t does not exist"),
+    ("/groups/g", 404, "group g does not exist"),
     ("/topics?limit=1", 400, "limit: Extra inputs are not permitted"),
     ("/nothing", 404, "the API has no such path: see /api/v1/openapi.json"),
 ]
@@ -282,7 +282,7 @@ async def test_a_wrong_request_is_refused_in_one_line(api: ApiClient) -> None:
 
 async def test_an_unknown_group_is_told_from_one_without_offsets(api: ApiClient, client: RawClient) -> None:
     await commit(client, "g", 0)
-    assert await api.failure("GET", "/groups/h") == (404, "There is no group 'h'.")
+    assert await api.failure("GET", "/groups/h") == (404, "group h does not exist")
 
 
 async def test_a_path_knows_its_methods(api: ApiClient) -> None:

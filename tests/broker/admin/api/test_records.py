@@ -242,10 +242,10 @@ async def test_few_streams_of_records_are_open_at_a_time(
 WRONG_QUERIES: Final[list[Any]] = [
     ("limit=0", 400, "limit: Input should be greater than or equal to 1"),
     ("limit=501", 400, "limit: Input should be less than or equal to 500"),
-    ("from=offsets:0=1,2=1", 404, "There is no partition '2' of topic 't'."),
+    ("from=offsets:0=1,2=1", 404, "partition 2 of topic t does not exist"),
     ("from=offsets:0=", 400, "from: String should match pattern"),
     ("from=now", 400, "from: String should match pattern"),
-    ("partition=2", 404, "There is no partition '2' of topic 't'."),
+    ("partition=2", 404, "partition 2 of topic t does not exist"),
     ("decode=xml", 400, "decode: Input should be"),
 ]
 
