@@ -115,6 +115,15 @@ def default_value(row: ConfigDef, settings: Settings) -> str:
     return str(value).lower() if row.type == ConfigType.BOOLEAN else str(value)
 
 
+def is_setting_default(row: ConfigDef, settings: Settings) -> bool:
+    """Return whether a node's setting provides the value, and is at its own default, which may differ from Kafka's."""
+    if row.setting is None:
+        return False
+    area = getattr(settings, row.setting[0])
+    field = type(area).model_fields[row.setting[1]]
+    return bool(getattr(area, row.setting[1]) == field.get_default(call_default_factory=True))
+
+
 def invalid_config(message: str) -> KafkaError:
     """Build an INVALID_CONFIG error."""
     return KafkaError(ErrorCode.INVALID_CONFIG, message)

@@ -8,7 +8,8 @@ from broker.admin.api.endpoints import Call, Endpoint, Model, check
 from broker.admin.api.groups import GROUPS_MAX, Groups
 from broker.admin.api.offsets import Ends, Offsets
 from broker.admin.api.sizes import Sizes
-from broker.configs.definitions import ConfigSource
+from broker.configs.definitions import ConfigSource, is_setting_default
+from broker.configs.topic_table import TOPIC_CONFIGS
 from broker.handlers.leadership import NO_LEADER, leadership_of
 from broker.handlers.list_offsets import EARLIEST, LATEST
 from broker.handlers.local import LocalRequests, User
@@ -202,13 +203,22 @@ class Topics:
                 value=each.value,
                 default=next((other.value for other in each.synonyms if other.source != _OWN), None),
                 is_own=each.config_source == _OWN,
-                source=ConfigSource(each.config_source).name.lower(),
+                source=self._source(each.name, ConfigSource(each.config_source)).name.lower(),
                 read_only=each.read_only,
                 sensitive=each.is_sensitive,
                 documentation=each.documentation,
             )
             for each in result.configs
         ]
+
+    def _source(self, name: str, source: ConfigSource) -> ConfigSource:
+        """Return the source as people see it: a setting that nobody has set is a default.
+
+        To Kafka clients it is not, as `DEFAULT_CONFIG` would promise them Kafka's default.
+        """
+        if source == ConfigSource.STATIC_BROKER_CONFIG and is_setting_default(TOPIC_CONFIGS[name], self._node.settings):
+            return ConfigSource.DEFAULT_CONFIG
+        return source
 
     async def _groups_of(self, name: str, user: User) -> tuple[list[str], frozenset[int]]:
         """Return the groups that have committed offsets of a topic, of a limited number of groups."""

@@ -104,6 +104,17 @@ async def test_topics_with_their_sizes(api: ApiClient, node: Node, client: RawCl
     assert configs["cleanup.policy"]["value"] == configs["cleanup.policy"]["default"] == "delete"
     assert not configs["cleanup.policy"]["is_own"]
     assert configs["retention.ms"]["documentation"]
+    # The default differs from Kafka's, but nobody has set it.
+    assert (configs["retention.ms"]["value"], configs["retention.ms"]["source"]) == ("-1", "default_config")
+
+
+async def test_configs_name_the_settings_of_the_node_as_their_source(tmp_path: Path) -> None:
+    async with running_node(tmp_path, topic_retention_ms=60_000) as node, api_client(node) as api:
+        await node.topics.create("t", partitions=1, configs={"retention.bytes": "7"})
+        configs = {each["name"]: (each["value"], each["source"]) for each in (await api.get("/topics/t"))["configs"]}
+    assert configs["retention.ms"] == ("60000", "static_broker_config")
+    assert configs["retention.bytes"] == ("7", "dynamic_topic_config")
+    assert {source for name, (_, source) in configs.items() if not name.startswith("retention")} == {"default_config"}
 
 
 async def test_much_is_shown_while_the_catalog_is_away(
