@@ -5,6 +5,7 @@ client leaves or does not read, and there are few of them.
 """
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Annotated, Final
@@ -132,7 +133,7 @@ class RecordEndpoints:
             stream = LineStream(call.request)
             await stream.begin()
             loop = asyncio.get_running_loop()
-            beat_s = loop.time()
+            beat_s = -math.inf  # the first line comes at once, whatever arrives
             while not self._node.stopping:
                 scan = RecordScan(self._reader, topic, position, query.filter, call.user)
                 await scan.run(LIMIT_MAX, FETCH_BYTES * 4)

@@ -225,6 +225,13 @@ async def test_records_are_followed_as_they_arrive(
             await anext(lines)
 
 
+async def test_a_stream_of_records_begins_at_once(api: ApiClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "HEARTBEAT_S", 3600.0)
+    monkeypatch.setattr(records, "HEARTBEAT_S", 3600.0)
+    async with asyncio.timeout(60), api.session.get("/api/v1/topics/t/tail") as response:
+        assert set(await anext(lines_of(response))) == {"heartbeat_ms", "errors"}
+
+
 async def test_few_streams_of_records_are_open_at_a_time(
     api: ApiClient, monkeypatch: pytest.MonkeyPatch, node: Node
 ) -> None:

@@ -109,6 +109,12 @@ function NoRecords({ topic, filters, isEnd }) {
   `;
 }
 
+function tailState({ isPaused, isOpen, received }) {
+  if (isPaused) return "paused";
+  if (!isOpen) return "connecting";
+  return received > 0 ? "live" : "live, no records yet";
+}
+
 /** Records as they arrive. */
 function Tail({ topic, filters }) {
   const tail = useTail(topic, requestOf(filters));
@@ -118,13 +124,14 @@ function Tail({ topic, filters }) {
         ${tail.isPaused ? "Continue" : "Pause"}
       </button>
       <span class="state ${tail.isPaused ? "off" : tail.isOpen ? "good" : "warn"}">
-        <span class="mark" aria-hidden="true"></span>${tail.isPaused ? "paused" : tail.isOpen ? "live" : "connecting"}
+        <span class="mark" aria-hidden="true"></span>${tailState(tail)}
       </span>
-      <span class="note">
+      ${tail.received + tail.held > 0 &&
+      html`<span class="note">
         ${count(tail.received, "record")} received${tail.held > 0 ? `, ${number(tail.held)} held back while paused` : ""}${tail.dropped > 0
           ? `, the oldest ${number(tail.dropped)} no longer shown`
           : ""}
-      </span>
+      </span>`}
     </div>
     <${ErrorLine} error=${tail.error} />
     ${tail.records.length > 0
