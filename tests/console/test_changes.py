@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.console.browser import ConsolePage
 from tests.console.shop import Shop
@@ -28,9 +28,16 @@ def test_a_topic_is_created_altered_filled_and_deleted(console: ConsolePage, sho
     dialog.get_by_label("Configs").fill("retention.ms=60000")
     dialog.get_by_role("button", name="Show the plan").click()
     expect(dialog.locator(".plan")).to_contain_text("retention.ms")
+    expect(dialog.get_by_role("button", name="Create", exact=True)).to_be_focused()
     assert console.violations() == []
+    # The keyboard alone does it, too; a change forgets the plan.
+    dialog.get_by_label("Partitions").fill("3")
+    expect(dialog.locator(".plan")).to_have_count(0)
+    dialog.get_by_label("Partitions").fill("2")
+    dialog.get_by_label("Configs").press("Control+Enter")
+    expect(dialog.get_by_role("button", name="Create", exact=True)).to_be_focused()
     assert "made-here" not in [each["name"] for each in answer(shop, "/topics")["topics"]]
-    dialog.get_by_role("button", name="Create", exact=True).click()
+    page.keyboard.press("Control+Enter")
     expect(page.locator("main h1")).to_have_text("made-here")
     expect(page.get_by_text("The topic has no records.")).to_be_visible()
 
@@ -52,6 +59,7 @@ def test_a_topic_is_created_altered_filled_and_deleted(console: ConsolePage, sho
 
     page.get_by_role("link", name="Browse records").click()
     expect(page.get_by_text("There is no record here.")).to_be_visible()
+    expect(page.get_by_role("button", name="Produce a record")).to_be_enabled()
     page.keyboard.press("n")
     dialog.get_by_label("Partition").select_option("1")
     dialog.get_by_label("Key", exact=True).fill("k")
@@ -68,10 +76,52 @@ def test_a_topic_is_created_altered_filled_and_deleted(console: ConsolePage, sho
     expect(dialog.locator(".plan")).to_contain_text("1 records")
     delete = dialog.get_by_role("button", name="Delete the topic")
     expect(delete).to_be_disabled()
-    dialog.get_by_label("Type made-here to confirm").fill("made-here")
-    delete.click()
+    expect(dialog.get_by_label("Type made-here to confirm")).to_be_focused()
+    page.keyboard.type("made-here")
+    page.keyboard.press("Enter")
     expect(page.locator("main h1")).to_have_text("Topics")
     assert "made-here" not in [each["name"] for each in answer(shop, "/topics")["topics"]]
+
+
+def test_a_key_that_is_held_down_shows_the_plan_and_no_more(console: ConsolePage, shop: Shop) -> None:
+    page = console.open("topics")
+    dialog = page.get_by_role("dialog")
+    page.keyboard.press("n")
+    dialog.get_by_label("Name").fill("held-down")
+    for keys in ("Enter", "Control+Enter"):
+        held = keys.rpartition("+")[0]
+        if held:
+            page.keyboard.down(held)
+        page.keyboard.down("Enter")
+        expect(dialog.get_by_role("button", name="Create", exact=True)).to_be_focused()
+        page.keyboard.down("Enter")  # a repetition, as the key is down already
+        page.keyboard.up("Enter")
+        if held:
+            page.keyboard.up(held)
+        expect(dialog.locator(".plan")).to_be_visible()
+        dialog.get_by_label("Name").press("End")
+        page.keyboard.type("-2")
+    assert not [each for each in answer(shop, "/topics")["topics"] if each["name"].startswith("held-down")]
+
+
+def test_a_plan_of_former_inputs_is_not_shown(console: ConsolePage) -> None:
+    page = console.open("topics")
+    asked: list[Route] = []
+    page.route(
+        "**/api/v1/topics", lambda route: asked.append(route) if route.request.method == "POST" else route.fallback()
+    )
+    dialog = page.get_by_role("dialog")
+    page.keyboard.press("n")
+    name = dialog.get_by_label("Name")
+    name.fill("former")
+    name.press("Enter")
+    expect(dialog.locator("[aria-disabled=true]")).to_be_visible()
+    name.fill("newer")
+    (route,) = asked
+    route.continue_()
+    expect(dialog.locator("[aria-disabled=true]")).to_have_count(0)
+    expect(dialog.locator(".plan")).to_have_count(0)
+    expect(name).to_be_focused()
 
 
 def test_offsets_of_a_group_are_reset_and_the_group_deleted(console: ConsolePage, shop: Shop) -> None:

@@ -24,6 +24,7 @@ export function ProduceRecord({ topic, partitions, close, done }) {
   const set = (name) => (event) => setRecord({ ...record, [name]: event.target.value });
   const submit = async (event) => {
     event.preventDefault();
+    if (state.busy) return;
     setState({ error: null, busy: true });
     try {
       const body = {
@@ -68,7 +69,7 @@ export function ProduceRecord({ topic, partitions, close, done }) {
         </div>
         <footer class="dialog-foot">
           <button type="button" onClick=${close}>Cancel</button>
-          <button type="submit" class="primary" disabled=${state.busy}>Produce</button>
+          <button type="submit" class="primary" aria-disabled=${state.busy}>Produce</button>
         </footer>
       </form>
     <//>
