@@ -11,7 +11,7 @@ from scripts.tools import CHROMIUM_FLAGS
 
 AXE: Final = (Path(__file__).parent / "vendor" / "axe.min.js").read_text(encoding="utf-8")
 DESKTOP: Final[ViewportSize] = {"width": 1280, "height": 900}
-PHONE: Final[ViewportSize] = {"width": 390, "height": 844}
+PHONE: Final[ViewportSize] = {"width": 375, "height": 812}
 EXPECT_TIMEOUT_MS: Final = 30_000
 """Limit of waiting for something on a page. The machine may be busy."""
 
@@ -30,7 +30,9 @@ class ConsolePage:
     """A tab with the console of a node. `problems` collects what a page must not do."""
 
     def __init__(self, page: Page, admin: str) -> None:
+        assert page.viewport_size is not None
         self.page = page
+        self.viewport = page.viewport_size
         self.base = f"http://{admin}"
         self.problems: list[str] = []
         """Messages in the browser's console, which include violations of the policy, errors, and foreign requests."""
@@ -70,9 +72,17 @@ class ConsolePage:
 
 @contextmanager
 def console_page(
-    browser: Browser, admin: str, *, viewport: ViewportSize = DESKTOP, dark: bool = False
+    browser: Browser, admin: str, *, viewport: ViewportSize = DESKTOP, dark: bool = False, timezone: str = "UTC"
 ) -> Iterator[ConsolePage]:
-    """Open a tab with a storage of its own."""
-    context = browser.new_context(viewport=viewport, color_scheme="dark" if dark else "light", reduced_motion="reduce")
+    """Open a tab with a storage of its own. A phone has a touch screen, and no mouse."""
+    is_phone = viewport == PHONE
+    context = browser.new_context(
+        viewport=viewport,
+        color_scheme="dark" if dark else "light",
+        reduced_motion="reduce",
+        has_touch=is_phone,
+        is_mobile=is_phone,
+        timezone_id=timezone,
+    )
     yield ConsolePage(context.new_page(), admin)
     context.close()

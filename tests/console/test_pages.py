@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.console.browser import DESKTOP, PHONE, ConsolePage, console_page
@@ -209,6 +210,34 @@ def stored(page: Page) -> str | None:
     """The prices that the browser keeps."""
     found: str | None = page.evaluate("localStorage.getItem('anabranch.prices')")
     return found
+
+
+def test_times_are_in_utc_in_every_time_zone(browser: Browser, shop: Shop) -> None:
+    producer = Producer({"bootstrap.servers": shop.node.bootstrap})
+    for at_ms, key in ((1_772_627_401_250, b"noon"), (1_772_627_402_250, b"later")):
+        producer.produce("times", b"x", key=key, timestamp=at_ms)
+        assert producer.flush(60) == 0
+    with console_page(browser, shop.admin, timezone="Asia/Tokyo") as console:
+        page = console.open("topics/times/records?from=earliest")
+        row = page.get_by_role("row", name="noon")
+        expect(row.locator("time")).to_have_text("2026-03-04T12:30:01.250Z")
+        expect(row.locator("time")).to_have_attribute("title", re.compile(r"4 Mar 2026, 21:30:01"))
+        page.get_by_label("Start").select_option("time")
+        page.get_by_label("Time (UTC)").fill("2026-03-04T12:30:02")
+        page.get_by_role("button", name="Show").click()
+        expect(page.locator(".row-button")).to_have_count(1)
+        expect(page.locator("tbody tr")).to_contain_text("later")
+        page = console.open()
+        expect(page.locator(".chart-time").first).to_have_text(re.compile(r"^\d\d:\d\d:\d\dZ$"))
+        assert console.problems == []
+
+
+def test_sizes_have_the_unit_that_they_are_rounded_to(console: ConsolePage) -> None:
+    page = console.open()
+    shown = page.evaluate(
+        "import('/console/js/format.js').then(({ bytes }) => [0, 1023, 1536, 2**30 - 4096, 1e15].map(bytes))"
+    )
+    assert shown == ["0 B", "1023 B", "1.5 KiB", "1 GiB", "909 TiB"]
 
 
 def test_keys_lead_to_pages_and_change_the_colours(console: ConsolePage) -> None:

@@ -2,22 +2,24 @@
 
 const NUMBERS = new Intl.NumberFormat("en");
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+/** The last time that JavaScript can write as a date. */
+const TIME_MAX_MS = 8.64e15;
 
 /** `12,345`; a dash for what is not known. */
 export function number(value) {
   return value === null || value === undefined ? "–" : NUMBERS.format(value);
 }
 
-/** `1.4 MiB`; a dash for what is not known. */
+/** `1.4 MiB`, `1 GiB`, `640 B`; a dash for what is not known. */
 export function bytes(value) {
   if (value === null || value === undefined) return "–";
   let unit = 0;
   let size = value;
-  while (Math.abs(size) >= 1024 && unit < UNITS.length - 1) {
+  while (Math.round(Math.abs(size)) >= 1024 && unit < UNITS.length - 1) {
     size /= 1024;
     unit += 1;
   }
-  return `${unit === 0 || size >= 100 ? Math.round(size) : size.toFixed(1)} ${UNITS[unit]}`;
+  return `${unit === 0 || size >= 100 ? Math.round(size) : size.toFixed(1).replace(".0", "")} ${UNITS[unit]}`;
 }
 
 /** `3 d 4 h`, `12 min`, `9 s`, `20 ms`: the two largest units that matter. */
@@ -44,15 +46,20 @@ export function ago(at_ms, now_ms = Date.now()) {
   return at_ms === null || at_ms === undefined ? "–" : `${duration(Math.max(0, now_ms - at_ms))} ago`;
 }
 
-/** `2026-03-04 12:30:01.250` in the browser's time zone; a dash for no timestamp (-1). */
+/** `2026-03-04T12:30:01.250Z`, in UTC, as commands show it; a dash for no timestamp (-1). */
 export function time(at_ms) {
   if (at_ms === null || at_ms === undefined || at_ms < 0) return "–";
-  const local = new Date(at_ms - new Date(at_ms).getTimezoneOffset() * 60_000);
-  return local.toISOString().replace("T", " ").replace("Z", "");
+  return at_ms > TIME_MAX_MS ? `${at_ms} ms` : new Date(at_ms).toISOString();
 }
 
-/** `12:30:01` in the browser's time zone. */
-export const clock = (at_ms) => time(at_ms).slice(11, 19);
+/** `12:30:01Z`. */
+export const clock = (at_ms) => `${time(at_ms).slice(11, 19)}Z`;
+
+/** Return the time of a `datetime-local` field, which is in UTC on all pages, in ms. */
+export const timeOfField = (text) => new Date(`${text}Z`).getTime();
+
+/** The same time in the browser's time zone, with the zone's name. */
+export const localTime = (at_ms) => new Date(at_ms).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "long" });
 
 /** `1 topic`, `3 topics`. */
 export function count(value, word) {

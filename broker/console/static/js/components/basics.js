@@ -1,4 +1,5 @@
 // Small parts that every page uses.
+import { localTime, time } from "../format.js";
 import { html, useState } from "../html.js";
 import { notify } from "../store.js";
 
@@ -72,6 +73,13 @@ export function Command({ text }) {
       <button type="button" class="small" onClick=${copy} aria-label="Copy the command">${copied ? "Copied" : "Copy"}</button>
     </div>
   `;
+}
+
+/** A point in time, in UTC; the pointer shows it in the browser's time zone. A line breaks between date and time only. */
+export function Time({ at_ms }) {
+  const text = time(at_ms);
+  if (!text.endsWith("Z")) return text; // no date
+  return html`<time class="numeric" datetime=${text} title=${localTime(at_ms)}><span>${text.slice(0, -14)}</span><wbr /><span>${text.slice(-14)}</span></time>`;
 }
 
 /** A state as a word with a mark; the word carries the meaning, the colour only helps. */

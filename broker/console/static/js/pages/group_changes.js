@@ -3,7 +3,7 @@ import { api } from "../api.js";
 import { Field } from "../components/basics.js";
 import { ChangeDialog } from "../components/dialog.js";
 import { Table } from "../components/table.js";
-import { count, number } from "../format.js";
+import { count, number, timeOfField } from "../format.js";
 import { html, useState } from "../html.js";
 
 const TARGETS = {
@@ -31,7 +31,7 @@ export function ResetGroup({ group, close, done }) {
   const body = () => ({
     ...(topic ? { topic } : {}),
     to,
-    ...(to === "time" ? { value: new Date(value).getTime() } : {}),
+    ...(to === "time" ? { value: timeOfField(value) } : {}),
     ...(to === "offset" || to === "shift" ? { value: Number(value) } : {}),
   });
   const choose = (event) => {
@@ -60,7 +60,7 @@ export function ResetGroup({ group, close, done }) {
         </select>
       <//>
       ${to === "time" &&
-      html`<${Field} id="reset-value" label="Time" hint="In this browser's time zone.">
+      html`<${Field} id="reset-value" label="Time" hint="In UTC.">
         <input id="reset-value" type="datetime-local" step="1" required aria-describedby="reset-value-hint" value=${value}
           onInput=${(event) => setValue(event.target.value)} />
       <//>`}

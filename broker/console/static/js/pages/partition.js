@@ -1,8 +1,8 @@
 // One partition: where its bytes are, and who writes to it.
 import { api } from "../api.js";
-import { Empty, Figures, PageHead, Section, State, Unreachable, Waiting } from "../components/basics.js";
+import { Empty, Figures, PageHead, Section, State, Time, Unreachable, Waiting } from "../components/basics.js";
 import { Table } from "../components/table.js";
-import { ago, bytes, number, time } from "../format.js";
+import { ago, bytes, number } from "../format.js";
 import { html } from "../html.js";
 import { usePoll } from "../poll.js";
 import { href } from "../router.js";
@@ -67,7 +67,7 @@ function Runs({ runs }) {
     { title: "To offset", cell: (run) => number(run.end_offset), value: (run) => run.end_offset, numeric: true },
     { title: "Size", cell: (run) => bytes(run.bytes), value: (run) => run.bytes, numeric: true },
     { title: "Object", cell: (run) => (run.object_id === null ? "–" : html`<code>${run.key ?? run.object_id}</code>`), wide: true },
-    { title: "Committed", cell: (run) => time(run.committed_ms), value: (run) => run.committed_ms, numeric: true, wide: true },
+    { title: "Committed", cell: (run) => html`<${Time} at_ms=${run.committed_ms} />`, value: (run) => run.committed_ms, numeric: true, wide: true },
   ];
   return html`<${Table} caption="Where the bytes are" columns=${columns} rows=${runs} sort=${0}
     rowKey=${(run) => `${run.kind} ${run.base_offset} ${run.object_id}`} />`;

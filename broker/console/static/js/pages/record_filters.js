@@ -1,4 +1,5 @@
 // The filters of the records page, and how they become a request.
+import { timeOfField } from "../format.js";
 import { html, useEffect, useState } from "../html.js";
 
 const STARTS = {
@@ -23,7 +24,7 @@ export const filtersOf = (query) => ({
 
 /** Return the query of a request to the API. */
 export function requestOf({ partition, from, at, key, contains, decode, limit }) {
-  const start = { offset: `offset:${at}`, time: `time:${new Date(at).getTime()}` }[from] ?? from;
+  const start = { offset: `offset:${at}`, time: `time:${timeOfField(at)}` }[from] ?? from;
   return { partition, from: start, key, contains, decode, limit };
 }
 
@@ -64,7 +65,7 @@ export function RecordFilters({ filters, isLive, partitions, apply }) {
           </select>
         </label>
         ${needsValue &&
-        html`<label>${now.from === "offset" ? "Offset" : "Time (local)"}
+        html`<label>${now.from === "offset" ? "Offset" : "Time (UTC)"}
           <input type=${now.from === "offset" ? "number" : "datetime-local"} min=${now.from === "offset" ? 0 : undefined}
             step="1" required value=${now.at} onInput=${set("at")} />
         </label>`}

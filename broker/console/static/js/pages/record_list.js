@@ -1,7 +1,8 @@
 // A list of records, each of which can be opened.
 import { html, useState } from "../html.js";
+import { Time } from "../components/basics.js";
 import { Payload, PayloadLine } from "../components/payload.js";
-import { bytes, number, time } from "../format.js";
+import { bytes, number } from "../format.js";
 import { href } from "../router.js";
 
 /** Identity of a record in its topic. */
@@ -38,7 +39,7 @@ export function RecordList({ topic, records }) {
                     <span class="chevron" aria-hidden="true"></span>${record.partition} / ${number(record.offset)}
                   </button>
                 </th>
-                <td class="wide"><time class="numeric">${time(record.timestamp_ms)}</time></td>
+                <td class="wide"><${Time} at_ms=${record.timestamp_ms} /></td>
                 <td class="key-cell"><${PayloadLine} payload=${record.key} /></td>
                 <td class="value-cell"><${PayloadLine} payload=${record.value} /></td>
                 <td class="numeric wide">${bytes(record.size)}</td>
@@ -58,7 +59,7 @@ function Details({ topic, record }) {
       <dl class="pairs">
         <div><dt>Partition</dt><dd><a href=${href(["topics", topic, "partitions", record.partition])}>${record.partition}</a></dd></div>
         <div><dt>Offset</dt><dd>${number(record.offset)}</dd></div>
-        <div><dt>Timestamp</dt><dd>${time(record.timestamp_ms)} (${record.timestamp_type})</dd></div>
+        <div><dt>Timestamp</dt><dd><${Time} at_ms=${record.timestamp_ms} /> (${record.timestamp_type})</dd></div>
         <div><dt>Size</dt><dd>${bytes(record.size)}</dd></div>
         ${record.producer_id !== null &&
         html`<div><dt>Producer</dt><dd>${record.producer_id}${record.transactional ? ", in a transaction" : ""}</dd></div>`}
