@@ -240,6 +240,25 @@ def test_sizes_have_the_unit_that_they_are_rounded_to(console: ConsolePage) -> N
     assert shown == ["0 B", "1023 B", "1.5 KiB", "1 GiB", "909 TiB"]
 
 
+def test_a_click_anywhere_in_a_record_opens_it(console: ConsolePage) -> None:
+    page = console.open("topics/orders/records?from=offset&at=7&partition=1")
+    row = page.locator("tr.record").first
+    row.locator(".value-cell").click()
+    details = page.locator(".record-details")
+    expect(details).to_contain_text('"order": 22')
+    details.get_by_text("Timestamp").click()  # what is open stays so while somebody reads it
+    expect(details).to_have_count(1)
+    row.locator(".value-cell").click()
+    expect(details).to_have_count(0)
+    row.get_by_role("button").press("Enter")
+    expect(details).to_have_count(1)
+    row.get_by_role("button").click()
+    expect(details).to_have_count(0)
+    row.locator(".key-cell span").select_text()
+    row.locator(".key-cell").dispatch_event("click")
+    expect(details, "who selects a text wants to copy it").to_have_count(0)
+
+
 def test_keys_lead_to_pages_and_change_the_colours(console: ConsolePage) -> None:
     page = console.open()
     page.keyboard.press("?")

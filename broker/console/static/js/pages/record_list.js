@@ -1,4 +1,4 @@
-// A list of records, each of which can be opened.
+// A list of records, each of which can be opened: with a click anywhere in its row, or with its button from the keyboard.
 import { html, useState } from "../html.js";
 import { Time } from "../components/basics.js";
 import { Payload, PayloadLine } from "../components/payload.js";
@@ -14,6 +14,9 @@ export function RecordList({ topic, records }) {
     const changed = new Set(opened);
     if (!changed.delete(key)) changed.add(key);
     setOpened(changed);
+  };
+  const onRow = (key) => {
+    if (getSelection().isCollapsed) toggle(key); // who selects a text wants to copy it
   };
   return html`
     <div class="table-scroll" role="group" aria-label="Records" tabindex="0">
@@ -33,9 +36,9 @@ export function RecordList({ topic, records }) {
             const key = recordKey(record);
             const isOpen = opened.has(key);
             return html`
-              <tr key=${key} class=${isOpen ? "opened" : ""}>
+              <tr key=${key} class="record ${isOpen ? "opened" : ""}" onClick=${() => onRow(key)}>
                 <th scope="row">
-                  <button type="button" class="row-button" aria-expanded=${isOpen} onClick=${() => toggle(key)}>
+                  <button type="button" class="row-button" aria-expanded=${isOpen}>
                     <span class="chevron" aria-hidden="true"></span>${record.partition} / ${number(record.offset)}
                   </button>
                 </th>
