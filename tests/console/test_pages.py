@@ -259,6 +259,33 @@ def test_a_click_anywhere_in_a_record_opens_it(console: ConsolePage) -> None:
     expect(details, "who selects a text wants to copy it").to_have_count(0)
 
 
+def test_a_topic_that_does_not_exist_can_be_created_on_its_page(console: ConsolePage, shop: Shop) -> None:
+    for route, text in (
+        ("topics/nope/records", "Topic nope does not exist."),
+        ("topics/nope/partitions/0", "Topic nope does not exist."),
+        ("topics/orders/partitions/9", "Partition 9 of topic orders does not exist."),
+        ("groups/nobody", "Group nobody does not exist."),
+        ("topics/nope", "Topic nope does not exist."),
+    ):
+        page = console.open(route)
+        expect(page.get_by_text(text)).to_have_count(1)
+        expect(page.get_by_role("alert")).to_have_count(0)
+        expect(page.get_by_role("link", name=re.compile("^All (topics|groups)$"))).to_be_visible()
+        assert console.violations() == [], route
+    expect(page.get_by_role("link", name="Browse records")).to_have_count(0)
+    page.get_by_role("button", name="Create this topic").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_label("Name")).to_have_value("nope")
+    dialog.get_by_role("button", name="Show the plan").click()
+    dialog.get_by_role("button", name="Create", exact=True).click()
+    expect(page.get_by_text("The topic has no records.")).to_be_visible()
+    expect(page.get_by_role("link", name="Browse records")).to_be_visible()
+    assert "nope" in shop_topics(shop)
+    # The browser itself notes each request for what is not there, and that the button already has the focus.
+    assert [each for each in console.problems if "404" not in each and "Autofocus" not in each] == []
+    console.problems.clear()
+
+
 def test_keys_lead_to_pages_and_change_the_colours(console: ConsolePage) -> None:
     page = console.open()
     page.keyboard.press("?")

@@ -1,7 +1,7 @@
 // Small parts that every page uses.
 import { localTime, time } from "../format.js";
 import { html, useState } from "../html.js";
-import { notify } from "../store.js";
+import { notify, useStore } from "../store.js";
 
 /** The head of a page: a title, and what can be done. The shell moves the focus to the title of a new page. */
 export function PageHead({ title, crumbs = [], children }) {
@@ -33,6 +33,17 @@ export function Section({ title, note, actions, children, id }) {
   `;
 }
 
+/** Hook: an error to show; null while the line at the top of all pages says that the node does not answer. */
+function useOwn(error) {
+  const isDown = useStore((state) => state.unreachableSince !== null);
+  return isDown && error?.status === 0 ? null : error;
+}
+
+/** An error of a page's requests. */
+export function PageError({ error, retry }) {
+  return html`<${ErrorLine} error=${useOwn(error)} retry=${retry} />`;
+}
+
 /** An error as one line, with a way to try again. */
 export function ErrorLine({ error, retry }) {
   if (!error) return null;
@@ -44,11 +55,21 @@ export function ErrorLine({ error, retry }) {
   `;
 }
 
-/** What a page shows while its first answer is on the way, and when it failed. */
-export function Waiting({ poll }) {
-  if (poll.error) return html`<${ErrorLine} error=${poll.error} retry=${poll.refresh} />`;
+/**
+ * What a page shows while its first answer is on the way, when it failed, and when the node does not have what the page is
+ * about. `missing`: what can be done about that.
+ */
+export function Waiting({ poll, missing }) {
+  const error = useOwn(poll.error);
+  if (isMissing(poll)) return html`<${Empty} title=${sentence(poll.error.message)}>${missing}<//>`;
+  if (error) return html`<${ErrorLine} error=${error} retry=${poll.refresh} />`;
   return html`<p class="waiting" role="status">Loading …</p>`;
 }
+
+/** Return whether the node does not have what was asked for, or has it no longer. */
+export const isMissing = (poll) => poll.error?.status === 404;
+
+const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}.`;
 
 /** A list that is empty: why, and what to do next. */
 export function Empty({ title, children }) {

@@ -1,6 +1,6 @@
 // One group: its members, and its lag by partition with a curve for as long as the page is open.
 import { api } from "../api.js";
-import { Empty, Figures, PageHead, Section, State, Unreachable, Waiting } from "../components/basics.js";
+import { Empty, Figures, isMissing, PageHead, Section, State, Unreachable, Waiting } from "../components/basics.js";
 import { Chart } from "../components/chart.js";
 import { Table } from "../components/table.js";
 import { number } from "../format.js";
@@ -23,7 +23,7 @@ export function GroupPage({ group }) {
   const [history, setHistory] = useState([]);
   const [dialog, setDialog] = useState(null);
   const mayOperate = useMayOperate();
-  const found = poll.data;
+  const found = isMissing(poll) ? null : poll.data;
   useEffect(() => {
     if (found === null) return;
     const lags = Object.fromEntries(found.offsets.map((row) => [nameOf(row), row.lag]));

@@ -1,6 +1,6 @@
 // One partition: where its bytes are, and who writes to it.
 import { api } from "../api.js";
-import { Empty, Figures, PageHead, Section, State, Time, Unreachable, Waiting } from "../components/basics.js";
+import { Empty, Figures, isMissing, PageHead, Section, State, Time, Unreachable, Waiting } from "../components/basics.js";
 import { Table } from "../components/table.js";
 import { ago, bytes, number } from "../format.js";
 import { html } from "../html.js";
@@ -19,14 +19,14 @@ export const PLACES = [
 export function PartitionPage({ topic, partition }) {
   const poll = usePoll((signal) => api.partitionStorage(topic, partition, signal), 3_000, [topic, partition]);
   const crumbs = [["Topics", href(["topics"])], [topic, href(["topics", topic])]];
-  const found = poll.data;
+  const found = isMissing(poll) ? null : poll.data;
   const runs = found ? [...found.wal, ...found.log_cache, ...found.objects] : [];
   return html`
     <${PageHead} title=${`Partition ${partition}`} crumbs=${crumbs}>
-      <a class="button" href=${href(["topics", topic, "records"], { partition })}>Browse records</a>
+      ${!isMissing(poll) && html`<a class="button" href=${href(["topics", topic, "records"], { partition })}>Browse records</a>`}
     <//>
     ${found === null
-      ? html`<${Waiting} poll=${poll} />`
+      ? html`<${Waiting} poll=${poll} missing=${html`<p><a href=${href(["topics"])}>All topics</a></p>`} />`
       : html`
           <${Unreachable} nodes=${found.unreachable} />
           <${Summary} storage=${found} runs=${runs} />
@@ -38,10 +38,10 @@ export function PartitionPage({ topic, partition }) {
           <//>
           ${runs.length > 0 &&
           html`<details class="as-table"><summary>The same as a table</summary><${Runs} runs=${runs} /></details>`}
+          <${Section} id="producers" title="Producers" note="Producers with sequence numbers, as this partition remembers them.">
+            <${Producers} topic=${topic} partition=${partition} />
+          <//>
         `}
-    <${Section} id="producers" title="Producers" note="Producers with sequence numbers, as this partition remembers them.">
-      <${Producers} topic=${topic} partition=${partition} />
-    <//>
   `;
 }
 

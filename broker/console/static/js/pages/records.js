@@ -1,6 +1,6 @@
 // Records of a topic: from an offset or a time, filtered, or as they arrive. The filters are in the address.
 import { api } from "../api.js";
-import { Command, Empty, ErrorLine, PageHead, Unreachable } from "../components/basics.js";
+import { Command, Empty, isMissing, PageError, PageHead, Unreachable, Waiting } from "../components/basics.js";
 import { firstRecord } from "../commands.js";
 import { count, number } from "../format.js";
 import { html, useEffect, useState } from "../html.js";
@@ -13,33 +13,44 @@ import { RecordList, recordKey } from "./record_list.js";
 import { useTail } from "./tail.js";
 
 export function RecordsPage({ topic, query }) {
-  const mayRead = useStore((state) => state.session.may_read_records);
   const [produces, setProduces] = useState(false);
   const mayOperate = useMayOperate();
   const info = usePoll((signal) => api.topic(topic, signal), 0, [topic]);
-  const filters = filtersOf(query);
   const partitions = info.data?.partitions.map((partition) => partition.index) ?? [];
-  const apply = (changed) => go(["topics", topic, "records"], changed);
   const produced = ({ partition, offset }) => {
     setProduces(false);
     notify(`The record is at offset ${number(offset)} of partition ${partition}.`);
     document.dispatchEvent(new CustomEvent("console:refresh"));
   };
-  const isLive = query.live === "true";
   return html`
     <${PageHead} title="Records" crumbs=${[["Topics", href(["topics"])], [topic, href(["topics", topic])]]}>
       ${mayOperate &&
       html`<button type="button" data-key="n" disabled=${info.data === null} onClick=${() => setProduces(true)}>Produce a record</button>`}
     <//>
-    <${ErrorLine} error=${info.error} retry=${info.refresh} />
-    ${mayRead &&
-    html`<${RecordFilters} filters=${filters} isLive=${isLive} partitions=${partitions} apply=${apply} />`}
-    ${!mayRead
-      ? html`<${Empty} title="You may not see records here."><p>The node's setting <code>admin.records</code> says who may.</p><//>`
-      : isLive
-        ? html`<${Tail} key=${`live ${JSON.stringify(query)}`} topic=${topic} filters=${filters} />`
-        : html`<${Browse} key=${`browse ${JSON.stringify(query)}`} topic=${topic} filters=${filters} />`}
+    ${isMissing(info)
+      ? html`<${Waiting} poll=${info} missing=${html`<p><a href=${href(["topics"])}>All topics</a></p>`} />`
+      : html`
+          <${PageError} error=${info.error} retry=${info.refresh} />
+          <${Records} topic=${topic} query=${query} partitions=${partitions} />
+        `}
     ${produces && html`<${ProduceRecord} topic=${topic} partitions=${partitions} close=${() => setProduces(false)} done=${produced} />`}
+  `;
+}
+
+/** The filters, and the records that they select. */
+function Records({ topic, query, partitions }) {
+  const mayRead = useStore((state) => state.session.may_read_records);
+  const filters = filtersOf(query);
+  const isLive = query.live === "true";
+  const apply = (changed) => go(["topics", topic, "records"], changed);
+  if (!mayRead) {
+    return html`<${Empty} title="You may not see records here."><p>The node's setting <code>admin.records</code> says who may.</p><//>`;
+  }
+  return html`
+    <${RecordFilters} filters=${filters} isLive=${isLive} partitions=${partitions} apply=${apply} />
+    ${isLive
+      ? html`<${Tail} key=${`live ${JSON.stringify(query)}`} topic=${topic} filters=${filters} />`
+      : html`<${Browse} key=${`browse ${JSON.stringify(query)}`} topic=${topic} filters=${filters} />`}
   `;
 }
 
@@ -68,7 +79,7 @@ function Browse({ topic, filters }) {
       setOlder((now) => ({ ...now, error, busy: false }));
     }
   };
-  if (first.error) return html`<${ErrorLine} error=${first.error} retry=${first.refresh} />`;
+  if (first.error) return html`<${PageError} error=${first.error} retry=${first.refresh} />`;
   if (answer === null) return html`<p class="waiting" role="status">Loading …</p>`;
   const seen = new Set();
   const records = [...answer.records, ...older.records].filter((record) => {
@@ -86,7 +97,7 @@ function Browse({ topic, filters }) {
     ${records.length > 0
       ? html`<${RecordList} topic=${topic} records=${records} />`
       : html`<${NoRecords} topic=${topic} filters=${filters} isEnd=${older.end} />`}
-    <${ErrorLine} error=${older.error} retry=${loadMore} />
+    <${PageError} error=${older.error} retry=${loadMore} />
     ${!older.end &&
     html`<p class="more"><button type="button" onClick=${loadMore} disabled=${older.busy}>
       ${older.busy ? "Loading …" : "Look further"}
@@ -133,7 +144,7 @@ function Tail({ topic, filters }) {
           : ""}
       </span>`}
     </div>
-    <${ErrorLine} error=${tail.error} />
+    <${PageError} error=${tail.error} />
     ${tail.records.length > 0
       ? html`<${RecordList} topic=${topic} records=${tail.records} />`
       : html`<${Empty} title="Waiting for the next record.">

@@ -49,7 +49,7 @@ async function read(topic, { limit: _limit, ...request }, signal, incoming, setV
       }
     } catch (error) {
       if (signal.aborted) return;
-      setView((old) => ({ ...old, error }));
+      if (error.status !== 0) setView((old) => ({ ...old, error })); // a node that does not answer is shown at the top
     }
     setView((old) => ({ ...old, isOpen: false }));
     await new Promise((resolve) => setTimeout(resolve, AGAIN_MS));

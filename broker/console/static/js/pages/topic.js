@@ -1,6 +1,6 @@
 // One topic: its partitions, configs and groups.
 import { api } from "../api.js";
-import { Command, Empty, Figures, PageHead, Section, State, Unreachable, Waiting } from "../components/basics.js";
+import { Command, Empty, Figures, isMissing, PageHead, Section, State, Unreachable, Waiting } from "../components/basics.js";
 import { Table } from "../components/table.js";
 import { firstGroup, firstRecord } from "../commands.js";
 import { bytes, number } from "../format.js";
@@ -8,7 +8,7 @@ import { html, useState } from "../html.js";
 import { usePoll } from "../poll.js";
 import { go, href } from "../router.js";
 import { notify, useMayOperate } from "../store.js";
-import { AddPartitions, AlterConfig, DeleteTopic } from "./topic_changes.js";
+import { AddPartitions, AlterConfig, CreateTopic, DeleteTopic } from "./topic_changes.js";
 
 export function TopicPage({ topic }) {
   const poll = usePoll((signal) => api.topic(topic, signal), 5_000, [topic]);
@@ -24,11 +24,16 @@ export function TopicPage({ topic }) {
     notify(`Topic ${topic} is deleted.`);
     go(["topics"]);
   };
-  const found = poll.data;
+  const created = () => {
+    close();
+    notify(`Topic ${topic} is created.`);
+    poll.refresh();
+  };
+  const found = isMissing(poll) ? null : poll.data;
   const mayChange = mayOperate && found && !found.internal;
   return html`
     <${PageHead} title=${topic} crumbs=${[["Topics", href(["topics"])]]}>
-      <a class="button" href=${href(["topics", topic, "records"])}>Browse records</a>
+      ${!isMissing(poll) && html`<a class="button" href=${href(["topics", topic, "records"])}>Browse records</a>`}
       ${mayChange &&
       html`
         <button type="button" onClick=${() => setDialog({ kind: "partitions" })}>Add partitions</button>
@@ -36,7 +41,7 @@ export function TopicPage({ topic }) {
       `}
     <//>
     ${found === null
-      ? html`<${Waiting} poll=${poll} />`
+      ? html`<${Waiting} poll=${poll} missing=${html`<${MissingTopic} create=${mayOperate && (() => setDialog({ kind: "create" }))} />`} />`
       : html`
           <${Unreachable} nodes=${found.unreachable} />
           <${Summary} topic=${found} />
@@ -48,11 +53,22 @@ export function TopicPage({ topic }) {
             <${Configs} configs=${found.configs} alter=${mayChange ? (config) => setDialog({ kind: "config", config }) : null} />
           <//>
         `}
+    ${dialog?.kind === "create" && html`<${CreateTopic} initialName=${topic} close=${close} done=${created} />`}
     ${dialog?.kind === "partitions" &&
     html`<${AddPartitions} topic=${topic} present=${found.partitions.length} close=${close} done=${changed("Partitions are added.")} />`}
     ${dialog?.kind === "config" &&
     html`<${AlterConfig} topic=${topic} config=${dialog.config} close=${close} done=${changed(`${dialog.config.name} is changed.`)} />`}
     ${dialog?.kind === "delete" && html`<${DeleteTopic} topic=${topic} close=${close} done=${deleted} />`}
+  `;
+}
+
+/** What can be done on the page of a topic that does not exist. */
+function MissingTopic({ create }) {
+  return html`
+    <div class="actions">
+      <a class="button" href=${href(["topics"])}>All topics</a>
+      ${create && html`<button type="button" onClick=${create}>Create this topic</button>`}
+    </div>
   `;
 }
 

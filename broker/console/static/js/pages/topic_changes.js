@@ -26,8 +26,8 @@ function leadersText(placement) {
   return [...counts].map(([leader, led]) => `node ${leader}: ${led}`).join(", ");
 }
 
-export function CreateTopic({ close, done }) {
-  const [name, setName] = useState("");
+export function CreateTopic({ initialName = "", close, done }) {
+  const [name, setName] = useState(initialName);
   const [partitions, setPartitions] = useState("");
   const [configs, setConfigs] = useState("");
   const body = () => ({
