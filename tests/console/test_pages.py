@@ -25,6 +25,26 @@ PAGES = {
     "nothing": "Not found",
 }
 """Titles by route."""
+CUT_TABLES = """[...document.querySelectorAll(".table-scroll")]
+    .filter((each) => each.scrollWidth > each.clientWidth)
+    .map((each) => `${each.ariaLabel}: ${each.scrollWidth} in ${each.clientWidth}`)"""
+LINES = """(element) => {
+    const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT), lines = [];
+    let bottom = null;
+    for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+        for (let at = 0; at < node.length; at++) {
+            const range = new Range();
+            range.setStart(node, at);
+            range.setEnd(node, at + 1);
+            const box = range.getBoundingClientRect();
+            if (bottom === null || box.top >= bottom) lines.push("");
+            bottom = box.bottom;
+            lines[lines.length - 1] += node.data[at];
+        }
+    }
+    return lines;
+}"""
+"""The lines in which an element shows its text."""
 LAG = ORDERS - PARTITIONS * COMMITTED
 
 
@@ -36,12 +56,8 @@ def test_every_page_is_accessible_and_fits(browser: Browser, shop: Shop, kind: s
             expect(page.locator("main h1")).to_contain_text(title)
             expect(page.locator(".waiting")).to_have_count(0)
             assert console.violations() == [], route
-            assert console.width() <= page.evaluate("innerWidth"), route
-            if route == "storage":
-                tables = "[...document.querySelectorAll('.table-scroll')]"
-                assert page.evaluate(f"{tables}.every((each) => each.scrollWidth <= each.clientWidth)"), (
-                    "no table is cut"
-                )
+            assert console.width() <= console.viewport["width"], route
+            assert page.evaluate(CUT_TABLES) == [], route
         assert console.problems == []
 
 
@@ -284,6 +300,25 @@ def test_a_topic_that_does_not_exist_can_be_created_on_its_page(console: Console
     # The browser itself notes each request for what is not there, and that the button already has the focus.
     assert [each for each in console.problems if "404" not in each and "Autofocus" not in each] == []
     console.problems.clear()
+
+
+def test_a_phone_is_spoken_to_as_one(browser: Browser, shop: Shop) -> None:
+    with console_page(browser, shop.admin, viewport=PHONE) as console:
+        page = console.open("topics/orders/partitions/0")
+        expect(page.get_by_text("Tap a piece for its details.")).to_be_visible()
+        empty = page.locator(".map-details").bounding_box()
+        assert empty is not None
+        assert empty["height"] < 40, "no room is kept for what a tap may show"
+        page.locator(".run.so").first.tap()
+        expect(page.locator(".map-details")).to_contain_text("objects of this partition alone")
+        assert page.locator(".map-details").evaluate("(each) => each.scrollWidth <= each.clientWidth"), "it fits"
+        page = console.open("topics/orders")
+        # Names of configs break at their dots only.
+        name = page.get_by_role("row", name="max.message.bytes").get_by_role("rowheader")
+        words = name.evaluate(LINES)
+        assert "".join(words) == "max.message.bytes"
+        assert set(words) <= {"max.", "max.message.", "message.", "message.bytes", "bytes", "max.message.bytes"}
+        assert console.problems == []
 
 
 def test_keys_lead_to_pages_and_change_the_colours(console: ConsolePage) -> None:

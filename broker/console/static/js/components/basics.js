@@ -3,6 +3,9 @@ import { localTime, time } from "../format.js";
 import { html, useState } from "../html.js";
 import { notify, useStore } from "../store.js";
 
+/** Parts of a name between which a line may break. */
+const NAME_PARTS = /.{1,18}?[-._,:/@\s]+|.{1,18}/gs;
+
 /** The head of a page: a title, and what can be done. The shell moves the focus to the title of a new page. */
 export function PageHead({ title, crumbs = [], children }) {
   return html`
@@ -12,7 +15,7 @@ export function PageHead({ title, crumbs = [], children }) {
         html`<nav class="crumbs" aria-label="Path">
           ${crumbs.map(([text, target], index) => html`${index > 0 && html`<span aria-hidden="true">/</span>`}<a href=${target}>${text}</a>`)}
         </nav>`}
-        <h1 tabindex="-1">${title}</h1>
+        <h1 tabindex="-1"><${Name} text=${title} /></h1>
       </div>
       <div class="actions">${children}</div>
     </header>
@@ -101,6 +104,12 @@ export function Time({ at_ms }) {
   const text = time(at_ms);
   if (!text.endsWith("Z")) return text; // no date
   return html`<time class="numeric" datetime=${text} title=${localTime(at_ms)}><span>${text.slice(0, -14)}</span><wbr /><span>${text.slice(-14)}</span></time>`;
+}
+
+/** A name or value whose words stay whole: a line breaks after `.`, `-`, `_` and the like, and in words that are very long. */
+export function Name({ text }) {
+  const parts = String(text).match(NAME_PARTS) ?? [];
+  return parts.map((part) => html`${part}<wbr />`);
 }
 
 /** A state as a word with a mark; the word carries the meaning, the colour only helps. */

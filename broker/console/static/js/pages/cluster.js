@@ -1,6 +1,6 @@
 // The cluster and its nodes.
 import { api } from "../api.js";
-import { Empty, Figures, PageHead, Section, State, Unreachable, Waiting } from "../components/basics.js";
+import { Empty, Figures, Name, PageHead, Section, State, Unreachable, Waiting } from "../components/basics.js";
 import { Chart } from "../components/chart.js";
 import { Table } from "../components/table.js";
 import { bytes, count, number, time } from "../format.js";
@@ -67,7 +67,7 @@ function Nodes({ nodes }) {
       value: (node) => node.id,
     },
     { title: "State", cell: (node) => html`<${State} kind=${KINDS[node.state] ?? "off"}>${node.state}<//>`, value: (node) => node.state },
-    { title: "Address", cell: (node) => html`<code>${node.host}:${node.port}</code>` },
+    { title: "Address", cell: (node) => html`<code><${Name} text=${`${node.host}:${node.port}`} /></code>` },
     { title: "Rack", cell: (node) => node.rack || "–", wide: true },
     { title: "Leads", cell: (node) => number(node.leaders), value: (node) => node.leaders, numeric: true },
     { title: "Starts", cell: (node) => number(node.epoch), value: (node) => node.epoch, numeric: true, wide: true },

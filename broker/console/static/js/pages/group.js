@@ -1,6 +1,6 @@
 // One group: its members, and its lag by partition with a curve for as long as the page is open.
 import { api } from "../api.js";
-import { Empty, Figures, isMissing, PageHead, Section, State, Unreachable, Waiting } from "../components/basics.js";
+import { Empty, Figures, isMissing, Name, PageHead, Section, State, Unreachable, Waiting } from "../components/basics.js";
 import { Chart } from "../components/chart.js";
 import { Table } from "../components/table.js";
 import { number } from "../format.js";
@@ -50,7 +50,7 @@ export function GroupPage({ group }) {
       `}
     <//>
     ${found === null
-      ? html`<${Waiting} poll=${poll} />`
+      ? html`<${Waiting} poll=${poll} missing=${html`<p><a href=${href(["groups"])}>All groups</a></p>`} />`
       : html`
           <${Unreachable} nodes=${found.unreachable} />
           <${Figures}
@@ -107,7 +107,7 @@ function Offsets({ rows, members }) {
   const columns = [
     {
       title: "Partition",
-      cell: (row) => html`<a href=${href(["topics", row.topic, "partitions", row.partition])}>${nameOf(row)}</a>`,
+      cell: (row) => html`<a href=${href(["topics", row.topic, "partitions", row.partition])}><${Name} text=${nameOf(row)} /></a>`,
       value: nameOf,
     },
     { title: "Committed", cell: (row) => number(row.committed), value: (row) => row.committed, numeric: true },
@@ -123,8 +123,8 @@ function Offsets({ rows, members }) {
 
 function Members({ rows }) {
   const columns = [
-    { title: "Client", cell: (row) => row.client_id, value: (row) => row.client_id },
-    { title: "Host", cell: (row) => row.host, value: (row) => row.host },
+    { title: "Client", cell: (row) => html`<${Name} text=${row.client_id} />`, value: (row) => row.client_id },
+    { title: "Host", cell: (row) => html`<${Name} text=${row.host} />`, value: (row) => row.host },
     { title: "Reads", cell: (row) => row.assignments.map(nameOf).join(", ") || "nothing" },
     { title: "Instance", cell: (row) => row.instance_id ?? "–", wide: true },
     { title: "Member id", cell: (row) => html`<code>${row.member_id}</code>`, wide: true },

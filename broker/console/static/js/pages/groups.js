@@ -1,6 +1,6 @@
 // The list of groups.
 import { api } from "../api.js";
-import { Command, Empty, PageHead, State, Unreachable, Waiting } from "../components/basics.js";
+import { Command, Empty, Name, PageHead, State, Unreachable, Waiting } from "../components/basics.js";
 import { Table } from "../components/table.js";
 import { firstGroup } from "../commands.js";
 import { count, number } from "../format.js";
@@ -15,7 +15,7 @@ export const groupKind = (state) =>
 const TOPICS_SHOWN = 3;
 
 const COLUMNS = [
-  { title: "Group", cell: (row) => html`<a href=${href(["groups", row.group_id])}>${row.group_id}</a>`, value: (row) => row.group_id },
+  { title: "Group", cell: (row) => html`<a href=${href(["groups", row.group_id])}><${Name} text=${row.group_id} /></a>`, value: (row) => row.group_id },
   { title: "State", cell: (row) => html`<${State} kind=${groupKind(row.state)}>${row.state}<//>`, value: (row) => row.state },
   { title: "Members", cell: (row) => number(row.members), value: (row) => row.members, numeric: true },
   { title: "Lag", cell: (row) => number(row.lag), value: (row) => row.lag, numeric: true },

@@ -42,6 +42,7 @@ export function OffsetMap({ storage, runs, places }) {
   const [recentOnly, setRecentOnly] = useState(false);
   const [chosen, setChosen] = useState(null);
   const helpId = useId();
+  const isTouch = matchMedia("(hover: none)").matches;
   const recentFrom = recentStart(storage, runs);
   const [from, to] = [recentOnly ? recentFrom : storage.start_offset, storage.end_offset];
   const x = (offset) => ((Math.min(Math.max(offset, from), to) - from) / Math.max(1, to - from)) * (width - 2);
@@ -105,7 +106,7 @@ export function OffsetMap({ storage, runs, places }) {
       </div>
       <p class="visually-hidden" id=${helpId}>The arrow keys go from piece to piece. The same is in the table below.</p>
       <div class="map-details" aria-live="polite">
-        ${selected ? html`<${RunDetails} run=${selected} places=${places} />` : html`<p class="note">Point at a piece for its details, or go there with the keyboard.</p>`}
+        ${selected ? html`<${RunDetails} run=${selected} places=${places} />` : html`<p class="note">${isTouch ? "Tap a piece for its details." : "Point at a piece for its details, or go there with the keyboard."}</p>`}
       </div>
       <p class="note">
         <span class="committed-mark" aria-hidden="true"></span> Up to offset ${number(storage.committed_offset)}, records are in objects.

@@ -1,6 +1,6 @@
 // One partition: where its bytes are, and who writes to it.
 import { api } from "../api.js";
-import { Empty, Figures, isMissing, PageHead, Section, State, Time, Unreachable, Waiting } from "../components/basics.js";
+import { Empty, Figures, isMissing, Name, PageHead, Section, State, Time, Unreachable, Waiting } from "../components/basics.js";
 import { Table } from "../components/table.js";
 import { ago, bytes, number } from "../format.js";
 import { html } from "../html.js";
@@ -66,7 +66,7 @@ function Runs({ runs }) {
     { title: "From offset", cell: (run) => number(run.base_offset), value: (run) => run.base_offset, numeric: true },
     { title: "To offset", cell: (run) => number(run.end_offset), value: (run) => run.end_offset, numeric: true },
     { title: "Size", cell: (run) => bytes(run.bytes), value: (run) => run.bytes, numeric: true },
-    { title: "Object", cell: (run) => (run.object_id === null ? "–" : html`<code>${run.key ?? run.object_id}</code>`), wide: true },
+    { title: "Object", cell: (run) => (run.object_id === null ? "–" : html`<code><${Name} text=${run.key ?? run.object_id} /></code>`), wide: true },
     { title: "Committed", cell: (run) => html`<${Time} at_ms=${run.committed_ms} />`, value: (run) => run.committed_ms, numeric: true, wide: true },
   ];
   return html`<${Table} caption="Where the bytes are" columns=${columns} rows=${runs} sort=${0}
@@ -75,8 +75,8 @@ function Runs({ runs }) {
 
 const PRODUCER_COLUMNS = [
   { title: "Producer id", cell: (row) => row.producer_id, value: (row) => row.producer_id },
-  { title: "Epoch", cell: (row) => row.epoch, value: (row) => row.epoch, numeric: true },
-  { title: "Last sequence", cell: (row) => number(row.last_sequence), value: (row) => row.last_sequence, numeric: true },
+  { title: "Epoch", cell: (row) => row.epoch, value: (row) => row.epoch, numeric: true, wide: true },
+  { title: "Last sequence", cell: (row) => number(row.last_sequence), value: (row) => row.last_sequence, numeric: true, wide: true },
   { title: "Last record", cell: (row) => ago(row.last_timestamp_ms), value: (row) => row.last_timestamp_ms, numeric: true },
   {
     title: "Transaction",

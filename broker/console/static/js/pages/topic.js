@@ -1,6 +1,6 @@
 // One topic: its partitions, configs and groups.
 import { api } from "../api.js";
-import { Command, Empty, Figures, isMissing, PageHead, Section, State, Unreachable, Waiting } from "../components/basics.js";
+import { Command, Empty, Figures, isMissing, Name, PageHead, Section, State, Unreachable, Waiting } from "../components/basics.js";
 import { Table } from "../components/table.js";
 import { firstGroup, firstRecord } from "../commands.js";
 import { bytes, number } from "../format.js";
@@ -104,13 +104,20 @@ function Summary({ topic }) {
 
 function Partitions({ topic, partitions }) {
   const columns = [
-    { title: "Partition", cell: (row) => html`<a href=${href(["topics", topic, "partitions", row.index])}>${row.index}</a>`, value: (row) => row.index },
+    {
+      title: "Partition",
+      cell: (row) => html`
+        <a href=${href(["topics", topic, "partitions", row.index])}>${row.index}</a>
+        ${row.error && html` <${State} kind="bad">${row.error}<//>`}
+      `,
+      value: (row) => row.index,
+    },
     {
       title: "Leader",
       cell: (row) => (row.leader === null || row.leader < 0 ? html`<${State} kind="bad">none<//>` : `node ${row.leader}`),
       value: (row) => row.leader,
     },
-    { title: "Start", cell: (row) => number(row.start_offset), value: (row) => row.start_offset, numeric: true },
+    { title: "Start", cell: (row) => number(row.start_offset), value: (row) => row.start_offset, numeric: true, wide: true },
     { title: "End", cell: (row) => number(row.high_watermark), value: (row) => row.high_watermark, numeric: true },
     {
       title: "In open transactions",
@@ -124,9 +131,8 @@ function Partitions({ topic, partitions }) {
     {
       title: "Browse",
       cell: (row) =>
-        row.error
-          ? html`<${State} kind="bad">${row.error}<//>`
-          : html`<a href=${href(["topics", topic, "records"], { partition: row.index })} aria-label=${`Records of partition ${row.index}`}>records</a>`,
+        html`<a href=${href(["topics", topic, "records"], { partition: row.index })} aria-label=${`Records of partition ${row.index}`}>records</a>`,
+      wide: true,
     },
   ];
   return html`<${Table} caption="Partitions" columns=${columns} rows=${partitions} rowKey=${(row) => row.index} sort=${0} />`;
@@ -148,14 +154,16 @@ function Groups({ topic, groups }) {
 const COMMON = new Set(["cleanup.policy", "compression.type", "max.message.bytes", "retention.bytes", "retention.ms"]);
 const SOURCES = { dynamic_topic_config: "this topic", static_broker_config: "the node's settings", default_config: "default" };
 
+const configText = ({ sensitive, value }) => (sensitive ? "hidden" : value === "" ? "(empty)" : (value ?? "none"));
+
 function Configs({ configs, alter }) {
   const [showsAll, setShowsAll] = useState(false);
   const rows = configs
     .filter((config) => showsAll || config.is_own || COMMON.has(config.name))
     .toSorted((a, b) => b.is_own - a.is_own || a.name.localeCompare(b.name));
   const columns = [
-    { title: "Config", cell: (row) => html`<span class=${row.is_own ? "changed" : ""} title=${row.documentation ?? ""}>${row.name}</span>` },
-    { title: "Value", cell: (row) => html`<code>${row.sensitive ? "hidden" : row.value === "" ? "(empty)" : row.value}</code>` },
+    { title: "Config", cell: (row) => html`<span class=${row.is_own ? "changed" : ""} title=${row.documentation ?? ""}><${Name} text=${row.name} /></span>` },
+    { title: "Value", cell: (row) => html`<code><${Name} text=${configText(row)} /></code>` },
     { title: "Default", cell: (row) => (row.is_own ? html`<code>${row.default ?? "none"}</code>` : "the same"), wide: true },
     { title: "From", cell: (row) => SOURCES[row.source] ?? row.source.replaceAll("_", " "), wide: true },
     {

@@ -1,6 +1,6 @@
 // The list of topics, with search and sorting, and creation.
 import { api } from "../api.js";
-import { Command, Empty, PageHead, State, Unreachable, Waiting } from "../components/basics.js";
+import { Command, Empty, Name, PageHead, State, Unreachable, Waiting } from "../components/basics.js";
 import { Table } from "../components/table.js";
 import { firstRecord } from "../commands.js";
 import { bytes, count, duration, number } from "../format.js";
@@ -54,7 +54,7 @@ const COLUMNS = [
   {
     title: "Topic",
     cell: (topic) => html`
-      <a href=${href(["topics", topic.name])}>${topic.name}</a>
+      <a href=${href(["topics", topic.name])}><${Name} text=${topic.name} /></a>
       ${topic.leaderless > 0 && html` <${State} kind="bad">${count(topic.leaderless, "partition")} without a leader<//>`}
     `,
     value: (topic) => topic.name,

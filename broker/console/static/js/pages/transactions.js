@@ -1,6 +1,6 @@
 // Transactions of the whole cluster.
 import { api } from "../api.js";
-import { Empty, PageHead, Section, State, Unreachable, Waiting } from "../components/basics.js";
+import { Empty, Name, PageHead, Section, State, Unreachable, Waiting } from "../components/basics.js";
 import { Table } from "../components/table.js";
 import { ago, duration } from "../format.js";
 import { html } from "../html.js";
@@ -11,9 +11,10 @@ import { href } from "../router.js";
 const OPEN = new Set(["ongoing", "preparecommit", "prepareabort", "prepareepochfence"]);
 const isOpen = (row) => OPEN.has(row.state.toLowerCase().replaceAll("_", ""));
 
-const COLUMNS = [
-  { title: "Transactional id", cell: (row) => row.transactional_id, value: (row) => row.transactional_id },
-  { title: "State", cell: (row) => html`<${State} kind=${isOpen(row) ? "warn" : "off"}>${row.state}<//>`, value: (row) => row.state },
+/** Columns of a table. On a phone there is no room for the state where all have the same, nor for partitions where none has. */
+const columnsOf = (areOpen) => [
+  { title: "Transactional id", cell: (row) => html`<${Name} text=${row.transactional_id} />`, value: (row) => row.transactional_id },
+  { title: "State", cell: (row) => html`<${State} kind=${isOpen(row) ? "warn" : "off"}>${row.state}<//>`, value: (row) => row.state, wide: areOpen },
   { title: "Started", cell: (row) => ago(row.started_ms), value: (row) => row.started_ms, numeric: true },
   { title: "Time limit", cell: (row) => duration(row.timeout_ms), value: (row) => row.timeout_ms, numeric: true, wide: true },
   { title: "Producer", cell: (row) => `${row.producer_id}, epoch ${row.epoch}`, value: (row) => row.producer_id, numeric: true, wide: true },
@@ -24,8 +25,9 @@ const COLUMNS = [
         ? "–"
         : row.partitions.map(
             ({ topic, partition }, index) =>
-              html`${index > 0 && ", "}<a href=${href(["topics", topic, "partitions", partition])}>${topic} ${partition}</a>`,
+              html`${index > 0 && ", "}<a href=${href(["topics", topic, "partitions", partition])}><${Name} text=${`${topic} ${partition}`} /></a>`,
           ),
+    wide: !areOpen,
   },
   { title: "Coordinator", cell: (row) => `node ${row.coordinator}`, value: (row) => row.coordinator, wide: true },
 ];
@@ -36,7 +38,7 @@ export function TransactionsPage() {
   const open = rows.filter(isOpen);
   const others = rows.filter((row) => !isOpen(row));
   const table = (caption, part) =>
-    html`<${Table} caption=${caption} columns=${COLUMNS} rows=${part} rowKey=${(row) => row.transactional_id} sort=${0} />`;
+    html`<${Table} caption=${caption} columns=${columnsOf(part === open)} rows=${part} rowKey=${(row) => row.transactional_id} sort=${0} />`;
   return html`
     <${PageHead} title="Transactions" />
     ${poll.data === null
