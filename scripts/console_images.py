@@ -147,10 +147,12 @@ def main() -> int:
             page.goto(f"{url}topics/orders/partitions/0")
             page.locator(".run.so").first.hover()
             take(page, "partition")
-            phone = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme="dark")
+            phone = browser.new_page(
+                viewport={"width": 390, "height": 800}, color_scheme="dark", has_touch=True, is_mobile=True
+            )
             phone.goto(f"{url}topics/orders/partitions/0")
-            phone.locator(".run.so").first.hover()
-            phone.mouse.wheel(0, 420)
+            phone.locator(".run.so").first.tap()
+            phone.evaluate("scrollTo(0, 420)")
             phone.wait_for_timeout(500)
             take(phone, "phone")
             browser.close()
