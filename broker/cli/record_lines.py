@@ -24,7 +24,7 @@ TEMPLATE: Final = (
     "%t topic, %p partition, %o offset, %k key, %v value, %T time in ms, %d time, %h headers, %K and %S sizes of key "
     "and value, %%, \\n, \\t"
 )
-"""What a template may contain."""
+"""Placeholders of a template."""
 TIMESTAMP_TYPES: Final = {1: "create", 2: "append"}
 """Names of librdkafka's types of timestamps."""
 _HEADERS_OF_JSON: Final = frozenset({"name", "value"})

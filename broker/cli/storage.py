@@ -39,7 +39,7 @@ from s3stream.store.interface import ObjectStore
 PAGE: Final = 500
 FINDINGS_SHOWN: Final = 50
 KINDS: Final = "SSO: stream set object, of several partitions. SO: stream object, of one."
-"""What the kinds of objects are, below tables that name them."""
+"""Explanation below tables that name kinds of objects."""
 
 
 @dataclass(frozen=True, slots=True)

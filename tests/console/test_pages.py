@@ -288,6 +288,7 @@ def test_a_topic_that_does_not_exist_can_be_created_on_its_page(console: Console
         expect(page.get_by_role("alert")).to_have_count(0)
         expect(page.get_by_role("link", name=re.compile("^All (topics|groups)$"))).to_be_visible()
         assert console.violations() == [], route
+    page = console.page
     expect(page.get_by_role("link", name="Browse records")).to_have_count(0)
     page.get_by_role("button", name="Create this topic").click()
     dialog = page.get_by_role("dialog")
