@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from broker.net.parking import PARKED_S
 from broker.node import Node
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.create_partitions import (
@@ -180,10 +181,11 @@ class Churn:
                 if not known and not self._may_be_behind(topic.topic_id, is_smaller=found < count):
                     raise Violation(f"{self.name} has {found} partitions, expected {count}")
                 for partition in topic.partitions if known else ():
-                    if partition.leader_id >= 0:
+                    asks = partition.leader_id == node.node_id and not self._may_be_behind(topic.topic_id)
+                    if partition.leader_id >= 0 and (
+                        not asks or await self._is_served(node, partition.partition_index)
+                    ):
                         led += 1
-                    if partition.leader_id == node.node_id and not self._may_be_behind(topic.topic_id):
-                        await self._check_leader(node, partition.partition_index)
             except Lost:
                 led = 0
             await self.client.pause()
@@ -194,14 +196,24 @@ class Churn:
             return True  # a fenced process shows what it has seen until it knows, and any leader may change
         return len(self.world.nodes) > 1 and (is_smaller or topic_id != self.topic_ids[self.name])
 
-    async def _check_leader(self, node: SimNode, index: int) -> None:
-        """Ask a node that has just named itself as the leader for an offset. Raises Lost."""
+    async def _is_served(self, node: SimNode, index: int) -> bool:
+        """Ask a node that has just named itself as the leader for an offset. Raises Lost.
+
+        Returns False if it has kept the request for as long as it may, since the catalog does not let it open the
+        partition. A refusal before that is a Violation.
+        """
+        began_s = self.world.now_s
         wanted = ListOffsetsPartition(partition_index=index, timestamp=-1)
         request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=self.name, partitions=[wanted])])
         answer = await self.client.call_node(node, request, 5)
         code = answer.topics[0].partitions[0].error_code
-        if code in NOT_SERVED:
-            raise Violation(f"{self.name}-{index}: the leader that was named answers {ErrorCode(code).name}")
+        if code not in NOT_SERVED:
+            return True
+        waited_s = self.world.now_s - began_s
+        if code == ErrorCode.NOT_LEADER_OR_FOLLOWER and waited_s >= PARKED_S:
+            self.world.count("refused by a leader that waits for the catalog")
+            return False
+        raise Violation(f"{self.name}-{index}: the leader that was named answers {ErrorCode(code).name}")
 
     async def _detach_and_attach(self) -> None:
         """Detach the topic from the cluster and attach it again, as an operator does."""
