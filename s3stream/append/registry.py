@@ -21,7 +21,7 @@ from s3stream.errors import Discontinuity, HandoverRefused, StorageError, Storag
 from s3stream.model import StreamBatch, StreamInfo, StreamOwner
 from s3stream.read.stream_reader import StreamReader
 from s3stream.stats import StorageStats
-from wal.interface import WalError
+from wal.interface import OverCapacity, WalError
 
 UNDEFINED_EPOCH = -1
 """Leader epoch of a stream that nobody leads here."""
@@ -225,11 +225,17 @@ class StreamRegistry:
             del self._streams[stream_id]
 
     async def void_records(self, info: StreamInfo) -> None:
-        """Append a record that voids those of the stream that are in the WAL, and wait until it is durable."""
+        """Append a record that voids those of the stream that are in the WAL, and wait until it is durable.
+
+        Raises StorageStopped. If the WAL has failed for good, the engine stops: it may have failed while idle, and
+        then this is the first to know.
+        """
         try:
             appended = self._journal.wal.append((encode_reset(info.stream_id, info.epoch, info.end_offset),))
             await appended.durable
         except WalError as error:
+            if not isinstance(error, OverCapacity):
+                self._journal.wal_failed(error)
             raise StorageStopped(f"old records of stream {info.stream_id} cannot be voided: {error}") from error
 
     # closing

@@ -357,6 +357,17 @@ async def test_a_log_that_fails_stops_the_target(pair: Pair) -> None:
     assert pair.target.engine.error is not None
 
 
+async def test_a_log_that_failed_while_idle_stops_a_node_that_gets_a_stream_back(pair: Pair) -> None:
+    """It would else try again for as long as its lease lasts, and nobody else would lead the stream."""
+    fill(pair.stream, 3)
+    await pair.move()
+    pair.source.wal.fail(WalFailed("broken"))
+    assert pair.source.engine.error is None
+    with pytest.raises(StorageStopped, match="cannot be voided"):
+        await pair.source.engine.open_streams([pair.stream_id])
+    assert pair.source.engine.error is not None
+
+
 async def test_a_tail_that_does_not_fit_the_stream_stops_the_engine(pair: Pair) -> None:
     sealed = await pair.seal()
     received = await pair.write(sealed)
