@@ -273,10 +273,9 @@ class TransactionalProducer:
                 if self._cluster is None:
                     self._cluster = self.open_cluster()
                 code = send(self._cluster)
-            except ClientError as error:
+            except ClientError:  # a node is away: others may take over
                 if not repeat_errors or time.perf_counter() > until:
                     raise
-                del error  # a node is away: others may take over
             else:
                 if not code:
                     return
