@@ -13,16 +13,21 @@ from pyspark.sql import SparkSession
 
 from spark.direct.readers import TOPIC_ID, JsonOffsets
 
+OFFSETS = "offsets"
+"""Folder with the offsets of each micro-batch that was planned."""
+COMMITS = "commits"
+"""Folder with a file for each micro-batch that is done."""
 HEADER_LINES = 2
 """Lines of a file of offsets before those of the sources: a version and the micro-batch's metadata."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetFiles:
-    """The files of offsets of a checkpoint, one for each of the newest micro-batches."""
+    """The files of a folder of a checkpoint, one for each of the newest micro-batches."""
 
     spark: SparkSession
     checkpoint: str
+    folder: str = OFFSETS
 
     def numbers(self) -> Sequence[int]:
         """Return the numbers of the micro-batches, in order."""
@@ -49,7 +54,7 @@ class OffsetFiles:
         output.close()
 
     def _manager(self) -> tuple[Any, Any]:
-        folder = self._jvm.org.apache.hadoop.fs.Path(f"{self.checkpoint.rstrip('/')}/offsets")
+        folder = self._jvm.org.apache.hadoop.fs.Path(f"{self.checkpoint.rstrip('/')}/{self.folder}")
         settings = self.spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 - Spark's files have no other way
         found = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
         return found.create(folder, settings), folder
@@ -78,9 +83,18 @@ def newest_offsets(spark: SparkSession, checkpoint: str) -> JsonOffsets | None:
     """Return the offsets of the newest micro-batch of a query with one source; None if there is none."""
     files = OffsetFiles(spark, checkpoint)
     numbers = files.numbers()
-    if not numbers:
-        return None
-    lines = files.read(numbers[-1])
+    return source_offsets(files.read(numbers[-1])) if numbers else None
+
+
+def committed_offsets(spark: SparkSession, checkpoint: str) -> JsonOffsets | None:
+    """Return the offsets of the newest micro-batch that is done, of a query with one source; None if there is none."""
+    files = OffsetFiles(spark, checkpoint)
+    done = set(files.numbers()) & set(OffsetFiles(spark, checkpoint, COMMITS).numbers())
+    return source_offsets(files.read(max(done))) if done else None
+
+
+def source_offsets(lines: Sequence[str]) -> JsonOffsets | None:
+    """Return the offsets of the first source in the lines of a file; None if there are none."""
     found = json.loads(lines[HEADER_LINES]) if len(lines) > HEADER_LINES and lines[HEADER_LINES] != "-" else None
     return found if isinstance(found, dict) else None
 

@@ -13,11 +13,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 
-from anabranch.client.errors import PropertyError
+from anabranch.client.errors import ClientError, PropertyError
+from spark.checkpoints import committed_offsets
+from spark.freshness import Freshness, parse_offsets
 from spark.jars import SparkVersionError, installed_spark_version, table_jars
 from spark.java import JavaNotFoundError, SparkNotFoundError, find_java_home
 from spark.kafka_options import client_properties
 from spark.listener import PipelineListener, group_commit, serve_metrics
+from spark.output import emit, output_option
 from spark.pipeline.check import check_pipeline
 from spark.pipeline.decode import read_schema_file
 from spark.pipeline.errors import PipelineError, SettingError, reason_of
@@ -29,6 +32,7 @@ from spark.pipeline.source import bootstrap_of, client_options, source_options
 from spark.pipeline.toml_file import located, read_pipeline
 from spark.preflight import BrokerError, check_brokers
 from spark.session import build_session
+from spark.status import LagUnknown, lag_reader, read_status, show_status
 from spark.storage_commands import compact, verify
 
 POLL_S = 0.2
@@ -139,6 +143,24 @@ def maintain(*, file: Path, master: str | None, settings: tuple[tuple[str, str],
         spark.stop()
 
 
+@main.command(short_help="Show what a pipeline has done, and how far it is behind its topics.")
+@click.argument("file", type=click.Path(path_type=Path))
+@output_option
+def status(*, file: Path, output: str) -> None:
+    """Show the last micro-batch of the pipeline FILE and its lag, from its checkpoint and the brokers.
+
+    It starts no Java, and works whether the pipeline runs or not. The checkpoint must be a folder of this machine.
+    """
+    pipeline = _read(file)
+    now_ms = time.time_ns() // 1_000_000
+    with _one_line_errors(file):
+        try:
+            found = read_status(pipeline, now_ms)
+        except ClientError as error:
+            raise click.ClickException(str(error)) from error
+    emit(output, found, lambda console: show_status(found, now_ms, console))
+
+
 def _read(file: Path) -> PipelineSettings:
     try:
         pipeline = read_pipeline(file)
@@ -154,7 +176,7 @@ def _one_line_errors(file: Path) -> Iterator[None]:
         yield
     except SettingError as error:
         raise PipelineFileError(located(error, file)) from error
-    except (BrokerError, JavaNotFoundError, SparkNotFoundError, SparkVersionError) as error:
+    except (BrokerError, JavaNotFoundError, PipelineError, SparkNotFoundError, SparkVersionError) as error:
         raise click.ClickException(str(error)) from error
 
 
@@ -204,8 +226,11 @@ def run_pipeline(spark: SparkSession, pipeline: PipelineSettings, console: Conso
         listener = PipelineListener(pipeline.name, commit, counted)
         if operations.metrics_port is not None:
             host = operations.metrics_host
+            freshness = open_freshness(spark, pipeline, console)
+            if freshness is not None:
+                stack.callback(freshness.close)
             try:
-                port = stack.enter_context(serve_metrics(host, operations.metrics_port, listener.metrics))
+                port = stack.enter_context(serve_metrics(host, operations.metrics_port, listener.metrics, freshness))
             except OSError as error:
                 where = f"{host}:{operations.metrics_port}"
                 raise SettingError("operations.metrics_port", f"cannot listen on {where}: {error.strerror}") from error
@@ -223,6 +248,17 @@ def run_pipeline(spark: SparkSession, pipeline: PipelineSettings, console: Conso
                 console.print(f"{rewritten:,} small files rewritten", highlight=False)
         listener.terminated.wait(LISTENER_TIMEOUT_S)
         print_failures(running, listener, console)
+
+
+def open_freshness(spark: SparkSession, pipeline: PipelineSettings, console: Console) -> Freshness | None:
+    """Return what looks up the lag in seconds; None if that is not possible."""
+    try:
+        reader = lag_reader(pipeline)
+    except LagUnknown as error:
+        console.print(f"the lag in seconds is not measured: {error}", highlight=False)
+        return None
+    begun = parse_offsets(committed_offsets(spark, pipeline.checkpoint))
+    return Freshness(pipeline.name, reader, pipeline.source.topics, begun)
 
 
 def wait_for_all(running: RunningPipeline) -> None:

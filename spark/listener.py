@@ -7,6 +7,7 @@ metric or commit never fails the query: failures are counted, and the last one i
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,11 +24,13 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from spark.freshness import Freshness, Offsets, parse_offsets
 from spark.pipeline.errors import reason_of
 
 COMMIT_TIMEOUT_S = 10
-Offsets = Mapping[tuple[str, int], int]
 Commit = Callable[[Offsets], None]
+Family = Callable[[str, str, str, Sequence[tuple[str, float]]], None]
+"""Adds a family of metrics: name, kind, help, and samples by their labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +61,8 @@ def parse_progress(text: str) -> QueryProgress:
     consumed: dict[tuple[str, int], int] = {}
     latest: dict[tuple[str, int], int] = {}
     for source in values.get("sources", ()):
-        consumed |= _offsets(source.get("endOffset"))
-        latest |= _offsets(source.get("latestOffset"))
+        consumed |= parse_offsets(source.get("endOffset"))
+        latest |= parse_offsets(source.get("latestOffset"))
     return QueryProgress(
         query=values.get("name") or values["id"],
         batch_id=values["batchId"],
@@ -71,24 +74,6 @@ def parse_progress(text: str) -> QueryProgress:
         consumed=consumed,
         latest=latest,
     )
-
-
-def _offsets(value: Any) -> dict[tuple[str, int], int]:
-    """Parse offsets by topic and partition, as in the Kafka source. Offsets of other sources are ignored."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return {}
-    if not isinstance(value, dict):
-        return {}
-    return {
-        (topic, int(partition)): offset
-        for topic, partitions in value.items()
-        if isinstance(partitions, dict)
-        for partition, offset in partitions.items()
-        if partition.isdigit() and isinstance(offset, int)
-    }
 
 
 @dataclass(slots=True)
@@ -120,8 +105,8 @@ class PipelineMetrics:
             metrics.busy_ms += progress.batch_ms
 
 
-def prometheus_text(metrics: PipelineMetrics) -> str:
-    """Return the metrics in Prometheus's text format."""
+def prometheus_text(metrics: PipelineMetrics, freshness: Freshness | None = None, now_ms: int = 0) -> str:
+    """Return the metrics in Prometheus's text format. `freshness` is that of the pipeline's query, at `now_ms`."""
     lines: list[str] = []
 
     def family(name: str, kind: str, about: str, samples: Sequence[tuple[str, float]]) -> None:
@@ -158,12 +143,30 @@ def prometheus_text(metrics: PipelineMetrics) -> str:
     per_partition("offset", "Next offset that will be consumed.", lambda p: p.consumed)
     per_partition("latest_offset", "End of the partition at the newest micro-batch.", lambda p: p.latest)
     per_partition("lag", "Records that exist and are not consumed.", lambda p: p.lag)
+    if freshness is not None:
+        _add_freshness(family, metrics, freshness, now_ms)
     family(
         "anabranch_pipeline_group_commits_total", "counter", "Offsets written to the group.", [("", metrics.commits)]
     )
     family("anabranch_pipeline_group_commit_failures_total", "counter", "Commits to the group that failed.",
            [("", metrics.commit_failures)])  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def _add_freshness(family: Family, metrics: PipelineMetrics, freshness: Freshness, now_ms: int) -> None:
+    query = freshness.query
+    known = metrics.queries.get(query)
+    ages = freshness.ages_ms(None if known is None else known.progress.consumed, now_ms)
+    partitions: list[tuple[str, float]] = [
+        (_labels(query=query, topic=topic, partition=str(partition)), age_ms / 1000)
+        for (topic, partition), age_ms in sorted(ages.items())
+    ]
+    family("anabranch_pipeline_lag_seconds", "gauge",
+           "Age of the first record that is not in the table; 0: none is missing.", partitions)  # fmt: skip
+    largest = [(_labels(query=query), max(ages.values()) / 1000)] if ages else []
+    family("anabranch_pipeline_table_lag_seconds", "gauge", "Largest lag of all partitions.", largest)
+    family("anabranch_pipeline_lag_failures_total", "counter", "Look-ups of lags in seconds that failed.",
+           [("", freshness.failures)])  # fmt: skip
 
 
 def _labels(**labels: str) -> str:
@@ -244,12 +247,14 @@ def group_commit(spark: SparkSession, group: str, options: Mapping[str, str]) ->
 
 
 @contextmanager
-def serve_metrics(host: str, port: int, metrics: PipelineMetrics) -> Iterator[int]:
+def serve_metrics(host: str, port: int, metrics: PipelineMetrics, freshness: Freshness | None = None) -> Iterator[int]:
     """Serve `GET /metrics`. Yields the port, which is a free one for port 0. Raises OSError."""
 
     class MetricsHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = prometheus_text(metrics).encode() if self.path == "/metrics" else b"see /metrics\n"
+            body = b"see /metrics\n"
+            if self.path == "/metrics":
+                body = prometheus_text(metrics, freshness, time.time_ns() // 1_000_000).encode()
             self.send_response(200 if self.path == "/metrics" else 404)
             self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
