@@ -35,6 +35,7 @@ from broker.admin.connections import SERVER, Acceptor, AdminConnection
 from broker.admin.console import PREFIX, Console, console_url
 from broker.admin.health import unhealthy_reason, unready_reason
 from broker.admin.metrics.exposition import scrape
+from broker.admin.metrics.group_ages import GroupAges
 from broker.admin.moves import MoveRoutes
 from broker.admin.responses import Query, Response, Route, json_response, text_response
 from broker.admin.status import status
@@ -66,6 +67,7 @@ class AdminServer:
     def __init__(self, node: Node, local: LocalRequests) -> None:
         self._node = node
         self._api = Api(node, local, node.settings.admin)
+        self._ages = GroupAges(node)
         self._access: AdminAccess | None = None
         self._acceptor: Acceptor | None = None
         self._runner: web.AppRunner | None = None
@@ -220,7 +222,8 @@ class AdminServer:
     # pages
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        found = await scrape(self._node, request.headers.get("accept", ""))
+        found = await scrape(self._node, request.headers.get("accept", ""), self._ages)
+        self._ages.look_up()
         return web.Response(body=found.body, headers={"Content-Type": found.content_type})
 
     async def _status(self, _: Query) -> Response:

@@ -250,6 +250,12 @@ class Stream(StreamAdmission):
         self._stats.log_cache_hits += 1
         return ReadResult(batches, batches[-1].end_offset)
 
+    def cached_batch(self, offset: int) -> StreamBatch | None:
+        """Return the confirmed batch with `offset` if the log cache has it. It does not count as a read."""
+        end = self.confirmed_offset
+        found = self._runs.read(offset, end, 1) if offset < end else None
+        return found[0] if found else None
+
     async def read(self, offset: int, bytes_max: int, *, end_offset: int | None = None) -> ReadResult:
         """Read as `read_cached`, going to the block cache and the object store where needed.
 

@@ -100,7 +100,7 @@ def collect(node: Node) -> Iterator[Metric]:
     group_count = node.groups.group_count()
     yield GROUPS.single(group_count)
     yield SHARDS_LOADING.single(node.groups.shards_loading)
-    groups = _groups(node)
+    groups = group_rows(node)
     yield LEFT_OUT.family([(("partitions",), len(led) - len(shown)), (("groups",), group_count - len(groups))])
     yield from _offsets(node, groups)
 
@@ -137,7 +137,7 @@ def _labels(partition: Partition) -> tuple[str, str]:
     return partition.topic, str(partition.index)
 
 
-def _groups(node: Node) -> Sequence[GroupRow]:
+def group_rows(node: Node) -> Sequence[GroupRow]:
     """Return groups with their offsets, whole ones until the limit is reached."""
     found: list[GroupRow] = []
     left = node.settings.admin.metrics_offsets_max
@@ -161,11 +161,11 @@ def _offsets(node: Node, groups: Sequence[GroupRow]) -> Iterator[Metric]:
         ((group.group_id, topic, str(index)), max(0, partition.high_watermark - committed.offset))
         for group in groups
         for topic, index, committed in group.offsets
-        if (partition := _led(node, topic, index)) is not None
+        if (partition := led_partition(node, topic, index)) is not None
     )
 
 
-def _led(node: Node, topic: str, index: int) -> Partition | None:
+def led_partition(node: Node, topic: str, index: int) -> Partition | None:
     """Return a partition if this node leads it."""
     found = node.topics.get(topic)
     return found.partitions[index] if found is not None and 0 <= index < len(found.partitions) else None

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from broker.admin.metrics.exposition import AREAS
+from broker.admin.metrics.exposition import TABLES
 
 BEGIN: Final = "<!-- Generated: `python -m broker.admin.metrics.documentation`; a test compares. -->"
 END: Final = "<!-- End of the generated part. -->"
@@ -13,8 +13,8 @@ PAGE: Final = Path(__file__).parents[3] / "docs" / "monitoring.md"
 def tables() -> str:
     """Return a table for each area, with all its metrics."""
     lines = [BEGIN]
-    for area in AREAS:
-        title = area.__name__.rpartition(".")[2].capitalize()
+    for area in TABLES:
+        title = area.__name__.rpartition(".")[2].replace("_", " ").capitalize()
         lines += ["", f"### {title}", "", "| metric | type | labels | |", "|---|---|---|---|"]
         for each in area.DEFINITIONS:
             labels = ", ".join(f"`{label}`" for label in each.labels)

@@ -16,13 +16,16 @@ from prometheus_client.exposition import choose_encoder, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
-from broker.admin.metrics import cluster, storage
+from broker.admin.metrics import cluster, group_ages, storage
 from broker.admin.metrics import node as node_area
 from broker.admin.metrics.definitions import SAMPLES_PER_PIECE, Definition
+from broker.admin.metrics.group_ages import GroupAges
 from broker.node import Node
 
 AREAS: Final = (node_area, storage, cluster)
-DEFINITIONS: Final[Sequence[Definition]] = tuple(each for area in AREAS for each in area.DEFINITIONS)
+TABLES: Final = (*AREAS, group_ages)
+"""Areas, and what keeps a state of its own between scrapes."""
+DEFINITIONS: Final[Sequence[Definition]] = tuple(each for area in TABLES for each in area.DEFINITIONS)
 """All metrics, except those of the process and those that clients push."""
 _OPENMETRICS: Final = "application/openmetrics-text"
 _END: Final = b"# EOF\n"
@@ -43,14 +46,16 @@ class Exposition(NamedTuple):
 class NodeCollector(Collector):
     """All metrics of a node, read from its components when they are collected."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, ages: GroupAges) -> None:
         self._node = node
+        self._ages = ages
         self._process = ProcessCollector(registry=CollectorRegistry())
 
     def collect(self) -> Iterator[Metric]:
         """Yield families. Several that follow each other may be pieces of one, and some have no samples."""
         for area in AREAS:
             yield from area.collect(self._node)
+        yield from self._ages.collect()
         yield from self._process.collect()
 
 
@@ -65,9 +70,10 @@ class _Families(Collector):
         return iter(self._metrics)
 
 
-async def scrape(node: Node, accept: str = "") -> Exposition:
+async def scrape(node: Node, accept: str = "", ages: GroupAges | None = None) -> Exposition:
     """Return all metrics of a node in the format that an Accept header asks for, by default Prometheus' text format.
 
+    `ages` is what the scrapes before have left; without it, only the ages of records in the log cache are known.
     The components go on while it is written: a sample has the value of the moment at which its piece is made.
     """
     encode, content_type = _choose(accept)
@@ -75,7 +81,7 @@ async def scrape(node: Node, accept: str = "") -> Exposition:
     piece: list[Metric] = []
     last: Metric | None = None
     paused = perf_counter()
-    for metric in NodeCollector(node).collect():
+    for metric in NodeCollector(node, GroupAges(node) if ages is None else ages).collect():
         if metric.samples:
             piece.append(metric)
         if sum(len(each.samples) for each in piece) >= SAMPLES_PER_PIECE or perf_counter() - paused > PIECE_S:
