@@ -95,8 +95,10 @@ def ingest(*, file: Path, once: bool, check: bool, master: str | None, settings:
         spark = _build_session(pipeline, master, settings)
     try:
         with _one_line_errors(file):
-            check_pipeline(spark, pipeline)
+            changes = check_pipeline(spark, pipeline)
         if check:
+            for change in changes:
+                click.echo(f"{file}: {change}")
             click.echo(f"{file}: ready to run")
             return
         run_pipeline(spark, pipeline, Console())

@@ -17,22 +17,28 @@ RECORDS = (
 """Columns of both sources."""
 
 
-def check_pipeline(spark: SparkSession, pipeline: PipelineSettings) -> None:
-    """Raise SettingError for a schema that cannot be read, SQL that does not fit it, or a table out of reach."""
+def check_pipeline(spark: SparkSession, pipeline: PipelineSettings) -> list[str]:
+    """Return what a start would change in the existing table, a line for each change.
+
+    Raises SettingError for a schema that cannot be read, SQL or a layout that does not fit it, or a table out of reach.
+    """
     decoding = DecoderFactory(pipeline).current()
     records = decoded(spark.createDataFrame([], RECORDS), decoding)
     try:
         records = check_event_time(records, pipeline)
-        records.select(*table_columns(pipeline)).schema  # noqa: B018 - Spark analyses it
+        columns = records.select(*table_columns(pipeline)).schema
     except AnalysisException as error:
         raise SettingError("table.event_time", reason_of(error)) from error
     if pipeline.table.format is TableFormat.PARQUET:
-        for table in parquet_tables(spark, pipeline, records, decoding):
-            table.check()
-        return
+        for each in parquet_tables(spark, pipeline, records, decoding):
+            each.check()
+        return []
     place = "catalog" if pipeline.table.format is TableFormat.ICEBERG else "table.location"
     try:
-        for each in open_tables(spark, pipeline):
-            each.exists()
+        table, dead_letters = open_tables(spark, pipeline)
+        dead_letters.exists()
+        return [f"{table.place}: {line}" for line in table.layout_changes(columns)]
+    except SettingError:
+        raise
     except Exception as error:  # Iceberg's and Delta's errors have no common class
         raise SettingError(place, reason_of(error)) from error

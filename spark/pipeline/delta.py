@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
-from spark.pipeline.names import quoted
+from spark.pipeline.errors import SettingError, reason_of
+from spark.pipeline.layout import TableLayout
+from spark.pipeline.names import quoted, text_literal
 from spark.pipeline.retention import Retention
-from spark.pipeline.settings import PartitionPeriod
 
 LOG_AGE = "delta.logRetentionDuration"
 FILE_AGE = "delta.deletedFileRetentionDuration"
@@ -19,13 +21,14 @@ FILE_AGE = "delta.deletedFileRetentionDuration"
 
 @dataclass(slots=True)
 class DeltaTable:
-    """A Delta table in a folder, partitioned by the column named like the period."""
+    """A Delta table in a folder. Columns that are named like periods stand for transforms, which Delta lacks."""
 
     spark: SparkSession
     location: str
-    period: PartitionPeriod
+    layout: TableLayout
     target_file_bytes: int
     options: Mapping[str, str] = field(default_factory=dict)
+    """Options of the writer."""
 
     @property
     def place(self) -> str:
@@ -50,11 +53,33 @@ class DeltaTable:
 
     def append(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
         """Write one version. Delta skips it if it has it already."""
-        writer = rows.write.format("delta").mode("append").options(**self.options)
+        # Delta takes its own properties from the options of the write that creates the table, and only from that.
+        properties = {name: value for name, value in self.layout.properties.items() if name.startswith("delta.")}
+        writer = rows.write.format("delta").mode("append").options(**self.options, **properties)
         writer = writer.option("mergeSchema", "true").option("txnAppId", query_id).option("txnVersion", str(batch_id))
-        if self.period is not PartitionPeriod.NONE:
-            writer = writer.partitionBy(self.period.value)
+        if self.layout.partitions:
+            writer = writer.partitionBy(*self._partitions)
+        is_new = bool(self.layout.properties) and not self.exists()
         writer.save(self.location)
+        if is_new:
+            self._set(self._properties_to_change())
+
+    def layout_changes(self, columns: StructType) -> list[str]:  # noqa: ARG002 - the file's settings say it all
+        """Return the properties that would change. Raises SettingError for a change of partitions."""
+        if not self.exists():
+            return []
+        self._check_partitions()
+        known = self._known_properties()
+        return [
+            f"property {name} changes from {known.get(name.lower(), 'none')} to {value}"
+            for name, value in self._properties_to_change().items()
+        ]
+
+    def apply_layout(self, columns: StructType) -> list[str]:
+        """Set properties. Raises SettingError for those that Delta refuses, and for a change of partitions."""
+        if changes := self.layout_changes(columns):
+            self._set(self._properties_to_change())
+        return changes
 
     def compact(self) -> int:
         """Rewrite small files with Delta's OPTIMIZE."""
@@ -78,8 +103,7 @@ class DeltaTable:
         missing = {key: age for key in (LOG_AGE, FILE_AGE) if key not in found}
         if not missing:
             return "Delta shortens its log itself"
-        properties = ", ".join(f"'{key}' = '{value}'" for key, value in missing.items())
-        self.spark.sql(f"ALTER TABLE {self._sql_name} SET TBLPROPERTIES ({properties})")
+        self._set(missing)
         return f"log and replaced files are kept for {age.removeprefix('interval ')}"
 
     def remove_orphans(self, retention: Retention) -> str:  # noqa: ARG002 - the table's property says how long
@@ -95,6 +119,42 @@ class DeltaTable:
     def read(self) -> DataFrame:
         """Return the newest version."""
         return self.spark.read.format("delta").load(self.location)
+
+    def _check_partitions(self) -> None:
+        detail = self.spark.sql(f"DESCRIBE DETAIL {self._sql_name}").select("partitionColumns")
+        found = list(detail.collect()[0][0])
+        if found != self._partitions:
+            old, new = (" and ".join(names) or "nothing" for names in (found, self._partitions))
+            raise SettingError(
+                "table.partition_by",
+                f"{self.location} is partitioned by {old}, and would be by {new}; a table of format delta cannot "
+                f"change that: use a new checkpoint and another location",
+            )
+
+    def _known_properties(self) -> dict[str, str]:
+        """Return all properties by name in lower case, with the features that the table's protocol has."""
+        rows = self.spark.sql(f"SHOW TBLPROPERTIES {self._sql_name}").collect()
+        return {row["key"].lower(): row["value"] for row in rows}
+
+    def _properties_to_change(self) -> dict[str, str]:
+        if not self.layout.properties:
+            return {}
+        known = self._known_properties()
+        return {name: value for name, value in self.layout.properties.items() if known.get(name.lower()) != value}
+
+    def _set(self, properties: Mapping[str, str]) -> None:
+        """Set properties. Raises SettingError."""
+        if not properties:
+            return
+        pairs = ", ".join(f"{text_literal(name)} = {text_literal(value)}" for name, value in properties.items())
+        try:
+            self.spark.sql(f"ALTER TABLE {self._sql_name} SET TBLPROPERTIES ({pairs})")
+        except Exception as error:  # Delta's errors have no common class
+            raise SettingError("table.properties", reason_of(error)) from error
+
+    @property
+    def _partitions(self) -> list[str]:
+        return [each.folder_column for each in self.layout.partitions]
 
     @property
     def _sql_name(self) -> str:

@@ -11,14 +11,22 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql.functions import partitioning
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from spark.pipeline.errors import AnotherDriver, PipelineError
+from spark.pipeline.iceberg_layout import (
+    apply_change,
+    check_layout,
+    java_schema,
+    partition_spec,
+    plan_change,
+    sort_order,
+)
+from spark.pipeline.layout import TableLayout
 from spark.pipeline.names import quoted
 from spark.pipeline.retention import Retention
-from spark.pipeline.settings import PartitionPeriod, PipelineSettings
+from spark.pipeline.settings import PipelineSettings
 
 QUERY_ID = "anabranch.query-id"
 BATCH_ID = "anabranch.batch-id"
@@ -39,11 +47,8 @@ PUBLISHED_BEFORE = frozenset({"DuplicateWAPCommitException", "CherrypickAncestor
 """Iceberg's errors for the second of two snapshots of one name, and for the same one again."""
 MANIFESTS_MAX = 50
 """Manifests of the current snapshot, from which on they are rewritten. Each is read when a query is planned."""
-TRANSFORMS = {
-    PartitionPeriod.HOUR: partitioning.hours,
-    PartitionPeriod.DAY: partitioning.days,
-    PartitionPeriod.MONTH: partitioning.months,
-}
+DISTRIBUTION = "write.distribution-mode"
+"""Property: how rows are distributed over the tasks that write them."""
 
 
 @dataclass(slots=True)
@@ -52,11 +57,11 @@ class IcebergTable:
 
     spark: SparkSession
     name: str
-    time_column: str
-    period: PartitionPeriod
+    layout: TableLayout
     target_file_bytes: int
     files_min: int
-    properties: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Options of the writer."""
     _is_there: bool = False
 
     @property
@@ -77,10 +82,17 @@ class IcebergTable:
         """Append one snapshot with the identifiers in its summary. Raises AnotherDriver."""
         if not self.exists():
             self._create(rows)
-        self._ensure_properties()
-        writer = rows.writeTo(self.name).option("mergeSchema", "true").option("check-ordering", "false")
-        for key, value in ((QUERY_ID, query_id), (BATCH_ID, str(batch_id))):
-            writer = writer.option(f"snapshot-property.{key}", value)
+        found = self._ensure_properties()
+        options = {
+            **self.options,
+            "mergeSchema": "true",
+            "check-ordering": "false",
+            # A range, the default of sorted tables, needs samples: the micro-batch would be read and counted twice.
+            "distribution-mode": "none" if found.get(DISTRIBUTION) == "none" else "hash",
+            f"snapshot-property.{QUERY_ID}": query_id,
+            f"snapshot-property.{BATCH_ID}": str(batch_id),
+        }
+        writer = rows.writeTo(self.name).options(**options)
         # The micro-batch's own session, which no other write uses.
         settings = rows.sparkSession.conf
         settings.set(STAGE_ID, _stage_id(query_id, batch_id))
@@ -113,11 +125,31 @@ class IcebergTable:
                 raise
             raise self._another_driver(batch_id) from None
 
+    def layout_changes(self, columns: StructType) -> list[str]:
+        """Return what `apply_layout` would change. Raises SettingError."""
+        check_layout(self._jvm(), self.layout, columns)
+        return list(plan_change(self._jvm(), self.load(), self.layout).lines) if self.exists() else []
+
+    def apply_layout(self, columns: StructType) -> list[str]:
+        """Change partition spec, sort order and properties in one commit. Raises SettingError."""
+        jvm = self._jvm()
+        check_layout(jvm, self.layout, columns)
+        if not self.exists():
+            return []
+        table = self.load()
+        change = plan_change(jvm, table, self.layout)
+        if change.lines:
+            apply_change(jvm, table, change, columns)
+        return list(change.lines)
+
     def compact(self) -> int:
-        """Rewrite data files with Iceberg's action."""
+        """Rewrite data files with Iceberg's action, sorted if the table is."""
         if not self.exists():
             return 0
-        action = self._actions().rewriteDataFiles(self.load())
+        table = self.load()
+        action = self._actions().rewriteDataFiles(table)
+        if table.sortOrder().isSorted():
+            action = action.sort()
         options = {
             "target-file-size-bytes": str(self.target_file_bytes),
             "min-input-files": str(self.files_min),
@@ -170,29 +202,39 @@ class IcebergTable:
     def _create(self, rows: DataFrame) -> None:
         namespace = self.name.rpartition(".")[0]
         self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {quoted(namespace)}")
-        writer = self.spark.createDataFrame([], rows.schema).writeTo(self.name).using("iceberg")
+        jvm = self._jvm()
+        spark_utils = jvm.org.apache.iceberg.spark.Spark3Util
+        place = spark_utils.catalogAndIdentifier(self._session(), self.name)
+        schema = java_schema(jvm, rows.schema)
+        order = sort_order(jvm, jvm.org.apache.iceberg.SortOrder.builderFor(schema), self.layout.order).build()
+        builder = (
+            place.catalog()
+            .icebergCatalog()
+            .buildTable(spark_utils.identifierToTableIdentifier(place.identifier()), schema)
+        )
+        builder = builder.withPartitionSpec(partition_spec(jvm, schema, self.layout.partitions)).withSortOrder(order)
         properties = {
             "write.spark.accept-any-schema": "true",
             **PROPERTIES,
             "write.target-file-size-bytes": str(self.target_file_bytes),
-            **self.properties,
+            **self.layout.properties,
         }
         for key, value in properties.items():
-            writer = writer.tableProperty(key, value)
-        if self.period is not PartitionPeriod.NONE:
-            transform: Column = TRANSFORMS[self.period](self.time_column)
-            writer = writer.partitionedBy(transform)
+            builder = builder.withProperty(key, value)
         try:
-            writer.create()
-        except AnalysisException:
+            builder.create()
+        except Exception:
             # Another process may have created it. The append reports what is missing in it.
             if not self.exists():
                 raise
 
-    def _ensure_properties(self) -> None:
-        """Set what is missing in a table that somebody else, or an earlier version, has created."""
+    def _ensure_properties(self) -> Mapping[str, str]:
+        """Set what is missing in a table that somebody else, or an earlier version, has created.
+
+        Returns the properties that it had.
+        """
         table = self.load()
-        found = table.properties()
+        found: Mapping[str, str] = table.properties()
         missing = {key: value for key, value in PROPERTIES.items() if found.get(key) is None}
         if found.get(STAGING) != "true":
             missing[STAGING] = "true"
@@ -201,6 +243,7 @@ class IcebergTable:
             for key, value in missing.items():
                 update = update.set(key, value)
             update.commit()
+        return found
 
     def _another_driver(self, batch_id: int) -> AnotherDriver:
         return AnotherDriver(

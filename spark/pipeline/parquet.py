@@ -22,7 +22,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 from spark.pipeline.decode import ValueDecoding
 from spark.pipeline.errors import SettingError
 from spark.pipeline.files import HadoopFolder, query_id_of
-from spark.pipeline.settings import PartitionPeriod, PipelineSettings
+from spark.pipeline.settings import PipelineSettings
 from spark.pipeline.source import dead_letter_columns, table_columns
 
 OWNER = "_anabranch_query"
@@ -92,7 +92,8 @@ class ParquetTable:
         remedy = "a table of format parquet cannot change that: use a new checkpoint and another location"
         if known["partitions"] != list(self.partitions):
             old, new = " and ".join(known["partitions"]), " and ".join(self.partitions)
-            raise SettingError(self.setting, f"{here} files are partitioned by {old}, and would be by {new}; {remedy}")
+            message = f"{here} files are partitioned by {old}, and would be by {new}; {remedy}"
+            raise SettingError("table.partition_by", message)
         try:
             return merged(StructType.fromJson(known["columns"]), self.rows.schema, ())
         except ColumnChangedError as error:
@@ -140,8 +141,7 @@ def parquet_tables(
     spark: SparkSession, pipeline: PipelineSettings, records: DataFrame, decoding: ValueDecoding | None
 ) -> list[ParquetTable]:
     """Return the table of a pipeline, and that of its dead letters if it has one."""
-    period = pipeline.table.partition_by
-    partitions = ("topic",) if period is PartitionPeriod.NONE else ("topic", period.value)
+    partitions = tuple(each.folder_column for each in pipeline.table.layout.partitions)
     good = records.filter(f.col("error").isNull()).select(*table_columns(pipeline))
     # Otherwise every task would write a file into every partition.
     good = good.repartition(*partitions)

@@ -188,8 +188,8 @@ def start_pipeline(
 ) -> RunningPipeline:
     """Start a pipeline; an available-now one ends by itself.
 
-    `counted` receives the number of records of each micro-batch, `tell` a line about each maintenance. Raises
-    PipelineError, and what Spark raises.
+    `counted` receives the number of records of each micro-batch, `tell` a line about each change of the table's layout
+    and each maintenance. Raises PipelineError, and what Spark raises.
     """
     decoders = DecoderFactory(pipeline)
     decoders.current()
@@ -197,9 +197,15 @@ def start_pipeline(
         with _without_ansi(spark):  # the query keeps the settings of its start
             return _start_parquet(spark, pipeline, decoders)
     table, dead_letters = open_tables(spark, pipeline)
+    stream = read_stream(spark, pipeline.source)
+    with _without_ansi(spark):
+        rows = check_event_time(decoded(stream, decoders.current()), pipeline).select(*table_columns(pipeline))
+        columns = rows.schema
+    for line in table.apply_layout(columns):
+        tell(f"{table.place}: {line}")
     counted = {} if counted is None else counted
     batches = MicroBatchWriter(spark, pipeline, decoders, table, dead_letters, counted, tell=tell)
-    writer = read_stream(spark, pipeline.source).writeStream.queryName(pipeline.name).foreachBatch(batches)
+    writer = stream.writeStream.queryName(pipeline.name).foreachBatch(batches)
     query = _start(spark, writer, pipeline, pipeline.checkpoint)
     batches.query_id.set_result(query.id)
     return RunningPipeline(pipeline, [query], batches)

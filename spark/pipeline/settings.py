@@ -5,16 +5,26 @@ so that an error names the setting to change.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from anabranch.client.properties import environment_name, is_secret
+from spark.pipeline.layout import (
+    PartitionColumn,
+    SortColumn,
+    TableLayout,
+    layout_problems,
+    option_problems,
+    parse_partition_column,
+    parse_sort_column,
+)
 
 DURATION = re.compile(r"\s*\d+\s*(milliseconds?|seconds?|minutes?|hours?|days?)\s*", re.IGNORECASE)
 MIB = 1 << 20
+Column = TypeVar("Column")
 
 
 class Section(BaseModel):
@@ -66,6 +76,34 @@ class PartitionPeriod(StrEnum):
     HOUR = "hour"
     DAY = "day"
     MONTH = "month"
+
+
+def _partitions(value: Any) -> Any:
+    """Parse the columns of a list; the name of a period stays a text."""
+    if isinstance(value, str) and value in list(PartitionPeriod):
+        return value
+    columns = _columns(value, parse_partition_column)
+    if not columns:
+        raise ValueError("expected none, hour, day or month, or a list such as ['topic', 'day(timestamp)']")
+    if len(set(columns)) < len(columns):
+        raise ValueError("a column is named twice")
+    return columns
+
+
+def _sort_columns(value: Any) -> Any:
+    columns = _columns(value, parse_sort_column)
+    if columns is None:
+        raise ValueError("expected a list such as ['data.name', 'timestamp desc']")
+    if len({each.column for each in columns}) < len(columns):
+        raise ValueError("a column is named twice")
+    return columns
+
+
+def _columns(value: Any, parse: Callable[[str], Column]) -> tuple[Column, ...] | None:
+    """Parse a list of texts, or return None if it is none."""
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        return None
+    return tuple(parse(each) for each in value)
 
 
 class LatePolicy(StrEnum):
@@ -142,7 +180,13 @@ class TableSection(Section):
     """iceberg: `catalog.namespace.table`."""
     location: str | None = None
     """delta, parquet: folder or URL, relative to the pipeline's file."""
-    partition_by: PartitionPeriod = PartitionPeriod.DAY
+    partition_by: Annotated[PartitionPeriod | tuple[PartitionColumn, ...], BeforeValidator(_partitions)] = (
+        PartitionPeriod.DAY
+    )
+    """`none`, or `hour`, `day` or `month` of the event's time, or a list of columns and transforms such as
+    `bucket(16, key)`."""
+    sort_by: Annotated[tuple[SortColumn, ...], BeforeValidator(_sort_columns)] = ()
+    """iceberg: columns that each file is sorted by, such as `data.name` or `timestamp desc nulls last`."""
     event_time: str | None = None
     """SQL expression of the event's time, such as `to_timestamp(data.at)`; default: the record's timestamp."""
     keep_value: bool = False
@@ -150,8 +194,28 @@ class TableSection(Section):
     target_file_bytes: int = Field(default=128 * MIB, ge=1 * MIB)
     """iceberg, delta: file size that compaction of small files aims at. Parquet gets one file per micro-batch and
     partition."""
+    properties: Options = {}
+    """iceberg, delta: properties of the table, such as `write.parquet.compression-codec` or `delta.appendOnly`. An
+    existing table gets them at the next start."""
     options: Options = {}
-    """Properties of a new Iceberg table, or options of the writer."""
+    """Options of the writer, such as `compression` for Parquet."""
+
+    @property
+    def time_column(self) -> str:
+        """Column with the event's time."""
+        return "timestamp" if self.event_time is None else "event_time"
+
+    @property
+    def layout(self) -> TableLayout:
+        """Layout of the table."""
+        partitions = self.partition_by
+        if isinstance(partitions, PartitionPeriod):
+            period = partitions
+            partitions = (PartitionColumn("topic"),) if self.format is TableFormat.PARQUET else ()
+            if period is not PartitionPeriod.NONE:
+                partitions = (*partitions, PartitionColumn(self.time_column, period.value))
+        named = self.model_fields_set
+        return TableLayout(partitions, self.sort_by, self.properties, "partition_by" in named, "sort_by" in named)
 
 
 class CatalogSection(Section):
@@ -342,6 +406,12 @@ def _conflicts(pipeline: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
         pipeline.operations.consumer_group and source.kind == "direct", "operations.consumer_group",
         "offsets are written to a group only with source.kind = 'kafka': the direct source has no broker",
     )  # fmt: skip
+    names = ["topic", "partition", "offset", "timestamp", "key", "headers"]
+    names += ["value"] if decode.format == "none" or table.keep_value else []
+    names += ["data"] if decode.format != "none" else []
+    names += ["event_time"] if table.event_time is not None else []
+    found += layout_problems(table.format, table.layout, names, table.time_column)
+    found += option_problems(table.format, table.options)
     return found
 
 

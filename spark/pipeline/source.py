@@ -10,15 +10,14 @@ from anabranch.client.errors import PropertyError
 from spark.kafka_options import read_kafka_options
 from spark.pipeline.decode import ValueDecoding
 from spark.pipeline.errors import SettingError
-from spark.pipeline.settings import PartitionPeriod, PipelineSettings, SourceSection, TableFormat
+from spark.pipeline.layout import IDENTITY
+from spark.pipeline.settings import PipelineSettings, SourceSection, TableFormat
 from spark.pipeline.watermark import duration_us
 
 SOURCE_OPTIONS = {"includeHeaders": "true", "kafka.max.poll.records": "10000"}
 """Larger polls than the client's default: the source asks for offsets twice per poll, which is half of its time."""
 RECORD_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
-PERIOD_FORMATS: Mapping[PartitionPeriod, str] = {
-    PartitionPeriod.HOUR: "yyyy-MM-dd-HH", PartitionPeriod.DAY: "yyyy-MM-dd", PartitionPeriod.MONTH: "yyyy-MM",
-}  # fmt: skip
+PERIOD_FORMATS: Mapping[str, str] = {"hour": "yyyy-MM-dd-HH", "day": "yyyy-MM-dd", "month": "yyyy-MM", "year": "yyyy"}
 
 
 def source_options(source: SourceSection) -> dict[str, str]:
@@ -135,9 +134,10 @@ def table_columns(pipeline: PipelineSettings) -> list[Column]:
         columns.append(f.col("data"))
     if pipeline.table.event_time is not None:
         columns.append(event_time(pipeline).alias("event_time"))
-    period = pipeline.table.partition_by
-    if pipeline.table.format is not TableFormat.ICEBERG and period is not PartitionPeriod.NONE:
-        columns.append(f.date_format(event_time(pipeline), PERIOD_FORMATS[period]).alias(period.value))
+    if pipeline.table.format is not TableFormat.ICEBERG:
+        periods = [each for each in pipeline.table.layout.partitions if each.transform != IDENTITY]
+        time = event_time(pipeline)
+        columns += [f.date_format(time, PERIOD_FORMATS[each.transform]).alias(each.folder_column) for each in periods]
     return columns
 
 

@@ -9,12 +9,14 @@ started twice. So the commit itself checks the number again.
 from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from spark.pipeline.delta import DeltaTable
 from spark.pipeline.errors import SettingError
 from spark.pipeline.iceberg import IcebergTable, catalog_settings
+from spark.pipeline.layout import TableLayout
 from spark.pipeline.retention import Retention
-from spark.pipeline.settings import PartitionPeriod, PipelineSettings
+from spark.pipeline.settings import PipelineSettings
 
 
 class LakehouseTable(Protocol):
@@ -32,6 +34,18 @@ class LakehouseTable(Protocol):
 
     def append(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
         """Append a micro-batch in one commit. New columns of `rows` become columns of the table."""
+
+    def layout_changes(self, columns: StructType) -> list[str]:
+        """Return what `apply_layout` would do to an existing table, a line for each change.
+
+        `columns` are those of the rows that are to be written. Raises SettingError.
+        """
+
+    def apply_layout(self, columns: StructType) -> list[str]:
+        """Give an existing table the layout of the file, as far as that names one. Returns a line for each change.
+
+        Raises SettingError for what the columns or the format do not allow, also if there is no table yet.
+        """
 
     def compact(self) -> int:
         """Rewrite small files into large ones. Returns the number of files rewritten."""
@@ -58,18 +72,14 @@ def open_tables(spark: SparkSession, pipeline: PipelineSettings) -> tuple[Lakeho
     if settings.format == "iceberg":
         for key, value in catalog_settings(pipeline).items():
             spark.conf.set(key, value)
-        time_column = "timestamp" if settings.event_time is None else "event_time"
         shared = (settings.target_file_bytes, pipeline.compaction.files_min)
-        name = settings.name or ""
         return (
-            IcebergTable(spark, name, time_column, settings.partition_by, *shared, settings.options),
-            IcebergTable(spark, pipeline.dead_letter_place, "timestamp", PartitionPeriod.NONE, *shared),
+            IcebergTable(spark, settings.name or "", settings.layout, *shared, settings.options),
+            IcebergTable(spark, pipeline.dead_letter_place, TableLayout(), *shared),
         )
     if settings.format == "delta":
         return (
-            DeltaTable(
-                spark, settings.location or "", settings.partition_by, settings.target_file_bytes, settings.options
-            ),
-            DeltaTable(spark, pipeline.dead_letter_place, PartitionPeriod.NONE, settings.target_file_bytes),
+            DeltaTable(spark, settings.location or "", settings.layout, settings.target_file_bytes, settings.options),
+            DeltaTable(spark, pipeline.dead_letter_place, TableLayout(), settings.target_file_bytes),
         )
     raise SettingError("table.format", f"{settings.format} is written by Spark's own sink")

@@ -18,7 +18,7 @@ _KEY = re.compile(
 )
 _NAME = re.compile(r"\"([^\"]*)\"|'([^']*)'|([A-Za-z0-9_-]+)")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
-_TABLES_OF_OPTIONS = (("options",), ("conf",))
+_TABLES_OF_OPTIONS = (("options",), ("conf",), ("properties",))
 _QUOTES = ('"""', "'''")
 
 
