@@ -150,7 +150,7 @@ class DeltaTable:
         try:
             self.spark.sql(f"ALTER TABLE {self._sql_name} SET TBLPROPERTIES ({pairs})")
         except Exception as error:  # Delta's errors have no common class
-            raise SettingError("table.properties", reason_of(error)) from error
+            raise SettingError("table.properties", f"{', '.join(properties)}: {reason_of(error)}") from error
 
     @property
     def _partitions(self) -> list[str]:

@@ -58,7 +58,11 @@ def sort_order(jvm: Any, builder: Any, order: tuple[SortColumn, ...]) -> Any:
     nulls = jvm.org.apache.iceberg.NullOrder
     for each in order:
         add = builder.desc if each.descending else builder.asc
-        builder = add(each.column, nulls.NULLS_FIRST if each.nulls_first else nulls.NULLS_LAST)
+        # By reference: py4j does not see the defaults of an interface, which take a name.
+        builder = add(
+            jvm.org.apache.iceberg.expressions.Expressions.ref(each.column),
+            nulls.NULLS_FIRST if each.nulls_first else nulls.NULLS_LAST,
+        )
     return builder
 
 
@@ -133,9 +137,10 @@ def apply_change(jvm: Any, table: Any, change: LayoutChange, columns: StructType
 
 
 def _term(jvm: Any, partition: PartitionColumn) -> Any:
-    if partition.transform == IDENTITY:
-        return partition.column
-    make = getattr(jvm.org.apache.iceberg.expressions.Expressions, partition.transform)
+    make = getattr(
+        jvm.org.apache.iceberg.expressions.Expressions,
+        "ref" if partition.transform == IDENTITY else partition.transform,
+    )
     return make(partition.column) if partition.width is None else make(partition.column, partition.width)
 
 
