@@ -4,7 +4,8 @@ A change is metadata only. Files keep the spec and the order that they were writ
 by its own; the next rewrite of small files gives them the new ones.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,14 +73,10 @@ def check_layout(jvm: Any, layout: TableLayout, columns: StructType) -> None:
     for setting, named in (("table.partition_by", layout.partitions), ("table.sort_by", layout.order)):
         for each in named:
             _check_exists(setting, each.column, columns)
-    try:
+    with _errors_of("table.partition_by"):
         partition_spec(jvm, schema, layout.partitions)
-    except Exception as error:  # Iceberg's errors have no common class
-        raise SettingError("table.partition_by", reason_of(error)) from error
-    try:
+    with _errors_of("table.sort_by"):
         sort_order(jvm, jvm.org.apache.iceberg.SortOrder.builderFor(schema), layout.order).build()
-    except Exception as error:  # as above
-        raise SettingError("table.sort_by", reason_of(error)) from error
 
 
 def plan_change(jvm: Any, table: Any, layout: TableLayout) -> LayoutChange:
@@ -111,29 +108,40 @@ def plan_change(jvm: Any, table: Any, layout: TableLayout) -> LayoutChange:
 
 
 def apply_change(jvm: Any, table: Any, change: LayoutChange, columns: StructType) -> None:
-    """Make a change in one commit. Raises SettingError for properties that Iceberg refuses, and what Iceberg raises."""
+    """Make a change in one commit. Raises SettingError for what Iceberg refuses."""
     transaction = table.newTransaction()
     if change.partitions_added or change.order:
         # The file may name columns that the first micro-batch would add.
-        transaction.updateSchema().unionByNameWith(java_schema(jvm, columns)).commit()
+        with _errors_of("table"):
+            transaction.updateSchema().unionByNameWith(java_schema(jvm, columns)).commit()
     if change.fields_dropped or change.partitions_added:
-        update = transaction.updateSpec()
-        for name in change.fields_dropped:
-            update = update.removeField(name)
-        for each in change.partitions_added:
-            update = update.addField(_term(jvm, each))
-        update.commit()
+        with _errors_of("table.partition_by"):
+            update = transaction.updateSpec()
+            for name in change.fields_dropped:
+                update = update.removeField(name)
+            for each in change.partitions_added:
+                update = update.addField(_term(jvm, each))
+            update.commit()
     if change.order is not None:
-        sort_order(jvm, transaction.replaceSortOrder(), change.order).commit()
+        with _errors_of("table.sort_by"):
+            sort_order(jvm, transaction.replaceSortOrder(), change.order).commit()
     if change.properties:
-        properties = transaction.updateProperties()
-        for name, value in change.properties.items():
-            properties = properties.set(name, value)
-        try:
+        with _errors_of("table.properties"):
+            properties = transaction.updateProperties()
+            for name, value in change.properties.items():
+                properties = properties.set(name, value)
             properties.commit()
-        except Exception as error:  # Iceberg's errors have no common class
-            raise SettingError("table.properties", reason_of(error)) from error
-    transaction.commitTransaction()
+    with _errors_of("table"):
+        transaction.commitTransaction()
+
+
+@contextmanager
+def _errors_of(setting: str) -> Iterator[None]:
+    """Turn errors of Iceberg, which have no common class, into those of a setting."""
+    try:
+        yield
+    except Exception as error:
+        raise SettingError(setting, reason_of(error)) from error
 
 
 def _term(jvm: Any, partition: PartitionColumn) -> Any:

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark.pipeline.check import check_pipeline
 from spark.pipeline.delta import DeltaTable
-from spark.pipeline.errors import SettingError
+from spark.pipeline.errors import AnotherDriver, SettingError
 from spark.pipeline.iceberg import IcebergTable
 from spark.pipeline.run import start_pipeline
 from spark.pipeline.settings import PipelineSettings
@@ -184,7 +184,9 @@ def specs_of_files(spark: SparkSession, table: IcebergTable) -> set[int]:
     return {row[0] for row in spark.table(f"{table.name}.files").select("spec_id").collect()}
 
 
-def test_compaction_brings_files_of_an_earlier_spec_into_the_new_one(spark: SparkSession, tmp_path: Path) -> None:
+def test_compaction_brings_files_of_an_earlier_spec_into_the_new_one(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def table(*partition_by: str) -> IcebergTable:
         return iceberg(
             spark,
@@ -196,9 +198,14 @@ def test_compaction_brings_files_of_an_earlier_spec_into_the_new_one(spark: Spar
 
     old, new = table("topic"), table("day(timestamp)")
     old.append(records(spark, range(8)), "q", 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(IcebergTable, "publish", lambda *_: None)
+        old.append(records(spark, range(8, 16)), "q", 1)
     new.apply_layout(old.read().schema)
-    new.append(records(spark, range(8, 16)), "q", 1)
+    old.publish("q", 1)  # a driver that still runs, and staged before the change
     new.append(records(spark, range(16, 24)), "q", 2)
+    with pytest.raises(AnotherDriver):
+        new.append(records(spark, range(8, 16)), "q", 1)
     assert specs_of_files(spark, new) == {0, 1}
     assert new.compact() > 0
     assert specs_of_files(spark, new) == {1}

@@ -143,6 +143,28 @@ def test_iceberg_publishes_a_micro_batch_once_however_it_was_staged(
     assert first.read().count() == 5
 
 
+def test_iceberg_publishes_the_first_micro_batch_of_a_new_table_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("iceberg")
+    pipeline = make_pipeline("127.0.0.1:1", tmp_path, "new", table={"partition_by": "none"})
+    first, second = (open_tables(spark, pipeline)[0] for _ in range(2))
+    assert isinstance(first, IcebergTable)
+    assert isinstance(second, IcebergTable)
+    with monkeypatch.context() as patched:
+        patched.setattr(IcebergTable, "publish", lambda *_: None)
+        first.append(numbers(spark, 1), "q", 0)
+        found = iter([False])
+        patched.setattr(IcebergTable, "exists", lambda *_: next(found, True))  # it was not there a moment ago
+        second.append(numbers(spark, 1), "q", 0)
+        second.append(numbers(spark, 2), "other", 0)
+    second.publish("q", 0)
+    with pytest.raises(AnotherDriver):
+        first.publish("q", 0)
+    first.publish("other", 0)
+    assert sorted(row["n"] for row in first.read().collect()) == [1, 2]
+
+
 def test_delta_refuses_the_second_of_two_commits_of_a_micro_batch(spark: SparkSession, tmp_path: Path) -> None:
     need("delta")
     pipeline = make_pipeline("127.0.0.1:1", tmp_path, "twice", "delta", table={"partition_by": "none"})
