@@ -103,10 +103,10 @@ def test_topics_are_looked_for(servers: str, topic: str, tmp_path: Path, monkeyp
     monkeypatch.setattr(cli, "find_java_home", lambda: tmp_path)
     monkeypatch.setattr(cli, "installed_spark_version", lambda: "4.1.3")
     monkeypatch.setattr(cli, "build_session", lambda *_, **__: SimpleNamespace(stop=lambda: None))
-    monkeypatch.setattr(cli, "check_pipeline", lambda *_: None)
+    monkeypatch.setattr(cli, "check_pipeline", lambda *_: ["lake.db.t: sort_by changes"])
     path = write(tmp_path, servers, topic)
     result = CliRunner().invoke(main, ["ingest", "--check", path])
-    assert (result.exit_code, result.output) == (0, f"{path}: ready to run\n")
+    assert (result.exit_code, result.output) == (0, f"{path}: lake.db.t: sort_by changes\n{path}: ready to run\n")
     result = CliRunner().invoke(main, ["ingest", write(tmp_path, servers, "none-such")])
     assert result.output == f"Error: {servers} has no topic 'none-such'; see `anabranch topic list`\n"
 
