@@ -89,22 +89,23 @@ def _partition(place: Place, done: int | None, lag: PartitionLag | None, now_ms:
 
 def show_status(status: Mapping[str, Any], now_ms: int, console: Console) -> None:
     """Print a status for people."""
-    console.print(f"[bold]{escape(status['pipeline'])}[/]  {escape(status['table'])}")
+    console.print(f"[bold]{escape(status['pipeline'])}[/]  {escape(status['table'])}", soft_wrap=True)
     planned = status["planned"]
     if status["query"] is None:
-        console.print(f"it has not run yet: there is no checkpoint in {escape(status['checkpoint'])}")
+        console.print(f"it has not run yet: there is no checkpoint in {escape(status['checkpoint'])}", soft_wrap=True)
         return
     if status["batch"] is None:
-        console.print("no micro-batch is done yet")
+        console.print("no micro-batch is done yet", soft_wrap=True)
     else:
         committed_ms = status["committed_ms"]
         when = f"{time_text(committed_ms)}, {age_text(max(0, now_ms - committed_ms))} ago"
-        console.print(f"micro-batch {status['batch']} was done at {when}")
+        console.print(f"micro-batch {status['batch']} was done at {when}", soft_wrap=True)
     if planned is not None:
         when = f"{time_text(planned['planned_ms'])}, {age_text(max(0, now_ms - planned['planned_ms']))} ago"
         console.print(
             f"micro-batch {planned['batch']} was planned at {when}, and is not done: "
-            f"it is being written, or its driver has stopped"
+            f"it is being written, or its driver has stopped",
+            soft_wrap=True,
         )
     if status["partitions"]:
         _show_partitions(status, console)
@@ -112,9 +113,9 @@ def show_status(status: Mapping[str, Any], now_ms: int, console: Console) -> Non
 
 def _show_partitions(status: Mapping[str, Any], console: Console) -> None:
     if status["lag_unknown"] is not None:
-        console.print(f"the lag is not known: {escape(status['lag_unknown'])}")
+        console.print(f"the lag is not known: {escape(status['lag_unknown'])}", soft_wrap=True)
     elif status["lag"] is not None:
-        console.print(f"lag {status['lag']:,} offsets, {age_text(status['lag_ms'])}")
+        console.print(f"lag {status['lag']:,} offsets, {age_text(status['lag_ms'])}", soft_wrap=True)
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("topic", overflow="fold")
     for name in ("partition", "done", "end", "lag", "lag in time"):
@@ -126,4 +127,6 @@ def _show_partitions(status: Mapping[str, Any], console: Console) -> None:
     for each in status["partitions"]:
         if each["end"] is not None and each["done"] is not None and each["done"] > each["end"]:
             name = f"{escape(each['topic'])}-{each['partition']}"
-            console.print(f"{name} ends before what is done of it: the topic has been created anew since")
+            console.print(
+                f"{name} ends before what is done of it: the topic has been created anew since", soft_wrap=True
+            )

@@ -204,7 +204,7 @@ def check(file: Path, environment: Mapping[str, str] | None = None) -> str:
 def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what the check does in a session of its own, after it has connected."""
     monkeypatch.setattr(cli, "build_session", lambda *_, **__: SimpleNamespace(stop=lambda: None))
-    monkeypatch.setattr(cli, "check_pipeline", lambda *_: None)
+    monkeypatch.setattr(cli, "check_pipeline", lambda *_: [])
 
 
 @pytest.mark.usefixtures("spark", "no_session")  # jars and Java, which the check looks for first
