@@ -254,8 +254,7 @@ class Database:
         """Release connections and threads. Commands that a server does not answer within seconds are abandoned."""
         if self._path is not None and not self._read_only and self._damage is None:
             self._writer_thread.submit(_checkpoint, self._writer, self._where)
-        for threads, engine in self._lanes:
-            threads.submit(engine.dispose)
+        for threads, _ in self._lanes:
             threads.shutdown(wait=False)
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
@@ -264,6 +263,9 @@ class Database:
             for connection in list(self._connections):
                 _shut_down_socket(connection)
             await self._end_threads()
+        # Not before: a connection in use would go back to a pool that nobody closes any more.
+        for _, engine in self._lanes:
+            await asyncio.to_thread(engine.dispose)
 
     async def _end_threads(self) -> None:
         for threads, _ in self._lanes:

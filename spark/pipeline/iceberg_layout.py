@@ -27,7 +27,7 @@ VOID = "void"
 
 @dataclass(frozen=True, slots=True)
 class LayoutChange:
-    """What gives an existing table the layout of the file."""
+    """Steps that give an existing table the layout of the file."""
 
     lines: tuple[str, ...]
     """A line for each change, for people."""

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import socket
 import sqlite3
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from s3stream.catalog.schema import METADATA, MIGRATIONS
 from s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable
 from tests.support.catalog_node import MetadataNode, span
 from tests.support.postgres import PostgresServer
+from tests.support.waiting import until
 
 
 @pytest.mark.parametrize(
@@ -548,3 +550,25 @@ async def test_schema_9_prefers_the_leaders_of_before(url: str, monkeypatch: pyt
     (known,) = await database.read(list_nodes)
     assert known.listeners == (("PLAINTEXT", "h", 1),)
     await database.close()
+
+
+async def test_a_read_that_is_running_at_the_end_leaves_no_connection_open(postgres: PostgresServer) -> None:
+    database = Database(postgres.new_database())
+    await database.open()
+    reading, may_go_on = threading.Event(), threading.Event()
+    used: list[Any] = []
+
+    def read(connection: Connection) -> None:
+        used.append(connection.connection.dbapi_connection)
+        reading.set()
+        assert may_go_on.wait(60)
+
+    running = asyncio.ensure_future(database.read(read))
+    await asyncio.to_thread(reading.wait)
+    closing = asyncio.ensure_future(database.close())
+    # By now the other reader's thread has nothing left to do.
+    await until(lambda: database._reader_threads._shutdown)  # noqa: SLF001 - no other sign of it
+    may_go_on.set()
+    await asyncio.gather(running, closing)
+    assert used
+    assert all(connection.closed for connection in used)
