@@ -24,6 +24,7 @@ class WalTrimmer:
         self._catalog = catalog
         self._stopped: dict[int, StoppedStream] = {}
         self._trimmable_wal_offset = -1
+        self._trimmed_wal_offset = -1
         self._holds: dict[object, int] = {}
         """By token, the WAL offset past which nothing is trimmed."""
 
@@ -36,8 +37,11 @@ class WalTrimmer:
         """Keep the WAL from now on, because the stream has records in it that cannot be used."""
         self._stopped[stream_id] = stopped
 
-    async def trim(self, wal_offset: int) -> None:
-        """Free the WAL up to a record before which all is committed; not while a stopped stream has records in it."""
+    async def trim(self, wal_offset: int) -> bool:
+        """Free the WAL up to a record before which all is committed; not while a stopped stream has records in it.
+
+        Returns whether more of it is free than before.
+        """
         self._trimmable_wal_offset = max(self._trimmable_wal_offset, wal_offset)
         if self._stopped:
             try:
@@ -45,8 +49,12 @@ class WalTrimmer:
             except CatalogUnavailable as error:
                 log.warning("stopped streams could not be looked up in the catalog", reason=str(error))
         offset = self._limit()
-        if not self._stopped and offset >= 0:
-            await self._wal.trim(offset)
+        if self._stopped or offset < 0:
+            return False
+        frees = offset > self._trimmed_wal_offset
+        self._trimmed_wal_offset = max(self._trimmed_wal_offset, offset)
+        await self._wal.trim(offset)
+        return frees
 
     @property
     def trimmable_wal_offset(self) -> int:

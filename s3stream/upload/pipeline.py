@@ -102,6 +102,7 @@ class UploadPipeline:
         return UploadPace(self._background, size_bytes=block.size_bytes, fill_s=fill_s, level=level)
 
     async def _upload(self, block: UploadBlock, previous: asyncio.Future[None] | None, pace: UploadPace) -> None:
+        made_room = True
         try:
             await self._uploader.upload(block, previous, pace)
             for stream_id, run in block.runs.items():
@@ -111,7 +112,9 @@ class UploadPipeline:
             self._cache.commit(block)
             for hold in block.holds:
                 self._wal_trimmer.release(hold)
-            await self._wal_trimmer.trim(block.wal_offset)
+            frees = await self._wal_trimmer.trim(block.wal_offset)
+            # While a handover holds the log, an empty block may free nothing. Whoever waits would only ask for another.
+            made_room = frees or bool(block.runs) or self._admission.is_writable
         except (StorageError, WalError) as error:
             self._fail(block, StorageStopped(f"an upload failed: {error}"))
         except asyncio.CancelledError:
@@ -124,7 +127,8 @@ class UploadPipeline:
             block.mark_uploaded()
         finally:
             self._slots.release()
-            self._admission.made_room()
+            if made_room:
+                self._admission.made_room()
         while self._cache.evict():  # noqa: ASYNC110 - work in slices, not a wait
             await asyncio.sleep(EVICT_PAUSE_S)
 

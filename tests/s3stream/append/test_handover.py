@@ -11,6 +11,7 @@ import pytest
 from s3stream.append.handover import ReceivedTail, SealedStream
 from s3stream.append.stream import Stream
 from s3stream.append.wal_record import RecordKind, decode_record
+from s3stream.append.wal_trim import WalTrimmer
 from s3stream.catalog.values import MoveReason, OpenStream, StreamTransfer
 from s3stream.engine import S3Stream
 from s3stream.errors import HandoverRefused, OffsetOutOfRange, StorageError, StorageStopped, StreamFenced, StreamSealed
@@ -234,6 +235,34 @@ async def test_a_full_log_is_freed_when_a_handover_ends(pair: Pair) -> None:
     await asyncio.sleep(0)  # it waits
     pair.source.engine.handovers.unseal(sealed, await pair.cancel(sealed))
     await waiting
+    fill(pair.other, 1)
+
+
+async def test_whoever_waits_for_a_log_that_a_handover_keeps_full_asks_for_an_upload_once(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Simulator, seed 23000146: each upload of nothing woke those who wait, and they asked for another.
+    engine = pair.source.engine
+    fill(pair.stream, 1)  # the tail stays in the current block
+    sealed = await pair.seal()
+    while engine.writable:
+        fill(pair.other, 10)
+    await engine.flush()
+    uploads, trim = 0, WalTrimmer.trim
+
+    async def counted(trimmer: WalTrimmer, wal_offset: int) -> bool:
+        nonlocal uploads
+        uploads += 1
+        return await trim(trimmer, wal_offset)
+
+    monkeypatch.setattr(WalTrimmer, "trim", counted)
+    waiting = [asyncio.create_task(engine.wait_writable()) for _ in range(3)]
+    for _ in range(500):
+        await asyncio.sleep(0)
+    assert uploads == 1
+    assert not any(task.done() for task in waiting)
+    pair.source.engine.handovers.unseal(sealed, await pair.cancel(sealed))
+    await asyncio.gather(*waiting)
     fill(pair.other, 1)
 
 
