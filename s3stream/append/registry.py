@@ -285,6 +285,7 @@ class StreamRegistry:
             await self.void_records(info)
         log.warning("records given up", stream_id=stream_id, records=stopped.record_count, bytes=stopped.size_bytes)
         await self._wal_trimmer.give_up(stream_id)
+        self._journal.admission.made_room()
         stream = self._streams.get(stream_id)
         if stream is not None:
             stream.accept(Discontinuity)  # not before: a crash would find what is appended behind what is given up

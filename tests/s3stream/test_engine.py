@@ -375,6 +375,25 @@ async def test_a_discontinuity_stops_its_stream_and_keeps_the_wal_until_somebody
             assert same(await read_all(one), again)
 
 
+async def test_appends_go_on_when_records_that_filled_the_log_are_discarded(tmp_path: Path) -> None:
+    async with memory_cluster(tmp_path) as cluster:
+        ids = await cluster.create(2, name="broken")
+        await crash_with(cluster, ids, 3)
+        lose_record(cluster, 1)
+        async with cluster.engine() as engine:
+            _, two = await engine.open_streams(ids)
+            two.snapshot_source = bytes
+            while engine.writable:
+                fill(two, 100)
+                await engine.flush()
+            # Nothing is left to upload, whose end would wake those who wait.
+            waiting = asyncio.create_task(engine.wait_writable())
+            await asyncio.sleep(0)  # it waits
+            await engine.discard_recovered(ids[0])
+            await waiting
+            fill(two, 1)
+
+
 async def test_discarded_records_that_are_still_in_the_wal_do_not_come_back(tmp_path: Path) -> None:
     async with memory_cluster(tmp_path) as cluster:
         ids = await cluster.create(2, name="broken")
