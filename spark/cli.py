@@ -14,13 +14,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 
 from anabranch.client.errors import ClientError, PropertyError
+from anabranch.output import emit, output_option
 from spark.checkpoints import committed_offsets
 from spark.freshness import Freshness, parse_offsets
 from spark.jars import SparkVersionError, installed_spark_version, table_jars
 from spark.java import JavaNotFoundError, SparkNotFoundError, find_java_home
 from spark.kafka_options import client_properties
 from spark.listener import PipelineListener, group_commit, serve_metrics
-from spark.output import emit, output_option
 from spark.pipeline.check import check_pipeline
 from spark.pipeline.decode import read_schema_file
 from spark.pipeline.errors import PipelineError, SettingError, reason_of

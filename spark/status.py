@@ -5,18 +5,20 @@ from contextlib import closing
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from anabranch.client.cluster import Place
 from anabranch.client.errors import PropertyError, UnsupportedProperty
+from anabranch.output import make_table, number_text, plain
+from anabranch.times import age_text, second_text
 from spark.checkpoint_folder import local_folder, read_checkpoint
 from spark.freshness import LagReader, PartitionLag
 from spark.kafka_options import client_properties
-from spark.output import age_text, time_text
 from spark.pipeline.errors import SettingError
 from spark.pipeline.settings import PipelineSettings
 from spark.pipeline.source import client_options, source_options
+
+FIGURES = ("partition", "done", "end", "lag", "lag in time")
+"""Columns of numbers."""
 
 
 class LagUnknown(Exception):
@@ -89,19 +91,19 @@ def _partition(place: Place, done: int | None, lag: PartitionLag | None, now_ms:
 
 def show_status(status: Mapping[str, Any], now_ms: int, console: Console) -> None:
     """Print a status for people."""
-    console.print(f"[bold]{escape(status['pipeline'])}[/]  {escape(status['table'])}", soft_wrap=True)
+    console.print(f"[bold]{plain(status['pipeline'])}[/]  {plain(status['table'])}", soft_wrap=True)
     planned = status["planned"]
     if status["query"] is None:
-        console.print(f"it has not run yet: there is no checkpoint in {escape(status['checkpoint'])}", soft_wrap=True)
+        console.print(f"it has not run yet: there is no checkpoint in {plain(status['checkpoint'])}", soft_wrap=True)
         return
     if status["batch"] is None:
         console.print("no micro-batch is done yet", soft_wrap=True)
     else:
         committed_ms = status["committed_ms"]
-        when = f"{time_text(committed_ms)}, {age_text(max(0, now_ms - committed_ms))} ago"
+        when = f"{second_text(committed_ms)}, {age_text(max(0, now_ms - committed_ms))} ago"
         console.print(f"micro-batch {status['batch']} was done at {when}", soft_wrap=True)
     if planned is not None:
-        when = f"{time_text(planned['planned_ms'])}, {age_text(max(0, now_ms - planned['planned_ms']))} ago"
+        when = f"{second_text(planned['planned_ms'])}, {age_text(max(0, now_ms - planned['planned_ms']))} ago"
         console.print(
             f"micro-batch {planned['batch']} was planned at {when}, and is not done: "
             f"it is being written, or its driver has stopped",
@@ -113,20 +115,17 @@ def show_status(status: Mapping[str, Any], now_ms: int, console: Console) -> Non
 
 def _show_partitions(status: Mapping[str, Any], console: Console) -> None:
     if status["lag_unknown"] is not None:
-        console.print(f"the lag is not known: {escape(status['lag_unknown'])}", soft_wrap=True)
+        console.print(f"the lag is not known: {plain(status['lag_unknown'])}", soft_wrap=True)
     elif status["lag"] is not None:
         console.print(f"lag {status['lag']:,} offsets, {age_text(status['lag_ms'])}", soft_wrap=True)
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("topic", overflow="fold")
-    for name in ("partition", "done", "end", "lag", "lag in time"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = make_table("topic", *FIGURES, right=FIGURES, whole=FIGURES)
     for each in status["partitions"]:
-        figures = ["-" if each[name] is None else f"{each[name]:,}" for name in ("done", "end", "lag")]
-        table.add_row(escape(each["topic"]), str(each["partition"]), *figures, age_text(each["lag_ms"]))
+        figures = [number_text(each[name]) for name in ("done", "end", "lag")]
+        table.add_row(plain(each["topic"]), str(each["partition"]), *figures, age_text(each["lag_ms"]))
     console.print(table)
     for each in status["partitions"]:
         if each["end"] is not None and each["done"] is not None and each["done"] > each["end"]:
-            name = f"{escape(each['topic'])}-{each['partition']}"
+            name = f"{plain(each['topic'])}-{each['partition']}"
             console.print(
                 f"{name} ends before what is done of it: the topic has been created anew since", soft_wrap=True
             )

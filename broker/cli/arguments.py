@@ -10,13 +10,6 @@ import click
 from broker.cli.points import BadPoint, Point, parse_point
 from broker.settings.sizes import parse_size
 
-output_option: Final = click.option(
-    "--output",
-    type=click.Choice(["table", "json", "yaml"]),
-    default="table",
-    show_default=True,
-    help="Form of the output.",
-)
 yes_option: Final = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 plan_option: Final = click.option("--plan", "plan_only", is_flag=True, help="Only show what would be done.")
 

@@ -6,11 +6,10 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from broker.cli.arguments import output_option
+from anabranch.output import count_text, emit, output_option
 from broker.cli.catalog_access import in_catalog, on_catalog
 from broker.cli.catalog_rebuild import progress
 from broker.cli.errors import run
-from broker.cli.output import count_text, emit
 from broker.settings.model import Settings
 from broker.settings.sizes import size_text
 from s3stream.catalog.backup import BackupHeader

@@ -10,11 +10,11 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from broker.cli.arguments import SizeType, output_option
+from anabranch.output import emit, make_console, make_table, output_option
+from broker.cli.arguments import SizeType
 from broker.cli.errors import run
 from broker.cli.measure import Durations, StoreProbe, measure, no_new_folders, probe_file, write_repeatedly
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.output import emit, make_console, make_table
 from broker.settings.model import Settings
 from broker.settings.package_settings import wal_settings
 from broker.settings.sizes import size_text

@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from broker.cli.arguments import output_option, yes_option
+from anabranch.output import count_text, emit, output_option, show_plan
+from broker.cli.arguments import yes_option
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.output import count_text, emit, show_plan
 from broker.cli.questions import confirm
 from broker.membership.node_log import NodeLog
 from broker.settings.data_dir import DataDirLock

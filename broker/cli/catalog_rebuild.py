@@ -13,11 +13,10 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from broker.cli.arguments import output_option
+from anabranch.output import count_text, emit, make_console, make_facts, make_table, output_option
 from broker.cli.catalog_rebuild_data import nodes_with_logs, partition_names, plan_data, rebuilt_data
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.output import count_text, emit, make_console, make_facts, make_table
 from broker.membership.log_identity import utc
 from broker.membership.rebuild import BACKUP, CatalogRebuild, ClockAndIds
 from broker.settings.model import Settings

@@ -8,10 +8,10 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from broker.cli.arguments import output_option
+from anabranch.output import count_text, emit, make_table, output_option
+from anabranch.times import age_text
 from broker.cli.cluster_source import Source, on_cluster
-from broker.cli.node import age_text, log_kind_text, log_state_text, openers_text, show_nodes
-from broker.cli.output import count_text, emit, make_table
+from broker.cli.node import log_kind_text, log_state_text, openers_text, show_nodes
 
 UNAVAILABLE: Final = 3
 """Exit code when partitions have no leader."""

@@ -16,11 +16,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from anabranch.output import count_text, emit, make_console, make_facts, make_table, output_option
 from broker.cli.admin_port import AdminOptions, AdminPort, admin_option
-from broker.cli.arguments import output_option
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.output import count_text, emit, make_console, make_facts, make_table
 from broker.settings.data_dir import DataDirError
 from broker.settings.model import Settings
 from broker.settings.sizes import size_text

@@ -11,9 +11,9 @@ from rich.console import Console
 from anabranch.client.cluster import Cluster
 from anabranch.client.configs import RESOURCES, Config, Resource, alter_configs, describe_configs
 from anabranch.client.errors import ClientError
-from broker.cli.arguments import output_option, parse_pairs, plan_option
+from anabranch.output import emit, make_table, output_option, plain
+from broker.cli.arguments import parse_pairs, plan_option
 from broker.cli.client import CommandClient, client_options
-from broker.cli.output import emit, make_table, plain
 
 ALL_BROKERS: Final = "all"
 """Name of the configs of all brokers."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from anabranch.client.cluster import EARLIEST, LATEST, Cluster, Place
 from anabranch.client.errors import ClientError
-from broker.cli.output import count_text
+from anabranch.output import count_text
 from broker.cli.points import Point
 from protocol.messages.metadata import MetadataResponseTopic
 

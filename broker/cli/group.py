@@ -16,10 +16,10 @@ from anabranch.client.groups import (
     describe_group,
     list_groups,
 )
-from broker.cli.arguments import PointType, output_option, parse_partitions, plan_option, yes_option
+from anabranch.output import count_text, emit, make_table, number_text, output_option, plain, show_plan
+from broker.cli.arguments import PointType, parse_partitions, plan_option, yes_option
 from broker.cli.client import CommandClient, client_options
 from broker.cli.consume_ranges import find_bounds
-from broker.cli.output import count_text, emit, make_table, number_text, plain, show_plan
 from broker.cli.points import Point
 from broker.cli.questions import confirm
 

@@ -8,10 +8,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from broker.cli.arguments import output_option, yes_option
+from anabranch.output import count_text, emit, make_table, output_option, show_plan
+from anabranch.times import age_text
+from broker.cli.arguments import yes_option
 from broker.cli.cluster_source import Source, on_cluster
 from broker.cli.node_drain import drain
-from broker.cli.output import count_text, emit, make_table, show_plan
 from broker.cli.questions import confirm
 
 STYLES: Final = {"UP": "green", "DRAINING": "yellow", "FAILED": "red", "LEFT": "dim"}
@@ -90,17 +91,6 @@ def log_state_text(log: Mapping[str, Any]) -> str:
     if recoverer is None:
         return str(log["state"])
     return f"{log['state']} by {recoverer}"
-
-
-def age_text(age_ms: int | None) -> str:
-    """Return how long ago something was, for a table."""
-    if age_ms is None:
-        return "-"
-    seconds = age_ms / 1000
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.1f} s"
 
 
 @node.command(short_help="Declare a node dead now.")

@@ -2,9 +2,8 @@
 
 import click
 
+from anabranch.output import emit, output_option
 from broker.cli.admin_port import AdminPort, on_node
-from broker.cli.arguments import output_option
-from broker.cli.output import emit
 from broker.cli.progress import watch
 
 

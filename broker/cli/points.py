@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
+from anabranch.times import EPOCH
+
 START: Final = ("start", "earliest", "beginning")
 END: Final = ("end", "latest")
 FORMS: Final = (
@@ -15,7 +17,6 @@ _UNITS: Final = {"s": "seconds", "m": "minutes", "min": "minutes", "h": "hours",
 _AGE: Final = re.compile(r"(\d{1,6})\s*(s|min|m|h|d|w)\s*(?:ago)?", re.IGNORECASE)
 _LAST: Final = re.compile(r"-(\d{1,18})")
 _OFFSET: Final = re.compile(r"\d{1,18}")
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +53,6 @@ def parse_point(text: str, now_ms: int) -> Point:
         return Point("time", now_ms - age // timedelta(milliseconds=1))
     try:
         moment = datetime.fromisoformat(bare)
-        return Point("time", (moment.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1))
+        return Point("time", (moment.astimezone(UTC) - EPOCH) // timedelta(milliseconds=1))
     except (ValueError, OverflowError):
         raise BadPoint(f"expected {FORMS}; found {text!r}") from None
-
-
-def second_text(timestamp_ms: int) -> str:
-    """Return a time as ISO 8601 in UTC, to the second; `-` if there is none, or if no calendar has it."""
-    head, dot, _ = time_text(timestamp_ms).partition(".")
-    return f"{head}Z" if dot else head
-
-
-def time_text(timestamp_ms: int) -> str:
-    """Return a time as ISO 8601 in UTC with milliseconds; `-` if there is none, or if no calendar has it."""
-    if timestamp_ms < 0:
-        return "-"
-    try:
-        moment = _EPOCH + timedelta(milliseconds=timestamp_ms)
-    except OverflowError:
-        return "-"
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03}Z"

@@ -13,8 +13,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from anabranch.client.cluster import topic_error
 from anabranch.client.errors import ClientError
+from anabranch.output import count_text, make_console
 from broker.cli.client import LIBRDKAFKA_LOG, CommandClient, client_options
-from broker.cli.output import count_text, make_console
 from broker.cli.record_lines import BadLine, NewRecord, Reader, make_reader
 from protocol.errors import ErrorCode
 from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResponse

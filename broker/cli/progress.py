@@ -7,7 +7,7 @@ from typing import Final
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from broker.cli.output import make_console
+from anabranch.output import make_console
 
 POLL_S: Final = 0.2
 POLLS_PER_LINE: Final = 25

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broker.cli.points import time_text
+from anabranch.times import time_text
 
 Headers = Sequence[tuple[str, bytes | None]]
 FORMATS: Final = ("text", "json", "raw", "hex")

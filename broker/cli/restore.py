@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from broker.cli.arguments import output_option
+from anabranch.output import output_option
 from broker.cli.catalog_access import in_catalog
 from broker.cli.catalog_rebuild import (
     FillOptions,

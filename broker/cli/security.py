@@ -12,11 +12,10 @@ from typing import Any, Final
 
 import click
 
-from broker.cli.arguments import output_option
+from anabranch.output import emit, output_option
 from broker.cli.catalog_access import in_catalog, on_catalog
 from broker.cli.errors import run
 from broker.cli.options import config_option, read_settings
-from broker.cli.output import emit
 from broker.cli.security_files import Names, TrialOptions, write_trial
 from broker.cluster.handshake import SECRET_BYTES
 from broker.net.tls import TlsError

@@ -9,9 +9,9 @@ from typing import Any
 import click
 from rich.console import Console
 
+from anabranch.output import emit, make_table, output_option, show_plan
 from broker.cli.admin_port import AdminPort, on_node
-from broker.cli.arguments import output_option, yes_option
-from broker.cli.output import emit, make_table, show_plan
+from broker.cli.arguments import yes_option
 from broker.cli.questions import confirm
 from broker.settings.sizes import size_text
 

@@ -19,11 +19,10 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from broker.cli.arguments import output_option
+from anabranch.output import count_text, emit, make_console, make_facts, make_table, output_option
+from anabranch.times import second_text
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.output import count_text, emit, make_console, make_facts, make_table
-from broker.cli.points import second_text
 from broker.cli.stopped import discard, stopped
 from broker.settings.model import Settings
 from broker.settings.sizes import size_text

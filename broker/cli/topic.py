@@ -14,10 +14,10 @@ from anabranch.client.cluster import EARLIEST, LATEST, Cluster, Place, topic_err
 from anabranch.client.configs import Resource, describe_configs
 from anabranch.client.connection import error_text
 from anabranch.client.errors import ClientError
-from broker.cli.arguments import output_option, parse_pairs, plan_option, yes_option
+from anabranch.output import count_text, emit, make_table, number_text, output_option
+from broker.cli.arguments import parse_pairs, plan_option, yes_option
 from broker.cli.client import CommandClient, client_options, describe_topics, id_text
 from broker.cli.config import ConfigChange, change_configs, change_texts, outcome_lines, warn_of_no_effect
-from broker.cli.output import count_text, emit, make_table, number_text
 from broker.cli.questions import confirm
 from broker.cli.topic_move import move
 from broker.cli.topic_moves import attach, clone, detach, detached

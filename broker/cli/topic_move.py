@@ -6,9 +6,9 @@ from typing import Any
 import click
 from rich.console import Console
 
+from anabranch.output import emit, output_option
 from broker.cli.admin_port import AdminPort, on_node
-from broker.cli.arguments import output_option, parse_partitions
-from broker.cli.output import emit
+from broker.cli.arguments import parse_partitions
 from broker.cli.progress import watch
 
 

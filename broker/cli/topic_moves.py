@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 
+from anabranch.output import count_text, emit, make_table, output_option
+from anabranch.times import second_text
 from broker.cli.admin_port import AdminPort, on_node
-from broker.cli.arguments import output_option
-from broker.cli.output import count_text, emit, make_table
-from broker.cli.points import second_text
 
 
 @click.command()

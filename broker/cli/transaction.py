@@ -7,10 +7,10 @@ import click
 from rich.console import Console
 
 from anabranch.client.transactions import abort_transaction, describe_transaction, list_transactions
-from broker.cli.arguments import output_option, yes_option
+from anabranch.output import count_text, emit, make_table, output_option, plain
+from anabranch.times import time_text
+from broker.cli.arguments import yes_option
 from broker.cli.client import CommandClient, client_options
-from broker.cli.output import count_text, emit, make_table, plain
-from broker.cli.points import time_text
 from broker.cli.questions import confirm
 
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")

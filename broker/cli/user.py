@@ -14,10 +14,9 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from broker.cli.arguments import output_option
+from anabranch.output import emit, make_table, output_option, plain
 from broker.cli.catalog_access import in_catalog, on_catalog
 from broker.cli.errors import run
-from broker.cli.output import emit, make_table, plain
 from broker.sasl.credentials import SCRAM
 from broker.sasl.plain import SALT_BYTES, hash_password
 from broker.sasl.scram import (

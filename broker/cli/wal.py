@@ -14,11 +14,11 @@ from typing import Any
 import click
 from rich.console import Console
 
-from broker.cli.arguments import SizeType, output_option
+from anabranch.output import count_text, emit, make_facts, output_option
+from anabranch.times import second_text
+from broker.cli.arguments import SizeType
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.output import count_text, emit, make_facts
-from broker.cli.points import second_text
 from broker.cli.wal_give_up import give_up
 from broker.cli.wal_repair import find_losses, repair_data, repair_lines, save_damaged, save_path
 from broker.cli.wal_sweep import sweep

@@ -12,10 +12,10 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from broker.cli.arguments import output_option, yes_option
+from anabranch.output import count_text, emit, make_table, output_option, show_plan
+from broker.cli.arguments import yes_option
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.output import count_text, emit, make_table, show_plan
 from broker.cli.questions import confirm
 from broker.membership.join import claimant_of
 from broker.membership.lease import wait_until_free

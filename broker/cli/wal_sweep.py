@@ -6,10 +6,9 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from broker.cli.arguments import output_option
+from anabranch.output import count_text, emit, make_table, output_option
 from broker.cli.errors import run
 from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.output import count_text, emit, make_table
 from broker.cli.storage import NodeStorage, open_storage
 from broker.membership.log_store import ObjectLogStore
 from broker.membership.object_log import ObjectStartLog

@@ -19,6 +19,13 @@ from rich.table import Table
 
 WIDE: Final = 4_000
 """Columns of what is not a terminal."""
+output_option: Final = click.option(
+    "--output",
+    type=click.Choice(["table", "json", "yaml"]),
+    default="table",
+    show_default=True,
+    help="Form of the output.",
+)
 
 
 def make_console(*, stderr: bool = False) -> Console:
