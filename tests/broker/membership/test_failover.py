@@ -135,6 +135,7 @@ def test_groups_and_transactions_go_on_at_another_node(tmp_path: Path) -> None:
             "bootstrap.servers": bootstrap(first, second),
             "group.id": "g",
             "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
         }
         consumer = Consumer(group)
         consumer.subscribe(["t"])
