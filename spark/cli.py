@@ -166,7 +166,8 @@ def status(*, file: Path, output: str) -> None:
 def _read(file: Path) -> PipelineSettings:
     try:
         pipeline = read_pipeline(file)
-        read_schema_file(pipeline.decode)
+        read_schema_file(pipeline.decode, "decode")
+        read_schema_file(pipeline.key, "key")
     except PipelineError as error:
         raise PipelineFileError(located(error, file)) from error
     return pipeline

@@ -3,7 +3,7 @@
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from spark.pipeline.decode import DecoderFactory
+from spark.pipeline.decode import RecordDecoder
 from spark.pipeline.errors import SettingError, reason_of
 from spark.pipeline.parquet import parquet_tables
 from spark.pipeline.settings import PipelineSettings, TableFormat
@@ -22,8 +22,8 @@ def check_pipeline(spark: SparkSession, pipeline: PipelineSettings) -> list[str]
 
     Raises SettingError for a schema that cannot be read, SQL or a layout that does not fit it, or a table out of reach.
     """
-    decoding = DecoderFactory(pipeline).current()
-    records = decoded(spark.createDataFrame([], RECORDS), decoding)
+    decoding = RecordDecoder(pipeline).current()
+    records = decoded(spark.createDataFrame([], RECORDS), decoding, pipeline.table.mode)
     try:
         records = check_event_time(records, pipeline)
         columns = records.select(*table_columns(pipeline)).schema

@@ -1,7 +1,7 @@
-"""Decodes values into columns.
+"""Decodes values and keys into columns.
 
-JSON is decoded by Spark itself; Avro and protobuf by a vectorised Python function over Arrow columns. All return the
-same struct: `data`, or an `error` that sends the record to the dead-letter table. A tombstone (null) has neither.
+Text and JSON are decoded by Spark itself; Avro and protobuf by a vectorised Python function over Arrow columns. All
+return the same struct: `data`, or an `error` that sends the record to the dead-letter table. Null has neither.
 
 Spark's `from_json` reads the first value of a text and ignores what follows. To notice that, strict decoding puts the
 text into a list whose last element it knows, under a name that nobody can guess: whatever follows a value breaks the
@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.types import ArrayType, BooleanType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BooleanType, DataType, StringType, StructField, StructType
 
 from spark.pipeline.arrow_values import DecodeValue, decode_column, decoded_type, nullable
 from spark.pipeline.avro import AvroDecoder, SchemaError, avro_type, parse_avro
@@ -32,38 +32,63 @@ from spark.pipeline.settings import DecodeSection, PipelineSettings
 
 CORRUPT = "_corrupt_record"
 NOT_OF_SCHEMA = "not JSON of this schema"
+NOT_UTF8 = "not valid UTF-8"
 STRICT_JSON = {"allowNonNumericNumbers": "false", "allowSingleQuotes": "false"}
 """Options of `from_json` for what JSON (RFC 8259) does not have, and Spark takes by default."""
 
 
 @dataclass(frozen=True, slots=True)
-class ValueDecoding:
-    """Decoding for one version of the schema."""
+class Decoding:
+    """Decoding of keys or values for one version of the schema."""
 
-    schema: StructType
+    schema: DataType
     """Type of `data`."""
     column: Callable[[Column], Column]
-    """Turns the binary value into a struct of `data` and `error`."""
+    """Turns the bytes into a struct of `data` and `error`."""
     version: object
     """Equal for equal schemas."""
     reason: Callable[[Column, Column], Column] | None = None
-    """Turns value and error of a dead letter into an error that names the field. Slow: for dead letters only."""
+    """Turns bytes and error of a dead letter into an error that names the field. Slow: for dead letters only."""
 
 
-class DecoderFactory:
+@dataclass(frozen=True, slots=True)
+class RecordDecoding:
+    """Decoding of both parts of a record; None leaves the bytes."""
+
+    key: Decoding | None
+    value: Decoding | None
+
+
+class RecordDecoder:
     """Makes the decoding of a pipeline, again whenever the registry has a newer version.
 
     Constructor and `current` raise PipelineError.
     """
 
     def __init__(self, pipeline: PipelineSettings, environ: Mapping[str, str] = os.environ) -> None:
-        self._pipeline = pipeline
-        self._registry = open_registry(pipeline.decode, environ)
-        self._last: ValueDecoding | None = None
+        self._key = DecoderFactory("key", pipeline.key, pipeline.subject_of("key"), environ)
+        self._value = DecoderFactory("decode", pipeline.decode, pipeline.subject_of("value"), environ)
 
-    def current(self) -> ValueDecoding | None:
-        """Return the decoding for the next micro-batch; None if values are not decoded. Raises PipelineError."""
-        settings = self._pipeline.decode
+    def current(self) -> RecordDecoding:
+        """Return the decoding for the next micro-batch. Raises PipelineError."""
+        return RecordDecoding(self._key.current(), self._value.current())
+
+
+class DecoderFactory:
+    """Makes the decoding of keys or values. Constructor and `current` raise PipelineError."""
+
+    def __init__(
+        self, section: str, settings: DecodeSection, subject: str, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        self._section = section
+        self._settings = settings
+        self._subject = subject
+        self._registry = open_registry(settings, section, environ)
+        self._last: Decoding | None = None
+
+    def current(self) -> Decoding | None:
+        """Return the decoding for the next micro-batch; None if there is nothing to decode. Raises PipelineError."""
+        settings, section = self._settings, self._section
         if settings.format == "none" or (self._last is not None and self._registry is None):
             return self._last
         try:
@@ -72,48 +97,50 @@ class DecoderFactory:
                 self._last = make_decoding(settings, schema, self._registry)
         except RegistryError as error:
             if self._last is None:
-                raise SettingError("decode.registry", str(error)) from error
+                raise SettingError(f"{section}.registry", str(error)) from error
             # The registry may be down for a while: continue with the known schema. Tasks look up unknown ones.
         except (SchemaError, UnknownSchemaError) as error:
             if settings.schema_file is not None:
-                raise SettingError("decode.schema_file", f"{settings.schema_file}: {error}") from error
-            raise SettingError("decode.registry", f"subject {self._pipeline.subject}: {error}") from error
+                raise SettingError(f"{section}.schema_file", f"{settings.schema_file}: {error}") from error
+            raise SettingError(f"{section}.registry", f"subject {self._subject}: {error}") from error
         return self._last
 
     def _schema(self) -> RegisteredSchema | bytes:
-        settings = self._pipeline.decode
         if self._registry is not None:
-            return self._registry.latest(self._pipeline.subject, protobuf=settings.format == "protobuf")
-        return read_schema_file(settings)
+            return self._registry.latest(self._subject, protobuf=self._settings.format == "protobuf")
+        return read_schema_file(self._settings, self._section)
 
 
-def read_schema_file(settings: DecodeSection) -> bytes:
+def read_schema_file(settings: DecodeSection, section: str) -> bytes:
     """Return the contents of the schema file, or nothing if none is set. Raises PipelineError."""
     if settings.schema_file is None:
         return b""
     try:
         return Path(settings.schema_file).read_bytes()
     except OSError as error:
-        raise SettingError("decode.schema_file", f"{settings.schema_file}: {error.strerror or error}") from error
+        raise SettingError(f"{section}.schema_file", f"{settings.schema_file}: {error.strerror or error}") from error
 
 
-def open_registry(settings: DecodeSection, environ: Mapping[str, str]) -> SchemaRegistry | None:
+def open_registry(settings: DecodeSection, section: str, environ: Mapping[str, str]) -> SchemaRegistry | None:
     """Return the schema registry of a pipeline, if it has one. Raises PipelineError."""
     if settings.registry is None:
         return None
     name = settings.registry_credentials_env
     if name is not None and name not in environ:
-        raise SettingError("decode.registry_credentials_env", f"the environment has no {name}; set it to user:password")
+        setting = f"{section}.registry_credentials_env"
+        raise SettingError(setting, f"the environment has no {name}; set it to user:password")
     return SchemaRegistry(settings.registry, environ[name] if name else None)
 
 
 def make_decoding(
     settings: DecodeSection, schema: RegisteredSchema | bytes, registry: SchemaRegistry | None
-) -> ValueDecoding:
+) -> Decoding:
     """Return the decoding for a schema from the registry or a file. Raises SchemaError."""
+    if settings.format == "text":
+        return _by_text(schema, strict=settings.strict)
     registered = schema if isinstance(schema, RegisteredSchema) else None
     if registered is not None and registered.kind != settings.format.upper():
-        raise SchemaError(f"the schema is {registered.kind}, but decode.format is {settings.format}")
+        raise SchemaError(f"the schema is {registered.kind}, but the format is {settings.format}")
     if settings.format == "protobuf":
         data = registered_set(registered) if registered else descriptor_set(bytes(schema))  # type: ignore[arg-type] # bytes
         descriptor = find_message(data, settings.message)
@@ -132,14 +159,25 @@ def _text(schema: Any) -> str:
     try:
         return bytes(schema).decode()
     except UnicodeDecodeError as error:
-        raise SchemaError("not valid UTF-8") from error
+        raise SchemaError(NOT_UTF8) from error
+
+
+def _by_text(version: object, *, strict: bool) -> Decoding:
+    def column(value: Column) -> Column:
+        text = value.cast("string")
+        if not strict:
+            return f.struct(f.make_valid_utf8(text).alias("data"), f.lit(None).cast("string").alias("error"))
+        wrong = ~f.is_valid_utf8(text)
+        return f.struct(f.when(~wrong, text).alias("data"), f.when(wrong, f.lit(NOT_UTF8)).alias("error"))
+
+    return Decoding(StringType(), column, version)
 
 
 ParseJson = Callable[[Column, StructType], tuple[Column, Column]]
 """Returns the parsed text, and whether it is not JSON of the schema, of a binary column and the schema."""
 
 
-def _by_json(kind: StructType, parse: ParseJson, version: object, *, has_header: bool) -> ValueDecoding:
+def _by_json(kind: StructType, parse: ParseJson, version: object, *, has_header: bool) -> Decoding:
     schema = nullable(kind)
     assert isinstance(schema, StructType), "as it was"
 
@@ -158,7 +196,7 @@ def _by_json(kind: StructType, parse: ParseJson, version: object, *, has_header:
 
     vectorised: Any = arrow_udf  # as in _by_arrow
     find_reasons = vectorised(reasons, returnType=StringType())
-    return ValueDecoding(schema, column, version, lambda value, error: find_reasons(body_of(value), error))
+    return Decoding(schema, column, version, lambda value, error: find_reasons(body_of(value), error))
 
 
 def _lenient_json(body: Column, schema: StructType) -> tuple[Column, Column]:
@@ -181,7 +219,7 @@ def _strict_json(body: Column, schema: StructType) -> tuple[Column, Column]:
     return value.dropFields(mark), ~f.coalesce(is_right, f.lit(False))
 
 
-def _by_arrow(kind: StructType, decode: DecodeValue, version: object) -> ValueDecoding:
+def _by_arrow(kind: StructType, decode: DecodeValue, version: object) -> Decoding:
     schema = nullable(kind)
     assert isinstance(schema, StructType), "as it was"
 
@@ -190,4 +228,4 @@ def _by_arrow(kind: StructType, decode: DecodeValue, version: object) -> ValueDe
 
     # Spark infers the kind of function from its type hints; its type stubs do not cover that.
     vectorised: Any = arrow_udf
-    return ValueDecoding(schema, vectorised(decode_values, returnType=decoded_type(schema)), version)
+    return Decoding(schema, vectorised(decode_values, returnType=decoded_type(schema)), version)

@@ -1,5 +1,7 @@
 """Delta tables of a pipeline. The number of a micro-batch is the transaction's identifier, which Delta checks itself.
 
+The writer of an append takes it as an option, a merge as a setting of the session.
+
 Delta keeps the newest number of each query in the state of its log, whatever is dropped of the log.
 """
 
@@ -7,16 +9,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.types import StructType
 
+from spark.pipeline.changes import DELETED, IDENTITY_COLUMNS, UNIQUE, check_mode
 from spark.pipeline.errors import SettingError, reason_of
 from spark.pipeline.layout import TableLayout
+from spark.pipeline.merge import Merge, has_new_fields, session_settings
 from spark.pipeline.names import quoted, text_literal
 from spark.pipeline.retention import Retention
 
 LOG_AGE = "delta.logRetentionDuration"
 FILE_AGE = "delta.deletedFileRetentionDuration"
+TRANSACTION = "spark.databricks.delta.write"
+"""Beginning of the settings of a session with the transaction's identifier of its merges."""
+MARKED_ROWS = "delta.enableDeletionVectors"
+"""Property: a merge marks replaced rows instead of rewriting their files."""
 
 
 @dataclass(slots=True)
@@ -29,6 +37,8 @@ class DeltaTable:
     target_file_bytes: int
     options: Mapping[str, str] = field(default_factory=dict)
     """Options of the writer."""
+    is_keyed: bool = False
+    """True if each topic and key has one row."""
 
     @property
     def place(self) -> str:
@@ -53,22 +63,30 @@ class DeltaTable:
 
     def append(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
         """Write one version. Delta skips it if it has it already."""
-        # Delta takes its own properties from the options of the write that creates the table, and only from that.
-        properties = {name: value for name, value in self.layout.properties.items() if name.startswith("delta.")}
-        writer = rows.write.format("delta").mode("append").options(**self.options, **properties)
-        writer = writer.option("mergeSchema", "true").option("txnAppId", query_id).option("txnVersion", str(batch_id))
-        if self.layout.partitions:
-            writer = writer.partitionBy(*self._partitions)
-        is_new = bool(self.layout.properties) and not self.exists()
+        writer = self._writer(rows).option("txnAppId", query_id).option("txnVersion", str(batch_id))
+        is_new = bool(self._properties) and not self.exists()
         writer.save(self.location)
         if is_new:
             self._set(self._properties_to_change())
+
+    def merge(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
+        """Merge changes as one version. Delta skips it if it has it already."""
+        columns = rows.drop(DELETED)
+        if not self.exists() or has_new_fields(columns.schema, self.read().schema):
+            # Creates the table, or adds what it lacks.
+            self._writer(columns.limit(0)).save(self.location)
+            self._set(self._properties_to_change())
+        session = rows.sparkSession
+        settings = {f"{TRANSACTION}.txnAppId": query_id, f"{TRANSACTION}.txnVersion": str(batch_id)}
+        with session_settings(session, settings):
+            Merge.of(rows, self.read().schema).run(self._sql_name)
 
     def layout_changes(self, columns: StructType) -> list[str]:  # noqa: ARG002 - the file's settings say it all
         """Return the properties that would change. Raises SettingError for a change of partitions."""
         if not self.exists():
             return []
         self._check_partitions()
+        self._check_mode()
         known = self._known_properties()
         return [
             f"property {name} changes from {known.get(name.lower(), 'none')} to {value}"
@@ -137,10 +155,10 @@ class DeltaTable:
         return {row["key"].lower(): row["value"] for row in rows}
 
     def _properties_to_change(self) -> dict[str, str]:
-        if not self.layout.properties:
+        if not self._properties:
             return {}
         known = self._known_properties()
-        return {name: value for name, value in self.layout.properties.items() if known.get(name.lower()) != value}
+        return {name: value for name, value in self._properties.items() if known.get(name.lower()) != value}
 
     def _set(self, properties: Mapping[str, str]) -> None:
         """Set properties. Raises SettingError."""
@@ -151,6 +169,26 @@ class DeltaTable:
             self.spark.sql(f"ALTER TABLE {self._sql_name} SET TBLPROPERTIES ({pairs})")
         except Exception as error:  # Delta's errors have no common class
             raise SettingError("table.properties", f"{', '.join(properties)}: {reason_of(error)}") from error
+
+    def _check_mode(self) -> None:
+        """Raise SettingError if the table has rows that another mode has written."""
+        was_keyed = UNIQUE in self._known_properties()
+        if was_keyed != self.is_keyed and not self.read().isEmpty():
+            check_mode(self.location, is_keyed=self.is_keyed, was_keyed=was_keyed)
+
+    def _writer(self, rows: DataFrame) -> DataFrameWriter:
+        # Delta takes its own properties from the options of the write that creates the table, and only from that.
+        properties = {name: value for name, value in self._properties.items() if name.startswith("delta.")}
+        writer = rows.write.format("delta").mode("append").options(**self.options, **properties)
+        writer = writer.option("mergeSchema", "true")
+        return writer.partitionBy(*self._partitions) if self.layout.partitions else writer
+
+    @property
+    def _properties(self) -> Mapping[str, str]:
+        """Properties of the table: those of the file, and those that a table with keys needs."""
+        if not self.is_keyed:
+            return self.layout.properties
+        return {MARKED_ROWS: "true", UNIQUE: ", ".join(IDENTITY_COLUMNS), **self.layout.properties}
 
     @property
     def _partitions(self) -> list[str]:

@@ -4,6 +4,9 @@ A micro-batch is staged under a name made of query and number (write, audit, pub
 publishes a name only once. The same commit writes the number into a property of the table. Iceberg forgets a name when
 its snapshot expires; the property stays. So a driver that was suspended for that long either finds the number in the
 property after it has staged, or finds that what it had staged has expired.
+
+A merge is staged likewise. Iceberg publishes it only on top of the snapshot that it was made for, so if another writer
+has committed in between, the merge is done again.
 """
 
 from collections.abc import Mapping
@@ -14,16 +17,19 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from spark.pipeline.changes import DELETED, IDENTITY_COLUMNS, UNIQUE, check_mode
 from spark.pipeline.errors import AnotherDriver, PipelineError
 from spark.pipeline.iceberg_layout import (
     apply_change,
     check_layout,
     java_schema,
     partition_spec,
+    partitions_of,
     plan_change,
     sort_order,
 )
 from spark.pipeline.layout import TableLayout
+from spark.pipeline.merge import BucketFunction, Merge, has_new_fields, session_settings
 from spark.pipeline.names import quoted
 from spark.pipeline.retention import Retention
 from spark.pipeline.settings import PipelineSettings
@@ -32,6 +38,8 @@ QUERY_ID = "anabranch.query-id"
 BATCH_ID = "anabranch.batch-id"
 PROGRESS = "anabranch.progress."
 """Property of a table, with the query's id: number of the query's last micro-batch."""
+SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
+"""Beginning of the names of settings that become properties of a snapshot."""
 STAGE_ID = "spark.wap.id"
 """Setting of a session. An append gets this name and is not published."""
 PROPERTIES = {
@@ -45,6 +53,15 @@ PROPERTIES = {
 STAGING = "write.wap.enabled"
 PUBLISHED_BEFORE = frozenset({"DuplicateWAPCommitException", "CherrypickAncestorCommitException"})
 """Iceberg's errors for the second of two snapshots of one name, and for the same one again."""
+KEYED_PROPERTIES = {
+    # A merge writes positions of replaced rows instead of rewriting their files.
+    "write.merge.mode": "merge-on-read",
+    # A merge must see the table's types, or Spark does not plan it.
+    "write.spark.accept-any-schema": "false",
+}
+NOT_ON_TOP = "ValidationException"
+"""Iceberg's error for a merge whose snapshot is not on top of the current one."""
+MERGE_TRIES = 10
 MANIFESTS_MAX = 50
 """Manifests of the current snapshot, from which on they are rewritten. Each is read when a query is planned."""
 DISTRIBUTION = "write.distribution-mode"
@@ -62,6 +79,8 @@ class IcebergTable:
     files_min: int
     options: Mapping[str, str] = field(default_factory=dict)
     """Options of the writer."""
+    is_keyed: bool = False
+    """True if each topic and key has one row."""
     _is_there: bool = False
 
     @property
@@ -93,17 +112,43 @@ class IcebergTable:
             f"snapshot-property.{BATCH_ID}": str(batch_id),
         }
         writer = rows.writeTo(self.name).options(**options)
-        # The micro-batch's own session, which no other write uses.
-        settings = rows.sparkSession.conf
-        settings.set(STAGE_ID, _stage_id(query_id, batch_id))
-        try:
+        with session_settings(rows.sparkSession, {STAGE_ID: _stage_id(query_id, batch_id)}):
             writer.append()
-        finally:
-            settings.unset(STAGE_ID)
         self.publish(query_id, batch_id)
 
-    def publish(self, query_id: str, batch_id: int) -> None:
-        """Make the staged append of a micro-batch current. Raises AnotherDriver if another driver's append is."""
+    def merge(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
+        """Merge changes as one snapshot with the identifiers in its summary. Raises AnotherDriver and PipelineError."""
+        if not self.exists():
+            self._create(rows.drop(DELETED))
+        self._ensure_properties()
+        self._add_columns(rows.drop(DELETED).schema)
+        settings = {
+            STAGE_ID: _stage_id(query_id, batch_id),
+            f"{SNAPSHOT_PROPERTY}{QUERY_ID}": query_id,
+            f"{SNAPSHOT_PROPERTY}{BATCH_ID}": str(batch_id),
+        }
+        function = f"{quoted(self.name.partition('.')[0])}.system.bucket"
+        buckets = tuple(
+            BucketFunction(function, each.width, each.column)
+            for each in partitions_of(self.load()).values()
+            if each.width is not None and each.transform == "bucket" and each.column.partition(".")[0] == "key"
+        )
+        merge = Merge.of(rows, self.read().schema, buckets)
+        for _ in range(MERGE_TRIES):
+            with session_settings(rows.sparkSession, settings):
+                merge.run(quoted(self.name))
+            if self.publish(query_id, batch_id):
+                return
+        raise PipelineError(
+            f"{self.name}: micro-batch {batch_id} was merged {MERGE_TRIES} times, and each time another writer was "
+            f"faster; stop what writes to the table besides this pipeline"
+        )
+
+    def publish(self, query_id: str, batch_id: int) -> bool:
+        """Make the staged micro-batch current. Raises AnotherDriver if another driver's is.
+
+        Returns False if it was a merge, and another writer has committed since it was staged.
+        """
         table, stage_id = self.load(), _stage_id(query_id, batch_id)
         if _committed(table, query_id) >= batch_id:
             raise self._another_driver(batch_id)
@@ -121,19 +166,25 @@ class IcebergTable:
             transaction.commitTransaction()
         except Exception as error:
             java = getattr(error, "java_exception", None)
-            if java is None or java.getClass().getSimpleName() not in PUBLISHED_BEFORE:
-                raise
-            raise self._another_driver(batch_id) from None
+            name = "" if java is None else java.getClass().getSimpleName()
+            if name in PUBLISHED_BEFORE:
+                raise self._another_driver(batch_id) from None
+            if name == NOT_ON_TOP and self.is_keyed:
+                return False
+            raise
+        return True
 
     def layout_changes(self, columns: StructType) -> list[str]:
         """Return what `apply_layout` would change. Raises SettingError."""
         check_layout(self._jvm(), self.layout, columns)
+        self._check_mode()
         return list(plan_change(self._jvm(), self.load(), self.layout).lines) if self.exists() else []
 
     def apply_layout(self, columns: StructType) -> list[str]:
         """Change partition spec, sort order and properties in one commit. Raises SettingError."""
         jvm = self._jvm()
         check_layout(jvm, self.layout, columns)
+        self._check_mode()
         if not self.exists():
             return []
         table = self.load()
@@ -156,6 +207,8 @@ class IcebergTable:
             # Only small files: those near the target are not rewritten.
             "min-file-size-bytes": str(self.target_file_bytes * 3 // 4),
         }
+        if self.is_keyed:
+            options["remove-dangling-deletes"] = "true"
         for key, value in options.items():
             action = action.option(key, value)
         return int(action.execute().rewrittenDataFilesCount())
@@ -217,6 +270,7 @@ class IcebergTable:
             "write.spark.accept-any-schema": "true",
             **PROPERTIES,
             "write.target-file-size-bytes": str(self.target_file_bytes),
+            **(self._keyed_properties() if self.is_keyed else {}),
             **self.layout.properties,
         }
         for key, value in properties.items():
@@ -238,12 +292,31 @@ class IcebergTable:
         missing = {key: value for key, value in PROPERTIES.items() if found.get(key) is None}
         if found.get(STAGING) != "true":
             missing[STAGING] = "true"
+        if self.is_keyed and found.get(UNIQUE) is None:
+            missing |= self._keyed_properties()
         if missing:
             update = table.updateProperties()
             for key, value in missing.items():
                 update = update.set(key, value)
             update.commit()
         return found
+
+    def _keyed_properties(self) -> dict[str, str]:
+        return {**KEYED_PROPERTIES, UNIQUE: ", ".join(IDENTITY_COLUMNS)}
+
+    def _check_mode(self) -> None:
+        """Raise SettingError if the table has rows that another mode has written."""
+        if not self.exists():
+            return
+        table = self.load()
+        if table.currentSnapshot() is not None:
+            was_keyed = table.properties().get(UNIQUE) is not None
+            check_mode(self.name, is_keyed=self.is_keyed, was_keyed=was_keyed)
+
+    def _add_columns(self, columns: StructType) -> None:
+        """Add the columns and fields that the table lacks."""
+        if has_new_fields(columns, self.read().schema):
+            self.load().updateSchema().unionByNameWith(java_schema(self._jvm(), columns)).commit()
 
     def _another_driver(self, batch_id: int) -> AnotherDriver:
         return AnotherDriver(

@@ -82,7 +82,7 @@ def check_layout(jvm: Any, layout: TableLayout, columns: StructType) -> None:
 def plan_change(jvm: Any, table: Any, layout: TableLayout) -> LayoutChange:
     """Return what an existing table needs for a layout."""
     lines = []
-    fields = _partitions_of(table)
+    fields = partitions_of(table)
     dropped: list[str] = []
     added: list[PartitionColumn] = []
     if layout.partitions_named and set(fields.values()) != set(layout.partitions):
@@ -152,7 +152,7 @@ def _term(jvm: Any, partition: PartitionColumn) -> Any:
     return make(partition.column) if partition.width is None else make(partition.column, partition.width)
 
 
-def _partitions_of(table: Any) -> dict[str, PartitionColumn]:
+def partitions_of(table: Any) -> dict[str, PartitionColumn]:
     """Return what a loaded table is partitioned by, by names of the spec's fields."""
     schema = table.schema()
     return {

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from spark.pipeline.decode import ValueDecoding
+from spark.pipeline.decode import RecordDecoding
 from spark.pipeline.errors import SettingError
 from spark.pipeline.files import HadoopFolder, query_id_of
 from spark.pipeline.settings import PipelineSettings
@@ -138,10 +138,10 @@ def merged(old: DataType, new: DataType, name: tuple[str, ...]) -> DataType:
 
 
 def parquet_tables(
-    spark: SparkSession, pipeline: PipelineSettings, records: DataFrame, decoding: ValueDecoding | None
+    spark: SparkSession, pipeline: PipelineSettings, records: DataFrame, decoding: RecordDecoding
 ) -> list[ParquetTable]:
     """Return the table of a pipeline, and that of its dead letters if it has one."""
-    partitions = tuple(each.folder_column for each in pipeline.table.layout.partitions)
+    partitions = tuple(each.folder_column for each in pipeline.layout.partitions)
     good = records.filter(f.col("error").isNull()).select(*table_columns(pipeline))
     # Otherwise every task would write a file into every partition.
     good = good.repartition(*partitions)

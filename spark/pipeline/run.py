@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -19,7 +20,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from spark.checkpoints import drop_topic_ids, newest_offsets
 from spark.direct.options import DataLossError, parse_options
 from spark.direct.readers import JsonOffsets, refuse_checkpoint_ahead
-from spark.pipeline.decode import DecoderFactory, ValueDecoding
+from spark.pipeline.changes import DELETED, newest_of_each_key
+from spark.pipeline.decode import RecordDecoder, RecordDecoding
 from spark.pipeline.errors import PipelineError, reason_of
 from spark.pipeline.maintenance import Maintenance
 from spark.pipeline.parquet import parquet_tables
@@ -48,7 +50,7 @@ class MicroBatchWriter:
 
     spark: SparkSession
     pipeline: PipelineSettings
-    decoders: DecoderFactory
+    decoder: RecordDecoder
     table: LakehouseTable
     dead_letters: LakehouseTable
     counted: dict[int, int] = field(default_factory=dict)
@@ -105,21 +107,18 @@ class MicroBatchWriter:
         watermarks = (
             None if watermark is None else WatermarkStore(self.spark, self.pipeline.checkpoint, watermark.delay)
         )
-        decoding = self.decoders.current()
-        records = check_event_time(decoded(batch, decoding), self.pipeline)
+        decoding = self.decoder.current()
+        records = check_event_time(decoded(batch, decoding, self.pipeline.table.mode), self.pipeline)
         if watermarks is not None and watermark is not None:
             records = mark_late(records, self.pipeline, watermarks.watermark_us(batch_id), watermark.late)
-        seen = Observation()
         good_time = f.when(f.col("error").isNull(), f.unix_micros(event_time(self.pipeline)))
         newest = f.max(good_time).alias("newest")
-        dead, rows = f.count_if(f.col("error") != "").alias("dead"), f.count(f.lit(1)).alias("rows")
-        observed = records.observe(seen, dead, rows, newest)
-        repeated = self.table.committed(query_id) >= batch_id
-        if not repeated:
-            good = observed.filter(f.col("error").isNull()).select(*table_columns(self.pipeline))
-            self.table.append(good, query_id, batch_id)
+        metrics = [f.count_if(f.col("error") != "").alias("dead"), f.count(f.lit(1)).alias("rows"), newest]
         # Also counts records that a dead driver had counted.
-        found = None if repeated else seen.get
+        found = None
+        if self.table.committed(query_id) < batch_id:
+            write = self._merge if self.pipeline.table.mode.is_keyed else self._append
+            found = write(records, metrics, query_id, batch_id)
         if found is not None:
             self.counted[batch_id] = found["rows"]
             self.counted.pop(batch_id - COUNTS_KEPT, None)
@@ -133,13 +132,37 @@ class MicroBatchWriter:
             self.compact()
         self.maintain()
 
-    def _append_dead_letters(
-        self, records: DataFrame, decoding: ValueDecoding | None, query_id: str, batch_id: int
-    ) -> None:
+    def _append(self, records: DataFrame, metrics: list[Column], query_id: str, batch_id: int) -> Mapping[str, Any]:
+        """Append the good records. Returns the metrics of all, which are computed on the way."""
+        seen = Observation()
+        good = records.observe(seen, *metrics).filter(f.col("error").isNull())
+        self.table.append(good.select(*table_columns(self.pipeline)), query_id, batch_id)
+        return seen.get
+
+    def _merge(self, records: DataFrame, metrics: list[Column], query_id: str, batch_id: int) -> Mapping[str, Any]:
+        """Merge the newest good record of each key. Returns the metrics of all."""
+        good = records.filter(f.col("error").isNull()).select(*table_columns(self.pipeline), DELETED)
+        # Both are read several times.
+        with persisted(records), persisted(newest_of_each_key(good)) as changes:
+            found = records.agg(*metrics).collect()[0].asDict()
+            self.table.merge(changes, query_id, batch_id)
+        return found
+
+    def _append_dead_letters(self, records: DataFrame, decoding: RecordDecoding, query_id: str, batch_id: int) -> None:
         if self.dead_letters.committed(query_id) >= batch_id:
             return
         dead = records.filter(f.col("error") != "")
         self.dead_letters.append(dead.select(*dead_letter_columns(decoding, f.lit(batch_id))), query_id, batch_id)
+
+
+@contextmanager
+def persisted(rows: DataFrame) -> Iterator[DataFrame]:
+    """Keep rows in memory, or on the executors' disks, while they are used."""
+    rows.persist()
+    try:
+        yield rows
+    finally:
+        rows.unpersist()
 
 
 def mark_late(records: DataFrame, pipeline: PipelineSettings, watermark_us: int | None, late: LatePolicy) -> DataFrame:
@@ -191,20 +214,21 @@ def start_pipeline(
     `counted` receives the number of records of each micro-batch, `tell` a line about each change of the table's layout
     and each maintenance. Raises PipelineError, and what Spark raises.
     """
-    decoders = DecoderFactory(pipeline)
-    decoders.current()
+    decoder = RecordDecoder(pipeline)
+    decoder.current()
     if pipeline.table.format is TableFormat.PARQUET:
         with _without_ansi(spark):  # the query keeps the settings of its start
-            return _start_parquet(spark, pipeline, decoders)
+            return _start_parquet(spark, pipeline, decoder)
     table, dead_letters = open_tables(spark, pipeline)
     stream = read_stream(spark, pipeline.source)
     with _without_ansi(spark):
-        rows = check_event_time(decoded(stream, decoders.current()), pipeline).select(*table_columns(pipeline))
+        records = decoded(stream, decoder.current(), pipeline.table.mode)
+        rows = check_event_time(records, pipeline).select(*table_columns(pipeline))
         columns = rows.schema
     for line in table.apply_layout(columns):
         tell(f"{table.place}: {line}")
     counted = {} if counted is None else counted
-    batches = MicroBatchWriter(spark, pipeline, decoders, table, dead_letters, counted, tell=tell)
+    batches = MicroBatchWriter(spark, pipeline, decoder, table, dead_letters, counted, tell=tell)
     writer = stream.writeStream.queryName(pipeline.name).foreachBatch(batches)
     query = _start(spark, writer, pipeline, pipeline.checkpoint)
     batches.query_id.set_result(query.id)
@@ -223,9 +247,10 @@ def _without_ansi(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(ANSI, before)
 
 
-def _start_parquet(spark: SparkSession, pipeline: PipelineSettings, decoders: DecoderFactory) -> RunningPipeline:
-    decoding = decoders.current()
-    records = check_event_time(decoded(read_stream(spark, pipeline.source), decoding), pipeline)
+def _start_parquet(spark: SparkSession, pipeline: PipelineSettings, decoder: RecordDecoder) -> RunningPipeline:
+    decoding = decoder.current()
+    records = decoded(read_stream(spark, pipeline.source), decoding, pipeline.table.mode)
+    records = check_event_time(records, pipeline)
     tables = parquet_tables(spark, pipeline, records, decoding)
     for table in tables:
         table.check()

@@ -24,6 +24,10 @@ from spark.pipeline.layout import (
 
 DURATION = re.compile(r"\s*\d+\s*(milliseconds?|seconds?|minutes?|hours?|days?)\s*", re.IGNORECASE)
 MIB = 1 << 20
+KEY_BUCKETS = 16
+"""Partitions of a new table with keys."""
+STRICT_FORMATS = ("json", "text")
+"""Formats that can be decoded strictly or leniently."""
 Column = TypeVar("Column")
 
 
@@ -67,6 +71,19 @@ class TableFormat(StrEnum):
     ICEBERG = "iceberg"
     DELTA = "delta"
     PARQUET = "parquet"
+
+
+class TableMode(StrEnum):
+    """What a record does to the table."""
+
+    APPEND = "append"
+    UPSERT = "upsert"
+    CHANGELOG = "changelog"
+
+    @property
+    def is_keyed(self) -> bool:
+        """True if the table has one row per topic and key."""
+        return self is not TableMode.APPEND
 
 
 class PartitionPeriod(StrEnum):
@@ -145,20 +162,21 @@ class SourceSection(Section):
 
 
 class DecodeSection(Section):
-    """Decoding of the values."""
+    """Decoding of values, which become the column `data`, or of keys, which stay the column `key`."""
 
-    format: Literal["none", "json", "avro", "protobuf"] = "none"
-    """`none` keeps `value` as it is; otherwise the fields become the columns of the struct `data`."""
+    format: Literal["none", "text", "json", "avro", "protobuf"] = "none"
+    """`none` keeps the bytes as they are, `text` is UTF-8; otherwise the fields become those of a struct."""
     schema_file: str | None = None
     """json: DDL, Spark's JSON or JSON Schema; avro: `.avsc`; protobuf: a descriptor set. Relative to this file."""
     registry: str | None = None
-    """URL of a schema registry. Values carry Confluent's header of five bytes, and new schema versions add columns."""
+    """URL of a schema registry. The bytes begin with Confluent's header of five, and new schema versions add columns.
+    """
     registry_credentials_env: str | None = None
     """Name of the environment variable with `user:password` for the registry."""
     subject: str | None = None
-    """Subject in the registry; default: the topic's name and `-value`, if there is one topic."""
+    """Subject in the registry; default: the topic's name and `-value` or `-key`, if there is one topic."""
     header: Literal["none", "confluent"] | None = None
-    """Header of the values: `confluent` for Confluent's five bytes, or `none`; default: `confluent` with a registry."""
+    """Header of the bytes: `confluent` for Confluent's five bytes, or `none`; default: `confluent` with a registry."""
     message: str | None = None
     """protobuf: full name of the message; default: the first of the schema."""
     strict: bool = True
@@ -168,14 +186,22 @@ class DecodeSection(Section):
 
     @property
     def has_header(self) -> bool:
-        """True if values begin with the magic byte and the schema's id."""
+        """True if the bytes begin with the magic byte and the schema's id."""
         return (self.header or ("confluent" if self.registry else "none")) == "confluent"
+
+    @property
+    def has_schema(self) -> bool:
+        """True for formats with a schema."""
+        return self.format not in ("none", "text")
 
 
 class TableSection(Section):
     """Table that the records are written to."""
 
     format: TableFormat = TableFormat.ICEBERG
+    mode: TableMode = TableMode.APPEND
+    """`append`: each record is a row. iceberg, delta: `upsert`: each topic and key has one row, of its newest record,
+    and a record without a value deletes it; `changelog`: the same from Debezium's envelopes."""
     name: str | None = None
     """iceberg: `catalog.namespace.table`."""
     location: str | None = None
@@ -184,7 +210,7 @@ class TableSection(Section):
         PartitionPeriod.DAY
     )
     """`none`, or `hour`, `day` or `month` of the event's time, or a list of columns and transforms such as
-    `bucket(16, key)`."""
+    `bucket(16, key)`. Default of a table with keys: `bucket(16, key)`, or `none` where that is not possible."""
     sort_by: Annotated[tuple[SortColumn, ...], BeforeValidator(_sort_columns)] = ()
     """iceberg: columns that each file is sorted by, such as `data.name` or `timestamp desc nulls last`."""
     event_time: str | None = None
@@ -204,18 +230,6 @@ class TableSection(Section):
     def time_column(self) -> str:
         """Column with the event's time."""
         return "timestamp" if self.event_time is None else "event_time"
-
-    @property
-    def layout(self) -> TableLayout:
-        """Layout of the table."""
-        partitions = self.partition_by
-        if isinstance(partitions, PartitionPeriod):
-            period = partitions
-            partitions = (PartitionColumn("topic"),) if self.format is TableFormat.PARQUET else ()
-            if period is not PartitionPeriod.NONE:
-                partitions = (*partitions, PartitionColumn(self.time_column, period.value))
-        named = self.model_fields_set
-        return TableLayout(partitions, self.sort_by, self.properties, "partition_by" in named, "sort_by" in named)
 
 
 class CatalogSection(Section):
@@ -318,6 +332,7 @@ class PipelineSettings(Section):
     source: SourceSection
     table: TableSection
     decode: DecodeSection = DecodeSection()
+    key: DecodeSection = DecodeSection()
     catalog: CatalogSection = CatalogSection()
     dead_letters: DeadLetterSection = DeadLetterSection()
     watermark: WatermarkSection | None = None
@@ -347,16 +362,34 @@ class PipelineSettings(Section):
         return self.dead_letters.location or f"{(self.table.location or '').rstrip('/')}_dead_letters"
 
     @property
-    def subject(self) -> str:
-        """Subject in the schema registry."""
-        return self.decode.subject or f"{self.source.topics[0]}-value"
+    def layout(self) -> TableLayout:
+        """Layout of the table."""
+        table = self.table
+        named = table.model_fields_set
+        partitions = table.partition_by
+        if table.mode.is_keyed and "partition_by" not in named:
+            # A row stays in its partition whatever its record's time, and a merge reads only those of its keys.
+            has_buckets = table.format is TableFormat.ICEBERG and not self.key.has_schema
+            partitions = (PartitionColumn("key", "bucket", KEY_BUCKETS),) if has_buckets else PartitionPeriod.NONE
+        if isinstance(partitions, PartitionPeriod):
+            period = partitions
+            partitions = (PartitionColumn("topic"),) if table.format is TableFormat.PARQUET else ()
+            if period is not PartitionPeriod.NONE:
+                partitions = (*partitions, PartitionColumn(table.time_column, period.value))
+        return TableLayout(partitions, table.sort_by, table.properties, "partition_by" in named, "sort_by" in named)
+
+    def subject_of(self, part: Literal["key", "value"]) -> str:
+        """Return the subject in the schema registry of the keys or the values."""
+        section = self.key if part == "key" else self.decode
+        return section.subject or f"{self.source.topics[0] if self.source.topics else ''}-{part}"
 
     @property
     def has_dead_letters(self) -> bool:
         """True if a record can be written to the dead-letter table at all."""
         late = self.watermark is not None and self.watermark.late is LatePolicy.DEAD_LETTER
         no_time = self.table.event_time is not None and (self.decode.strict or self.watermark is not None)
-        return self.decode.format != "none" or late or no_time
+        undecodable = self.decode.format != "none" or self.key.format != "none"
+        return undecodable or late or no_time or self.table.mode.is_keyed
 
 
 def _conflicts(pipeline: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
@@ -378,17 +411,30 @@ def _conflicts(pipeline: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
               f"a table of format {table.format} has {place} instead")  # fmt: skip
     refuse_if(iceberg and table.name and len(table.name.split(".")) < 3, "table.name",
               "expected catalog.namespace.table, such as 'lake.db.flights'")  # fmt: skip
-    refuse_if(
-        decode.format != "none" and bool(decode.schema_file) == bool(decode.registry), "decode.format",
-        f"values in {decode.format} need either a schema_file or a registry, and not both",
-    )  # fmt: skip
-    refuse_if(
-        decode.registry and not decode.subject and len(source.topics) != 1, "decode.registry",
-        "with several topics or a pattern, the subject in the registry must be named",
-    )  # fmt: skip
+    for name, what, section in (("decode", "values", decode), ("key", "keys", pipeline.key)):
+        refuse_if(
+            section.has_schema and bool(section.schema_file) == bool(section.registry), f"{name}.format",
+            f"{what} in {section.format} need either a schema_file or a registry, and not both",
+        )  # fmt: skip
+        refuse_if(
+            section.registry and not section.subject and len(source.topics) != 1, f"{name}.registry",
+            "with several topics or a pattern, the subject in the registry must be named",
+        )  # fmt: skip
     refuse_if(
         pipeline.watermark and table.format is TableFormat.PARQUET, "watermark",
         "only tables of format iceberg or delta support a watermark",
+    )  # fmt: skip
+    refuse_if(
+        table.mode.is_keyed and table.format is TableFormat.PARQUET, "table.mode",
+        f"{table.mode} needs a table of format iceberg or delta: Spark's file sink only appends",
+    )  # fmt: skip
+    refuse_if(
+        pipeline.watermark and table.mode.is_keyed, "watermark",
+        f"with table.mode = '{table.mode}' no record is late: a row is of the newest record of its key",
+    )  # fmt: skip
+    refuse_if(
+        table.mode is TableMode.CHANGELOG and not decode.has_schema, "table.mode",
+        "changelog reads Debezium's envelopes, whose schema [decode] must describe",
     )  # fmt: skip
     refuse_if(
         source.starting_time_ms is not None and "starting_offsets" in source.model_fields_set,
@@ -410,16 +456,30 @@ def _conflicts(pipeline: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
     names += ["value"] if decode.format == "none" or table.keep_value else []
     names += ["data"] if decode.format != "none" else []
     names += ["event_time"] if table.event_time is not None else []
-    found += layout_problems(table.format, table.layout, names, table.time_column)
+    found += layout_problems(table.format, pipeline.layout, names, table.time_column)
     found += option_problems(table.format, table.options)
     return found
+
+
+def _without_effect_on(section: DecodeSection, name: str, what: str) -> dict[str, tuple[bool, str]]:
+    """Return which settings of a decoding are ineffective, and why."""
+    no_schema = f"{name}.format is not set"
+    if section.format == "text":
+        no_schema = "text has no schema"
+    no_registry = f"{name}.registry is not set"
+    return {
+        f"{name}.schema_file": (not section.has_schema, no_schema),
+        f"{name}.registry": (not section.has_schema, no_schema),
+        f"{name}.header": (not section.has_schema, no_schema),
+        f"{name}.message": (section.format != "protobuf", f"only {what} in protobuf have a message to choose"),
+        f"{name}.subject": (section.registry is None, no_registry),
+        f"{name}.registry_credentials_env": (section.registry is None, no_registry),
+    }
 
 
 def _without_effect(pipeline: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
     """Return the settings of the file that other settings make ineffective."""
     table, decode = pipeline.table.format, pipeline.decode
-    undecoded = "values are not decoded: decode.format is not set"
-    no_registry = "decode.registry is not set"
     small_files = "small files are rewritten in tables of format iceberg or delta only"
     rules: Mapping[str, tuple[bool, str]] = {
         "table.target_file_bytes": (table is TableFormat.PARQUET, small_files),
@@ -446,16 +506,13 @@ def _without_effect(pipeline: PipelineSettings) -> list[tuple[tuple[str, ...], s
         },
         "dead_letters.name": (table is not TableFormat.ICEBERG, f"a table of format {table} has a location instead"),
         "dead_letters.location": (table is TableFormat.ICEBERG, "a table of format iceberg has a name instead"),
-        "decode.schema_file": (decode.format == "none", undecoded),
-        "decode.registry": (decode.format == "none", undecoded),
-        "decode.header": (decode.format == "none", undecoded),
-        "decode.message": (decode.format != "protobuf", "only values in protobuf have a message to choose"),
-        "decode.subject": (decode.registry is None, no_registry),
-        "decode.registry_credentials_env": (decode.registry is None, no_registry),
+        **_without_effect_on(decode, "decode", "values"),
+        **_without_effect_on(pipeline.key, "key", "keys"),
         "decode.strict": (
-            decode.format != "json" and pipeline.table.event_time is None,
-            "there is neither JSON nor an event_time",
+            decode.format not in STRICT_FORMATS and pipeline.table.event_time is None,
+            "there is neither JSON, nor text, nor an event_time",
         ),
+        "key.strict": (pipeline.key.format not in STRICT_FORMATS, "keys are neither JSON nor text"),
         "watermark.ahead_max": (pipeline.table.event_time is None, "table.event_time is not set"),
         "trigger.interval": (pipeline.trigger.mode == "available-now", "trigger.mode is 'available-now'"),
         "operations.metrics_host": (pipeline.operations.metrics_port is None, "operations.metrics_port is not set"),

@@ -8,14 +8,16 @@ from pyspark.sql import functions as f
 
 from anabranch.client.errors import PropertyError
 from spark.kafka_options import read_kafka_options
-from spark.pipeline.decode import ValueDecoding
+from spark.pipeline.changes import DELETED, check_key, without_envelopes
+from spark.pipeline.decode import Decoding, RecordDecoding
 from spark.pipeline.errors import SettingError
 from spark.pipeline.layout import IDENTITY
-from spark.pipeline.settings import PipelineSettings, SourceSection, TableFormat
+from spark.pipeline.settings import PipelineSettings, SourceSection, TableFormat, TableMode
 from spark.pipeline.watermark import duration_us
 
 SOURCE_OPTIONS = {"includeHeaders": "true", "kafka.max.poll.records": "10000"}
 """Larger polls than the client's default: the source asks for offsets twice per poll, which is half of its time."""
+DECODED_KEY = "decoded_key"
 RECORD_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 PERIOD_FORMATS: Mapping[str, str] = {"hour": "yyyy-MM-dd-HH", "day": "yyyy-MM-dd", "month": "yyyy-MM", "year": "yyyy"}
 
@@ -81,16 +83,28 @@ def read_stream(spark: SparkSession, source: SourceSection) -> DataFrame:
     return spark.readStream.format(name).options(**source_options(source)).load()
 
 
-def decoded(records: DataFrame, decoding: ValueDecoding | None) -> DataFrame:
-    """Add `data` and `error` to the record's columns, or only `error` if values are not decoded."""
+def decoded(records: DataFrame, decoding: RecordDecoding, mode: TableMode) -> DataFrame:
+    """Add what is decoded to the record's columns: `data`, `decoded_key`, `error` and `deleted`.
+
+    The first two only if there is something to decode. Raises SettingError for values that the mode cannot use.
+    """
+    deleted = f.col("value").isNull()
+    records = records.withColumns({"error": f.lit(None).cast("string"), DELETED: deleted})
+    records = _with_decoded(records, decoding.value, "value", "data", "")
+    records = _with_decoded(records, decoding.key, "key", DECODED_KEY, "key: ")
+    if mode is TableMode.CHANGELOG:
+        assert decoding.value is not None, "the settings demand a schema"
+        records = without_envelopes(records, decoding.value)
+    return check_key(records, decoding.key) if mode.is_keyed else records
+
+
+def _with_decoded(records: DataFrame, decoding: Decoding | None, source: str, target: str, prefix: str) -> DataFrame:
+    """Decode one column into another. Its error counts unless there is one already."""
     if decoding is None:
-        return records.withColumn("error", f.lit(None).cast("string"))
-    return (
-        records.withColumn("_decoded", decoding.column(f.col("value")))
-        .withColumn("data", f.col("_decoded.data"))
-        .withColumn("error", f.col("_decoded.error"))
-        .drop("_decoded")
-    )
+        return records
+    error = f.coalesce("error", f.concat(f.lit(prefix), f.col("_decoded.error")))
+    records = records.withColumn("_decoded", decoding.column(f.col(source)))
+    return records.withColumns({target: f.col("_decoded.data"), "error": error}).drop("_decoded")
 
 
 def event_time(pipeline: PipelineSettings) -> Column:
@@ -103,7 +117,7 @@ def event_time(pipeline: PipelineSettings) -> Column:
 def check_event_time(records: DataFrame, pipeline: PipelineSettings) -> DataFrame:
     """Add an error to decoded records whose event time can't be read, or lies too far beyond the record's own.
 
-    A time in the far future would make all later records late. A tombstone has no event time of its own.
+    A time in the far future would make all later records late. What deletes a row has no event time of its own.
     """
     expression = pipeline.table.event_time
     if expression is None:
@@ -112,8 +126,7 @@ def check_event_time(records: DataFrame, pipeline: PipelineSettings) -> DataFram
     error = f.col("error")
     if pipeline.decode.strict:
         unread = f.concat(f.lit("event_time: no time in this record by "), f.lit(expression))
-        has_value = f.col("value").isNotNull()
-        error = f.when(error.isNull() & has_value & time.isNull(), unread).otherwise(error)
+        error = f.when(error.isNull() & ~f.col(DELETED) & time.isNull(), unread).otherwise(error)
     if pipeline.watermark is not None:
         ahead_us = f.unix_micros(time) - f.unix_micros(f.col("timestamp"))
         seconds = (ahead_us / 1_000_000).cast("decimal(20,1)").cast("string")
@@ -129,21 +142,22 @@ def table_columns(pipeline: PipelineSettings) -> list[Column]:
     """Return the columns of the table, from decoded records."""
     undecoded = pipeline.decode.format == "none"
     names = [name for name in RECORD_COLUMNS if name != "value" or undecoded or pipeline.table.keep_value]
-    columns = [f.col(name) for name in names]
+    key = "key" if pipeline.key.format == "none" else DECODED_KEY
+    columns = [f.col(key).alias("key") if name == "key" else f.col(name) for name in names]
     if not undecoded:
         columns.append(f.col("data"))
     if pipeline.table.event_time is not None:
         columns.append(event_time(pipeline).alias("event_time"))
     if pipeline.table.format is not TableFormat.ICEBERG:
-        periods = [each for each in pipeline.table.layout.partitions if each.transform != IDENTITY]
+        periods = [each for each in pipeline.layout.partitions if each.transform != IDENTITY]
         time = event_time(pipeline)
         columns += [f.date_format(time, PERIOD_FORMATS[each.transform]).alias(each.folder_column) for each in periods]
     return columns
 
 
-def dead_letter_columns(decoding: ValueDecoding | None, batch_id: Column) -> list[Column]:
+def dead_letter_columns(decoding: RecordDecoding, batch_id: Column) -> list[Column]:
     """Return the columns of the dead-letter table, from records with an error."""
     error = f.col("error")
-    if decoding is not None and decoding.reason is not None:
-        error = decoding.reason(f.col("value"), error).alias("error")
+    if decoding.value is not None and decoding.value.reason is not None:
+        error = decoding.value.reason(f.col("value"), error).alias("error")
     return [*(f.col(name) for name in RECORD_COLUMNS), error, batch_id.cast("long").alias("batch_id")]

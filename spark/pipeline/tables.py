@@ -1,4 +1,4 @@
-"""Tables that a pipeline appends to, each micro-batch exactly once, and what keeps them small.
+"""Tables that a pipeline writes to, each micro-batch exactly once, and what keeps them small.
 
 Every commit carries the query's id, which is stored in the checkpoint, and the number of the micro-batch. Spark repeats
 only the last micro-batch, with the same records. A table that already has its number is not changed (see `iceberg` and
@@ -34,6 +34,12 @@ class LakehouseTable(Protocol):
 
     def append(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
         """Append a micro-batch in one commit. New columns of `rows` become columns of the table."""
+
+    def merge(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
+        """Merge a micro-batch of changes in one commit, into a table with keys.
+
+        `rows` has one row for each topic and key, and the column `deleted`. New columns become columns of the table.
+        """
 
     def layout_changes(self, columns: StructType) -> list[str]:
         """Return what `apply_layout` would do to an existing table, a line for each change.
@@ -74,12 +80,21 @@ def open_tables(spark: SparkSession, pipeline: PipelineSettings) -> tuple[Lakeho
             spark.conf.set(key, value)
         shared = (settings.target_file_bytes, pipeline.compaction.files_min)
         return (
-            IcebergTable(spark, settings.name or "", settings.layout, *shared, settings.options),
+            IcebergTable(
+                spark, settings.name or "", pipeline.layout, *shared, settings.options, settings.mode.is_keyed
+            ),
             IcebergTable(spark, pipeline.dead_letter_place, TableLayout(), *shared),
         )
     if settings.format == "delta":
         return (
-            DeltaTable(spark, settings.location or "", settings.layout, settings.target_file_bytes, settings.options),
+            DeltaTable(
+                spark,
+                settings.location or "",
+                pipeline.layout,
+                settings.target_file_bytes,
+                settings.options,
+                settings.mode.is_keyed,
+            ),
             DeltaTable(spark, pipeline.dead_letter_place, TableLayout(), settings.target_file_bytes),
         )
     raise SettingError("table.format", f"{settings.format} is written by Spark's own sink")

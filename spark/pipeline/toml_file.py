@@ -160,6 +160,7 @@ def _with_absolute_paths(pipeline: PipelineSettings, folder: Path) -> PipelineSe
             "source": pipeline.source.model_copy(update={"client_config": absolute(pipeline.source.client_config)}),
             "checkpoint": absolute(pipeline.checkpoint),
             "decode": pipeline.decode.model_copy(update={"schema_file": absolute(pipeline.decode.schema_file)}),
+            "key": pipeline.key.model_copy(update={"schema_file": absolute(pipeline.key.schema_file)}),
             "table": pipeline.table.model_copy(update={"location": absolute(pipeline.table.location)}),
             "dead_letters": pipeline.dead_letters.model_copy(
                 update={"location": absolute(pipeline.dead_letters.location)}

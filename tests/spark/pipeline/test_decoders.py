@@ -13,6 +13,7 @@ import pytest
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.message_factory import GetMessageClass
+from pyspark.sql.types import StructType
 
 from spark.pipeline.arrow_values import decode_column, nullable
 from spark.pipeline.avro import AvroDecoder, SchemaError, avro_type, parse_avro
@@ -155,14 +156,14 @@ def test_avro_references_and_credentials() -> None:
         reference = {"name": "shared.Place", "subject": "place", "version": 1}
         server.add("trips-value", outer, references=[reference])
         settings = DecodeSection(format="avro", registry=server.url, registry_credentials_env="CREDENTIALS")
-        registry = open_registry(settings, {"CREDENTIALS": "me:secret"})
+        registry = open_registry(settings, "decode", {"CREDENTIALS": "me:secret"})
         assert registry is not None
         schema = registry.latest("trips-value")
         assert avro_type(parse_avro(schema.text, tuple(schema.references))).simpleString() == (
             "struct<to:struct<city:string>>"
         )
         with pytest.raises(PipelineError, match="the environment has no CREDENTIALS"):
-            open_registry(settings, {})
+            open_registry(settings, "decode", {})
         with pytest.raises(RegistryError, match="answers 401"):
             SchemaRegistry(server.url).latest("trips-value")
         with pytest.raises(UnknownSchemaError, match="has no /subjects/none/versions/latest"):
@@ -282,7 +283,7 @@ def test_a_json_schema_becomes_columns() -> None:
 
 
 def test_a_registered_schema_of_another_kind_is_refused() -> None:
-    with pytest.raises(SchemaError, match=r"the schema is JSON, but decode\.format is avro"):
+    with pytest.raises(SchemaError, match=r"the schema is JSON, but the format is avro"):
         make_decoding(DecodeSection(format="avro", registry="http://x"), RegisteredSchema(1, "JSON", "{}"), None)
 
 
@@ -296,19 +297,20 @@ def test_a_registry_that_goes_away_leaves_what_was_known(tmp_path: Path) -> None
         decode = {"format": "avro", "schema_file": None, "registry": server.url}
         pipeline = make_pipeline("", tmp_path, "t", decode=decode)
         with pytest.raises(PipelineError, match=r"subject t-value: the schema registry .* has no /subjects/t-value"):
-            DecoderFactory(pipeline).current()
+            DecoderFactory("decode", pipeline.decode, pipeline.subject_of("value")).current()
         server.add("t-value", PLAIN)
-        decoders = DecoderFactory(pipeline)
+        decoders = DecoderFactory("decode", pipeline.decode, pipeline.subject_of("value"))
         first = decoders.current()
         assert first is not None
         assert decoders.current() is first
         server.add("t-value", NEWER)
         second = decoders.current()
         assert second is not None
-        assert second.schema.fieldNames() == ["carrier", "delay", "gate"]
+        assert isinstance(second.schema, StructType)
+        assert second.schema.names == ["carrier", "delay", "gate"]
         server.add("t-value", '"string"')
         with pytest.raises(PipelineError, match="subject t-value: the schema must be a record"):
             decoders.current()
     assert decoders.current() is second
     with pytest.raises(PipelineError, match="does not answer"):
-        DecoderFactory(pipeline).current()
+        DecoderFactory("decode", pipeline.decode, pipeline.subject_of("value")).current()

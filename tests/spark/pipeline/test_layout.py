@@ -32,7 +32,7 @@ PLACES = {
 
 
 def layout_of(settings: str, table_format: str = "iceberg") -> TableLayout:
-    return parse_pipeline(TEXT + PLACES[table_format] + settings, FILE).table.layout
+    return parse_pipeline(TEXT + PLACES[table_format] + settings, FILE).layout
 
 
 @pytest.mark.parametrize(
