@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from spark.pipeline.settings import PipelineSettings
 from spark.pipeline.tables import LakehouseTable, open_tables
-from tests.spark.pipeline.support import JANUARY_MS, forget_last_commit, make_pipeline, run
-from tests.support.events import Event, send
+from tests.spark.pipeline.support import JANUARY_MS, forget_last_commit, make_pipeline, need, run
+from tests.support.events import Event, create_topic, send
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop, pytest.mark.slow]
 
@@ -27,7 +27,8 @@ def change(key: str | None, n: int | None, *, partition: int | None = None, at: 
 
 def keyed(servers: str, folder: Path, topic: str, table_format: str, **sections: Any) -> PipelineSettings:
     table = {"mode": "upsert", **sections.pop("table", {})}
-    return make_pipeline(servers, folder, topic, table_format, table=table, key={"format": "text"}, **sections)
+    key = sections.pop("key", {"format": "text"})
+    return make_pipeline(servers, folder, topic, table_format, table=table, key=key, **sections)
 
 
 def rows(table: LakehouseTable) -> dict[Any, Any]:
@@ -93,3 +94,138 @@ def test_a_micro_batch_without_a_good_record_is_a_commit_too(
         "not JSON at character 0: expecting value",
     ]
     assert table.committed(running.query.id) == 0
+
+
+@FORMATS
+def test_a_topic_read_again_and_one_that_grew_do_not_take_rows_back(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, table_format: str
+) -> None:
+    pipeline = keyed(servers, tmp_path, topic, table_format)
+    events = [change("a", 1, at=1), change("a", 2, at=2), change("b", 3, at=3), change("moved", 4, partition=0, at=9)]
+    # The topic has grown: the key's later records, by their timestamps, are in another partition.
+    moved = [change("moved", 6, partition=2, at=11), change("moved", 5, partition=1, at=10)]
+    send(servers, topic, [*events, *moved])
+    run(spark, pipeline)
+    table, _ = open_tables(spark, pipeline)
+    wanted = {"a": 2, "b": 3, "moved": 6}
+    assert rows(table) == wanted
+    # Another checkpoint begins at the beginning, one offset of each partition at a time.
+    again = pipeline.model_copy(
+        update={
+            "checkpoint": str(tmp_path / "second"),
+            "source": pipeline.source.model_copy(update={"offsets_per_batch_max": 2}),
+        }
+    )
+    run(spark, again)
+    assert rows(table) == wanted
+
+
+@FORMATS
+def test_new_fields_become_columns_and_missing_ones_are_empty(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, table_format: str
+) -> None:
+    pipeline = keyed(servers, tmp_path, topic, table_format)
+    send(servers, topic, [change("old", 1), change("both", 2)])
+    run(spark, pipeline)
+    (tmp_path / "values.ddl").write_text("n INT, name STRING, more STRUCT<a: INT>")
+    value = {"n": 3, "name": "x", "more": {"a": 7}}
+    send(servers, topic, [Event(1, json.dumps(value).encode(), b"both", JANUARY_MS + 5)])
+    run(spark, pipeline)
+    table, _ = open_tables(spark, pipeline)
+    found = {row["key"]: row["data"].asDict(recursive=True) for row in table.read().collect()}
+    assert found == {"old": {"n": 1, "name": "x1", "more": None}, "both": value}
+    # A schema that has lost fields.
+    (tmp_path / "values.ddl").write_text("n INT")
+    send(servers, topic, [Event(1, b'{"n":4}', b"both", JANUARY_MS + 6)])
+    run(spark, pipeline)
+    found = {row["key"]: row["data"].asDict(recursive=True) for row in table.read().collect()}
+    assert found["both"] == {"n": 4, "name": None, "more": None}
+
+
+ENVELOPE = "before: STRUCT<n: INT, name: STRING>, after: STRUCT<n: INT, name: STRING>, op: STRING, ts_ms: BIGINT"
+
+
+def envelope(op: str | None, after: object = None, *, connect: bool = False) -> bytes:
+    """A value as Debezium writes it, with Kafka Connect's envelope around it or without."""
+    body = {"before": None, "after": after, "op": op, "ts_ms": 5, "source": {"db": "shop"}}
+    return json.dumps({"schema": {"type": "struct"}, "payload": body} if connect else body).encode()
+
+
+@pytest.mark.parametrize(("table_format", "connect"), [("iceberg", True), ("iceberg", False), ("delta", False)])
+def test_envelopes_of_debezium_become_rows(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, table_format: str, connect: bool
+) -> None:
+    pipeline = keyed(
+        servers,
+        tmp_path,
+        topic,
+        table_format,
+        table={"mode": "changelog", "event_time": "timestamp_millis(data.n)"},
+    )
+    (tmp_path / "values.ddl").write_text(f"payload: STRUCT<{ENVELOPE}>" if connect else ENVELOPE)
+
+    def record(key: str, op: str | None, n: int | None = None) -> Event:
+        after = None if n is None else {"n": n, "name": f"x{n}"}
+        return change(key, None)._replace(value=envelope(op, after, connect=connect))
+
+    events = [record("read", "r", 1), record("created", "c", 2), record("gone", "c", 3), record("updated", "c", 4)]
+    events += [record("updated", "u", 5), record("gone", "d"), change("gone", None)]
+    events += [record("bad", "t"), record("bad", None), record("bad", "u"), change("bad", 7)]
+    send(servers, topic, events)
+    run(spark, pipeline)
+    table, dead_letters = open_tables(spark, pipeline)
+    assert rows(table) == {"read": 1, "created": 2, "updated": 5}
+    assert {row["event_time"].microsecond for row in table.read().select("event_time").collect()} == {1000, 2000, 5000}
+    assert errors(dead_letters) == [
+        "after: missing, though op is u",
+        "op: expected c, u, r or d, found t",
+        "op: missing, so this is no envelope of Debezium",
+        "op: missing, so this is no envelope of Debezium",
+    ]
+
+
+def test_keys_are_columns_in_mode_append_too(spark: SparkSession, servers: str, topic: str, tmp_path: Path) -> None:
+    need("iceberg")
+    (tmp_path / "keys.ddl").write_text("id INT, region STRING")
+    pipeline = make_pipeline(
+        servers,
+        tmp_path,
+        topic,
+        key={"format": "json", "schema_file": str(tmp_path / "keys.ddl")},
+        table={"partition_by": ["key.region"]},
+    )
+    send(servers, topic, [change('{"id":1,"region":"eu"}', 1), change('{"id":"x"}', 2), change(None, 3)])
+    run(spark, pipeline)
+    table, dead_letters = open_tables(spark, pipeline)
+    found = {row["n"]: row["key"] and row["key"].asDict() for row in table.read().select("key", "data.n").collect()}
+    assert found == {1: {"id": 1, "region": "eu"}, 3: None}
+    (dead,) = dead_letters.read().collect()
+    assert (dead["error"], bytes(dead["key"])) == ("key: not JSON of this schema", b'{"id":"x"}')
+
+
+@FORMATS
+def test_rows_are_of_a_topic_and_a_key_that_is_a_struct(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, table_format: str
+) -> None:
+    topics = [topic, f"{topic}-other"]
+    create_topic(servers, topics[1], 3)
+    (tmp_path / "keys.ddl").write_text("id INT, at STRUCT<day: DATE, n: DOUBLE>")
+    pipeline = keyed(
+        servers,
+        tmp_path,
+        topics[0],
+        table_format,
+        source={"topics": topics},
+        table={"partition_by": ["topic"]},
+        key={"format": "json", "schema_file": str(tmp_path / "keys.ddl")},
+    )
+    one, two = '{"id":1,"at":{"day":"2013-01-01","n":0.5}}', '{"id":1}'
+    send(servers, topics[0], [change(one, 1), change(two, 2), change(two, 3)])
+    send(servers, topics[1], [change(one, 4)])
+    run(spark, pipeline)
+    table, _ = open_tables(spark, pipeline)
+    send(servers, topics[1], [change(one, 5), change(two, None)])
+    send(servers, topics[0], [change(two, None)])
+    run(spark, pipeline)
+    found = table.read().select("topic", "key.id", "key.at.n", "data.n").collect()
+    assert sorted(tuple(row) for row in found) == sorted([(topics[0], 1, 0.5, 1), (topics[1], 1, 0.5, 5)])
