@@ -127,13 +127,7 @@ class IcebergTable:
             f"{SNAPSHOT_PROPERTY}{QUERY_ID}": query_id,
             f"{SNAPSHOT_PROPERTY}{BATCH_ID}": str(batch_id),
         }
-        function = f"{quoted(self.name.partition('.')[0])}.system.bucket"
-        buckets = tuple(
-            BucketFunction(function, each.width, each.column)
-            for each in partitions_of(self.load()).values()
-            if each.width is not None and each.transform == "bucket" and each.column.partition(".")[0] == "key"
-        )
-        merge = Merge.of(rows, self.read().schema, buckets)
+        merge = Merge.of(rows, self.read().schema, self.bucket_functions())
         for _ in range(MERGE_TRIES):
             with session_settings(rows.sparkSession, settings):
                 merge.run(quoted(self.name))
@@ -245,6 +239,15 @@ class IcebergTable:
     def read(self) -> DataFrame:
         """Return the current snapshot."""
         return self.spark.table(self.name)
+
+    def bucket_functions(self) -> tuple[BucketFunction, ...]:
+        """Return the functions of the key that the table is partitioned by."""
+        function = f"{quoted(self.name.partition('.')[0])}.system.bucket"
+        return tuple(
+            BucketFunction(function, each.width, each.column)
+            for each in partitions_of(self.load()).values()
+            if each.width is not None and each.transform == "bucket" and each.column.partition(".")[0] == "key"
+        )
 
     def load(self) -> Any:
         """Load the table from its catalog, as it is now."""

@@ -6,8 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from spark.pipeline.check import check_pipeline
+from spark.pipeline.errors import AnotherDriver, PipelineError, SettingError
+from spark.pipeline.iceberg import MERGE_TRIES, IcebergTable
+from spark.pipeline.merge import Merge, bounds_of
+from spark.pipeline.names import quoted
 from spark.pipeline.settings import PipelineSettings
 from spark.pipeline.tables import LakehouseTable, open_tables
 from tests.spark.pipeline.support import JANUARY_MS, forget_last_commit, make_pipeline, need, run
@@ -229,3 +234,131 @@ def test_rows_are_of_a_topic_and_a_key_that_is_a_struct(
     run(spark, pipeline)
     found = table.read().select("topic", "key.id", "key.at.n", "data.n").collect()
     assert sorted(tuple(row) for row in found) == sorted([(topics[0], 1, 0.5, 1), (topics[1], 1, 0.5, 5)])
+
+
+def changes(spark: SparkSession, *numbers: int, offset: int = 0) -> DataFrame:
+    """A change of the key of each number, as a merge takes it."""
+    found = spark.createDataFrame([(n,) for n in numbers], "n INT")
+    return found.selectExpr(
+        "'t' AS topic",
+        "0 AS partition",
+        f"{offset} + BIGINT(n) AS offset",
+        f"TIMESTAMP_SECONDS({offset} + n) AS timestamp",
+        "'k' || n % 10 AS key",
+        "NAMED_STRUCT('n', n) AS data",
+        "false AS deleted",
+    )
+
+
+def test_a_merge_that_another_writer_overtakes_is_done_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("iceberg")
+    table, _ = open_tables(spark, keyed("127.0.0.1:1", tmp_path, "overtaken", "iceberg"))
+    assert isinstance(table, IcebergTable)
+    table.merge(changes(spark, 1, 2), "q", 0)
+    merge, others = Merge.run, [lambda: table.load().newAppend().commit()]
+
+    def overtaken(self: Merge, name: str) -> None:
+        merge(self, name)
+        if others:
+            others.pop()()
+
+    monkeypatch.setattr(Merge, "run", overtaken)
+    table.merge(changes(spark, 11, 3), "q", 1)
+    assert rows(table) == {"k1": 11, "k2": 2, "k3": 3}
+    summary = table.load().currentSnapshot().summary()
+    assert (summary["anabranch.query-id"], summary["anabranch.batch-id"]) == ("q", "1")
+    # Another driver on the same checkpoint is one of the other writers.
+    second, _ = open_tables(spark, keyed("127.0.0.1:1", tmp_path, "overtaken", "iceberg"))
+    others.append(lambda: second.merge(changes(spark, 21), "q", 2))
+    with pytest.raises(AnotherDriver, match="micro-batch 2 was committed by another driver"):
+        table.merge(changes(spark, 21), "q", 2)
+    assert rows(table) == {"k1": 21, "k2": 2, "k3": 3}
+    others.extend([lambda: table.load().newAppend().commit()] * MERGE_TRIES)
+    with pytest.raises(PipelineError, match=r"micro-batch 3 was merged 10 times, .* stop what writes to the table"):
+        table.merge(changes(spark, 31), "q", 3)
+    assert (rows(table)["k1"], table.committed("q")) == (21, 2)
+
+
+def test_delta_merges_a_micro_batch_once(spark: SparkSession, tmp_path: Path) -> None:
+    need("delta")
+    table, _ = open_tables(spark, keyed("127.0.0.1:1", tmp_path, "once", "delta"))
+    table.merge(changes(spark, 1, 2), "q", 0)
+    table.merge(changes(spark, 11), "q", 1)
+    # A driver that was taken for dead: its changes would be newer, but the number counts.
+    table.merge(changes(spark, 21, 22), "q", 1)
+    assert (rows(table), table.committed("q")) == ({"k1": 11, "k2": 2}, 1)
+
+
+@FORMATS
+def test_a_table_keeps_its_kind_of_mode(spark: SparkSession, tmp_path: Path, table_format: str) -> None:
+    for mode, other, message in (
+        ("append", "upsert", "has been appended to, so a key may have several rows already; use another table"),
+        ("changelog", "append", "has one row for each key, and appended records would end that; use another table"),
+    ):
+        folder = tmp_path / mode
+        folder.mkdir()
+        (folder / "values.ddl").write_text(ENVELOPE)
+        first = keyed("127.0.0.1:1", folder, mode, table_format, table={"mode": mode, "partition_by": "none"})
+        table, _ = open_tables(spark, first)
+        (table.append if mode == "append" else table.merge)(changes(spark, 1), "q", 0)
+        check_pipeline(spark, first)
+        second = keyed("127.0.0.1:1", folder, mode, table_format, table={"mode": other, "partition_by": "none"})
+        with pytest.raises(SettingError, match=f"table.mode: .* {message}"):
+            check_pipeline(spark, second)
+
+
+def test_values_without_an_envelope_are_refused_at_the_start(spark: SparkSession, tmp_path: Path) -> None:
+    need("delta")
+    pipeline = keyed("127.0.0.1:1", tmp_path, "t", "delta", table={"mode": "changelog"})
+    with pytest.raises(SettingError, match=r"table\.mode: changelog needs Debezium's envelope, but .* after: n, name"):
+        check_pipeline(spark, pipeline)
+    (tmp_path / "keys.ddl").write_text("id MAP<STRING, INT>")
+    key = {"format": "json", "schema_file": str(tmp_path / "keys.ddl")}
+    with pytest.raises(SettingError, match=r"key\.format: keys with a map in them cannot be compared"):
+        check_pipeline(spark, keyed("127.0.0.1:1", tmp_path, "t", "delta", key=key))
+
+
+@FORMATS
+def test_a_merge_reads_only_files_that_may_have_one_of_the_keys(
+    spark: SparkSession, tmp_path: Path, table_format: str
+) -> None:
+    table, _ = open_tables(spark, keyed("127.0.0.1:1", tmp_path, "bounded", table_format))
+    table.merge(changes(spark, *range(10)), "q", 0)
+    if isinstance(table, IcebergTable):
+        buckets = table.bucket_functions()
+        assert [(each.width, each.column) for each in buckets] == [(16, "key")]
+        found = list(bounds_of(changes(spark, 3, 5), buckets))
+        assert found[0:2] == ["t.topic IN ('t')", "t.`key` BETWEEN 'k3' AND 'k5'"]
+        name = f"{quoted(table.name)} AS t"
+    else:
+        found = list(bounds_of(changes(spark, 3, 5), ()))
+        name = f"delta.`{table.place}` AS t"
+    condition = " AND ".join(found)
+    kept = spark.sql(f"SELECT key FROM {name} WHERE {condition}")
+    plan = kept._jdf.queryExecution().executedPlan().toString()  # noqa: SLF001 - Python has no plans
+    assert {row["key"] for row in kept.collect()} >= {"k3", "k5"}
+    if table_format == "iceberg":
+        assert len(found) == 3
+        assert "bucket[16](key) IN (" in plan
+        assert {row["key"] for row in kept.collect()} <= {"k3", "k4", "k5"}
+
+
+@FORMATS
+def test_compaction_drops_replaced_rows(spark: SparkSession, tmp_path: Path, table_format: str) -> None:
+    files = {"compaction": {"files_min": 2}} if table_format == "iceberg" else {}
+    pipeline = keyed("127.0.0.1:1", tmp_path, "replaced", table_format, **files)
+    table, _ = open_tables(spark, pipeline)
+    for batch in range(4):
+        table.merge(changes(spark, *range(10), offset=batch * 100), "q", batch)
+    if isinstance(table, IcebergTable):
+        summary = table.load().currentSnapshot().summary()
+        # A data file has one file of positions, however often its rows were replaced.
+        assert int(summary["total-delete-files"]) <= int(summary["total-data-files"])
+        assert (summary["total-records"], summary["total-position-deletes"]) == ("40", "30")
+    assert table.compact() > 0
+    assert len(rows(table)) == 10
+    if isinstance(table, IcebergTable):
+        summary = table.load().currentSnapshot().summary()
+        assert (summary["total-records"], summary["total-position-deletes"]) == ("10", "0")

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark.java import spark_environment
-from spark.pipeline.settings import TriggerSection
+from spark.pipeline.settings import PipelineSettings, TriggerSection
 from spark.pipeline.tables import open_tables
 from spark.pipeline.toml_file import read_pipeline
 from tests.conftest import QUICK_JVM
@@ -25,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[3]
 BATCH = 150
 COUNT = 40 * BATCH
 """Ten times the records processed when the driver is killed."""
+KEYS = 96
+"""A multiple of the partitions: a key stays in its own."""
 FILE = """\
 name = "killed"
 checkpoint = "checkpoint"
@@ -41,6 +43,10 @@ schema_file = "values.ddl"
 [table]
 name = "{catalog}.db.t"
 partition_by = "none"
+mode = "{mode}"
+
+[key]
+format = "text"
 
 [trigger]
 mode = "processing-time"
@@ -95,7 +101,25 @@ def run_and_kill(folder: Path, file: Path, master: str, worker: Program | None) 
         next_batches(driver, 2)
 
 
-@pytest.mark.parametrize("cluster", ["standalone", pytest.param("local", marks=LONG)])
+CLUSTERS = pytest.mark.parametrize("cluster", ["standalone", pytest.param("local", marks=LONG)])
+
+
+def run_and_kill_on(cluster: str, folder: Path, file: Path) -> None:
+    """Run the pipeline on a cluster of its own, and kill executor and driver."""
+    if cluster == "standalone":
+        with standalone(folder) as (master, worker):
+            run_and_kill(folder, file, master, worker)
+    else:
+        run_and_kill(folder, file, "local-cluster[2,1,1024]", None)
+
+
+def run_rest(spark: SparkSession, pipeline: PipelineSettings) -> None:
+    """Process what the killed driver has left, in two micro-batches."""
+    rest = {"trigger": TriggerSection(), "source": pipeline.source.model_copy(update={"offsets_per_batch_max": None})}
+    run(spark, pipeline.model_copy(update=rest))
+
+
+@CLUSTERS
 def test_every_record_is_there_once_over_a_killed_executor_and_driver(
     spark: SparkSession, servers: str, topic: str, tmp_path: Path, cluster: str
 ) -> None:
@@ -103,26 +127,55 @@ def test_every_record_is_there_once_over_a_killed_executor_and_driver(
     (tmp_path / "values.ddl").write_text("n INT, name STRING")
     file = tmp_path / "pipeline.toml"
     values = {"servers": servers, "topic": topic, "batch": BATCH, "jvm": QUICK_JVM, "local": tmp_path / "local"}
-    file.write_text(FILE.format(catalog=f"killed_{cluster}", **values))
+    file.write_text(FILE.format(catalog=f"killed_{cluster}", mode="append", **values))
     events = numbered(0, COUNT)
     # One in a hundred does not decode.
     events[50::100] = [event._replace(value=b"dead") for event in events[50::100]]
     send(servers, topic, events)
 
-    if cluster == "standalone":
-        with standalone(tmp_path) as (master, worker):
-            run_and_kill(tmp_path, file, master, worker)
-    else:
-        run_and_kill(tmp_path, file, "local-cluster[2,1,1024]", None)
-
+    run_and_kill_on(cluster, tmp_path, file)
     pipeline = read_pipeline(file)
     table, dead_letters = open_tables(spark, pipeline)
     assert 0 < table.read().count() < COUNT, "the driver was killed in the middle"
-    rest = {"trigger": TriggerSection(), "source": pipeline.source.model_copy(update={"offsets_per_batch_max": None})}
-    run(spark, pipeline.model_copy(update=rest))
+    run_rest(spark, pipeline)
     dead = {(n % 3, n // 3) for n in range(50, COUNT, 100)}
     wanted = every_offset_once(COUNT)
     assert offsets(table.read()) == {place: 1 for place in wanted if place not in dead}
     assert offsets(dead_letters.read()) == dict.fromkeys(dead, 1)
     numbers = sum(n for n in range(COUNT) if n % 100 != 50)
     assert table.read().agg({"data.n": "sum"}).collect()[0][0] == numbers
+
+
+@CLUSTERS
+def test_each_key_has_its_newest_row_over_a_killed_executor_and_driver(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, cluster: str
+) -> None:
+    need("iceberg")
+    (tmp_path / "values.ddl").write_text("n INT, name STRING")
+    file = tmp_path / "pipeline.toml"
+    values = {"servers": servers, "topic": topic, "batch": BATCH, "jvm": QUICK_JVM, "local": tmp_path / "local"}
+    file.write_text(FILE.format(catalog=f"merged_{cluster}", mode="upsert", **values))
+    # Keys return in most micro-batches. One record in ten deletes, and one in a hundred does not decode.
+    events = [event._replace(key=b"key%d" % (n % KEYS)) for n, event in enumerate(numbered(0, COUNT))]
+    events[5::10] = [event._replace(value=None) for event in events[5::10]]
+    events[50::100] = [event._replace(value=b"dead") for event in events[50::100]]
+    send(servers, topic, events)
+
+    run_and_kill_on(cluster, tmp_path, file)
+
+    pipeline = read_pipeline(file)
+    table, dead_letters = open_tables(spark, pipeline)
+    newest = table.read().agg({"offset": "max"}).collect()[0][0]
+    assert 0 < newest < COUNT // 3 - 1, "the driver was killed in the middle"
+    run_rest(spark, pipeline)
+    wanted: dict[str, int] = {}
+    for n in range(COUNT):
+        if n % 100 == 50:
+            continue
+        if n % 10 == 5:
+            wanted.pop(f"key{n % KEYS}", None)
+        else:
+            wanted[f"key{n % KEYS}"] = n
+    found = table.read().select("key", "data.n").collect()
+    assert sorted(tuple(row) for row in found) == sorted(wanted.items())
+    assert offsets(dead_letters.read()) == {(n % 3, n // 3): 1 for n in range(50, COUNT, 100)}
