@@ -103,9 +103,9 @@ class Merge:
 def bounds_of(rows: DataFrame, buckets: Sequence[BucketFunction]) -> Iterator[str]:
     """Yield conditions on the table `t` that hold for each row with one of the keys."""
     parts = list(_parts("key", rows.schema["key"].dataType))
-    smallest = [f.min(path).alias(f"min{n}") for n, (path, _) in enumerate(parts)]
-    largest = [f.max(path).alias(f"max{n}") for n, (path, _) in enumerate(parts)]
-    complete = [f.every(f.col(path).isNotNull()).alias(f"all{n}") for n, (path, _) in enumerate(parts)]
+    smallest = [f.min(quoted(path)).alias(f"min{n}") for n, (path, _) in enumerate(parts)]
+    largest = [f.max(quoted(path)).alias(f"max{n}") for n, (path, _) in enumerate(parts)]
+    complete = [f.every(f.col(quoted(path)).isNotNull()).alias(f"all{n}") for n, (path, _) in enumerate(parts)]
     touched = [f.collect_set(f.expr(each.of(""))).alias(f"buckets{n}") for n, each in enumerate(buckets)]
     topics = f.collect_set("topic").alias("topics")
     found = rows.agg(topics, *smallest, *largest, *complete, *touched).collect()[0]
