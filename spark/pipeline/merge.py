@@ -101,15 +101,23 @@ class Merge:
 
 
 def bounds_of(rows: DataFrame, buckets: Sequence[BucketFunction]) -> Iterator[str]:
-    """Yield conditions on the table `t` that hold for each row with one of the keys."""
+    """Yield conditions on the table `t` that hold for each row with one of the keys.
+
+    Without any key that is `false`, and no file is read.
+    """
     parts = list(_parts("key", rows.schema["key"].dataType))
     smallest = [f.min(quoted(path)).alias(f"min{n}") for n, (path, _) in enumerate(parts)]
     largest = [f.max(quoted(path)).alias(f"max{n}") for n, (path, _) in enumerate(parts)]
     complete = [f.every(f.col(quoted(path)).isNotNull()).alias(f"all{n}") for n, (path, _) in enumerate(parts)]
     touched = [f.collect_set(f.expr(each.of(""))).alias(f"buckets{n}") for n, each in enumerate(buckets)]
+    # Comparisons with an empty part hold for no row.
+    in_buckets = [f.every(f.expr(each.of("")).isNotNull()).alias(f"in_bucket{n}") for n, each in enumerate(buckets)]
     topics = f.collect_set("topic").alias("topics")
-    found = rows.agg(topics, *smallest, *largest, *complete, *touched).collect()[0]
-    if 0 < len(found["topics"]) <= TOPICS_MAX:
+    found = rows.agg(topics, *smallest, *largest, *complete, *touched, *in_buckets).collect()[0]
+    if not found["topics"]:
+        yield "false"
+        return
+    if len(found["topics"]) <= TOPICS_MAX:
         yield f"t.topic IN ({', '.join(map(text_literal, sorted(found['topics'])))})"
     for n, (path, _) in enumerate(parts):
         low, high = _literal(found[f"min{n}"]), _literal(found[f"max{n}"])
@@ -117,7 +125,7 @@ def bounds_of(rows: DataFrame, buckets: Sequence[BucketFunction]) -> Iterator[st
             yield f"t.{quoted(path)} BETWEEN {low} AND {high}"
     for n, each in enumerate(buckets):
         numbers = found[f"buckets{n}"]
-        if 0 < len(numbers) <= min(BUCKETS_MAX, each.width - 1):
+        if found[f"in_bucket{n}"] and len(numbers) <= min(BUCKETS_MAX, each.width - 1):
             yield f"{each.of('t.')} IN ({', '.join(map(str, sorted(numbers)))})"
 
 

@@ -236,6 +236,24 @@ def test_rows_are_of_a_topic_and_a_key_that_is_a_struct(
     assert sorted(tuple(row) for row in found) == sorted([(topics[0], 1, 0.5, 1), (topics[1], 1, 0.5, 5)])
 
 
+def test_a_key_with_an_empty_part_has_one_row_beside_the_others_of_its_batch(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path
+) -> None:
+    need("iceberg")
+    (tmp_path / "keys.ddl").write_text("id INT, n INT")
+    key = {"format": "json", "schema_file": str(tmp_path / "keys.ddl")}
+    pipeline = keyed(servers, tmp_path, topic, "iceberg", table={"partition_by": ["bucket(16, key.id)"]}, key=key)
+    # Empty parts beside others, and then alone.
+    for n, keys in enumerate((['{"n":1}', '{"id":1,"n":1}'], ['{"n":1}', '{"id":1,"n":1}'], ['{"n":1}'])):
+        send(servers, topic, [change(each, n) for each in keys])
+        run(spark, pipeline)
+    table, _ = open_tables(spark, pipeline)
+    assert [each.column for each in table.bucket_functions()] == ["key.id"]
+    found = table.read().select("key.id", "data.n").collect()
+    assert {tuple(row) for row in found} == {(None, 2), (1, 1)}
+    assert len(found) == 2
+
+
 def changes(spark: SparkSession, *numbers: int, offset: int = 0) -> DataFrame:
     """A change of the key of each number, as a merge takes it."""
     found = spark.createDataFrame([(n,) for n in numbers], "n INT")
