@@ -74,7 +74,7 @@ class TableFormat(StrEnum):
 
 
 class TableMode(StrEnum):
-    """What a record does to the table."""
+    """Effects of a record on the table."""
 
     APPEND = "append"
     UPSERT = "upsert"

@@ -248,6 +248,7 @@ def test_a_key_with_an_empty_part_has_one_row_beside_the_others_of_its_batch(
         send(servers, topic, [change(each, n) for each in keys])
         run(spark, pipeline)
     table, _ = open_tables(spark, pipeline)
+    assert isinstance(table, IcebergTable)
     assert [each.column for each in table.bucket_functions()] == ["key.id"]
     found = table.read().select("key.id", "data.n").collect()
     assert {tuple(row) for row in found} == {(None, 2), (1, 1)}
