@@ -39,7 +39,7 @@ def test_a_bad_setting_is_named_with_its_line(tmp_path: Path) -> None:
     path = write(tmp_path, more="period = 'week'\n")
     result = CliRunner().invoke(main, ["ingest", path])
     assert result.exit_code == 2
-    assert result.output.startswith(f"Error: {path}:7: table.period is not a setting; [table] takes: format, name")
+    assert result.output.startswith(f"Error: {path}:7: table.period is not a setting; [table] takes: format, mode, name")
 
 
 def test_a_schema_file_is_looked_for_before_anything_is_started(tmp_path: Path) -> None:
