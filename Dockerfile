@@ -58,7 +58,7 @@ COPY scripts scripts
 COPY docs/flights.toml docs/flights.ddl /lake/
 ENV ANABRANCH_CACHE=/opt/anabranch/cache SPARK_HOME=/usr/local/lib/python3.11/site-packages/pyspark \
     PATH=/usr/local/lib/python3.11/site-packages/pyspark/bin:$PATH SPARK_NO_DAEMONIZE=1 SPARK_LOCAL_IP=127.0.0.1
-# The jars of the Kafka source and of the table formats are fetched once, into the image.
+# The jars of the Kafka source, the table formats and S3 are fetched once, into the image.
 RUN pip install --no-cache-dir -c constraints.txt '.[spark,demo]' && python -m scripts.tools spark && \
     useradd --uid 10001 --create-home anabranch && chown -R anabranch /lake /opt/anabranch
 USER 10001

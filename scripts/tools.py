@@ -12,7 +12,6 @@ import re
 import shutil
 import ssl
 import struct
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,8 +20,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from spark.fetch import FetchError, fetch_jars, fetch_with_maven, run
 from spark.jars import MavenCoordinate, all_jars, cached, installed_spark_version, jars_folder
-from spark.java import CACHED_JAVA, JavaNotFoundError, cache_folder, find_java_home, spark_environment
+from spark.java import CACHED_JAVA, JavaNotFoundError, cache_folder, find_java_home
 
 CACHE = cache_folder()
 MINIO = "github.com/minio/minio@v0.0.0-20250907161309-07c3a429bfed"
@@ -79,17 +79,12 @@ CHROMIUM_FLAGS = (
     "--disable-sync",
     "--no-first-run",
 )
-COMPLAINT = re.compile(r"not found|unresolved|unknown host|refused|timed out|could not|\[ERROR\]|error:", re.IGNORECASE)
 CERTIFICATE_FILES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 JAVA_WRAPPER = """#!/bin/sh
 # Spark requests a module that this runtime does not have, and works without it.
 for argument do shift; [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"; done
 exec "$(dirname "$(readlink -f "$0")")/../runtime/bin/java" "$@"
 """
-
-
-class SkippedError(Exception):
-    """The tool cannot be installed on this machine. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +96,9 @@ class Tool:
     present: Callable[[], Path | None]
     """Returns its path if it is installed."""
     fetch: Callable[[Path], None]
-    """Installs it. The argument is an empty work folder. Raises SkippedError."""
+    """Installs it. The argument is an empty work folder. Raises FetchError."""
     for_tests: bool = True
     """True if it is installed when no tool is named."""
-
-
-def run(*command: str | Path, environ: dict[str, str] | None = None) -> None:
-    """Run a program quietly. Raises SkippedError with its output when it fails."""
-    done = subprocess.run(
-        command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=os.environ | (environ or {})
-    )
-    if done.returncode:
-        words = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-        complaint = next((line for line in words if COMPLAINT.search(line)), words[-1] if words else "no output")
-        raise SkippedError(f"{Path(command[0]).name} failed ({done.returncode}): {complaint[:200]}")
 
 
 def move_into_place(made: Path, place: Path) -> None:
@@ -139,7 +123,7 @@ def on_path(program: str) -> Path | None:
 def fetch_versitygw(work: Path) -> None:
     """Build the S3 server from its Go module."""
     if not on_path("go"):
-        raise SkippedError("needs Go (tests against a real S3 server are left out)")
+        raise FetchError("needs Go (tests against a real S3 server are left out)")
     run("go", "install", VERSITYGW, environ={"GOBIN": str(work), "CGO_ENABLED": "0"})
     move_into_place(work / "versitygw", CACHE / "bin" / "versitygw")
 
@@ -147,7 +131,7 @@ def fetch_versitygw(work: Path) -> None:
 def fetch_minio(work: Path) -> None:
     """Build the S3 server that encrypts from its Go module."""
     if not on_path("go"):
-        raise SkippedError("needs Go (tests of encrypted objects are left out)")
+        raise FetchError("needs Go (tests of encrypted objects are left out)")
     run("go", "install", MINIO, environ={"GOBIN": str(work), "CGO_ENABLED": "0"})
     move_into_place(work / "minio", CACHE / "bin" / "minio")
 
@@ -155,7 +139,7 @@ def fetch_minio(work: Path) -> None:
 def fetch_helm(work: Path) -> None:
     """Build Helm from its Go module."""
     if not on_path("go"):
-        raise SkippedError("needs Go (tests of the Helm chart are left out)")
+        raise FetchError("needs Go (tests of the Helm chart are left out)")
     run("go", "install", HELM, environ={"GOBIN": str(work), "CGO_ENABLED": "0"})
     move_into_place(work / "helm", CACHE / "bin" / "helm")
 
@@ -184,7 +168,7 @@ def present_environment(name: str) -> Path | None:
 def fetch_hydra(work: Path) -> None:
     """Build the identity provider from its Go module, without SQLite."""
     if not on_path("go"):
-        raise SkippedError("needs Go (tests against a real identity provider are left out)")
+        raise FetchError("needs Go (tests against a real identity provider are left out)")
     environ = {"GOBIN": str(work), "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod"}
     module = work / "module"
     module.mkdir()
@@ -198,7 +182,7 @@ def fetch_hydra(work: Path) -> None:
 def fetch_otelcol(work: Path) -> None:
     """Build an OpenTelemetry Collector that has only what tests need."""
     if not on_path("go"):
-        raise SkippedError("needs Go (tests against a real OpenTelemetry Collector are left out)")
+        raise FetchError("needs Go (tests against a real OpenTelemetry Collector are left out)")
     environ = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=mod"}
     module = work / "module"
     module.mkdir()
@@ -209,31 +193,10 @@ def fetch_otelcol(work: Path) -> None:
     move_into_place(work / "otelcol", CACHE / "bin" / "otelcol")
 
 
-def fetch_with_maven(work: Path, coordinates: Sequence[MavenCoordinate], *, transitive: bool) -> Path:
-    """Copy jars into a folder under `work`, with a temporary project that has these dependencies."""
-    if not on_path("mvn"):
-        raise SkippedError("needs Maven")
-    stop = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
-    dependencies = "\n".join(
-        f"<dependency><groupId>{c.group}</groupId><artifactId>{c.artifact}</artifactId><version>{c.version}</version>"
-        f"{'' if transitive else stop}</dependency>"
-        for c in coordinates
-    )
-    (work / "pom.xml").write_text(
-        "<project><modelVersion>4.0.0</modelVersion><groupId>anabranch</groupId><artifactId>tools</artifactId>"
-        f"<version>1</version>\n<dependencies>\n{dependencies}\n</dependencies></project>\n"
-    )
-    jars = work / "jars"
-    # A separate repository: a ~/.m2 with only POMs would make Spark's Ivy fail later.
-    places = (f"-Dmaven.repo.local={CACHE / 'm2'}", f"-DoutputDirectory={jars}")
-    run("mvn", "-q", "-B", "-Dstyle.color=never", "-f", work / "pom.xml", *places, "dependency:copy-dependencies")
-    return jars
-
-
 def fetch_kafka(work: Path) -> None:
     """Install Apache Kafka with its command line tools."""
     if not on_path("mvn"):
-        raise SkippedError("needs Maven (tests with Apache Kafka's own tools are left out)")
+        raise FetchError("needs Maven (tests with Apache Kafka's own tools are left out)")
     move_into_place(fetch_with_maven(work, KAFKA_JARS, transitive=True), CACHE / f"kafka-{KAFKA_VERSION}")
 
 
@@ -243,7 +206,7 @@ def fetch_kafka_apps(work: Path) -> None:
     Apache Kafka has their dependencies.
     """
     if not on_path("mvn"):
-        raise SkippedError("needs Maven (tests with Kafka Streams and Kafka Connect are left out)")
+        raise FetchError("needs Maven (tests with Kafka Streams and Kafka Connect are left out)")
     move_into_place(fetch_with_maven(work, KAFKA_APPS_JARS, transitive=False), CACHE / f"kafka-apps-{KAFKA_VERSION}")
 
 
@@ -293,41 +256,10 @@ def present_java() -> Path | None:
         return None
 
 
-def fetch_spark_jars(work: Path) -> None:
-    """Fetch the jars of Spark's Kafka source and table formats, with Maven or with Spark's own Ivy."""
+def fetch_spark_jars(_work: Path) -> None:
+    """Fetch the jars of Spark's Kafka source, the table formats and S3."""
     version = installed_spark_version()
-    wanted = all_jars(version)
-    found = fetch_with_maven(work, wanted, transitive=False) if on_path("mvn") else fetch_with_ivy(work, wanted)
-    missing = [c.file_name for c in wanted if not (found / c.file_name).is_file()]
-    if missing:
-        raise SkippedError(f"not found: {', '.join(missing)}")
-    move_into_place(found, jars_folder(version))
-
-
-def fetch_with_ivy(work: Path, wanted: Sequence[MavenCoordinate]) -> Path:
-    """Fetch the jars with `spark-submit --packages`, in rounds because the token provider has another version."""
-    if present_java() is None:
-        raise SkippedError("needs Java")
-    (work / "nothing.py").write_text("")
-    source, token_provider, *others = wanted
-    left_out = ["org.apache.hadoop:hadoop-client-api", "org.apache.hadoop:hadoop-client-runtime"]
-    rounds = (
-        (source, [*left_out, f"{token_provider.group}:{token_provider.artifact}"]),
-        (token_provider, [*left_out, "org.apache.kafka:kafka-clients", "org.apache.commons:commons-pool2"]),
-        *((other, left_out) for other in others if other.group in {"org.apache.iceberg", "io.delta"}),
-    )
-    environ = spark_environment()
-    submit = Path(environ["SPARK_HOME"]) / "bin" / "spark-submit"
-    for coordinate, excluded in rounds:
-        packages = ("--packages", str(coordinate), "--exclude-packages", ",".join(excluded))
-        run(submit, *packages, "--conf", f"spark.jars.ivy={work / 'ivy'}", work / "nothing.py", environ=environ)
-    jars = work / "jars"
-    jars.mkdir()
-    for c in wanted:
-        downloaded = work / "ivy" / "jars" / f"{c.group}_{c.file_name}"
-        if downloaded.is_file():
-            downloaded.rename(jars / c.file_name)
-    return jars
+    fetch_jars(all_jars(version), jars_folder(version))
 
 
 def present_spark_jars() -> Path | None:
@@ -339,11 +271,11 @@ def present_spark_jars() -> Path | None:
 def apt_install(*packages: str) -> None:
     """Install system packages, which requires root."""
     if os.geteuid() != 0 or not on_path("apt-get"):
-        raise SkippedError(f"not installed (apt-get install {' '.join(packages)})")
+        raise FetchError(f"not installed (apt-get install {' '.join(packages)})")
     environ = {"DEBIAN_FRONTEND": "noninteractive"}
     try:
         run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages, environ=environ)
-    except SkippedError:
+    except FetchError:
         run("apt-get", "update", "-qq", environ=environ)
         run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages, environ=environ)
 
@@ -380,11 +312,11 @@ def present_prometheus() -> Path | None:
 def fetch_prometheus(work: Path) -> None:
     """Unpack Debian's package, without installing it: its installation would start a server."""
     if not on_path("apt-get") or not on_path("dpkg-deb"):
-        raise SkippedError("not installed (Prometheus with promtool)")
+        raise FetchError("not installed (Prometheus with promtool)")
     download = ("env", "-C", work, "apt-get", "download", "-qq", "prometheus")
     try:
         run(*download)
-    except SkippedError:
+    except FetchError:
         run("apt-get", "update", "-qq")
         run(*download)
     package = next(work.glob("prometheus_*.deb"))
@@ -456,7 +388,7 @@ def ensure(tool: Tool) -> tuple[bool, str]:
             with tempfile.TemporaryDirectory(dir=CACHE, prefix=f".{tool.name}-") as work:
                 try:
                     tool.fetch(Path(work))
-                except SkippedError as reason:
+                except FetchError as reason:
                     return False, str(reason)
     path = tool.present()
     return (True, str(path)) if path else (False, "fetched, but not found afterwards")

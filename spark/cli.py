@@ -16,8 +16,20 @@ from rich.console import Console
 from anabranch.client.errors import ClientError, PropertyError
 from anabranch.output import emit, output_option
 from spark.checkpoints import committed_offsets
+from spark.fetch import FetchError, fetch_jars
 from spark.freshness import Freshness, parse_offsets
-from spark.jars import SparkVersionError, installed_spark_version, table_jars
+from spark.jars import (
+    JDBC_JARS,
+    TABLE_JARS,
+    MavenCoordinate,
+    SparkVersionError,
+    installed_spark_version,
+    jars_folder,
+    kafka_source_jars,
+    s3_jars,
+    spark_line,
+    table_jars,
+)
 from spark.java import JavaNotFoundError, SparkNotFoundError, find_java_home
 from spark.kafka_options import client_properties
 from spark.listener import PipelineListener, group_commit, serve_metrics
@@ -27,7 +39,7 @@ from spark.pipeline.errors import PipelineError, SettingError, reason_of
 from spark.pipeline.iceberg import catalog_settings
 from spark.pipeline.maintenance import maintain_now
 from spark.pipeline.run import ANSI, RunningPipeline, start_pipeline
-from spark.pipeline.settings import PipelineSettings, TableFormat, TriggerSection
+from spark.pipeline.settings import PipelineSettings, TableFormat, TriggerSection, is_in_s3
 from spark.pipeline.source import bootstrap_of, client_options, source_options
 from spark.pipeline.toml_file import located, read_pipeline
 from spark.preflight import BrokerError, check_brokers
@@ -117,12 +129,20 @@ def ingest(*, file: Path, once: bool, check: bool, master: str | None, settings:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--master", help="Where Spark runs. Default: the file's, else all cores of this machine.")
 @click.option("--conf", "settings", type=PAIR, multiple=True, help="Settings of the Spark session.")
-def maintain(*, file: Path, master: str | None, settings: tuple[tuple[str, str], ...]) -> None:
+@click.option("--stopped", is_flag=True, help="The pipeline does not run meanwhile; needed for Delta tables in S3.")
+def maintain(*, file: Path, master: str | None, settings: tuple[tuple[str, str], ...], stopped: bool) -> None:
     """Maintain the tables of the pipeline FILE now: rewrite small files, expire old versions, delete orphans.
 
-    Running pipelines do it by themselves, unless [maintenance] of their file says otherwise. Both may run at once.
+    Running pipelines do it by themselves, unless [maintenance] of their file says otherwise. Both may run at once,
+    except on Delta tables in S3.
     """
     pipeline = _read(file)
+    if pipeline.table.format is TableFormat.DELTA and is_in_s3(pipeline.table.location) and not stopped:
+        error = SettingError(
+            "table.location",
+            "two writers of a Delta table in S3 can lose each other's commits: stop the pipeline, and say --stopped",
+        )
+        raise PipelineFileError(located(error, file))
     if pipeline.table.format is TableFormat.PARQUET:
         error = SettingError("table.format", "a table of format parquet has no old versions, and is not rewritten")
         raise PipelineFileError(located(error, file))
@@ -163,6 +183,35 @@ def status(*, file: Path, output: str) -> None:
     emit(output, found, lambda console: show_status(found, now_ms, console))
 
 
+@main.command(short_help="Fetch the jars that Spark needs, and print their paths.")
+@click.option("--s3", is_flag=True, help="Also fetch those for files in S3 (s3a://).")
+@click.option(
+    "--format",
+    "formats",
+    multiple=True,
+    type=click.Choice([TableFormat.ICEBERG.value, TableFormat.DELTA.value]),
+    help="Only this format of tables; may be repeated. Default: all that this Spark has.",
+)
+def jars(*, s3: bool, formats: tuple[str, ...]) -> None:
+    """Fetch jars for this version of Spark, and print their paths with commas between them, as for spark-submit --jars.
+
+    They come from the registries that Maven, or Spark's Ivy, is set up for, and stay in the user's cache, where
+    `ingest` and the other commands find them: those need no network afterwards.
+    """
+    version = installed_spark_version()
+    try:
+        chosen = formats or tuple(TABLE_JARS[spark_line(version)])
+        wanted = [*kafka_source_jars(version), *(jar for each in chosen for jar in table_jars(version, each))]
+        wanted += [MavenCoordinate(*parts) for parts in JDBC_JARS.values()]
+        wanted += s3_jars(version) if s3 else ()
+        folder = jars_folder(version)
+        with Console(stderr=True).status(f"fetching jars for Spark {version} into {folder}"):
+            found = fetch_jars(wanted, folder)
+    except (FetchError, SparkVersionError) as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(",".join(map(str, found)))
+
+
 def _read(file: Path) -> PipelineSettings:
     try:
         pipeline = read_pipeline(file)
@@ -196,6 +245,8 @@ def _build_session(
         master=master or pipeline.spark.master,
         settings={ANSI: "false", **_catalogs(pipeline), **pipeline.spark.conf, **dict(settings)},
         table_formats=[pipeline.table.format],
+        s3=pipeline.uses_s3,
+        jdbc_url=(pipeline.catalog.uri or "") if pipeline.catalog.type == "jdbc" else "",
     )
 
 

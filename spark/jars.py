@@ -1,4 +1,4 @@
-"""Jars for Spark's Kafka source and the table formats, by version of Spark, and the set-up's folder for them.
+"""Jars for Spark's Kafka source, the table formats and S3, by version of Spark, and the set-up's folder for them.
 
 Standard library only, because the set-up uses the same table.
 """
@@ -28,6 +28,22 @@ TABLE_JARS: Mapping[str, Mapping[str, tuple[tuple[str, str, str], ...]]] = {
     },
 }
 """Jars of the table formats. A minor version of Spark without jars for a format cannot write it."""
+
+SDK = "software.amazon.awssdk"
+HADOOP_AWS = {"4.1": ("3.4.2", "2.29.52"), "4.2": ("3.5.0", "2.35.4")}
+"""Versions of Hadoop's `s3a://` file system and of the AWS SDK that it was built with, by minor version of Spark."""
+SDK_MODULES = (
+    *("annotations", "apache-client", "arns", "auth", "aws-core", "aws-json-protocol", "aws-query-protocol"),
+    *("aws-xml-protocol", "checksums", "checksums-spi", "crt-core", "endpoints-spi", "http-auth", "http-auth-aws"),
+    *("http-auth-aws-eventstream", "http-auth-spi", "http-client-spi", "identity-spi", "json-utils", "metrics-spi"),
+    *("netty-nio-client", "profiles", "protocol-core", "regions", "retries", "retries-spi", "s3"),
+    *("s3-transfer-manager", "sdk-core", "sso", "ssooidc", "sts", "third-party-jackson-core", "utils"),
+)
+"""Modules of the AWS SDK that `s3a://` and the SDK's own search for credentials use: 11 MB. Hadoop's pom names a bundle
+of all services instead, which has 640 MB."""
+SDK_MODULES_SINCE = {"4.2": ("utils-lite",)}
+JDBC_JARS = {"postgresql": ("org.postgresql", "postgresql", "42.7.8")}
+"""JDBC drivers for catalogs, by the second part of their URL."""
 
 
 class SparkVersionError(RuntimeError):
@@ -90,10 +106,33 @@ def table_jars(spark_version: str, table_format: str) -> tuple[MavenCoordinate, 
     return tuple(MavenCoordinate(*parts) for parts in TABLE_JARS[line][table_format])
 
 
+def s3_jars(spark_version: str) -> tuple[MavenCoordinate, ...]:
+    """Return the jars of `s3a://`. Raises SparkVersionError."""
+    line = spark_line(spark_version)
+    hadoop, sdk = HADOOP_AWS[line]
+    return (
+        MavenCoordinate("org.apache.hadoop", "hadoop-aws", hadoop),
+        *(MavenCoordinate(SDK, each, sdk) for each in (*SDK_MODULES, *SDK_MODULES_SINCE.get(line, ()))),
+        MavenCoordinate("software.amazon.eventstream", "eventstream", "1.0.1"),
+        MavenCoordinate("org.reactivestreams", "reactive-streams", "1.0.4"),
+    )
+
+
+def jdbc_jars(url: str) -> tuple[MavenCoordinate, ...]:
+    """Return the driver for a JDBC URL; none for a database that is not known here."""
+    _, _, rest = url.partition(":")
+    parts = JDBC_JARS.get(rest.partition(":")[0])
+    return () if parts is None else (MavenCoordinate(*parts),)
+
+
 def all_jars(spark_version: str) -> tuple[MavenCoordinate, ...]:
     """Return all jars that the set-up fetches for a version of Spark. Raises SparkVersionError."""
-    tables = TABLE_JARS[spark_line(spark_version)].values()
-    return (*kafka_source_jars(spark_version), *(MavenCoordinate(*parts) for jars in tables for parts in jars))
+    others = (*TABLE_JARS[spark_line(spark_version)].values(), tuple(JDBC_JARS.values()))
+    return (
+        *kafka_source_jars(spark_version),
+        *(MavenCoordinate(*parts) for jars in others for parts in jars),
+        *s3_jars(spark_version),
+    )
 
 
 _MADE_FOR = re.compile(
@@ -126,11 +165,6 @@ def installed_spark_version() -> str:
 def jars_folder(spark_version: str, environ: Mapping[str, str] = os.environ) -> Path:
     """Return the folder in which the set-up stores the jars for a version of Spark."""
     return cache_folder(environ) / f"spark-{spark_version}"
-
-
-def cached_jars(spark_version: str, environ: Mapping[str, str] = os.environ) -> Sequence[Path] | None:
-    """Return the jars of the Kafka source if the set-up has fetched all of them, else None."""
-    return cached(kafka_source_jars(spark_version), spark_version, environ)
 
 
 def cached(

@@ -70,7 +70,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, aws_credentials: Path) -> "I
     tools.java()
     version = installed_spark_version()
     if cached(all_jars(version), version) is None:
-        tools.missing("Spark's Kafka source and table formats")
+        tools.missing("Spark's Kafka source, table formats and S3")
     folder: Path = tmp_path_factory.mktemp("spark")
     settings = {
         DRIVER_OPTIONS: f"{QUICK_JVM} -Dderby.system.home={folder}",
@@ -84,7 +84,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory, aws_credentials: Path) -> "I
     formats = list(TABLE_JARS[spark_line(version)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(aws_credentials))  # Python workers have the JVM's environment
-        session = build_session("anabranch tests", master="local[2]", settings=settings, table_formats=formats)
+        session = build_session(
+            "anabranch tests",
+            master="local[2]",
+            settings=settings,
+            table_formats=formats,
+            s3=True,
+            jdbc_url="jdbc:postgresql:",
+        )
     yield session
     with drop_sockets_of_py4j():
         session.stop()

@@ -5,8 +5,9 @@ from pyspark.sql import SparkSession
 
 from spark.pipeline.decode import RecordDecoder
 from spark.pipeline.errors import SettingError, reason_of
+from spark.pipeline.files import HadoopFolder
 from spark.pipeline.parquet import parquet_tables
-from spark.pipeline.settings import PipelineSettings, TableFormat
+from spark.pipeline.settings import PipelineSettings, TableFormat, is_in_s3
 from spark.pipeline.source import check_event_time, decoded, table_columns
 from spark.pipeline.tables import open_tables
 
@@ -22,6 +23,7 @@ def check_pipeline(spark: SparkSession, pipeline: PipelineSettings) -> list[str]
 
     Raises SettingError for a schema that cannot be read, SQL or a layout that does not fit it, or a table out of reach.
     """
+    check_places(spark, pipeline)
     decoding = RecordDecoder(pipeline).current()
     records = decoded(spark.createDataFrame([], RECORDS), decoding, pipeline.table.mode)
     try:
@@ -42,3 +44,13 @@ def check_pipeline(spark: SparkSession, pipeline: PipelineSettings) -> list[str]
         raise
     except Exception as error:  # Iceberg's and Delta's errors have no common class
         raise SettingError(place, reason_of(error)) from error
+
+
+def check_places(spark: SparkSession, pipeline: PipelineSettings) -> None:
+    """Raise SettingError for a place in S3 that is out of reach. In other file systems what is missing is created."""
+    for name, place in pipeline.places.items():
+        if is_in_s3(place):
+            try:
+                HadoopFolder(spark, place).has("")
+            except Exception as error:  # Java's, whose class depends on what is wrong
+                raise SettingError(name, reason_of(error)) from error

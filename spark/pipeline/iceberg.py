@@ -380,7 +380,11 @@ def catalog_settings(pipeline: PipelineSettings) -> dict[str, str]:
     """Return the session settings that define the table's catalog."""
     catalog = pipeline.catalog
     prefix = f"spark.sql.catalog.{pipeline.catalog_name}"
-    given = {"type": catalog.type, "warehouse": catalog.warehouse, "uri": catalog.uri, **catalog.options}
+    given = {"type": catalog.type, "warehouse": catalog.warehouse, "uri": catalog.uri}
+    if catalog.type == "jdbc":
+        # Spark asks each catalog for views as well, and version 0 has none. An older schema gets the column for them.
+        given["jdbc.schema-version"] = "V1"
+    given |= catalog.options
     return {
         prefix: "org.apache.iceberg.spark.SparkCatalog",
         # A cached table would not show the newest commits.

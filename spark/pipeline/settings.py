@@ -378,6 +378,24 @@ class PipelineSettings(Section):
                 partitions = (*partitions, PartitionColumn(table.time_column, period.value))
         return TableLayout(partitions, table.sort_by, table.properties, "partition_by" in named, "sort_by" in named)
 
+    @property
+    def places(self) -> Mapping[str, str]:
+        """Folders and URLs of the pipeline's files, by the names of their settings."""
+        found = {
+            "checkpoint": self.checkpoint,
+            "table.location": self.table.location,
+            "dead_letters.location": self.dead_letters.location,
+            "catalog.warehouse": self.catalog.warehouse,
+        }
+        return {name: place for name, place in found.items() if place is not None}
+
+    @property
+    def uses_s3(self) -> bool:
+        """True if files of the pipeline are in S3."""
+        # A catalog that is a service may place tables in S3 itself; then the settings of S3 show it.
+        has_settings = any(name.startswith("spark.hadoop.fs.s3a.") for name in self.spark.conf)
+        return has_settings or any(map(is_in_s3, self.places.values()))
+
     def subject_of(self, part: Literal["key", "value"]) -> str:
         """Return the subject in the schema registry of the keys or the values."""
         section = self.key if part == "key" else self.decode
@@ -390,6 +408,11 @@ class PipelineSettings(Section):
         no_time = self.table.event_time is not None and (self.decode.strict or self.watermark is not None)
         undecodable = self.decode.format != "none" or self.key.format != "none"
         return undecodable or late or no_time or self.table.mode.is_keyed
+
+
+def is_in_s3(place: str | None) -> bool:
+    """Return whether a place is in S3, whatever its scheme calls it."""
+    return (place or "").startswith(("s3a://", "s3://"))
 
 
 def _conflicts(pipeline: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
@@ -411,6 +434,12 @@ def _conflicts(pipeline: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
               f"a table of format {table.format} has {place} instead")  # fmt: skip
     refuse_if(iceberg and table.name and len(table.name.split(".")) < 3, "table.name",
               "expected catalog.namespace.table, such as 'lake.db.flights'")  # fmt: skip
+    refuse_if(
+        pipeline.catalog.type == "hadoop" and is_in_s3(pipeline.catalog.warehouse)
+        and "lock-impl" not in pipeline.catalog.options, "catalog.type",
+        "S3 renames no file in one step, so two writers of a hadoop catalog there can lose each other's commits: "
+        "use jdbc, rest or hive",
+    )  # fmt: skip
     for name, what, section in (("decode", "values", decode), ("key", "keys", pipeline.key)):
         refuse_if(
             section.has_schema and bool(section.schema_file) == bool(section.registry), f"{name}.format",

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from scripts import tools
-from scripts.tools import SkippedError, Tool, ensure, java_trust_store, machine_certificates, main, move_into_place, run
+from scripts.tools import Tool, ensure, java_trust_store, machine_certificates, main, move_into_place
+from spark.fetch import FetchError, run
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +23,7 @@ def make_tool(place: Path, *, fails: bool = False) -> Tool:
         made.mkdir()
         (made / "half").write_text("x")
         if fails:
-            raise SkippedError("no network")
+            raise FetchError("no network")
         move_into_place(made, place)
 
     return Tool("thing", "a thing", lambda: tools.existing(place), fetch)
@@ -70,7 +71,7 @@ def test_an_unknown_tool_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_reason_of_a_failed_program_is_its_own_complaint() -> None:
-    with pytest.raises(SkippedError, match=r"sh failed \(3\): host registry not found"):
+    with pytest.raises(FetchError, match=r"sh failed \(3\): host registry not found"):
         run("sh", "-c", "echo one; echo host registry not found >&2; echo bye >&2; exit 3")
 
 

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from broker.cli.spark import spark as spark_command
 from spark import cli
 from spark.cli import main
+from spark.jars import all_jars, table_jars
 from spark.pipeline.errors import PipelineError
 
 FILE = """\
@@ -39,7 +40,9 @@ def test_a_bad_setting_is_named_with_its_line(tmp_path: Path) -> None:
     path = write(tmp_path, more="period = 'week'\n")
     result = CliRunner().invoke(main, ["ingest", path])
     assert result.exit_code == 2
-    assert result.output.startswith(f"Error: {path}:7: table.period is not a setting; [table] takes: format, mode, name")
+    assert result.output.startswith(
+        f"Error: {path}:7: table.period is not a setting; [table] takes: format, mode, name"
+    )
 
 
 def test_a_schema_file_is_looked_for_before_anything_is_started(tmp_path: Path) -> None:
@@ -56,6 +59,38 @@ def test_a_parquet_table_is_not_maintained(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["maintain", path])
     found = f"Error: {path}:7: table.format: a table of format parquet has no old versions, and is not rewritten\n"
     assert (result.exit_code, result.output) == (2, found)
+
+
+def test_a_delta_table_in_s3_is_maintained_only_while_nothing_writes_to_it(tmp_path: Path) -> None:
+    path = write(tmp_path, more="format = 'delta'\n")
+    text = Path(path).read_text().replace('name = "lake.db.t"', 'location = "s3a://bucket/t"')
+    Path(path).write_text(text)
+    result = CliRunner().invoke(main, ["maintain", path])
+    assert result.exit_code == 2
+    assert result.output == (
+        f"Error: {path}:6: table.location: two writers of a Delta table in S3 can lose each other's commits: "
+        "stop the pipeline, and say --stopped\n"
+    )
+
+
+def test_jars_that_are_there_are_printed_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "installed_spark_version", lambda: "4.2.0")
+    environ = {"ANABRANCH_CACHE": str(tmp_path), "PATH": str(tmp_path), "JAVA_HOME": None}
+    # Without Maven and Java nothing can be fetched.
+    result = CliRunner().invoke(main, ["jars"], env=environ)
+    assert result.exit_code == 1
+    assert "Error: Spark needs Java 17 or newer." in result.output
+    folder = tmp_path / "spark-4.2.0"
+    for jar in all_jars("4.2.0"):
+        (folder / jar.file_name).touch()
+    for arguments, wanted in ((["--s3"], all_jars("4.2.0")), (["--format", "delta"], table_jars("4.2.0", "delta"))):
+        result = CliRunner().invoke(main, ["jars", *arguments], env=environ)
+        assert result.exit_code == 0, result.output
+        found = [Path(place) for place in result.stdout.strip().split(",")]
+        assert {folder / jar.file_name for jar in wanted} <= set(found)
+        assert ("hadoop-aws-3.5.0.jar" in {place.name for place in found}) is ("--s3" in arguments)
+    result = CliRunner().invoke(main, ["jars", "--format", "iceberg"], env=environ)
+    assert result.output.startswith("Error: there is no iceberg for Spark 4.2")
 
 
 def test_an_option_without_a_value_is_named(tmp_path: Path) -> None:

@@ -2,7 +2,17 @@ from pathlib import Path
 
 import pytest
 
-from spark.jars import SparkVersionError, all_jars, cached_jars, check_jars, jars_folder, kafka_source_jars, table_jars
+from spark.jars import (
+    SparkVersionError,
+    all_jars,
+    cached,
+    check_jars,
+    jars_folder,
+    jdbc_jars,
+    kafka_source_jars,
+    s3_jars,
+    table_jars,
+)
 
 
 def test_the_source_has_the_version_of_spark() -> None:
@@ -22,9 +32,9 @@ def test_cached_jars_count_only_when_all_are_there(tmp_path: Path) -> None:
     names = [jar.file_name for jar in kafka_source_jars("4.1.3")]
     for name in names[:-1]:
         (folder / name).touch()
-    assert cached_jars("4.1.3", environ) is None
+    assert cached(kafka_source_jars("4.1.3"), "4.1.3", environ) is None
     (folder / names[-1]).touch()
-    assert cached_jars("4.1.3", environ) == [folder / name for name in names]
+    assert cached(kafka_source_jars("4.1.3"), "4.1.3", environ) == [folder / name for name in names]
 
 
 def test_tables_have_jars_for_their_line_of_spark() -> None:
@@ -38,6 +48,20 @@ def test_tables_have_jars_for_their_line_of_spark() -> None:
         match=r"there is no iceberg for Spark 4.2: install 'pyspark==4.1.\*', or write format delta or parquet",
     ):
         table_jars("4.2.0", "iceberg")
+
+
+def test_s3_has_the_modules_of_the_sdk_that_hadoop_was_built_with() -> None:
+    for version, hadoop, sdk in (("4.1.3", "3.4.2", "2.29.52"), ("4.2.0", "3.5.0", "2.35.4")):
+        names = list(map(str, s3_jars(version)))
+        assert names[0] == f"org.apache.hadoop:hadoop-aws:{hadoop}"
+        assert f"software.amazon.awssdk:s3:{sdk}" in names
+        assert not [name for name in names if ":bundle:" in name]
+        assert set(s3_jars(version)) < set(all_jars(version))
+
+
+def test_a_jdbc_url_names_its_driver() -> None:
+    assert [jar.artifact for jar in jdbc_jars("jdbc:postgresql://db/x")] == ["postgresql"]
+    assert jdbc_jars("jdbc:other://db/x") == jdbc_jars("") == ()
 
 
 @pytest.mark.parametrize(
