@@ -32,7 +32,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_each_record_is_once_in_a_table_of_a_rest_catalog(
+def test_a_rest_catalog_has_each_record_once(
     spark: SparkSession, servers: str, topic: str, address: str, tmp_path: Path, mode: str
 ) -> None:
     # The warehouse is the service's.
