@@ -91,8 +91,8 @@ async def watch_liveness(world: World) -> None:
     """Time for which each node has not reached the catalog."""
     beats: dict[int, tuple[int, int, int]] = {}
     """Epoch, beat and whether it has a lease of each node in the catalog; one that was taken over has none."""
-    known: dict[int, tuple[Node, frozenset[int]]] = {}
-    """Members that each node had when it was looked at last."""
+    known: dict[int, tuple[Node, frozenset[tuple[int, int]]]] = {}
+    """Members with their epochs that each node had when it was looked at last."""
     with closing(sqlite3.connect(world.folder / "catalog.db")) as connection:
         while True:
             await asyncio.sleep(LOOK_S)
@@ -103,9 +103,9 @@ async def watch_liveness(world: World) -> None:
                 before_s = deaf_s.get(own, 0.0)
                 deaf_s[own] = 0.0 if hears else before_s + LOOK_S
                 told_s = LOOK_S + (before_s if before_s < UNBROKEN_S else 0.0) if hears else 0.0
-                lost: frozenset[int] = frozenset()
+                lost: frozenset[tuple[int, int]] = frozenset()
                 if node is not None and sim_node.process is not None and not sim_node.process.paused:
-                    living = frozenset(member.node_id for member in node.members.living())
+                    living = frozenset((member.node_id, member.epoch) for member in node.members.living())
                     former, had = known.get(own, (None, living))
                     lost = had - living if former is node else lost
                     known[own] = node, living
@@ -115,5 +115,7 @@ async def watch_liveness(world: World) -> None:
                     heard_s = silent_s.get(pair, 0.0)  # a beat of this moment may be one too late
                     silent_s[pair] = 0.0 if is_new else heard_s + told_s
                     is_early = max(heard_s, silent_s[pair]) < SILENT_S and bool(beats[other.node_id][2])
-                    if other.node_id in lost and other.serves and is_early:
+                    # An answer that was under way in a pause may tell of a clean stop before the newest epoch.
+                    is_lost = (other.node_id, beats[other.node_id][0]) in lost
+                    if is_lost and other.serves and is_early:
                         raise Violation(f"{sim_node.host} takes {other.host} for dead after {heard_s:.1f} s")
