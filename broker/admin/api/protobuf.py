@@ -23,6 +23,7 @@ TIMEOUT_S: Final = 10.0
 SOURCE_CHARACTERS_MAX: Final = 512 << 10
 """Characters of a schema and those that it imports."""
 ANSWER_BYTES_MAX: Final = 1 << 20
+STOPPING: Final = "the node is stopping"
 MISSING: Final = "protobuf is not decoded here: install anabranch[protobuf] on this node"
 _PROGRAM: Final = Path(__file__).with_name("protobuf_worker.py")
 _NAME: Final = re.compile(r"(?!\.)[\w.-]{1,100}(/(?!\.)[\w.-]{1,100}){0,20}", re.ASCII)
@@ -109,6 +110,8 @@ class ProtobufDecoder:
                 answer: dict[str, Any] = exchange(self._running(), json.dumps(request).encode())
             except OSError as error:
                 self._stop()
+                if self._is_closed:
+                    raise DecoderStopped(STOPPING) from None
                 raise DecoderStopped(f"the decoder of protobuf was stopped: {error}") from None
         if "error" in answer:
             raise ProtobufError(answer["error"])
@@ -116,7 +119,7 @@ class ProtobufDecoder:
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._is_closed:
-            raise DecoderStopped("the node is stopping")
+            raise DecoderStopped(STOPPING)
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", str(_PROGRAM), str(self._characters_max)],
@@ -147,9 +150,12 @@ def exchange(process: subprocess.Popen[bytes], body: bytes) -> Any:
     source, sink = process.stdout.fileno(), process.stdin.fileno()
     left = memoryview(len(body).to_bytes(4, "big") + body)
     os.set_blocking(sink, False)
-    while left:
-        _wait(sink, select.POLLOUT)
-        left = left[os.write(sink, left) :]
+    try:
+        while left:
+            _wait(sink, select.POLLOUT)
+            left = left[os.write(sink, left) :]
+    except BrokenPipeError:
+        raise OSError("it had ended before this payload") from None
     size = int.from_bytes(_receive(source, 4), "big")
     if size > ANSWER_BYTES_MAX:
         raise OSError("an answer is too large")

@@ -240,7 +240,7 @@ def test_a_decoder_that_is_closed_gives_up_what_it_does(
     assert is_asked.wait(60)
     decoder.close()
     thread.join()
-    assert reasons == ["the decoder of protobuf was stopped: it ended over this payload"]
+    assert reasons == ["the node is stopping"]
     with pytest.raises(DecoderStopped, match="the node is stopping"):
         decoder.decode(1, bare, b"\0")
 
