@@ -21,7 +21,6 @@ from spark.freshness import Freshness, parse_offsets
 from spark.jars import (
     JDBC_JARS,
     TABLE_JARS,
-    MavenCoordinate,
     SparkVersionError,
     installed_spark_version,
     jars_folder,
@@ -137,9 +136,10 @@ def maintain(*, file: Path, master: str | None, settings: tuple[tuple[str, str],
     except on Delta tables in S3.
     """
     pipeline = _read(file)
-    if pipeline.table.format is TableFormat.DELTA and is_in_s3(pipeline.table.location) and not stopped:
+    places = (pipeline.table.location, pipeline.dead_letter_place)
+    if pipeline.table.format is TableFormat.DELTA and any(map(is_in_s3, places)) and not stopped:
         error = SettingError(
-            "table.location",
+            "table.location" if is_in_s3(places[0]) else "dead_letters.location",
             "two writers of a Delta table in S3 can lose each other's commits: stop the pipeline, and say --stopped",
         )
         raise PipelineFileError(located(error, file))
@@ -202,7 +202,7 @@ def jars(*, s3: bool, formats: tuple[str, ...]) -> None:
     try:
         chosen = formats or tuple(TABLE_JARS[spark_line(version)])
         wanted = [*kafka_source_jars(version), *(jar for each in chosen for jar in table_jars(version, each))]
-        wanted += [MavenCoordinate(*parts) for parts in JDBC_JARS.values()]
+        wanted += JDBC_JARS.values()
         wanted += s3_jars(version) if s3 else ()
         folder = jars_folder(version)
         with Console(stderr=True).status(f"fetching jars for Spark {version} into {folder}"):

@@ -11,13 +11,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from spark.jars import MavenCoordinate
+from spark.jars import NOT_NEEDED, MavenCoordinate
 from spark.java import JavaNotFoundError, SparkNotFoundError, cache_folder, spark_environment
 
 COMPLAINT = re.compile(r"not found|unresolved|unknown host|refused|timed out|could not|\[ERROR\]|error:", re.IGNORECASE)
 IN_SPARK = ("org.apache.hadoop:hadoop-client-api", "org.apache.hadoop:hadoop-client-runtime")
-NOT_NEEDED = ("software.amazon.awssdk:bundle",)
-"""All services of AWS, 640 MB, on which Hadoop's pom depends."""
 SEPARATE_GROUPS = ("org.apache.spark", "org.apache.iceberg", "io.delta")
 """Groups whose jars Ivy fetches one by one: the dependencies that they name have other versions."""
 

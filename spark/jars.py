@@ -40,10 +40,10 @@ SDK_MODULES = (
     *("s3-transfer-manager", "sdk-core", "sso", "ssooidc", "sts", "third-party-jackson-core", "utils"),
 )
 """Modules of the AWS SDK that `s3a://` and the SDK's own search for credentials use: 11 MB. Hadoop's pom names a bundle
-of all services instead, which has 640 MB."""
+of all services instead (`NOT_NEEDED`)."""
 SDK_MODULES_SINCE = {"4.2": ("utils-lite",)}
-JDBC_JARS = {"postgresql": ("org.postgresql", "postgresql", "42.7.8")}
-"""JDBC drivers for catalogs, by the second part of their URL."""
+NOT_NEEDED = (f"{SDK}:bundle",)
+"""All services of AWS, 640 MB, on which Hadoop's pom depends."""
 
 
 class SparkVersionError(RuntimeError):
@@ -68,6 +68,10 @@ class MavenCoordinate:
     def file_name(self) -> str:
         """Name of the jar."""
         return f"{self.artifact}-{self.version}{self.classifier and '-'}{self.classifier}.jar"
+
+
+JDBC_JARS = {"postgresql": MavenCoordinate("org.postgresql", "postgresql", "42.7.8")}
+"""JDBC drivers for catalogs, by the second part of their URL."""
 
 
 def kafka_source_jars(spark_version: str) -> tuple[MavenCoordinate, ...]:
@@ -123,16 +127,16 @@ def s3_jars(spark_version: str) -> tuple[MavenCoordinate, ...]:
 def jdbc_jars(url: str) -> tuple[MavenCoordinate, ...]:
     """Return the driver for a JDBC URL; none for a database that is not known here."""
     _, _, rest = url.partition(":")
-    parts = JDBC_JARS.get(rest.partition(":")[0])
-    return () if parts is None else (MavenCoordinate(*parts),)
+    driver = JDBC_JARS.get(rest.partition(":")[0])
+    return () if driver is None else (driver,)
 
 
 def all_jars(spark_version: str) -> tuple[MavenCoordinate, ...]:
     """Return all jars that the set-up fetches for a version of Spark. Raises SparkVersionError."""
-    others = (*TABLE_JARS[spark_line(spark_version)].values(), tuple(JDBC_JARS.values()))
     return (
         *kafka_source_jars(spark_version),
-        *(MavenCoordinate(*parts) for jars in others for parts in jars),
+        *(jar for each in TABLE_JARS[spark_line(spark_version)] for jar in table_jars(spark_version, each)),
+        *JDBC_JARS.values(),
         *s3_jars(spark_version),
     )
 

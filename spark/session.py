@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from spark.fetch import NOT_NEEDED
 from spark.jars import (
+    NOT_NEEDED,
     MavenCoordinate,
     cached,
     check_jars,

@@ -238,7 +238,8 @@ class CatalogSection(Section):
     type: str = "hadoop"
     """`hadoop` (a folder), `rest`, `jdbc`, `hive`, ..."""
     warehouse: str | None = None
-    """Folder or URL; a folder is relative to the pipeline's file. Default: `lake` next to that file."""
+    """Folder or URL; a folder is relative to the pipeline's file. Default of `hadoop`: `lake` next to that file.
+    `rest`: the name that the service has for it."""
     uri: str | None = None
     """Address of a catalog that is a service or a database."""
     options: Options = {}

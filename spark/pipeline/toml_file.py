@@ -152,9 +152,11 @@ def _with_absolute_paths(pipeline: PipelineSettings, folder: Path) -> PipelineSe
     def absolute(text: str | None) -> str | None:
         return text if text is None or _URL.match(text) else str(folder / text)
 
-    warehouse = pipeline.catalog.warehouse
-    if warehouse is None and pipeline.table.format is TableFormat.ICEBERG and pipeline.catalog.type == "hadoop":
+    kind, warehouse = pipeline.catalog.type, pipeline.catalog.warehouse
+    if warehouse is None and pipeline.table.format is TableFormat.ICEBERG and kind == "hadoop":
         warehouse = "lake"
+    if kind != "rest":  # a service has names for its warehouses
+        warehouse = absolute(warehouse)
     return pipeline.model_copy(
         update={
             "source": pipeline.source.model_copy(update={"client_config": absolute(pipeline.source.client_config)}),
@@ -165,6 +167,6 @@ def _with_absolute_paths(pipeline: PipelineSettings, folder: Path) -> PipelineSe
             "dead_letters": pipeline.dead_letters.model_copy(
                 update={"location": absolute(pipeline.dead_letters.location)}
             ),
-            "catalog": pipeline.catalog.model_copy(update={"warehouse": absolute(warehouse)}),
+            "catalog": pipeline.catalog.model_copy(update={"warehouse": warehouse}),
         }
     )

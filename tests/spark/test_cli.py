@@ -61,14 +61,21 @@ def test_a_parquet_table_is_not_maintained(tmp_path: Path) -> None:
     assert (result.exit_code, result.output) == (2, found)
 
 
-def test_a_delta_table_in_s3_is_maintained_only_while_nothing_writes_to_it(tmp_path: Path) -> None:
-    path = write(tmp_path, more="format = 'delta'\n")
-    text = Path(path).read_text().replace('name = "lake.db.t"', 'location = "s3a://bucket/t"')
+@pytest.mark.parametrize(
+    ("location", "dead_letters", "setting"),
+    [("s3a://bucket/t", "", "6: table.location"), ("t", "s3a://bucket/dead", "9: dead_letters.location")],
+)
+def test_a_delta_table_in_s3_is_maintained_only_while_nothing_writes_to_it(
+    tmp_path: Path, location: str, dead_letters: str, setting: str
+) -> None:
+    more = f"[dead_letters]\nlocation = '{dead_letters}'\n" if dead_letters else ""
+    path = write(tmp_path, more=f"format = 'delta'\n{more}")
+    text = Path(path).read_text().replace('name = "lake.db.t"', f"location = '{location}'")
     Path(path).write_text(text)
     result = CliRunner().invoke(main, ["maintain", path])
     assert result.exit_code == 2
     assert result.output == (
-        f"Error: {path}:6: table.location: two writers of a Delta table in S3 can lose each other's commits: "
+        f"Error: {path}:{setting}: two writers of a Delta table in S3 can lose each other's commits: "
         "stop the pipeline, and say --stopped\n"
     )
 

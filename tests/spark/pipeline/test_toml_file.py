@@ -69,6 +69,12 @@ def test_a_small_file_has_defaults_beside_it() -> None:
     assert not pipeline.has_dead_letters
 
 
+@pytest.mark.parametrize(("kind", "warehouse"), [("rest", "prod"), ("jdbc", "/pipes/prod"), ("hadoop", "/pipes/prod")])
+def test_a_warehouse_is_a_folder_unless_a_service_has_named_it(kind: str, warehouse: str) -> None:
+    catalog = f'[catalog]\ntype = "{kind}"\nuri = "http://127.0.0.1:1"\nwarehouse = "prod"\n'
+    assert parse_pipeline(SMALL + catalog, FILE).catalog.warehouse == warehouse
+
+
 def test_a_full_file() -> None:
     pipeline = parse_pipeline(FULL, FILE)
     assert pipeline.checkpoint == "s3a://bucket/checkpoint"
