@@ -3,7 +3,9 @@
 import os
 import shutil
 import signal
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +184,21 @@ def test_a_node_that_stops_cleanly_leaves_its_partitions_to_the_others(tmp_path:
         assert not [line for line in second.lines if "is dead" in line]
 
 
+def pause(node: NodeProcess, folder: Path) -> None:
+    """SIGSTOP to a node outside of a transaction of SQLite: all others would wait for it, as nothing ends it."""
+    while True:
+        os.kill(node.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, node.pid, os.WSTOPPED)
+        with closing(sqlite3.connect(folder / "catalog.db", timeout=1, isolation_level=None)) as catalog:
+            try:
+                catalog.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:  # by the node, or by another one, which takes no second
+                os.kill(node.pid, signal.SIGCONT)
+            else:
+                catalog.execute("ROLLBACK")
+                return
+
+
 def test_a_paused_node_keeps_its_log_while_its_process_is_there(tmp_path: Path) -> None:
     first, second = cluster(tmp_path, 2)
     with first, second:
@@ -189,7 +206,7 @@ def test_a_paused_node_keeps_its_log_while_its_process_is_there(tmp_path: Path) 
         sender = Sender(first, second)
         sender.send(range(RECORDS))
         sender.flush()
-        os.kill(first.pid, signal.SIGSTOP)
+        pause(first, tmp_path)
         wait_until_said(second, "a silent node is not taken over")
         os.kill(first.pid, signal.SIGCONT)
         sender.send(range(RECORDS, 2 * RECORDS))
@@ -204,7 +221,7 @@ def test_a_paused_node_is_fenced_when_others_can_open_its_device(tmp_path: Path)
         sender = Sender(first, second)
         sender.send(range(RECORDS))
         sender.flush()
-        os.kill(first.pid, signal.SIGSTOP)
+        pause(first, tmp_path)
         sender.send(range(RECORDS, 2 * RECORDS))  # some of them lie in the paused node's sockets
         wait_until_said(second, "the log of a dead node is recovered")
         os.kill(first.pid, signal.SIGCONT)
@@ -255,7 +272,7 @@ def test_a_paused_node_whose_log_is_in_the_object_store_is_fenced(tmp_path: Path
         sender = Sender(first, second)
         sender.send(range(RECORDS))
         sender.flush()
-        os.kill(first.pid, signal.SIGSTOP)
+        pause(first, tmp_path)
         sender.send(range(RECORDS, 2 * RECORDS))
         wait_until_said(second, "the log of a dead node is recovered")
         os.kill(first.pid, signal.SIGCONT)
