@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ import click
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from anabranch.client.errors import ClientError, PropertyError
 from anabranch.output import emit, output_option
@@ -37,6 +41,8 @@ from spark.pipeline.decode import read_schema_file
 from spark.pipeline.errors import PipelineError, SettingError, reason_of
 from spark.pipeline.iceberg import catalog_settings
 from spark.pipeline.maintenance import maintain_now
+from spark.pipeline.replay import Replayed
+from spark.pipeline.replay import replay as replay_now
 from spark.pipeline.run import ANSI, RunningPipeline, start_pipeline
 from spark.pipeline.settings import PipelineSettings, TableFormat, TriggerSection, is_in_s3
 from spark.pipeline.source import bootstrap_of, client_options, source_options
@@ -48,6 +54,10 @@ from spark.storage_commands import compact, verify
 
 POLL_S = 0.2
 LISTENER_TIMEOUT_S = 60
+REASONS_SHOWN = 20
+SEVERAL_WRITERS = (
+    "two writers of a Delta table in S3 can lose each other's commits: stop the pipeline, and say --stopped"
+)
 ANOTHER_DRIVER = (
     "concurrently using",
     "should be empty on batch 0",
@@ -136,17 +146,9 @@ def maintain(*, file: Path, master: str | None, settings: tuple[tuple[str, str],
     except on Delta tables in S3.
     """
     pipeline = _read(file)
-    places = (pipeline.table.location, pipeline.dead_letter_place)
-    if pipeline.table.format is TableFormat.DELTA and any(map(is_in_s3, places)) and not stopped:
-        error = SettingError(
-            "table.location" if is_in_s3(places[0]) else "dead_letters.location",
-            "two writers of a Delta table in S3 can lose each other's commits: stop the pipeline, and say --stopped",
-        )
-        raise PipelineFileError(located(error, file))
-    if pipeline.table.format is TableFormat.PARQUET:
-        error = SettingError("table.format", "a table of format parquet has no old versions, and is not rewritten")
-        raise PipelineFileError(located(error, file))
     with _one_line_errors(file):
+        _refuse_parquet(pipeline, "a table of format parquet has no old versions, and is not rewritten")
+        _refuse_beside_others(pipeline, stopped=stopped)
         _check_versions(pipeline)
         spark = _build_session(pipeline, master, settings)
     console = Console()
@@ -163,6 +165,72 @@ def maintain(*, file: Path, master: str | None, settings: tuple[tuple[str, str],
         click.echo("stopped; nothing is lost, and the next maintenance does the rest", err=True)
     finally:
         spark.stop()
+
+
+@main.command(short_help="Put a pipeline's dead letters back that can be decoded now, each exactly once.")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--where", help="Only dead letters that fit this SQL condition, such as \"error LIKE 'n: %'\".")
+@click.option("--dry-run", is_flag=True, help="Change nothing; show what would be put back, and why others would not.")
+@click.option("--master", help="Where Spark runs. Default: the file's, else all cores of this machine.")
+@click.option("--conf", "settings", type=PAIR, multiple=True, help="Settings of the Spark session.")
+@click.option("--stopped", is_flag=True, help="The pipeline does not run meanwhile; needed for Delta tables in S3.")
+def replay(
+    *,
+    file: Path,
+    where: str | None,
+    dry_run: bool,
+    master: str | None,
+    settings: tuple[tuple[str, str], ...],
+    stopped: bool,
+) -> None:
+    """Decode the dead letters of the pipeline FILE again, as FILE says now, and move those that fit into its table.
+
+    Mend the schema or the settings first, or the values in the dead-letter table. What still does not fit stays there.
+    Each record is put back exactly once, however often this runs. The pipeline may run meanwhile, except on Delta
+    tables in S3.
+    """
+    pipeline = _read(file)
+    with _one_line_errors(file):
+        _refuse_parquet(pipeline, "dead letters of format parquet cannot be deleted one by one, so none is put back")
+        if not pipeline.has_dead_letters:
+            raise SettingError("decode.format", "nothing is decoded, so this pipeline has no dead letters")
+        if not dry_run:
+            _refuse_beside_others(pipeline, stopped=stopped)
+        _check_versions(pipeline)
+        spark = _build_session(pipeline, master, settings)
+    console = Console()
+    try:
+        with _one_line_errors(file), console.status(f"{pipeline.name}: dead letters"):
+            found = replay_now(spark, pipeline, where, dry_run=dry_run)
+        show_replayed(pipeline, found, console, dry_run=dry_run)
+    except PySparkException as error:
+        raise click.ClickException(f"the replay failed: {reason_of(error)}{hint_of(str(error))}") from error
+    except KeyboardInterrupt:
+        silence_shutdown(spark)
+        click.echo("stopped; nothing is lost, and the next replay does the rest", err=True)
+    finally:
+        spark.stop()
+
+
+def show_replayed(pipeline: PipelineSettings, found: Replayed, console: Console, *, dry_run: bool) -> None:
+    """Print the outcome of a replay."""
+    if not found.total:
+        console.print(f"{pipeline.dead_letter_place}: no dead letters to put back", highlight=False)
+        return
+    done = "can be put back" if dry_run else f"put back into {pipeline.table.name or pipeline.table.location}"
+    lines = [f"{found.put_back:,} of {found.total:,} dead letters {done}"]
+    if found.there_before:
+        lines.append(f"{found.there_before:,} were in the table already")
+    console.print("; ".join(lines), highlight=False)
+    if not found.reasons:
+        return
+    rows = Table("dead letters that stay", "reason", box=SIMPLE_HEAD)
+    rows.columns[0].justify = "right"
+    for reason, count in islice(found.reasons.items(), REASONS_SHOWN):
+        rows.add_row(f"{count:,}", Text(reason))
+    console.print(rows)
+    if (more := len(found.reasons) - REASONS_SHOWN) > 0:
+        console.print(f"and {more:,} other reasons", highlight=False)
 
 
 @main.command(short_help="Show what a pipeline has done, and how far it is behind its topics.")
@@ -230,6 +298,18 @@ def _one_line_errors(file: Path) -> Iterator[None]:
         raise PipelineFileError(located(error, file)) from error
     except (BrokerError, JavaNotFoundError, PipelineError, SparkNotFoundError, SparkVersionError) as error:
         raise click.ClickException(str(error)) from error
+
+
+def _refuse_parquet(pipeline: PipelineSettings, why: str) -> None:
+    if pipeline.table.format is TableFormat.PARQUET:
+        raise SettingError("table.format", why)
+
+
+def _refuse_beside_others(pipeline: PipelineSettings, *, stopped: bool) -> None:
+    places = {"table.location": pipeline.table.location, "dead_letters.location": pipeline.dead_letter_place}
+    for name, place in places.items():
+        if pipeline.table.format is TableFormat.DELTA and is_in_s3(place) and not stopped:
+            raise SettingError(name, SEVERAL_WRITERS)
 
 
 def _check_versions(pipeline: PipelineSettings) -> None:

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from spark.pipeline.changes import DELETED, IDENTITY_COLUMNS, UNIQUE, check_mode
 from spark.pipeline.errors import SettingError, reason_of
 from spark.pipeline.layout import TableLayout
-from spark.pipeline.merge import Merge, has_new_fields, session_settings
+from spark.pipeline.merge import SAME_PLACE, Merge, has_new_fields, session_settings, view_of
 from spark.pipeline.names import quoted, text_literal
 from spark.pipeline.retention import Retention
 
@@ -80,6 +80,21 @@ class DeltaTable:
         settings = {f"{TRANSACTION}.txnAppId": query_id, f"{TRANSACTION}.txnVersion": str(batch_id)}
         with session_settings(session, settings):
             Merge.of(rows, self.read().schema).run(self._sql_name)
+
+    def remove(self, records: DataFrame) -> None:
+        """Delete rows as one version. Raises what Spark raises."""
+        with view_of(records) as view:
+            # Its DELETE takes no EXISTS.
+            clauses = (
+                "MERGE INTO",
+                self._sql_name,
+                "AS t USING",
+                view,
+                "AS s ON",
+                SAME_PLACE,
+                "WHEN MATCHED THEN DELETE",
+            )
+            records.sparkSession.sql(" ".join(clauses))
 
     def layout_changes(self, columns: StructType) -> list[str]:  # noqa: ARG002 - the file's settings say it all
         """Return the properties that would change. Raises SettingError for a change of partitions."""

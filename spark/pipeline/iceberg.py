@@ -29,7 +29,15 @@ from spark.pipeline.iceberg_layout import (
     sort_order,
 )
 from spark.pipeline.layout import TableLayout
-from spark.pipeline.merge import BucketFunction, Merge, has_new_fields, session_settings
+from spark.pipeline.merge import (
+    SAME_PLACE,
+    BucketFunction,
+    Merge,
+    fitted_rows,
+    has_new_fields,
+    session_settings,
+    view_of,
+)
 from spark.pipeline.names import quoted
 from spark.pipeline.retention import Retention
 from spark.pipeline.settings import PipelineSettings
@@ -45,23 +53,27 @@ STAGE_ID = "spark.wap.id"
 PROPERTIES = {
     # Appends of sessions with a stage id are staged.
     "write.wap.enabled": "true",
+    # Or Spark plans neither UPDATE nor MERGE nor DELETE, ours and the users'.
+    "write.spark.accept-any-schema": "false",
     # Each commit writes a metadata file with all snapshots. Two are written per micro-batch.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
-"""Properties that a table needs; those that it has in another value stay, except the first."""
+"""Properties that a table needs."""
 STAGING = "write.wap.enabled"
+ENFORCED = frozenset({STAGING, "write.spark.accept-any-schema"})
+"""Those of them that do not stay if a table has them in another value."""
 PUBLISHED_BEFORE = frozenset({"DuplicateWAPCommitException", "CherrypickAncestorCommitException"})
 """Iceberg's errors for the second of two snapshots of one name, and for the same one again."""
 KEYED_PROPERTIES = {
     # A merge writes positions of replaced rows instead of rewriting their files.
     "write.merge.mode": "merge-on-read",
-    # A merge must see the table's types, or Spark does not plan it.
-    "write.spark.accept-any-schema": "false",
 }
 NOT_ON_TOP = "ValidationException"
 """Iceberg's error for a merge whose snapshot is not on top of the current one."""
 MERGE_TRIES = 10
+ISOLATION = "write.delete.isolation-level"
+"""Property: what a deletion takes for a conflict; by default also rows that others have appended meanwhile."""
 MANIFESTS_MAX = 50
 """Manifests of the current snapshot, from which on they are rewritten. Each is read when a query is planned."""
 DISTRIBUTION = "write.distribution-mode"
@@ -102,16 +114,15 @@ class IcebergTable:
         if not self.exists():
             self._create(rows)
         found = self._ensure_properties()
+        self._add_columns(rows.schema)
         options = {
             **self.options,
-            "mergeSchema": "true",
-            "check-ordering": "false",
             # A range, the default of sorted tables, needs samples: the micro-batch would be read and counted twice.
             "distribution-mode": "none" if found.get(DISTRIBUTION) == "none" else "hash",
             f"snapshot-property.{QUERY_ID}": query_id,
             f"snapshot-property.{BATCH_ID}": str(batch_id),
         }
-        writer = rows.writeTo(self.name).options(**options)
+        writer = fitted_rows(rows, self.read().schema).writeTo(self.name).options(**options)
         with session_settings(rows.sparkSession, {STAGE_ID: _stage_id(query_id, batch_id)}):
             writer.append()
         self.publish(query_id, batch_id)
@@ -137,6 +148,21 @@ class IcebergTable:
             f"{self.name}: micro-batch {batch_id} was merged {MERGE_TRIES} times, and each time another writer was "
             f"faster; stop what writes to the table besides this pipeline"
         )
+
+    def remove(self, records: DataFrame) -> None:
+        """Delete rows as one snapshot, which appends of others do not hinder. Raises what Spark raises."""
+        if self._ensure_properties().get(ISOLATION) is None:
+            self.load().updateProperties().set(ISOLATION, "snapshot").commit()
+        with view_of(records) as view:
+            clauses = (
+                "DELETE FROM",
+                quoted(self.name),
+                "AS t WHERE EXISTS (SELECT 1 FROM",
+                view,
+                "AS s WHERE",
+                SAME_PLACE,
+            )
+            records.sparkSession.sql(f"{' '.join(clauses)})")
 
     def publish(self, query_id: str, batch_id: int) -> bool:
         """Make the staged micro-batch current. Raises AnotherDriver if another driver's is.
@@ -270,7 +296,6 @@ class IcebergTable:
         )
         builder = builder.withPartitionSpec(partition_spec(jvm, schema, self.layout.partitions)).withSortOrder(order)
         properties = {
-            "write.spark.accept-any-schema": "true",
             **PROPERTIES,
             "write.target-file-size-bytes": str(self.target_file_bytes),
             **(self._keyed_properties() if self.is_keyed else {}),
@@ -292,9 +317,11 @@ class IcebergTable:
         """
         table = self.load()
         found: Mapping[str, str] = table.properties()
-        missing = {key: value for key, value in PROPERTIES.items() if found.get(key) is None}
-        if found.get(STAGING) != "true":
-            missing[STAGING] = "true"
+        missing = {
+            key: value
+            for key, value in PROPERTIES.items()
+            if found.get(key) is None or (key in ENFORCED and found.get(key) != value)
+        }
         if self.is_keyed and found.get(UNIQUE) is None:
             missing |= self._keyed_properties()
         if missing:

@@ -46,6 +46,12 @@ NEWER = (
 a table back for a moment only where its timestamps go back."""
 
 
+PLACE_COLUMNS = ["topic", "partition", "offset"]
+"""Columns that name a record."""
+SAME_PLACE = " AND ".join(f"t.{name} = s.{name}" for name in PLACE_COLUMNS)
+"""Condition for two rows of one record."""
+
+
 @dataclass(frozen=True, slots=True)
 class BucketFunction:
     """An SQL function that gives the bucket of a column, by which the table is partitioned."""
@@ -71,18 +77,12 @@ class Merge:
     @classmethod
     def of(cls, rows: DataFrame, table: StructType, buckets: tuple[BucketFunction, ...] = ()) -> "Merge":
         """Return the merge of rows that may lack some of the table's columns and fields."""
-        fitted = [fitted_to(f.col(quoted(each.name)), rows.schema, each) for each in table.fields]
-        return cls(rows.select(*fitted, f.col(DELETED)), tuple(table.names), buckets)
+        return cls(fitted_rows(rows, table, DELETED), tuple(table.names), buckets)
 
     def run(self, table: str) -> None:
         """Merge into a table, whose name is quoted."""
-        session = self.rows.sparkSession
-        view = f"changes_of_{id(self)}"
-        self.rows.createOrReplaceTempView(view)
-        try:
-            session.sql(self.sql(table, view))
-        finally:
-            session.catalog.dropTempView(view)
+        with view_of(self.rows) as view:
+            self.rows.sparkSession.sql(self.sql(table, view))
 
     def sql(self, table: str, view: str) -> str:
         """Return the statement. The table is `t`, and the changes are `s`."""
@@ -130,6 +130,17 @@ def bounds_of(rows: DataFrame, buckets: Sequence[BucketFunction]) -> Iterator[st
 
 
 @contextmanager
+def view_of(rows: DataFrame) -> Iterator[str]:
+    """Give rows a name for SQL, for a while."""
+    name = f"rows_{id(rows)}"
+    rows.createOrReplaceTempView(name)
+    try:
+        yield name
+    finally:
+        rows.sparkSession.catalog.dropTempView(name)
+
+
+@contextmanager
 def session_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Set settings of the micro-batch's own session, which no other write uses, for one write."""
     for key, value in settings.items():
@@ -153,6 +164,11 @@ def has_new_fields(rows: DataType, table: DataType) -> bool:
     if isinstance(rows, MapType) and isinstance(table, MapType):
         return has_new_fields(rows.keyType, table.keyType) or has_new_fields(rows.valueType, table.valueType)
     return rows != table
+
+
+def fitted_rows(rows: DataFrame, table: StructType, *others: str) -> DataFrame:
+    """Return rows in the columns and types of a table, with null for what they lack, and other columns after that."""
+    return rows.select(*(fitted_to(f.col(quoted(each.name)), rows.schema, each) for each in table.fields), *others)
 
 
 def fitted_to(column: Column, rows: StructType, field: StructField) -> Column:

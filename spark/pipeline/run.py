@@ -217,11 +217,11 @@ def start_pipeline(
     decoder = RecordDecoder(pipeline)
     decoder.current()
     if pipeline.table.format is TableFormat.PARQUET:
-        with _without_ansi(spark):  # the query keeps the settings of its start
+        with without_ansi(spark):  # the query keeps the settings of its start
             return _start_parquet(spark, pipeline, decoder)
     table, dead_letters = open_tables(spark, pipeline)
     stream = read_stream(spark, pipeline.source)
-    with _without_ansi(spark):
+    with without_ansi(spark):
         records = decoded(stream, decoder.current(), pipeline.table.mode)
         rows = check_event_time(records, pipeline).select(*table_columns(pipeline))
         columns = rows.schema
@@ -236,7 +236,7 @@ def start_pipeline(
 
 
 @contextmanager
-def _without_ansi(spark: SparkSession) -> Iterator[None]:
+def without_ansi(spark: SparkSession) -> Iterator[None]:
     """Let a time that cannot be parsed become null, instead of failing the query."""
     before = spark.conf.get(ANSI)
     assert before is not None, "it has a default"

@@ -41,6 +41,9 @@ class LakehouseTable(Protocol):
         `rows` has one row for each topic and key, and the column `deleted`. New columns become columns of the table.
         """
 
+    def remove(self, records: DataFrame) -> None:
+        """Delete the rows of some records in one commit. `records` has topic, partition and offset, each once."""
+
     def layout_changes(self, columns: StructType) -> list[str]:
         """Return what `apply_layout` would do to an existing table, a line for each change.
 

@@ -80,6 +80,19 @@ def test_a_delta_table_in_s3_is_maintained_only_while_nothing_writes_to_it(
     )
 
 
+def test_what_has_no_dead_letters_to_put_back_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    result = CliRunner().invoke(main, ["replay", path])
+    assert result.exit_code == 2
+    assert result.output.endswith("decode.format: nothing is decoded, so this pipeline has no dead letters\n")
+    path = write(tmp_path, more="format = 'parquet'\n")
+    text = Path(path).read_text().replace('name = "lake.db.t"', 'location = "t"')
+    Path(path).write_text(text)
+    result = CliRunner().invoke(main, ["replay", path])
+    found = "dead letters of format parquet cannot be deleted one by one, so none is put back\n"
+    assert (result.exit_code, result.output) == (2, f"Error: {path}:7: table.format: {found}")
+
+
 def test_jars_that_are_there_are_printed_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "installed_spark_version", lambda: "4.2.0")
     environ = {"ANABRANCH_CACHE": str(tmp_path), "PATH": str(tmp_path), "JAVA_HOME": None}

@@ -6,6 +6,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from spark.pipeline.names import quoted
 from spark.pipeline.tables import open_tables
 from tests.spark.pipeline.support import make_pipeline
 
@@ -31,3 +32,17 @@ def test_a_type_that_changes_is_refused_and_changes_nothing(
             table.append(spark.createDataFrame([], f"n {wrong}"), "q", 2)
     assert table.committed("q") == known
     assert [row["n"] for row in table.read().orderBy("n").collect()] == list(range(known + 1))
+
+
+def test_an_earlier_table_can_be_updated_after_its_next_micro_batch(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = make_pipeline("127.0.0.1:1", tmp_path, "earlier", table={"partition_by": "none"})
+    table, _ = open_tables(spark, pipeline)
+    table.append(spark.createDataFrame([(0, "x")], "n INT, name STRING"), "q", 0)
+    spark.sql(f"ALTER TABLE {quoted(table.place)} SET TBLPROPERTIES ('write.spark.accept-any-schema' = 'true')")
+    update = f"UPDATE {quoted(table.place)} SET name = 'y' WHERE n = 0"
+    with pytest.raises(PySparkException):
+        spark.sql(update)
+    # Columns in another order, one less and one more.
+    table.append(spark.createDataFrame([(True, 1)], "more BOOLEAN, n INT"), "q", 1)
+    spark.sql(update)
+    assert [tuple(row) for row in table.read().orderBy("n").collect()] == [(0, "y", None), (1, None, True)]

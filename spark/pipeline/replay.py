@@ -1,0 +1,135 @@
+"""Puts dead letters back: decodes them again as the file says now, and moves those that fit into the table, each once.
+
+First they are written to the table, in one commit with a number, then deleted from the dead letters. What dies in
+between, or runs beside another replay, finds them in the table the next time, by topic, partition and offset. Two
+replays at once have the same number, and only one of them commits. A merge into a table with keys changes nothing when
+it is repeated.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from spark.pipeline.changes import DELETED, newest_of_each_key
+from spark.pipeline.decode import RecordDecoder, RecordDecoding
+from spark.pipeline.errors import AnotherDriver, PipelineError, reason_of
+from spark.pipeline.merge import PLACE_COLUMNS
+from spark.pipeline.run import persisted, without_ansi
+from spark.pipeline.settings import PipelineSettings
+from spark.pipeline.source import RECORD_COLUMNS, check_event_time, dead_letter_columns, decoded, table_columns
+from spark.pipeline.tables import LakehouseTable, open_tables
+
+REPLAYS = "anabranch-replay"
+"""Id under which replays commit, as a query does under its own."""
+FASTER = "{}: another replay was faster; run it again"
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Outcome of a replay, in numbers of dead letters."""
+
+    put_back: int
+    """Number of records that were written to the table."""
+    there_before: int
+    """Number of records that the table had already: of a replay that died, or did not finish."""
+    reasons: Mapping[str, int]
+    """Number of dead letters that stay, by their reason now."""
+
+    @property
+    def total(self) -> int:
+        """Number of dead letters that were looked at."""
+        return self.put_back + self.there_before + sum(self.reasons.values())
+
+
+def replay(spark: SparkSession, pipeline: PipelineSettings, where: str | None, *, dry_run: bool) -> Replayed:
+    """Put back those dead letters that can be decoded now, of those that fit a condition.
+
+    A watermark makes no record late here. A dry run changes nothing. Raises PipelineError, and what Spark raises.
+    """
+    table, dead_letters = open_tables(spark, pipeline)
+    if not dead_letters.exists():
+        return Replayed(0, 0, {})
+    letters = dead_letters.read()
+    if where is not None:
+        try:
+            letters = letters.filter(where)
+        except AnalysisException as error:
+            raise PipelineError(f"--where: {reason_of(error)}") from error
+    # The same record may be there twice, if a new checkpoint has read its topic again.
+    letters = letters.select(*RECORD_COLUMNS).dropDuplicates(PLACE_COLUMNS)
+    decoding = RecordDecoder(pipeline).current()
+    records = decoded(letters, decoding, pipeline.table.mode)
+    with without_ansi(spark), persisted(check_event_time(records, pipeline)) as records:
+        good = records.filter(f.col("error").isNull())
+        if pipeline.table.mode.is_keyed:
+            put_back, there_before = good.count(), 0
+            if put_back and not dry_run:
+                _merge(table, pipeline, good)
+                dead_letters.remove(good.select(*PLACE_COLUMNS))
+        else:
+            put_back, there_before = _append(table, dead_letters, pipeline, good, dry_run=dry_run)
+        return Replayed(put_back, there_before, _reasons(records, decoding))
+
+
+def _append(
+    table: LakehouseTable, dead_letters: LakehouseTable, pipeline: PipelineSettings, good: DataFrame, *, dry_run: bool
+) -> tuple[int, int]:
+    """Append what the table lacks. Returns the numbers of records appended, and of those that it had."""
+    # Before the table is read: whoever commits in between has this number too, or one of us finds its rows.
+    number = table.committed(REPLAYS) + 1
+    with persisted(_without(good, table)) as missing:
+        count, total = missing.count(), good.count()
+        if dry_run or not total:
+            return count, total - count
+        if count:
+            try:
+                table.append(missing.select(*table_columns(pipeline)), REPLAYS, number)
+            except AnotherDriver:
+                raise AnotherDriver(FASTER.format(table.place)) from None
+    stored = good.join(_places_in(table, good), PLACE_COLUMNS, "left_semi").select(*PLACE_COLUMNS)
+    with persisted(stored) as places:
+        found = places.count()
+        dead_letters.remove(places)
+    if found < total:
+        raise AnotherDriver(FASTER.format(table.place))
+    return count, total - count
+
+
+def _merge(table: LakehouseTable, pipeline: PipelineSettings, good: DataFrame) -> None:
+    # A number of its own: a merge that a table skips, because it has the number, would not be noticed.
+    number = max(table.committed(REPLAYS) + 1, time.time_ns() // 1_000_000)
+    with persisted(newest_of_each_key(good.select(*table_columns(pipeline), DELETED))) as changes:
+        table.merge(changes, REPLAYS, number)
+    if table.committed(REPLAYS) != number:
+        raise AnotherDriver(FASTER.format(table.place))
+
+
+def _without(records: DataFrame, table: LakehouseTable) -> DataFrame:
+    """Return the records that a table lacks."""
+    if not table.exists():
+        return records
+    return records.join(_places_in(table, records), PLACE_COLUMNS, "left_anti")
+
+
+def _places_in(table: LakehouseTable, records: DataFrame) -> DataFrame:
+    """Return topic, partition and offset of the table's rows, of those files that may have some of the records."""
+    bounds = ("timestamp", "offset")
+    found = records.agg(
+        *(f.min(name).alias(f"{name}_min") for name in bounds), *(f.max(name).alias(f"{name}_max") for name in bounds)
+    ).collect()[0]
+    rows = table.read()
+    for name in bounds:
+        rows = rows.filter(f.col(name).between(f.lit(found[f"{name}_min"]), f.lit(found[f"{name}_max"])))
+    return rows.select(*PLACE_COLUMNS)
+
+
+def _reasons(records: DataFrame, decoding: RecordDecoding) -> Mapping[str, int]:
+    """Return how often each reason keeps a record from being put back, the most frequent first."""
+    dead = records.filter(f.col("error").isNotNull())
+    error = dead_letter_columns(decoding, f.lit(0))[len(RECORD_COLUMNS)]
+    counted = dead.select(error).groupBy("error").count().orderBy(f.desc("count"), "error")
+    return {row["error"]: row["count"] for row in counted.collect()}

@@ -1,0 +1,184 @@
+"""Dead letters that are put back into the table, each exactly once, whatever dies and whatever runs beside."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import Column, SparkSession
+
+from spark import cli
+from spark.pipeline import replay as module
+from spark.pipeline.errors import AnotherDriver
+from spark.pipeline.names import quoted
+from spark.pipeline.replay import REPLAYS, Replayed, replay
+from spark.pipeline.settings import PipelineSettings
+from spark.pipeline.source import table_columns
+from spark.pipeline.tables import LakehouseTable, open_tables
+from tests.spark.pipeline.support import JANUARY_MS, every_offset_once, make_pipeline, numbered, offsets, run
+from tests.support.events import Event, send
+
+UNREAD = {"not JSON at character 1: expecting property name enclosed in double quotes": 1}
+pytestmark = [pytest.mark.spark, pytest.mark.interop, pytest.mark.slow]
+
+FORMATS = pytest.mark.parametrize("table_format", ["iceberg", "delta"])
+
+
+def text(n: int) -> Event:
+    """A record whose number is a text, which the pipeline's schema refuses, of partition 0 to 2."""
+    return Event(n % 3, b'{"n":"%d","name":"x%d"}' % (n, n), b"key%d" % n, JANUARY_MS + n)
+
+
+def names(table: LakehouseTable) -> list[str]:
+    """Names in the rows, sorted."""
+    return sorted(row["name"] for row in table.read().select("data.name").collect())
+
+
+def with_dead_letters(
+    spark: SparkSession, servers: str, topic: str, folder: Path, table_format: str, **sections: object
+) -> PipelineSettings:
+    """A pipeline that has run: 9 good records, then 6 with a text for a number, and one that nothing repairs."""
+    pipeline = make_pipeline(servers, folder, topic, table_format, **sections)
+    send(servers, topic, [*numbered(0, 9), *(text(n) for n in range(9, 15)), Event(0, b"{", b"key15", JANUARY_MS)])
+    run(spark, pipeline)
+    return pipeline
+
+
+def mend(folder: Path) -> None:
+    """Let the schema ignore the number."""
+    (folder / "values.ddl").write_text("name STRING")
+
+
+@FORMATS
+def test_what_fits_a_mended_schema_is_put_back_once(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, table_format: str
+) -> None:
+    pipeline = with_dead_letters(spark, servers, topic, tmp_path, table_format)
+    table, dead_letters = open_tables(spark, pipeline)
+    before = dead_letters.read().count()
+    texts = {f"n: expected int, found the text '{n}'": 1 for n in range(9, 15)}
+    assert replay(spark, pipeline, None, dry_run=False) == Replayed(0, 0, {**texts, **UNREAD})
+    assert (before, dead_letters.read().count(), table.committed(REPLAYS)) == (7, 7, -1)
+    mend(tmp_path)
+    assert replay(spark, pipeline, None, dry_run=True) == Replayed(6, 0, UNREAD)
+    assert dead_letters.read().count() == 7
+    assert replay(spark, pipeline, "offset < 4", dry_run=False) == Replayed(3, 0, {})
+    assert replay(spark, pipeline, None, dry_run=False) == Replayed(3, 0, UNREAD)
+    assert replay(spark, pipeline, None, dry_run=False) == Replayed(0, 0, UNREAD)
+    assert offsets(table.read()) == every_offset_once(15)
+    assert offsets(dead_letters.read()) == {(0, 5): 1}
+    # The pipeline goes on with both tables.
+    send(servers, topic, [Event(1, b'{"name":"more"}', b"k", JANUARY_MS), Event(2, b"[]", b"k", JANUARY_MS)])
+    run(spark, pipeline)
+    assert "more" in names(table)
+    assert offsets(dead_letters.read()) == {(0, 5): 1, (2, 5): 1}
+
+
+def test_values_mended_in_the_table_are_put_back(spark: SparkSession, servers: str, topic: str, tmp_path: Path) -> None:
+    pipeline = with_dead_letters(spark, servers, topic, tmp_path, "iceberg")
+    table, dead_letters = open_tables(spark, pipeline)
+    spark.sql(
+        f'UPDATE {quoted(dead_letters.place)} SET value = CAST(\'{{"n":7,"name":"mended"}}\' AS BINARY) '
+        "WHERE partition = 0 AND offset = 5"
+    )
+    found = replay(spark, pipeline, None, dry_run=False)
+    assert (found.put_back, sum(found.reasons.values())) == (1, 6)
+    assert names(table) == sorted([*(f"x{n}" for n in range(9)), "mended"])
+
+
+@FORMATS
+def test_a_replay_that_died_before_it_deleted_does_not_write_twice(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = with_dead_letters(spark, servers, topic, tmp_path, table_format)
+    table, dead_letters = open_tables(spark, pipeline)
+    mend(tmp_path)
+
+    class Died(Exception):
+        pass
+
+    def die(*_: object) -> None:
+        raise Died
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(dead_letters), "remove", die)
+        with pytest.raises(Died):
+            replay(spark, pipeline, None, dry_run=False)
+    assert offsets(table.read()) == every_offset_once(15)
+    assert dead_letters.read().count() == 7
+    found = replay(spark, pipeline, None, dry_run=False)
+    assert (found.put_back, found.there_before) == (0, 6)
+    assert offsets(table.read()) == every_offset_once(15)
+    assert dead_letters.read().count() == 1
+
+
+@FORMATS
+def test_of_two_replays_at_once_one_writes(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first is suspended after it has looked what the table lacks; the second takes a part of the letters."""
+    pipeline = with_dead_letters(spark, servers, topic, tmp_path, table_format)
+    table, dead_letters = open_tables(spark, pipeline)
+    mend(tmp_path)
+
+    def suspended(of: PipelineSettings) -> list[Column]:
+        monkeypatch.setattr(module, "table_columns", table_columns)
+        assert replay(spark, pipeline, "partition = 1", dry_run=False).put_back == 2
+        return table_columns(of)
+
+    monkeypatch.setattr(module, "table_columns", suspended)
+    with pytest.raises(AnotherDriver, match="another replay was faster; run it again"):
+        replay(spark, pipeline, None, dry_run=False)
+    found = replay(spark, pipeline, None, dry_run=False)
+    assert found.put_back + found.there_before == 4
+    assert offsets(table.read()) == every_offset_once(15)
+    assert dead_letters.read().count() == 1
+
+
+@FORMATS
+def test_a_row_of_a_key_is_replaced_by_a_newer_letter_only(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, table_format: str
+) -> None:
+    pipeline = make_pipeline(servers, tmp_path, topic, table_format, table={"mode": "upsert"}, key={"format": "text"})
+
+    def record(key: bytes, name: bytes, number: bytes = b"1") -> Event:
+        return Event(0, b'{"n":%s,"name":"%s"}' % (number, name), key, JANUARY_MS)
+
+    bad = b'"text"'
+    send(
+        servers, topic,
+        [record(b"a", b"old", bad), record(b"a", b"new"), record(b"b", b"old"), record(b"b", b"new", bad)],
+    )  # fmt: skip
+    run(spark, pipeline)
+    table, dead_letters = open_tables(spark, pipeline)
+    mend(tmp_path)
+    assert replay(spark, pipeline, None, dry_run=True) == Replayed(2, 0, {})
+    assert replay(spark, pipeline, None, dry_run=False) == Replayed(2, 0, {})
+    found = {row["key"]: row["name"] for row in table.read().select("key", "data.name").collect()}
+    assert found == {"a": "new", "b": "new"}
+    assert dead_letters.read().isEmpty()
+
+
+def test_the_command(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = with_dead_letters(spark, servers, topic, tmp_path, "iceberg")
+    file = tmp_path / "pipeline.toml"
+    file.write_text(
+        f'checkpoint = "checkpoint"\n[source]\nbootstrap_servers = "{servers}"\ntopics = ["{topic}"]\n'
+        f'[decode]\nformat = "json"\nschema_file = "values.ddl"\n[table]\nname = "{pipeline.table.name}"\n'
+    )
+    monkeypatch.setattr(cli, "build_session", lambda *_args, **_more: spark)
+    monkeypatch.setattr(SparkSession, "stop", lambda _self: None)
+    mend(tmp_path)
+
+    def outcome(*arguments: str) -> tuple[int, str]:
+        result = CliRunner().invoke(cli.main, ["replay", str(file), *arguments])
+        return result.exit_code, " ".join(result.output.split())
+
+    place = f"{pipeline.table.name}"
+    assert outcome("--where", "offset <")[0] == 1
+    assert "Error: --where: [UNRESOLVED_COLUMN" in outcome("--where", "nothing = 1")[1]
+    assert outcome("--dry-run")[1].startswith("6 of 7 dead letters can be put back dead letters that stay")
+    assert outcome("--where", "offset < 5") == (0, f"6 of 6 dead letters put back into {place}")
+    assert outcome()[1].startswith(f"0 of 1 dead letters put back into {place}")
+    assert outcome("--where", "offset > 100") == (0, f"{place}_dead_letters: no dead letters to put back")
