@@ -243,8 +243,11 @@ class IcebergTable:
             # A table of an earlier version has the number in its snapshots only.
             table.updateProperties().set(PROGRESS + query_id, str(_committed(table, query_id))).commit()
             table.refresh()
-        before = table.snapshots().size()
-        expiry = table.expireSnapshots().expireOlderThan(_before(retention.snapshot_age))
+        snapshots, oldest_ms = table.snapshots(), _before(retention.snapshot_age)
+        before = snapshots.size()
+        if before > retention.snapshots_max:
+            oldest_ms = max(oldest_ms, snapshots.get(before - retention.snapshots_max).timestampMillis())
+        expiry = table.expireSnapshots().expireOlderThan(oldest_ms)
         expiry.retainLast(retention.snapshots_min).commit()
         table.refresh()
         done = f"{before - table.snapshots().size():,} snapshots expired"

@@ -16,6 +16,8 @@ class Retention:
     """Versions of the table that are older are dropped."""
     snapshots_min: int
     """Number of the newest versions that stay, whatever their age."""
+    snapshots_max: int
+    """Number of the newest versions beyond which none stays."""
     orphan_age: timedelta
     """Files without a reference that are younger may belong to a commit under way."""
 
@@ -25,4 +27,4 @@ class Retention:
         snapshot_age, orphan_age = (
             timedelta(microseconds=duration_us(text)) for text in (section.snapshot_age, section.orphan_age)
         )
-        return cls(snapshot_age, section.snapshots_min, orphan_age)
+        return cls(snapshot_age, section.snapshots_min, section.snapshots_max, orphan_age)

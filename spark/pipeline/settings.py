@@ -297,6 +297,8 @@ class MaintenanceSection(Section):
     """Old versions of the table can be read for so long."""
     snapshots_min: int = Field(default=10, ge=1)
     """iceberg: number of the newest snapshots that stay, whatever their age."""
+    snapshots_max: int = Field(default=1_000, ge=1)
+    """iceberg: all but so many of the newest snapshots expire, whatever their age. Each commit lists them."""
     orphan_interval: Duration = "1 day"
     """Time from one search for files without a reference to the next. It lists the table's folder."""
     orphan_age: Duration = "3 days"
@@ -467,6 +469,10 @@ def _conflicts(pipeline: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
         "changelog reads Debezium's envelopes, whose schema [decode] must describe",
     )  # fmt: skip
     refuse_if(
+        pipeline.maintenance.snapshots_min > pipeline.maintenance.snapshots_max, "maintenance.snapshots_max",
+        "less than snapshots_min",
+    )  # fmt: skip
+    refuse_if(
         source.starting_time_ms is not None and "starting_offsets" in source.model_fields_set,
         "source.starting_time_ms", "begin either at starting_offsets or at starting_time_ms, and not both",
     )  # fmt: skip
@@ -525,7 +531,10 @@ def _without_effect(pipeline: PipelineSettings) -> list[tuple[tuple[str, ...], s
             )
             for name in MaintenanceSection.model_fields
         },
-        "maintenance.snapshots_min": (table is not TableFormat.ICEBERG, "only iceberg counts snapshots"),
+        **{
+            f"maintenance.{name}": (table is not TableFormat.ICEBERG, "only iceberg counts snapshots")
+            for name in ("snapshots_min", "snapshots_max")
+        },
         "maintenance.orphan_age": (table is not TableFormat.ICEBERG, "delta uses maintenance.snapshot_age"),
         **{
             f"catalog.{name}": (

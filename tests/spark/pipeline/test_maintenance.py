@@ -27,7 +27,7 @@ from tests.support.events import send
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-AT_ONCE = Retention(timedelta(0), 1, timedelta(days=3))
+AT_ONCE = Retention(timedelta(0), 1, 1_000, timedelta(days=3))
 WEEK_S = 7 * 86_400
 
 
@@ -89,6 +89,16 @@ def test_metadata_files_and_snapshots_stay_bounded(spark: SparkSession, tmp_path
     assert len(list(metadata.glob("snap-*.avro"))) == 1
     assert rows(table) == list(range(12))
     assert table.committed("q") == 11
+
+
+def test_young_snapshots_expire_when_there_are_many(spark: SparkSession, tmp_path: Path) -> None:
+    table = iceberg(spark, tmp_path, "many")
+    append(table, spark, "q", *range(5))
+    newest = [each.snapshotId() for each in table.load().snapshots()][-3:]
+    assert table.expire(Retention(timedelta(days=5), 1, 3, timedelta(days=3)), "q") == "2 snapshots expired"
+    assert [each.snapshotId() for each in table.load().snapshots()] == newest
+    assert table.expire(Retention(timedelta(days=5), 1, 3, timedelta(days=3)), "q") == "0 snapshots expired"
+    assert rows(table) == list(range(5))
 
 
 def test_a_driver_that_sleeps_through_an_expiry_adds_nothing(spark: SparkSession, tmp_path: Path) -> None:

@@ -119,6 +119,11 @@ def test_the_line_of_a_setting(path: tuple[str, ...], line: int) -> None:
         ('topics = ["flights"]', "", ":3: source.topics: name either topics or a topic_pattern, and not both"),
         ('topics = ["flights"]', 'topics = ["a"]\ntopic_pattern = "b"', ":4: source.topics: name either"),
         ('topics = ["flights"]', 'topics = ["a"]\noffsets_per_batch_max = 0', ":5: source.offsets_per_batch_max = 0: "),
+        (
+            "[table]",
+            "[maintenance]\nsnapshots_max = 9\n[table]",
+            ":7: maintenance.snapshots_max: less than snapshots_min",
+        ),
         ("lake.db.flights", "flights", ":7: table.name: expected catalog.namespace.table"),
         ('name = "lake.db.flights"', 'format = "delta"', ":6: table: a table of format delta needs a location"),
         (
@@ -166,6 +171,7 @@ def test_what_is_wrong_is_said_with_its_line(old: str, new: str, words: str) -> 
         ("compaction", "files_min = 5", "delta parquet"),
         ("maintenance", "enabled = false", "parquet"),
         ("maintenance", "orphan_age = '1 day'", "delta parquet"),
+        ("maintenance", "snapshots_max = 500", "delta parquet"),
         ("catalog", "type = 'rest'", "delta parquet"),
         ("dead_letters", "name = 'a.b.c'", "delta parquet"),
         ("dead_letters", "location = 'dead'", ""),
