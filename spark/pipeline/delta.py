@@ -153,6 +153,11 @@ class DeltaTable:
         """Return the newest version."""
         return self.spark.read.format("delta").load(self.location)
 
+    def frozen(self) -> DataFrame:
+        """Return the version that is the newest one now."""
+        newest = self.spark.sql(f"DESCRIBE HISTORY {self._sql_name} LIMIT 1").select("version").collect()[0][0]
+        return self.spark.read.format("delta").option("versionAsOf", newest).load(self.location)
+
     def _check_partitions(self) -> None:
         detail = self.spark.sql(f"DESCRIBE DETAIL {self._sql_name}").select("partitionColumns")
         found = list(detail.collect()[0][0])

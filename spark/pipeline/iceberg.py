@@ -269,6 +269,13 @@ class IcebergTable:
         """Return the current snapshot."""
         return self.spark.table(self.name)
 
+    def frozen(self) -> DataFrame:
+        """Return the snapshot that is the current one now."""
+        snapshot = self.load().currentSnapshot()
+        if snapshot is None:
+            return self.read().limit(0)
+        return self.spark.read.option("versionAsOf", snapshot.snapshotId()).table(self.name)
+
     def bucket_functions(self) -> tuple[BucketFunction, ...]:
         """Return the functions of the key that the table is partitioned by."""
         function = f"{quoted(self.name.partition('.')[0])}.system.bucket"

@@ -53,7 +53,8 @@ def replay(spark: SparkSession, pipeline: PipelineSettings, where: str | None, *
     table, dead_letters = open_tables(spark, pipeline)
     if not dead_letters.exists():
         return Replayed(0, 0, {})
-    letters = dead_letters.read()
+    # Frozen, so that what is lost of it in memory and read again has no letters of later micro-batches.
+    letters = dead_letters.frozen()
     if where is not None:
         try:
             letters = letters.filter(where)

@@ -71,6 +71,9 @@ class LakehouseTable(Protocol):
     def read(self) -> DataFrame:
         """Return the whole table."""
 
+    def frozen(self) -> DataFrame:
+        """Return the whole table as it is now, also if it is read again after a later commit."""
+
 
 def open_tables(spark: SparkSession, pipeline: PipelineSettings) -> tuple[LakehouseTable, LakehouseTable]:
     """Return the table and its dead-letter table. Raises PipelineError.

@@ -34,6 +34,16 @@ def test_a_type_that_changes_is_refused_and_changes_nothing(
     assert [row["n"] for row in table.read().orderBy("n").collect()] == list(range(known + 1))
 
 
+@pytest.mark.parametrize("table_format", ["iceberg", "delta"])
+def test_a_frozen_table_has_no_later_rows(spark: SparkSession, tmp_path: Path, table_format: str) -> None:
+    pipeline = make_pipeline("127.0.0.1:1", tmp_path, "frozen", table_format, table={"partition_by": "none"})
+    table, _ = open_tables(spark, pipeline)
+    table.append(spark.createDataFrame([(0,)], "n INT"), "q", 0)
+    before = table.frozen()
+    table.append(spark.createDataFrame([(1,)], "n INT"), "q", 1)
+    assert (before.count(), table.frozen().count(), table.read().count()) == (1, 2, 2)
+
+
 def test_an_earlier_table_can_be_updated_after_its_next_micro_batch(spark: SparkSession, tmp_path: Path) -> None:
     pipeline = make_pipeline("127.0.0.1:1", tmp_path, "earlier", table={"partition_by": "none"})
     table, _ = open_tables(spark, pipeline)
