@@ -211,7 +211,7 @@ async def _start(
         defaults=broker_configs,
         members=members,
         now_ms=now_ms,
-        new_topic_id=lambda: environment.new_uuid().bytes,
+        new_topic_id=environment.new_topic_id,
     )
     existing_topics = await topics.load()
     tasks = await stack.enter_async_context(NodeTasks())
@@ -481,7 +481,7 @@ def _make_node(
         settings=settings,
         node_epoch=info.epoch,
         now_ms=now_ms,
-        new_topic_id=lambda: environment.new_uuid().bytes,
+        new_topic_id=environment.new_topic_id,
     )
     follower = CatalogFollower(
         catalog,

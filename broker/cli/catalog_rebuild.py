@@ -1,7 +1,6 @@
 """`anabranch catalog rebuild`: make a new catalog from the object store when the old one is lost or damaged."""
 
 import random
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -86,10 +85,10 @@ async def fill_catalog(
     settings: Settings, backup: Backup | None, options: FillOptions, manifest: str | None = None
 ) -> None:
     """Fill an empty catalog from the object stores, and from the backup if there is one; show plan and result."""
-    from broker.membership.environment import wall_ms  # it imports much
+    from broker.membership.environment import Environment, wall_ms  # it imports much
 
     output, console = options.output, Console(soft_wrap=True, highlight=False)
-    entropy = ClockAndIds(wall_ms, lambda: uuid.uuid4().bytes, random.Random())  # noqa: S311, TID251 - a command is a root, too
+    entropy = ClockAndIds(wall_ms, Environment().new_topic_id, random.Random())  # noqa: S311 - a command is a root, too
     async with CatalogRebuild.opened(settings, entropy, backup) as work:
         if not options.only_plan:
             await work.check_blank()

@@ -20,6 +20,7 @@ from broker.net.ports import ReservedPorts, reserve_ports
 from broker.settings.data_dir import DataDirLock
 from broker.settings.model import Settings
 from broker.settings.stores import make_stores
+from protocol.ids import uuid_text
 from s3stream.catalog.catalog import Catalog
 from s3stream.store.interface import ObjectStore
 from wal.device import open_device
@@ -113,3 +114,9 @@ class Environment:
     def new_uuid(self) -> uuid.UUID:
         """Return a random UUID."""
         return uuid.UUID(bytes=self.random_bytes(UUID_BYTES), version=4)
+
+    def new_topic_id(self) -> bytes:
+        """Return a random id of a topic. As text it begins with no dash, like Kafka's: commands would see an option."""
+        while uuid_text(found := self.new_uuid().bytes).startswith("-"):
+            pass
+        return found
