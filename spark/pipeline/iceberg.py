@@ -53,7 +53,7 @@ STAGE_ID = "spark.wap.id"
 PROPERTIES = {
     # Appends of sessions with a stage id are staged.
     "write.wap.enabled": "true",
-    # Or Spark plans neither UPDATE nor MERGE nor DELETE, ours and the users'.
+    # Or Spark plans neither UPDATE nor MERGE, ours and the users'.
     "write.spark.accept-any-schema": "false",
     # Each commit writes a metadata file with all snapshots. Two are written per micro-batch.
     "write.metadata.delete-after-commit.enabled": "true",

@@ -118,13 +118,12 @@ def _without(records: DataFrame, table: LakehouseTable) -> DataFrame:
 
 def _places_in(table: LakehouseTable, records: DataFrame) -> DataFrame:
     """Return topic, partition and offset of the table's rows, of those files that may have some of the records."""
-    bounds = ("timestamp", "offset")
-    found = records.agg(
-        *(f.min(name).alias(f"{name}_min") for name in bounds), *(f.max(name).alias(f"{name}_max") for name in bounds)
-    ).collect()[0]
-    rows = table.read()
-    for name in bounds:
-        rows = rows.filter(f.col(name).between(f.lit(found[f"{name}_min"]), f.lit(found[f"{name}_max"])))
+    # As numbers: Python's times of day are ambiguous where clocks are put back.
+    time_us = f.unix_micros("timestamp")
+    bounds = (f.min(time_us), f.max(time_us), f.min("offset"), f.max("offset"))
+    first_us, last_us, first, last = records.agg(*bounds).collect()[0]
+    in_time = f.col("timestamp").between(f.timestamp_micros(f.lit(first_us)), f.timestamp_micros(f.lit(last_us)))
+    rows = table.read().filter(in_time & f.col("offset").between(first, last))
     return rows.select(*PLACE_COLUMNS)
 
 
