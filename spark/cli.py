@@ -47,6 +47,7 @@ from spark.pipeline.run import ANSI, RunningPipeline, start_pipeline
 from spark.pipeline.settings import PipelineSettings, TableFormat, TriggerSection, is_in_s3
 from spark.pipeline.source import bootstrap_of, client_options, source_options
 from spark.pipeline.toml_file import located, read_pipeline
+from spark.pipeline.topics import matching
 from spark.preflight import BrokerError, check_brokers
 from spark.session import build_session
 from spark.status import LagUnknown, lag_reader, read_status, show_status
@@ -111,12 +112,11 @@ def ingest(*, file: Path, once: bool, check: bool, master: str | None, settings:
         if once:
             pipeline = pipeline.model_copy(update={"trigger": TriggerSection()})
         _check_versions(pipeline)
-        if pipeline.source.kind == "kafka":
-            check_client(pipeline)
+        found = check_client(pipeline) if pipeline.source.kind == "kafka" else []
         spark = _build_session(pipeline, master, settings)
     try:
         with _one_line_errors(file):
-            changes = check_pipeline(spark, pipeline)
+            changes = check_pipeline(spark, pipeline, found)
         if check:
             for change in changes:
                 click.echo(f"{file}: {change}")
@@ -217,7 +217,7 @@ def show_replayed(pipeline: PipelineSettings, found: Replayed, console: Console,
     if not found.total:
         console.print(f"{pipeline.dead_letter_place}: no dead letters to put back", highlight=False)
         return
-    done = "can be put back" if dry_run else f"put back into {pipeline.table.name or pipeline.table.location}"
+    done = "can be put back" if dry_run else f"put back into {pipeline.table_place}"
     lines = [f"{found.put_back:,} of {found.total:,} dead letters {done}"]
     if found.there_before:
         lines.append(f"{found.there_before:,} were in the table already")
@@ -283,8 +283,10 @@ def jars(*, s3: bool, formats: tuple[str, ...]) -> None:
 def _read(file: Path) -> PipelineSettings:
     try:
         pipeline = read_pipeline(file)
-        read_schema_file(pipeline.decode, "decode")
-        read_schema_file(pipeline.key, "key")
+        topics = pipeline.source.topics
+        for own in map(pipeline.for_topic, topics) if pipeline.has_table_per_topic else (pipeline,):
+            read_schema_file(own.decode, "decode")
+            read_schema_file(own.key, "key")
     except PipelineError as error:
         raise PipelineFileError(located(error, file)) from error
     return pipeline
@@ -330,15 +332,20 @@ def _build_session(
     )
 
 
-def check_client(pipeline: PipelineSettings) -> None:
-    """Check that brokers accept the pipeline's client, and have its topics. Raises BrokerError, SettingError."""
+def check_client(pipeline: PipelineSettings) -> list[str]:
+    """Check that brokers accept the pipeline's client, and have its topics. Raises BrokerError, SettingError.
+
+    Returns the topics.
+    """
     source = pipeline.source
     options = client_options(source)
     try:
-        check_brokers(bootstrap_of(source, options), source.topics, client_properties(options))
+        wanted = None if source.topic_pattern else source.topics
+        found = check_brokers(bootstrap_of(source, options), wanted, client_properties(options))
     except PropertyError as error:
         name = "source.options" if source.client_config is None else "source.client_config"
         raise SettingError(name, str(error)) from None
+    return matching(source.topic_pattern, found) if source.topic_pattern else found
 
 
 def _catalogs(pipeline: PipelineSettings) -> dict[str, str]:

@@ -22,21 +22,21 @@ class BrokerError(Exception):
     """No broker answers or accepts the client, or a topic is missing. The text names topic and broker."""
 
 
-def check_brokers(servers: str, topics: Sequence[str], properties: Mapping[str, str]) -> None:
+def check_brokers(servers: str, topics: Sequence[str] | None, properties: Mapping[str, str]) -> list[str]:
     """Find a broker of `servers` that answers, and check that it has all `topics`. Raises BrokerError, PropertyError.
 
-    `properties` are those of the Kafka client.
+    `properties` are those of the Kafka client. Returns the topics; with None, all that the client may see.
     """
     try:
         settings = client_settings(properties)
     except UnsupportedProperty:
         _find_listener(servers)
-        return
+        return list(topics or ())
 
     def connect(host: str, port: int) -> Connection:
         return Connection(host, port, settings, client_id=CLIENT_ID, timeout_s=TIMEOUT_S)
 
-    wanted = [MetadataRequestTopic(name=topic) for topic in topics]
+    wanted = None if topics is None else [MetadataRequestTopic(name=topic) for topic in topics]
     try:
         with connect_to_any(servers, connect) as connection:
             answer: MetadataResponse = connection.call(MetadataRequest(topics=wanted, allow_auto_topic_creation=False))
@@ -44,7 +44,9 @@ def check_brokers(servers: str, topics: Sequence[str], properties: Mapping[str, 
         raise BrokerError(str(error)) from None
     except AddressError as error:
         raise BrokerError(str(error)) from None
-    _check_answer(connection.where, answer)
+    if topics is not None:
+        _check_answer(connection.where, answer)
+    return sorted(topic.name for topic in answer.topics if topic.name is not None and not topic.is_internal)
 
 
 def _check_answer(server: str, answer: MetadataResponse) -> None:

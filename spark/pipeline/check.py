@@ -1,15 +1,18 @@
 """Checks of a pipeline that need Spark: schema, SQL, and access to the table. They write nothing."""
 
+from collections.abc import Sequence
+
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from spark.pipeline.decode import RecordDecoder
-from spark.pipeline.errors import SettingError, reason_of
+from spark.pipeline.errors import SettingError, UnusableSchema, reason_of
 from spark.pipeline.files import HadoopFolder
 from spark.pipeline.parquet import parquet_tables
 from spark.pipeline.settings import PipelineSettings, TableFormat, is_in_s3
 from spark.pipeline.source import check_event_time, decoded, table_columns
 from spark.pipeline.tables import open_tables
+from spark.pipeline.topics import known_topics
 
 RECORDS = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT, "
@@ -18,12 +21,30 @@ RECORDS = (
 """Columns of both sources."""
 
 
-def check_pipeline(spark: SparkSession, pipeline: PipelineSettings) -> list[str]:
-    """Return what a start would change in the existing table, a line for each change.
+def check_pipeline(spark: SparkSession, pipeline: PipelineSettings, found: Sequence[str] = ()) -> list[str]:
+    """Return what a start would change in the existing tables, a line for each change.
+
+    With a table for each topic, also which one a topic has, or that it has no schema yet: of the topics that are known,
+    and those that were `found`.
 
     Raises SettingError for a schema that cannot be read, SQL or a layout that does not fit it, or a table out of reach.
     """
     check_places(spark, pipeline)
+    lines: list[str] = []
+    for topic in known_topics(spark, pipeline, found):
+        own = pipeline if topic is None else pipeline.for_topic(topic)
+        if topic is not None:
+            lines.append(f"topic {topic}: table {own.table_place}")
+        try:
+            lines += _check_table(spark, own)
+        except UnusableSchema as error:
+            if topic is None or topic in pipeline.source.topics:
+                raise
+            lines.append(f"topic {topic}: {error}; its records become dead letters until there is one")
+    return lines
+
+
+def _check_table(spark: SparkSession, pipeline: PipelineSettings) -> list[str]:
     decoding = RecordDecoder(pipeline).current()
     records = decoded(spark.createDataFrame([], RECORDS), decoding, pipeline.table.mode)
     try:

@@ -23,7 +23,7 @@ from pyspark.sql.types import ArrayType, BooleanType, DataType, StringType, Stru
 
 from spark.pipeline.arrow_values import DecodeValue, decode_column, decoded_type, nullable
 from spark.pipeline.avro import AvroDecoder, SchemaError, avro_type, parse_avro
-from spark.pipeline.errors import SettingError
+from spark.pipeline.errors import SettingError, UnusableSchema
 from spark.pipeline.json_reasons import reason_against
 from spark.pipeline.json_schema import parse_json_schema
 from spark.pipeline.protobuf import ProtobufDecoder, descriptor_set, find_message, protobuf_type, registered_set
@@ -101,8 +101,8 @@ class DecoderFactory:
             # The registry may be down for a while: continue with the known schema. Tasks look up unknown ones.
         except (SchemaError, UnknownSchemaError) as error:
             if settings.schema_file is not None:
-                raise SettingError(f"{section}.schema_file", f"{settings.schema_file}: {error}") from error
-            raise SettingError(f"{section}.registry", f"subject {self._subject}: {error}") from error
+                raise UnusableSchema(f"{section}.schema_file", f"{settings.schema_file}: {error}") from error
+            raise UnusableSchema(f"{section}.registry", f"subject {self._subject}: {error}") from error
         return self._last
 
     def _schema(self) -> RegisteredSchema | bytes:
@@ -118,7 +118,7 @@ def read_schema_file(settings: DecodeSection, section: str) -> bytes:
     try:
         return Path(settings.schema_file).read_bytes()
     except OSError as error:
-        raise SettingError(f"{section}.schema_file", f"{settings.schema_file}: {error.strerror or error}") from error
+        raise UnusableSchema(f"{section}.schema_file", f"{settings.schema_file}: {error.strerror or error}") from error
 
 
 def open_registry(settings: DecodeSection, section: str, environ: Mapping[str, str]) -> SchemaRegistry | None:

@@ -26,7 +26,14 @@ class SettingError(PipelineError):
 
     def __reduce__(self) -> tuple[type["SettingError"], tuple[str, str]]:
         setting = ".".join(self.setting)
-        return SettingError, (setting, str(self).removeprefix(f"{setting}: "))
+        return type(self), (setting, str(self).removeprefix(f"{setting}: "))
+
+
+class UnusableSchema(SettingError):
+    """A schema that does not exist, or that cannot be used: records of its topic cannot be decoded until it is mended.
+
+    That a registry does not answer is not this error.
+    """
 
 
 class AnotherDriver(PipelineError):

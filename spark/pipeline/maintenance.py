@@ -15,6 +15,7 @@ from spark.pipeline.files import HadoopFolder, query_id_of
 from spark.pipeline.retention import Retention
 from spark.pipeline.settings import MaintenanceSection, PipelineSettings
 from spark.pipeline.tables import LakehouseTable, open_tables
+from spark.pipeline.topics import known_topics
 from spark.pipeline.watermark import duration_us
 
 FOLDER = "anabranch-maintenance"
@@ -73,9 +74,11 @@ def maintain_now(spark: SparkSession, pipeline: PipelineSettings) -> Iterator[st
 
     Raises PipelineError when there is no table, and what Spark raises.
     """
-    tables = [table for table in open_tables(spark, pipeline) if table.exists()]
+    topics = known_topics(spark, pipeline)
+    owners = [pipeline if topic is None else pipeline.for_topic(topic) for topic in topics]
+    tables = [table for own in owners for table in open_tables(spark, own) if table.exists()]
     if not tables:
-        raise PipelineError(f"{pipeline.table.name or pipeline.table.location} does not exist; ingest creates it")
+        raise PipelineError(f"{pipeline.table_place} does not exist; ingest creates it")
     for table in tables:
         yield f"{table.place}: {table.compact():,} small files rewritten"
     maintenance = Maintenance(spark, pipeline.checkpoint, pipeline.maintenance, tables)

@@ -7,6 +7,7 @@ it is repeated.
 """
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,12 +17,14 @@ from pyspark.sql import functions as f
 
 from spark.pipeline.changes import DELETED, newest_of_each_key
 from spark.pipeline.decode import RecordDecoder, RecordDecoding
-from spark.pipeline.errors import AnotherDriver, PipelineError, reason_of
+from spark.pipeline.errors import AnotherDriver, PipelineError, UnusableSchema, reason_of
 from spark.pipeline.merge import PLACE_COLUMNS
-from spark.pipeline.run import persisted, without_ansi
+from spark.pipeline.run import without_ansi
 from spark.pipeline.settings import PipelineSettings
 from spark.pipeline.source import RECORD_COLUMNS, check_event_time, dead_letter_columns, decoded, table_columns
 from spark.pipeline.tables import LakehouseTable, open_tables
+from spark.pipeline.topics import known_topics
+from spark.pipeline.writer import persisted
 
 REPLAYS = "anabranch-replay"
 """Id under which replays commit, as a query does under its own."""
@@ -50,6 +53,20 @@ def replay(spark: SparkSession, pipeline: PipelineSettings, where: str | None, *
 
     A watermark makes no record late here. A dry run changes nothing. Raises PipelineError, and what Spark raises.
     """
+    put_back = there_before = 0
+    reasons: Counter[str] = Counter()
+    for topic in known_topics(spark, pipeline):
+        own = pipeline if topic is None else pipeline.for_topic(topic)
+        found = _replay_table(spark, own, where, dry_run=dry_run, may_lack_schema=topic is not None)
+        put_back += found.put_back
+        there_before += found.there_before
+        reasons.update(found.reasons)
+    return Replayed(put_back, there_before, dict(reasons.most_common()))
+
+
+def _replay_table(
+    spark: SparkSession, pipeline: PipelineSettings, where: str | None, *, dry_run: bool, may_lack_schema: bool
+) -> Replayed:
     table, dead_letters = open_tables(spark, pipeline)
     if not dead_letters.exists():
         return Replayed(0, 0, {})
@@ -62,7 +79,13 @@ def replay(spark: SparkSession, pipeline: PipelineSettings, where: str | None, *
             raise PipelineError(f"--where: {reason_of(error)}") from error
     # The same record may be there twice, if a new checkpoint has read its topic again.
     letters = letters.select(*RECORD_COLUMNS).dropDuplicates(PLACE_COLUMNS)
-    decoding = RecordDecoder(pipeline).current()
+    try:
+        decoding = RecordDecoder(pipeline).current()
+    except UnusableSchema as error:
+        if not may_lack_schema:
+            raise
+        count = letters.count()
+        return Replayed(0, 0, {str(error): count} if count else {})
     records = decoded(letters, decoding, pipeline.table.mode)
     with without_ansi(spark), persisted(check_event_time(records, pipeline)) as records:
         good = records.filter(f.col("error").isNull())

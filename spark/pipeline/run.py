@@ -1,8 +1,7 @@
-"""Runs a pipeline: starts its query, and takes each micro-batch through decoding, table, dead letters and compaction.
+"""Runs a pipeline: starts its query, takes each micro-batch to the writers of its tables, and maintains those.
 
-The order within a micro-batch is: the table, its dead letters, the watermark's file, and then Spark's own commit. A
-driver that dies in between repeats the micro-batch with the same records, and skips each step that is already done (see
-`tables`). Parquet differs: Spark's file sink has its own log, and dead letters are a second query.
+A driver that dies before Spark's own commit repeats the micro-batch with the same records (see `writer`). Parquet
+differs: Spark's file sink has its own log, and dead letters are a second query.
 """
 
 import asyncio
@@ -10,9 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -20,41 +18,36 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from spark.checkpoints import drop_topic_ids, newest_offsets
 from spark.direct.options import DataLossError, parse_options
 from spark.direct.readers import JsonOffsets, refuse_checkpoint_ahead
-from spark.pipeline.changes import DELETED, newest_of_each_key
-from spark.pipeline.decode import RecordDecoder, RecordDecoding
-from spark.pipeline.errors import PipelineError, reason_of
+from spark.pipeline.decode import RecordDecoder
+from spark.pipeline.errors import PipelineError, UnusableSchema, reason_of
 from spark.pipeline.maintenance import Maintenance
 from spark.pipeline.parquet import parquet_tables
-from spark.pipeline.settings import LatePolicy, PipelineSettings, TableFormat
-from spark.pipeline.source import (
-    check_event_time,
-    dead_letter_columns,
-    decoded,
-    event_time,
-    read_stream,
-    source_options,
-    table_columns,
-)
-from spark.pipeline.tables import LakehouseTable, open_tables
-from spark.pipeline.watermark import WatermarkStore
+from spark.pipeline.settings import PipelineSettings, TableFormat
+from spark.pipeline.source import check_event_time, decoded, read_stream, source_options
+from spark.pipeline.tables import set_catalog
+from spark.pipeline.topics import known_topics, refuse_shared_places
+from spark.pipeline.writer import TableWriter, persisted
 from spark.storage import find_storage
 
 QUERY_ID_TIMEOUT_S = 60
 ANSI = "spark.sql.ansi.enabled"
 COUNTS_KEPT = 1_000
+TASKS_PER_CORE = 2
+"""Tasks for each core that read the micro-batch of a pipeline with a table for each topic."""
 
 
 @dataclass(slots=True)
 class MicroBatchWriter:
-    """Writes each micro-batch to the table and the dead-letter table."""
+    """Writes each micro-batch to the table, or the records of each topic to its own, and maintains the tables."""
 
     spark: SparkSession
     pipeline: PipelineSettings
-    decoder: RecordDecoder
-    table: LakehouseTable
-    dead_letters: LakehouseTable
     counted: dict[int, int] = field(default_factory=dict)
     """Number of records of the newest micro-batches. Spark's count is double where dead letters were read again."""
+    tell: Callable[[str], None] = lambda _line: None
+    """Receives a line for each table that was changed or maintained."""
+    writers: dict[str | None, TableWriter] = field(default_factory=dict)
+    """By topic; without a table for each topic, one under None."""
     query_id: Future[str] = field(default_factory=Future)
     """Set as soon as the query has started."""
     failure: BaseException | None = None
@@ -63,8 +56,23 @@ class MicroBatchWriter:
     """Error of the last rewrite of small files. It does not stop the query."""
     maintenance_failure: str | None = None
     """Error of the last maintenance. It does not stop the query."""
-    tell: Callable[[str], None] = lambda _line: None
-    """Receives a line for each table that was maintained."""
+
+    def open(self, stream: DataFrame) -> None:
+        """Open the tables that are known before the first micro-batch. Raises PipelineError.
+
+        `stream` has the columns of records.
+        """
+        set_catalog(self.spark, self.pipeline)
+        for topic in known_topics(self.spark, self.pipeline):
+            writer = self._writer(topic)
+            try:
+                lines = writer.prepare(stream)
+            except UnusableSchema as error:
+                if topic is None or topic in self.pipeline.source.topics:
+                    raise
+                lines = [f"topic {topic}: {error}; its records become dead letters until there is one"]
+            for line in lines:
+                self.tell(line)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Write a micro-batch, as Spark's `foreachBatch` function."""
@@ -75,11 +83,9 @@ class MicroBatchWriter:
             raise
 
     def compact(self) -> int:
-        """Rewrite small files of both tables. Returns the number of files rewritten."""
+        """Rewrite small files of all tables. Returns the number of files rewritten."""
         try:
-            count = self.table.compact()
-            if self.pipeline.has_dead_letters:
-                count += self.dead_letters.compact()
+            count = sum(writer.compact() for writer in self.writers.values())
         except Exception as error:  # noqa: BLE001 - any error: the records are safe, and the next rewrite tries again
             self.compaction_failure = reason_of(error)
             return 0
@@ -89,7 +95,7 @@ class MicroBatchWriter:
     def maintain(self) -> None:
         """Do the maintenance that is due."""
         query_id = self.query_id.result(QUERY_ID_TIMEOUT_S)
-        tables = [self.table, self.dead_letters] if self.pipeline.has_dead_letters else [self.table]
+        tables = [table for writer in self.writers.values() for table in writer.tables]
         maintenance = Maintenance(self.spark, self.pipeline.checkpoint, self.pipeline.maintenance, tables)
         try:
             for line in maintenance.run_due(query_id):
@@ -103,76 +109,38 @@ class MicroBatchWriter:
         query_id = self.query_id.result(QUERY_ID_TIMEOUT_S)
         # In the query's session only. A time that cannot be parsed becomes null, instead of failing the query.
         batch.sparkSession.conf.set(ANSI, "false")
-        watermark = self.pipeline.watermark
-        watermarks = (
-            None if watermark is None else WatermarkStore(self.spark, self.pipeline.checkpoint, watermark.delay)
-        )
-        decoding = self.decoder.current()
-        records = check_event_time(decoded(batch, decoding, self.pipeline.table.mode), self.pipeline)
-        if watermarks is not None and watermark is not None:
-            records = mark_late(records, self.pipeline, watermarks.watermark_us(batch_id), watermark.late)
-        good_time = f.when(f.col("error").isNull(), f.unix_micros(event_time(self.pipeline)))
-        newest = f.max(good_time).alias("newest")
-        metrics = [f.count_if(f.col("error") != "").alias("dead"), f.count(f.lit(1)).alias("rows"), newest]
-        # Also counts records that a dead driver had counted.
-        found = None
-        if self.table.committed(query_id) < batch_id:
-            write = self._merge if self.pipeline.table.mode.is_keyed else self._append
-            found = write(records, metrics, query_id, batch_id)
-        if found is not None:
-            self.counted[batch_id] = found["rows"]
+        if self.pipeline.has_table_per_topic:
+            rows: int | None = self._take_by_topic(batch, query_id, batch_id)
+        else:
+            rows = self.writers[None].write(batch, query_id, batch_id)
+        if rows is not None:
+            self.counted[batch_id] = rows
             self.counted.pop(batch_id - COUNTS_KEPT, None)
-        if self.pipeline.has_dead_letters and (found is None or found["dead"]):
-            self._append_dead_letters(records, decoding, query_id, batch_id)
-        if watermarks is not None:
-            row = records.agg(newest).collect()[0].asDict() if found is None else found
-            watermarks.write(batch_id, row["newest"])
         every = self.pipeline.compaction.batches
         if every and (batch_id + 1) % every == 0:
             self.compact()
         self.maintain()
 
-    def _append(self, records: DataFrame, metrics: list[Column], query_id: str, batch_id: int) -> Mapping[str, Any]:
-        """Append the good records. Returns the metrics of all, which are computed on the way."""
-        seen = Observation()
-        good = records.observe(seen, *metrics).filter(f.col("error").isNull())
-        self.table.append(good.select(*table_columns(self.pipeline)), query_id, batch_id)
-        return seen.get
+    def _take_by_topic(self, batch: DataFrame, query_id: str, batch_id: int) -> int:
+        """Write the records of each topic to its table, one after the other. Returns how many there are."""
+        # Each topic's job has a task for each partition of the whole micro-batch, so there are few of them.
+        tasks = max(TASKS_PER_CORE * self.spark.sparkContext.defaultParallelism, self.pipeline.source.tasks_min or 0)
+        with persisted(batch.coalesce(tasks)) as records:  # read once, and not once for each topic
+            counts = {row["topic"]: row["count"] for row in records.groupBy("topic").count().collect()}
+            for topic in sorted(counts):
+                self._writer(topic).write(records.filter(f.col("topic") == topic), query_id, batch_id)
+        for topic, writer in self.writers.items():
+            if topic not in counts:
+                writer.skip(batch_id)
+        return sum(counts.values())
 
-    def _merge(self, records: DataFrame, metrics: list[Column], query_id: str, batch_id: int) -> Mapping[str, Any]:
-        """Merge the newest good record of each key. Returns the metrics of all."""
-        good = records.filter(f.col("error").isNull()).select(*table_columns(self.pipeline), DELETED)
-        # Both are read several times.
-        with persisted(records), persisted(newest_of_each_key(good)) as changes:
-            found = records.agg(*metrics).collect()[0].asDict()
-            self.table.merge(changes, query_id, batch_id)
-        return found
-
-    def _append_dead_letters(self, records: DataFrame, decoding: RecordDecoding, query_id: str, batch_id: int) -> None:
-        if self.dead_letters.committed(query_id) >= batch_id:
-            return
-        dead = records.filter(f.col("error") != "")
-        self.dead_letters.append(dead.select(*dead_letter_columns(decoding, f.lit(batch_id))), query_id, batch_id)
-
-
-@contextmanager
-def persisted(rows: DataFrame) -> Iterator[DataFrame]:
-    """Keep rows in memory, or on the executors' disks, while they are used."""
-    rows.persist()
-    try:
-        yield rows
-    finally:
-        rows.unpersist()
-
-
-def mark_late(records: DataFrame, pipeline: PipelineSettings, watermark_us: int | None, late: LatePolicy) -> DataFrame:
-    """Add an error to records older than the watermark. An empty error drops them without a dead letter."""
-    if watermark_us is None or late is LatePolicy.KEEP:
-        return records
-    behind = f.lit(watermark_us) - f.unix_micros(event_time(pipeline))
-    reason = f.concat(f.lit("late: "), (behind / 1_000_000).cast("string"), f.lit(" s behind the watermark"))
-    error = f.lit("") if late is LatePolicy.DROP else reason
-    return records.withColumn("error", f.when(f.col("error").isNull() & (behind > 0), error).otherwise(f.col("error")))
+    def _writer(self, topic: str | None) -> TableWriter:
+        """Return the writer of a topic, which may be new. Raises SettingError if its table would be another topic's."""
+        if topic not in self.writers:
+            if topic is not None:
+                refuse_shared_places(self.pipeline, [*filter(None, self.writers), topic])
+            self.writers[topic] = TableWriter.of(self.spark, self.pipeline, topic)
+        return self.writers[topic]
 
 
 @dataclass(slots=True)
@@ -214,21 +182,13 @@ def start_pipeline(
     `counted` receives the number of records of each micro-batch, `tell` a line about each change of the table's layout
     and each maintenance. Raises PipelineError, and what Spark raises.
     """
-    decoder = RecordDecoder(pipeline)
-    decoder.current()
     if pipeline.table.format is TableFormat.PARQUET:
         with without_ansi(spark):  # the query keeps the settings of its start
-            return _start_parquet(spark, pipeline, decoder)
-    table, dead_letters = open_tables(spark, pipeline)
+            return _start_parquet(spark, pipeline)
+    batches = MicroBatchWriter(spark, pipeline, {} if counted is None else counted, tell)
     stream = read_stream(spark, pipeline.source)
     with without_ansi(spark):
-        records = decoded(stream, decoder.current(), pipeline.table.mode)
-        rows = check_event_time(records, pipeline).select(*table_columns(pipeline))
-        columns = rows.schema
-    for line in table.apply_layout(columns):
-        tell(f"{table.place}: {line}")
-    counted = {} if counted is None else counted
-    batches = MicroBatchWriter(spark, pipeline, decoder, table, dead_letters, counted, tell=tell)
+        batches.open(stream)
     writer = stream.writeStream.queryName(pipeline.name).foreachBatch(batches)
     query = _start(spark, writer, pipeline, pipeline.checkpoint)
     batches.query_id.set_result(query.id)
@@ -247,8 +207,8 @@ def without_ansi(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(ANSI, before)
 
 
-def _start_parquet(spark: SparkSession, pipeline: PipelineSettings, decoder: RecordDecoder) -> RunningPipeline:
-    decoding = decoder.current()
+def _start_parquet(spark: SparkSession, pipeline: PipelineSettings) -> RunningPipeline:
+    decoding = RecordDecoder(pipeline).current()
     records = decoded(read_stream(spark, pipeline.source), decoding, pipeline.table.mode)
     records = check_event_time(records, pipeline)
     tables = parquet_tables(spark, pipeline, records, decoding)

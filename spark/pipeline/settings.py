@@ -5,7 +5,7 @@ so that an error names the setting to change.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -26,9 +26,14 @@ DURATION = re.compile(r"\s*\d+\s*(milliseconds?|seconds?|minutes?|hours?|days?)\
 MIB = 1 << 20
 KEY_BUCKETS = 16
 """Partitions of a new table with keys."""
+TOPIC = "{topic}"
+"""Stands for a topic in names of tables, files and subjects: each topic has a table of its own."""
+NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
+"""Characters of topics that would need quotes in the name of a table."""
 STRICT_FORMATS = ("json", "text")
 """Formats that can be decoded strictly or leniently."""
 Column = TypeVar("Column")
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class Section(BaseModel):
@@ -167,14 +172,15 @@ class DecodeSection(Section):
     format: Literal["none", "text", "json", "avro", "protobuf"] = "none"
     """`none` keeps the bytes as they are, `text` is UTF-8; otherwise the fields become those of a struct."""
     schema_file: str | None = None
-    """json: DDL, Spark's JSON or JSON Schema; avro: `.avsc`; protobuf: a descriptor set. Relative to this file."""
+    """json: DDL, Spark's JSON or JSON Schema; avro: `.avsc`; protobuf: a descriptor set. Relative to this file. With a
+    table for each topic it may contain `{topic}`."""
     registry: str | None = None
     """URL of a schema registry. The bytes begin with Confluent's header of five, and new schema versions add columns.
     """
     registry_credentials_env: str | None = None
     """Name of the environment variable with `user:password` for the registry."""
     subject: str | None = None
-    """Subject in the registry; default: the topic's name and `-value` or `-key`, if there is one topic."""
+    """Subject in the registry; default: `{topic}-value` or `{topic}-key`, if there is one topic or a table for each."""
     header: Literal["none", "confluent"] | None = None
     """Header of the bytes: `confluent` for Confluent's five bytes, or `none`; default: `confluent` with a registry."""
     message: str | None = None
@@ -203,9 +209,13 @@ class TableSection(Section):
     """`append`: each record is a row. iceberg, delta: `upsert`: each topic and key has one row, of its newest record,
     and a record without a value deletes it; `changelog`: the same from Debezium's envelopes."""
     name: str | None = None
-    """iceberg: `catalog.namespace.table`."""
+    """iceberg: `catalog.namespace.table`. With `{topic}` in it, such as `lake.db.{topic}`, each topic has a table of
+    its own, and `_` replaces what would need quotes in its name."""
     location: str | None = None
-    """delta, parquet: folder or URL, relative to the pipeline's file."""
+    """delta, parquet: folder or URL, relative to the pipeline's file. delta: with `{topic}` in it, each topic has a
+    table of its own."""
+    topic_names: dict[str, Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]] = {}
+    """Names that replace `{topic}` in the names of some topics' tables, by topic."""
     partition_by: Annotated[PartitionPeriod | tuple[PartitionColumn, ...], BeforeValidator(_partitions)] = (
         PartitionPeriod.DAY
     )
@@ -250,9 +260,9 @@ class DeadLetterSection(Section):
     """Table for records that cannot be decoded, with topic, partition, offset, key, value, headers and the error."""
 
     name: str | None = None
-    """iceberg: default is the table's name and `_dead_letters`."""
+    """iceberg: default is the table's name and `_dead_letters`. With a table for each topic it contains `{topic}`."""
     location: str | None = None
-    """delta, parquet: default is the table's location and `_dead_letters`."""
+    """delta, parquet: default is the table's location and `_dead_letters`. With a table for each topic likewise."""
 
 
 class WatermarkSection(Section):
@@ -358,6 +368,41 @@ class PipelineSettings(Section):
         return (self.table.name or "").partition(".")[0]
 
     @property
+    def has_table_per_topic(self) -> bool:
+        """True if each topic is written to a table of its own."""
+        return TOPIC in self.table_place
+
+    def for_topic(self, topic: str) -> Self:
+        """Return the settings of one topic's table, as if the file were about that topic only."""
+        alias = self.table.topic_names.get(topic)
+        name = alias or NOT_IN_NAMES.sub("_", topic)
+
+        def with_topic(section: Model, text: str, *fields: str) -> Model:
+            """Replace the placeholder in some settings of a section."""
+            given = {field: getattr(section, field) for field in fields}
+            return section.model_copy(
+                update={field: value and value.replace(TOPIC, text) for field, value in given.items()}
+            )
+
+        def of_table(section: Model) -> Model:
+            return with_topic(with_topic(section, name, "name"), alias or topic, "location")
+
+        return self.model_copy(
+            update={
+                "source": self.source.model_copy(update={"topics": (topic,), "topic_pattern": None}),
+                "table": of_table(self.table),
+                "dead_letters": of_table(self.dead_letters),
+                "decode": with_topic(self.decode, topic, "schema_file", "subject", "message"),
+                "key": with_topic(self.key, topic, "schema_file", "subject", "message"),
+            }
+        )
+
+    @property
+    def table_place(self) -> str:
+        """Name or location of the table."""
+        return self.table.name or self.table.location or ""
+
+    @property
     def dead_letter_place(self) -> str:
         """Name or location of the dead-letter table."""
         if self.table.format is TableFormat.ICEBERG:
@@ -449,9 +494,11 @@ def _conflicts(pipeline: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
             f"{what} in {section.format} need either a schema_file or a registry, and not both",
         )  # fmt: skip
         refuse_if(
-            section.registry and not section.subject and len(source.topics) != 1, f"{name}.registry",
-            "with several topics or a pattern, the subject in the registry must be named",
+            section.registry and not section.subject and len(source.topics) != 1 and not pipeline.has_table_per_topic,
+            f"{name}.registry",
+            "with several topics or a pattern in one table, the subject in the registry must be named",
         )  # fmt: skip
+    found += _conflicts_of_topics(pipeline)
     refuse_if(
         pipeline.watermark and table.format is TableFormat.PARQUET, "watermark",
         "only tables of format iceberg or delta support a watermark",
@@ -495,6 +542,57 @@ def _conflicts(pipeline: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
     found += layout_problems(table.format, pipeline.layout, names, table.time_column)
     found += option_problems(table.format, table.options)
     return found
+
+
+def _conflicts_of_topics(pipeline: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
+    """Return what is wrong about a table for each topic, or about `{topic}` without one."""
+    table = pipeline.table
+    iceberg = table.format is TableFormat.ICEBERG
+    place = f"table.{'name' if iceberg else 'location'}"
+    dead_letters = {
+        "dead_letters.name": pipeline.dead_letters.name,
+        "dead_letters.location": pipeline.dead_letters.location,
+    }
+    placed = dead_letters | {
+        f"{name}.{setting}": getattr(section, setting)
+        for name, section in (("decode", pipeline.decode), ("key", pipeline.key))
+        for setting in ("schema_file", "subject", "message")
+    }
+    if not pipeline.has_table_per_topic:
+        alone = f"{place} has no {TOPIC}, so there is one table for all topics"
+        wrong = {path: f"has no effect: {alone}" for path, text in placed.items() if TOPIC in (text or "")}
+        if table.topic_names:
+            wrong["table.topic_names"] = f"has no effect: {alone}"
+    else:
+        wrong = {
+            path: f"each topic's table has its own: add {TOPIC}"
+            for path, text in dead_letters.items()
+            if text is not None and TOPIC not in text
+        }
+        if table.format is TableFormat.PARQUET:
+            wrong[place] = (
+                f"Spark's file sink writes one table: use iceberg or delta for {TOPIC}, or partition_by = ['topic']"
+            )
+        if iceberg and TOPIC in pipeline.catalog_name:
+            wrong[place] = f"{TOPIC} can't be in the catalog's name"
+        shared = shared_places(pipeline, pipeline.source.topics)
+        if shared is not None:
+            wrong["table.topic_names"] = shared
+    return [(tuple(path.split(".")), message) for path, message in wrong.items()]
+
+
+def shared_places(pipeline: PipelineSettings, topics: Collection[str]) -> str | None:
+    """Return what is wrong if two tables of some topics would be one, for people; None if nothing is."""
+    owners: dict[str, str] = {}
+    for topic in sorted(topics):
+        own = pipeline.for_topic(topic)
+        places = (own.table_place, own.dead_letter_place) if own.has_dead_letters else (own.table_place,)
+        for place in places:
+            # Some catalogs and file systems take large and small letters for the same.
+            other = owners.setdefault(place.lower(), topic)
+            if other != topic:
+                return f"topics {other!r} and {topic!r} would share {place}: give one of them another name here"
+    return None
 
 
 def _without_effect_on(section: DecodeSection, name: str, what: str) -> dict[str, tuple[bool, str]]:

@@ -16,7 +16,7 @@ from spark.pipeline.errors import SettingError
 from spark.pipeline.iceberg import IcebergTable, catalog_settings
 from spark.pipeline.layout import TableLayout
 from spark.pipeline.retention import Retention
-from spark.pipeline.settings import PipelineSettings
+from spark.pipeline.settings import PipelineSettings, TableFormat
 
 
 class LakehouseTable(Protocol):
@@ -75,15 +75,21 @@ class LakehouseTable(Protocol):
         """Return the whole table as it is now, also if it is read again after a later commit."""
 
 
+def set_catalog(spark: SparkSession, pipeline: PipelineSettings) -> None:
+    """Let a session know the catalog of the tables, if they have one. A query knows only what was set before."""
+    if pipeline.table.format is TableFormat.ICEBERG:
+        for key, value in catalog_settings(pipeline).items():
+            spark.conf.set(key, value)
+
+
 def open_tables(spark: SparkSession, pipeline: PipelineSettings) -> tuple[LakehouseTable, LakehouseTable]:
     """Return the table and its dead-letter table. Raises PipelineError.
 
     The first micro-batch creates them.
     """
     settings = pipeline.table
+    set_catalog(spark, pipeline)
     if settings.format == "iceberg":
-        for key, value in catalog_settings(pipeline).items():
-            spark.conf.set(key, value)
         shared = (settings.target_file_bytes, pipeline.compaction.files_min)
         return (
             IcebergTable(

@@ -1,7 +1,8 @@
 """Stores the newest event time after each micro-batch, which gives the watermark of the next one.
 
 The file is next to the checkpoint's own files, and written before Spark commits its micro-batch. When a micro-batch is
-repeated, the file of the one before it exists, so the same records are late again.
+repeated, the file of the one before it exists, so the same records are late again. With a table for each topic, each
+has a folder of its own, and a file for each micro-batch, whether that has records of the topic or not.
 """
 
 import re
@@ -36,6 +37,8 @@ class WatermarkStore:
     spark: SparkSession
     checkpoint: str
     delay: str
+    topic: str | None = None
+    """With a table for each topic: the topic."""
 
     def watermark_us(self, batch_id: int) -> int | None:
         """Return the oldest time that is not late in this micro-batch; None before the first file."""
@@ -56,4 +59,5 @@ class WatermarkStore:
 
     @property
     def _folder(self) -> HadoopFolder:
-        return HadoopFolder(self.spark, f"{self.checkpoint.rstrip('/')}/{FOLDER}")
+        folder = f"{self.checkpoint.rstrip('/')}/{FOLDER}"
+        return HadoopFolder(self.spark, folder if self.topic is None else f"{folder}/{self.topic}")

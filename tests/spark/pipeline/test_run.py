@@ -7,11 +7,11 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from spark.pipeline import run as run_module
 from spark.pipeline.errors import PipelineError
 from spark.pipeline.run import start_pipeline
 from spark.pipeline.settings import PipelineSettings
 from spark.pipeline.tables import open_tables
+from spark.pipeline.writer import TableWriter
 from tests.spark.pipeline.registry_server import running_registry
 from tests.spark.pipeline.support import (
     DAY_MS,
@@ -99,7 +99,7 @@ def test_a_micro_batch_that_is_repeated_is_not_there_twice(
         def fail(*_arguments: object) -> None:
             raise PipelineError("the driver dies here")
 
-        patched.setattr(run_module.MicroBatchWriter, "_append_dead_letters", fail)
+        patched.setattr(TableWriter, "_append_dead_letters", fail)
         running = start_pipeline(spark, pipeline)
         with pytest.raises(StreamingQueryException):
             running.query.awaitTermination(WAIT_S)

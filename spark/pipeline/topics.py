@@ -1,0 +1,36 @@
+"""Topics of a pipeline that has a table for each."""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+
+from pyspark.sql import SparkSession
+
+from spark.checkpoints import newest_offsets
+from spark.pipeline.errors import SettingError
+from spark.pipeline.settings import PipelineSettings, shared_places
+
+
+def known_topics(spark: SparkSession, pipeline: PipelineSettings, found: Iterable[str] = ()) -> Sequence[str | None]:
+    """Return the topics that are named, were read before, or found otherwise; without a table for each, only None.
+
+    Raises SettingError if two of them would be written to one table.
+    """
+    if not pipeline.has_table_per_topic:
+        return (None,)
+    topics = {*pipeline.source.topics, *(newest_offsets(spark, pipeline.checkpoint) or {}), *found}
+    refuse_shared_places(pipeline, topics)
+    return sorted(topics)
+
+
+def refuse_shared_places(pipeline: PipelineSettings, topics: Collection[str]) -> None:
+    """Raise SettingError if two topics would be written to one table."""
+    if (shared := shared_places(pipeline, topics)) is not None:
+        raise SettingError("table.topic_names", shared)
+
+
+def matching(pattern: str, topics: Iterable[str]) -> list[str]:
+    """Return the topics that a pattern takes, as far as Python understands what is meant for Java."""
+    try:
+        return [topic for topic in topics if re.fullmatch(pattern, topic)]
+    except re.error:
+        return []

@@ -1,0 +1,161 @@
+"""Takes the records of a micro-batch into one table: decoding, table, dead letters and watermark, in this order.
+
+A driver that dies in between repeats the micro-batch with the same records, and skips each step that is already done
+(see `tables`).
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as f
+
+from spark.pipeline.changes import DELETED, newest_of_each_key
+from spark.pipeline.decode import RecordDecoder, RecordDecoding
+from spark.pipeline.errors import UnusableSchema
+from spark.pipeline.settings import LatePolicy, PipelineSettings
+from spark.pipeline.source import (
+    check_event_time,
+    dead_letter_columns,
+    decoded,
+    event_time,
+    table_columns,
+)
+from spark.pipeline.tables import LakehouseTable, open_tables
+from spark.pipeline.watermark import WatermarkStore
+
+
+@dataclass(slots=True)
+class TableWriter:
+    """Writes records to a table and its dead-letter table."""
+
+    spark: SparkSession
+    pipeline: PipelineSettings
+    decoder: RecordDecoder
+    table: LakehouseTable
+    dead_letters: LakehouseTable
+    topic: str | None = None
+    """With a table for each topic: the topic."""
+
+    @classmethod
+    def of(cls, spark: SparkSession, pipeline: PipelineSettings, topic: str | None = None) -> "TableWriter":
+        """Open the tables of a pipeline, or of one of its topics. Raises PipelineError."""
+        own = pipeline if topic is None else pipeline.for_topic(topic)
+        return cls(spark, own, RecordDecoder(own), *open_tables(spark, own), topic)
+
+    @property
+    def tables(self) -> tuple[LakehouseTable, ...]:
+        """Tables that this may write to."""
+        return (self.table, self.dead_letters) if self.pipeline.has_dead_letters else (self.table,)
+
+    def prepare(self, stream: DataFrame) -> list[str]:
+        """Give an existing table the layout of the file. Returns a line for each change. Raises PipelineError.
+
+        `stream` has the columns of records.
+        """
+        records = decoded(stream, self.decoder.current(), self.pipeline.table.mode)
+        rows = check_event_time(records, self.pipeline).select(*table_columns(self.pipeline))
+        return [f"{self.table.place}: {line}" for line in self.table.apply_layout(rows.schema)]
+
+    def write(self, batch: DataFrame, query_id: str, batch_id: int) -> int | None:
+        """Write the records of a micro-batch.
+
+        Returns how many they are; None if the table has them already, and they were not counted. Raises PipelineError.
+        """
+        try:
+            decoding = self.decoder.current()
+        except UnusableSchema as error:
+            if self.topic is None or self.table.committed(query_id) >= batch_id:
+                raise
+            # The other topics go on. `spark replay` puts the records back when there is a schema.
+            undecoded = batch.withColumn("error", f.lit(str(error)))
+            self._append_dead_letters(undecoded, RecordDecoding(None, None), query_id, batch_id)
+            self.skip(batch_id)
+            return None
+        if self.topic is not None and self._are_dead(query_id, batch_id):
+            self.skip(batch_id)
+            return None
+        watermarks = self._watermarks()
+        watermark = self.pipeline.watermark
+        records = check_event_time(decoded(batch, decoding, self.pipeline.table.mode), self.pipeline)
+        if watermarks is not None and watermark is not None:
+            records = mark_late(records, self.pipeline, watermarks.watermark_us(batch_id), watermark.late)
+        good_time = f.when(f.col("error").isNull(), f.unix_micros(event_time(self.pipeline)))
+        newest = f.max(good_time).alias("newest")
+        metrics = [f.count_if(f.col("error") != "").alias("dead"), f.count(f.lit(1)).alias("rows"), newest]
+        # Also counts records that a dead driver had counted.
+        found = None
+        if self.table.committed(query_id) < batch_id:
+            write = self._merge if self.pipeline.table.mode.is_keyed else self._append
+            found = write(records, metrics, query_id, batch_id)
+        if self.pipeline.has_dead_letters and (found is None or found["dead"]):
+            self._append_dead_letters(records, decoding, query_id, batch_id)
+        if watermarks is not None:
+            row = records.agg(newest).collect()[0].asDict() if found is None else found
+            watermarks.write(batch_id, row["newest"])
+        return None if found is None else int(found["rows"])
+
+    def skip(self, batch_id: int) -> None:
+        """Take a micro-batch that has no records for the table."""
+        if (watermarks := self._watermarks()) is not None:
+            watermarks.write(batch_id, None)
+
+    def compact(self) -> int:
+        """Rewrite small files of both tables. Returns the number of files rewritten. Raises what Spark raises."""
+        return sum(table.compact() for table in self.tables)
+
+    def _are_dead(self, query_id: str, batch_id: int) -> bool:
+        """Return whether an earlier attempt at the micro-batch found no schema, and made all records dead letters."""
+        if not self.pipeline.has_dead_letters:
+            return False
+        return self.table.committed(query_id) < batch_id <= self.dead_letters.committed(query_id)
+
+    def _watermarks(self) -> WatermarkStore | None:
+        watermark = self.pipeline.watermark
+        if watermark is None:
+            return None
+        return WatermarkStore(self.spark, self.pipeline.checkpoint, watermark.delay, self.topic)
+
+    def _append(self, records: DataFrame, metrics: list[Column], query_id: str, batch_id: int) -> Mapping[str, Any]:
+        """Append the good records. Returns the metrics of all, which are computed on the way."""
+        seen = Observation()
+        good = records.observe(seen, *metrics).filter(f.col("error").isNull())
+        self.table.append(good.select(*table_columns(self.pipeline)), query_id, batch_id)
+        return seen.get
+
+    def _merge(self, records: DataFrame, metrics: list[Column], query_id: str, batch_id: int) -> Mapping[str, Any]:
+        """Merge the newest good record of each key. Returns the metrics of all."""
+        good = records.filter(f.col("error").isNull()).select(*table_columns(self.pipeline), DELETED)
+        # Both are read several times.
+        with persisted(records), persisted(newest_of_each_key(good)) as changes:
+            found = records.agg(*metrics).collect()[0].asDict()
+            self.table.merge(changes, query_id, batch_id)
+        return found
+
+    def _append_dead_letters(self, records: DataFrame, decoding: RecordDecoding, query_id: str, batch_id: int) -> None:
+        if self.dead_letters.committed(query_id) >= batch_id:
+            return
+        dead = records.filter(f.col("error") != "")
+        self.dead_letters.append(dead.select(*dead_letter_columns(decoding, f.lit(batch_id))), query_id, batch_id)
+
+
+@contextmanager
+def persisted(rows: DataFrame) -> Iterator[DataFrame]:
+    """Keep rows in memory, or on the executors' disks, while they are used."""
+    rows.persist()
+    try:
+        yield rows
+    finally:
+        rows.unpersist()
+
+
+def mark_late(records: DataFrame, pipeline: PipelineSettings, watermark_us: int | None, late: LatePolicy) -> DataFrame:
+    """Add an error to records older than the watermark. An empty error drops them without a dead letter."""
+    if watermark_us is None or late is LatePolicy.KEEP:
+        return records
+    behind = f.lit(watermark_us) - f.unix_micros(event_time(pipeline))
+    reason = f.concat(f.lit("late: "), (behind / 1_000_000).cast("string"), f.lit(" s behind the watermark"))
+    error = f.lit("") if late is LatePolicy.DROP else reason
+    return records.withColumn("error", f.when(f.col("error").isNull() & (behind > 0), error).otherwise(f.col("error")))
