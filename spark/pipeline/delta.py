@@ -23,6 +23,8 @@ LOG_AGE = "delta.logRetentionDuration"
 FILE_AGE = "delta.deletedFileRetentionDuration"
 TRANSACTION = "spark.databricks.delta.write"
 """Beginning of the settings of a session with the transaction's identifier of its merges."""
+LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+LISTING_TASKS_PER_CORE = 4
 MARKED_ROWS = "delta.enableDeletionVectors"
 """Property: a merge marks replaced rows instead of rewriting their files."""
 
@@ -143,7 +145,10 @@ class DeltaTable:
         """Delete replaced files and those of failed writes with Delta's VACUUM, by the age in the table's property."""
         if not self.exists():
             return "nothing to do"
-        self.spark.sql(f"VACUUM {self._sql_name}")
+        # Delta starts as many tasks as this allows, several times: 10,000 by default, for the smallest table, too.
+        tasks = LISTING_TASKS_PER_CORE * self.spark.sparkContext.defaultParallelism
+        with session_settings(self.spark, {LISTING_TASKS: str(tasks)}):
+            self.spark.sql(f"VACUUM {self._sql_name}")
         newest = self.spark.sql(f"DESCRIBE HISTORY {self._sql_name} LIMIT 1").select("operation", "operationMetrics")
         operation, metrics = newest.collect()[0]
         deleted = int(metrics.get("numDeletedFiles", 0)) if operation == "VACUUM END" else 0

@@ -142,7 +142,7 @@ def view_of(rows: DataFrame) -> Iterator[str]:
 
 @contextmanager
 def session_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Set settings of the micro-batch's own session, which no other write uses, for one write."""
+    """Set settings of a session that nothing else uses meanwhile, for one statement."""
     for key, value in settings.items():
         session.conf.set(key, value)
     try:
