@@ -185,7 +185,8 @@ def replay(
 ) -> None:
     """Decode the dead letters of the pipeline FILE again, as FILE says now, and move those that fit into its table.
 
-    Mend the schema or the settings first, or the values in the dead-letter table. What still does not fit stays there.
+    Mend the schema or the settings first, or the values in the dead-letter table. What still does not fit stays a dead
+    letter.
     Each record is put back exactly once, however often this runs. The pipeline may run meanwhile, except on Delta
     tables in S3.
     """
@@ -215,7 +216,9 @@ def replay(
 def show_replayed(pipeline: PipelineSettings, found: Replayed, console: Console, *, dry_run: bool) -> None:
     """Print the outcome of a replay."""
     if not found.total:
-        console.print(f"{pipeline.dead_letter_place}: no dead letters to put back", highlight=False)
+        topic = pipeline.dead_letters.topic
+        place = pipeline.dead_letter_place if topic is None else f"topic {topic}"
+        console.print(f"{place}: no dead letters to put back", highlight=False)
         return
     done = "can be put back" if dry_run else f"put back into {pipeline.table_place}"
     lines = [f"{found.put_back:,} of {found.total:,} dead letters {done}"]
@@ -340,8 +343,10 @@ def check_client(pipeline: PipelineSettings) -> list[str]:
     source = pipeline.source
     options = client_options(source)
     try:
-        wanted = None if source.topic_pattern else source.topics
-        found = check_brokers(bootstrap_of(source, options), wanted, client_properties(options))
+        servers, properties = bootstrap_of(source, options), client_properties(options)
+        found = check_brokers(servers, None if source.topic_pattern else source.topics, properties)
+        if pipeline.dead_letters.topic is not None:
+            check_brokers(servers, [pipeline.dead_letters.topic], properties)
     except PropertyError as error:
         name = "source.options" if source.client_config is None else "source.client_config"
         raise SettingError(name, str(error)) from None

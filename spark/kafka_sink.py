@@ -10,7 +10,7 @@ in a new transaction under a new epoch. A driver that was suspended and has a su
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf
 
-from anabranch.client.cluster import Cluster
+from anabranch.client.cluster import Cluster, Place
 from anabranch.client.connection import Connection
 from anabranch.client.errors import ClientError
 from anabranch.client.partitioner import partition_of_key
@@ -52,6 +52,49 @@ class AnotherQuery(SinkError):
 
 
 @dataclass(slots=True)
+class TransactionalWriter:
+    """Writes rows into a topic, each time in one transaction with the topic's offsets of a group.
+
+    Every failure is a ClientError, ProducerFenced if another process writes with the name, or what Spark raises.
+    """
+
+    options: Mapping[str, str]
+    """`kafka.bootstrap.servers` and other properties of a client, as for Spark's Kafka sink."""
+    topic: str
+    name: str
+    """Transactional id, and group."""
+    timeout_ms: int = TIMEOUT_MS
+    compression: Compression = Compression.NONE
+    _identity: ProducerIdentity | None = field(default=None, init=False)
+
+    def write(
+        self, rows: DataFrame, offsets: Mapping[Place, int], is_due: Callable[[Mapping[Place, int]], bool]
+    ) -> bool:
+        """Write rows and commit offsets, if that is due by the offsets that are committed already. Returns whether."""
+        with connected(self.options) as producer:
+            rows = rows.select(*_columns(rows, producer.partition_count(self.topic)))
+            failure: PySparkException | None = None
+            for _ in range(ATTEMPTS_MAX):
+                # A successor has no identity to go on from, and takes over; whoever has one only goes on with it.
+                self._identity = identity = producer.begin(self.name, self.timeout_ms, after=self._identity)
+                if not is_due(producer.committed_offsets(self.name, list(offsets))):
+                    return False
+                write = partial(_write_task, dict(self.options), self.topic, identity, self.compression)
+                try:
+                    rows.repartition("_partition").mapInArrow(write, "records BIGINT").agg(f.sum("records")).collect()
+                except PySparkException as error:
+                    failure = error
+                    with suppress(ClientError):  # none was open yet; or another driver has begun, as `begin` will say
+                        producer.end(identity, commit=False)
+                    continue
+                producer.commit_offsets(identity, self.name, offsets)
+                producer.end(identity, commit=True)
+                return True
+        assert failure is not None, "each attempt failed"
+        raise failure
+
+
+@dataclass(slots=True)
 class ExactlyOnceSink:
     """Function for `foreachBatch`. Rows have `value`, and may have `key`, `headers` and `partition`."""
 
@@ -62,50 +105,36 @@ class ExactlyOnceSink:
     """Transactional id, and group that has the progress. Default: one for the query's checkpoint."""
     timeout_ms: int = TIMEOUT_MS
     compression: Compression = Compression.NONE
-    _identity: ProducerIdentity | None = field(default=None, init=False)
+    _writer: TransactionalWriter | None = field(default=None, init=False)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Write a micro-batch. Raises SinkError, AnotherQuery, and what Spark raises."""
-        name = self.name or self._query_name(batch)
-        producer = TransactionalProducer(_connecting(self.options))
+        if self._writer is None:
+            name = self.name or self._query_name(batch)
+            self._writer = TransactionalWriter(self.options, self.topic, name, self.timeout_ms, self.compression)
+        progress = (self.topic, 0)
         try:
-            self._write(batch, batch_id, name, producer)
+            self._writer.write(batch, {progress: batch_id + 1}, lambda found: found[progress] <= batch_id)
         except ProducerFenced as error:
-            raise AnotherQuery(f"{name}: micro-batch {batch_id}: {error}") from error
+            raise AnotherQuery(f"{self._writer.name}: micro-batch {batch_id}: {error}") from error
         except ClientError as error:
-            raise SinkError(f"{name}: micro-batch {batch_id}: {error}") from error
-        finally:
-            producer.close()
-
-    def _write(self, batch: DataFrame, batch_id: int, name: str, producer: TransactionalProducer) -> None:
-        count = producer.partition_count(self.topic)
-        place = (self.topic, 0)
-        rows = batch.select(*_columns(batch, count))
-        failure: PySparkException | None = None
-        for _ in range(ATTEMPTS_MAX):
-            # A successor has no identity to go on from, and takes over; whoever has one only goes on with it.
-            self._identity = identity = producer.begin(name, self.timeout_ms, after=self._identity)
-            if producer.committed_offset(name, place) > batch_id:
-                return
-            write = partial(_write_task, dict(self.options), self.topic, identity, self.compression)
-            try:
-                rows.repartition("_partition").mapInArrow(write, "records BIGINT").agg(f.sum("records")).collect()
-            except PySparkException as error:
-                failure = error
-                with suppress(ClientError):  # none was open yet; or another driver has begun, as `begin` will say
-                    producer.end(identity, commit=False)
-                continue
-            producer.commit_offset(identity, name, place, batch_id + 1)
-            producer.end(identity, commit=True)
-            return
-        assert failure is not None, "each attempt failed"
-        raise failure
+            raise SinkError(f"{self._writer.name}: micro-batch {batch_id}: {error}") from error
 
     def _query_name(self, batch: DataFrame) -> str:
         query_id = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
         if query_id is None:
             raise SinkError("the sink has no name, and is not called by a streaming query: give one as `name`")
         return f"anabranch-sink-{query_id}"
+
+
+@contextmanager
+def connected(options: Mapping[str, str]) -> Iterator[TransactionalProducer]:
+    """Open a producer with the options of a sink, and close it. Raises SinkError, and PropertyError."""
+    producer = TransactionalProducer(connecting(options))
+    try:
+        yield producer
+    finally:
+        producer.close()
 
 
 def _columns(batch: DataFrame, count: int) -> Sequence[Any]:
@@ -133,8 +162,8 @@ def _columns(batch: DataFrame, count: int) -> Sequence[Any]:
     ]
 
 
-def _connecting(options: Mapping[str, str]) -> Callable[[], Cluster]:
-    """Return a function that connects with the options of a sink."""
+def connecting(options: Mapping[str, str]) -> Callable[[], Cluster]:
+    """Return a function that connects with the options of a sink. Raises SinkError, and PropertyError."""
     properties = client_properties(options)
     servers = properties.pop("bootstrap.servers", None)
     if servers is None:
@@ -157,13 +186,9 @@ def _write_task(
     context = TaskContext.get()
     if context is not None and context.attemptNumber():
         raise SinkError("a task that writes into a transaction is not repeated by itself: the micro-batch is")
-    producer = TransactionalProducer(_connecting(options))
-    try:
-        yield pa.RecordBatch.from_pydict(
-            {"records": pa.array([_write_rows(producer, topic, identity, compression, batches)], pa.int64())}
-        )
-    finally:
-        producer.close()
+    with connected(options) as producer:
+        count = _write_rows(producer, topic, identity, compression, batches)
+    yield pa.RecordBatch.from_pydict({"records": pa.array([count], pa.int64())})
 
 
 def _write_rows(

@@ -174,8 +174,8 @@ class TransactionalProducer:
 
         self._repeat(f"{topic}-{partition}", send)
 
-    def commit_offset(self, identity: ProducerIdentity, group: str, place: Place, offset: int) -> None:
-        """Make a group's offset part of the transaction."""
+    def commit_offsets(self, identity: ProducerIdentity, group: str, offsets: Mapping[Place, int]) -> None:
+        """Make a group's offsets in one topic part of the transaction."""
         joining = AddOffsetsToTxnRequest(
             transactional_id=identity.transactional_id,
             producer_id=identity.producer_id,
@@ -186,21 +186,22 @@ class TransactionalProducer:
             f"group {group}",
             lambda cluster: self._call(cluster.coordinator(identity.transactional_id, TRANSACTION), joining).error_code,
         )
-        committed = TxnOffsetCommitRequestPartition(
-            partition_index=place[1], committed_offset=offset, committed_metadata=""
-        )
+        (topic,) = {topic for topic, _ in offsets}
+        committed = [
+            TxnOffsetCommitRequestPartition(partition_index=partition, committed_offset=offset, committed_metadata="")
+            for (_, partition), offset in offsets.items()
+        ]
         request = TxnOffsetCommitRequest(
             transactional_id=identity.transactional_id,
             group_id=group,
             producer_id=identity.producer_id,
             producer_epoch=identity.epoch,
-            topics=[TxnOffsetCommitRequestTopic(name=place[0], partitions=[committed])],
+            topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=committed)],
         )
 
         def send(cluster: Cluster) -> int:
             answer = self._call(cluster.coordinator(group, GROUP), request)
-            code: int = answer.topics[0].partitions[0].error_code
-            return code
+            return _worst([each.error_code for each in answer.topics[0].partitions])
 
         self._repeat(f"group {group}", send)
 
@@ -217,26 +218,26 @@ class TransactionalProducer:
             lambda cluster: self._call(cluster.coordinator(identity.transactional_id, TRANSACTION), request).error_code,
         )
 
-    def committed_offset(self, group: str, place: Place) -> int:
-        """Return a group's offset, or -1, once no transaction that commits one is open."""
+    def committed_offsets(self, group: str, places: Sequence[Place]) -> dict[Place, int]:
+        """Return a group's offsets in one topic, or -1, once no transaction that commits one is open."""
+        (topic,) = {topic for topic, _ in places}
         request = OffsetFetchRequest(
             group_id=group,
-            topics=[OffsetFetchRequestTopic(name=place[0], partition_indexes=[place[1]])],
+            topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=[partition for _, partition in places])],
             require_stable=True,
         )
-        offset = -1
+        offsets: dict[Place, int] = {}
 
         def send(cluster: Cluster) -> int:
-            nonlocal offset
             answer = self._call(cluster.coordinator(group, GROUP), request)
             if answer.error_code:
                 return int(answer.error_code)
-            (found,) = answer.topics[0].partitions
-            offset = found.committed_offset
-            return int(found.error_code)
+            found = answer.topics[0].partitions
+            offsets.update({(topic, each.partition_index): each.committed_offset for each in found})
+            return _worst([each.error_code for each in found])
 
         self._repeat(f"group {group}", send)
-        return offset
+        return offsets
 
     def partition_count(self, topic: str) -> int:
         """Return the number of partitions of a topic, which must exist."""

@@ -59,7 +59,8 @@ def _check_table(spark: SparkSession, pipeline: PipelineSettings) -> list[str]:
     place = "catalog" if pipeline.table.format is TableFormat.ICEBERG else "table.location"
     try:
         table, dead_letters = open_tables(spark, pipeline)
-        dead_letters.exists()
+        if pipeline.has_dead_letter_table:
+            dead_letters.exists()
         return [f"{table.place}: {line}" for line in table.layout_changes(columns)]
     except SettingError:
         raise

@@ -22,7 +22,7 @@ from spark.pipeline.merge import PLACE_COLUMNS
 from spark.pipeline.run import without_ansi
 from spark.pipeline.settings import PipelineSettings
 from spark.pipeline.source import RECORD_COLUMNS, check_event_time, dead_letter_columns, decoded, table_columns
-from spark.pipeline.tables import LakehouseTable, open_tables
+from spark.pipeline.tables import DeadLetters, LakehouseTable, open_dead_letters, open_tables
 from spark.pipeline.topics import known_topics
 from spark.pipeline.writer import persisted
 
@@ -67,7 +67,7 @@ def replay(spark: SparkSession, pipeline: PipelineSettings, where: str | None, *
 def _replay_table(
     spark: SparkSession, pipeline: PipelineSettings, where: str | None, *, dry_run: bool, may_lack_schema: bool
 ) -> Replayed:
-    table, dead_letters = open_tables(spark, pipeline)
+    table, dead_letters = open_tables(spark, pipeline)[0], open_dead_letters(spark, pipeline)
     if not dead_letters.exists():
         return Replayed(0, 0, {})
     # Frozen, so that what is lost of it in memory and read again has no letters of later micro-batches.
@@ -100,20 +100,21 @@ def _replay_table(
 
 
 def _append(
-    table: LakehouseTable, dead_letters: LakehouseTable, pipeline: PipelineSettings, good: DataFrame, *, dry_run: bool
+    table: LakehouseTable, dead_letters: DeadLetters, pipeline: PipelineSettings, good: DataFrame, *, dry_run: bool
 ) -> tuple[int, int]:
     """Append what the table lacks. Returns the numbers of records appended, and of those that it had."""
     # Before the table is read: whoever commits in between has this number too, or one of us finds its rows.
     number = table.committed(REPLAYS) + 1
-    with persisted(_without(good, table)) as missing:
-        count, total = missing.count(), good.count()
-        if dry_run or not total:
-            return count, total - count
-        if count:
-            try:
-                table.append(missing.select(*table_columns(pipeline)), REPLAYS, number)
-            except AnotherDriver:
-                raise AnotherDriver(FASTER.format(table.place)) from None
+    # Without its plan: that reads the table, whose columns the commit may change.
+    missing = _without(good, table).localCheckpoint()
+    count, total = missing.count(), good.count()
+    if dry_run or not total:
+        return count, total - count
+    if count:
+        try:
+            table.append(missing.select(*table_columns(pipeline)), REPLAYS, number)
+        except AnotherDriver:
+            raise AnotherDriver(FASTER.format(table.place)) from None
     stored = good.join(_places_in(table, good), PLACE_COLUMNS, "left_semi").select(*PLACE_COLUMNS)
     with persisted(stored) as places:
         found = places.count()

@@ -186,7 +186,7 @@ def start_pipeline(
         with without_ansi(spark):  # the query keeps the settings of its start
             return _start_parquet(spark, pipeline)
     batches = MicroBatchWriter(spark, pipeline, {} if counted is None else counted, tell)
-    stream = read_stream(spark, pipeline.source)
+    stream = read_stream(spark, pipeline)
     with without_ansi(spark):
         batches.open(stream)
     writer = stream.writeStream.queryName(pipeline.name).foreachBatch(batches)
@@ -209,7 +209,7 @@ def without_ansi(spark: SparkSession) -> Iterator[None]:
 
 def _start_parquet(spark: SparkSession, pipeline: PipelineSettings) -> RunningPipeline:
     decoding = RecordDecoder(pipeline).current()
-    records = decoded(read_stream(spark, pipeline.source), decoding, pipeline.table.mode)
+    records = decoded(read_stream(spark, pipeline), decoding, pipeline.table.mode)
     records = check_event_time(records, pipeline)
     tables = parquet_tables(spark, pipeline, records, decoding)
     for table in tables:

@@ -257,12 +257,14 @@ class CatalogSection(Section):
 
 
 class DeadLetterSection(Section):
-    """Table for records that cannot be decoded, with topic, partition, offset, key, value, headers and the error."""
+    """Table or topic for records that cannot be decoded, with all that the record had, its place and the error."""
 
     name: str | None = None
     """iceberg: default is the table's name and `_dead_letters`. With a table for each topic it contains `{topic}`."""
     location: str | None = None
     """delta, parquet: default is the table's location and `_dead_letters`. With a table for each topic likewise."""
+    topic: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")] | None = None
+    """iceberg, delta: write them into this topic instead, with headers that say where they come from and why."""
 
 
 class WatermarkSection(Section):
@@ -451,11 +453,16 @@ class PipelineSettings(Section):
 
     @property
     def has_dead_letters(self) -> bool:
-        """True if a record can be written to the dead-letter table at all."""
+        """True if a record can be a dead letter at all."""
         late = self.watermark is not None and self.watermark.late is LatePolicy.DEAD_LETTER
         no_time = self.table.event_time is not None and (self.decode.strict or self.watermark is not None)
         undecodable = self.decode.format != "none" or self.key.format != "none"
         return undecodable or late or no_time or self.table.mode.is_keyed
+
+    @property
+    def has_dead_letter_table(self) -> bool:
+        """True if a record can be written to the dead-letter table."""
+        return self.has_dead_letters and self.dead_letters.topic is None
 
 
 def is_in_s3(place: str | None) -> bool:
@@ -499,6 +506,22 @@ def _conflicts(pipeline: PipelineSettings) -> list[tuple[tuple[str, ...], str]]:
             "with several topics or a pattern in one table, the subject in the registry must be named",
         )  # fmt: skip
     found += _conflicts_of_topics(pipeline)
+    dead_letters = pipeline.dead_letters
+    refuse_if(
+        dead_letters.topic and (dead_letters.name or dead_letters.location), "dead_letters.topic",
+        "name either a topic or a table for dead letters, and not both",
+    )  # fmt: skip
+    refuse_if(
+        dead_letters.topic in source.topics, "dead_letters.topic", "the pipeline reads this topic: choose another one"
+    )
+    refuse_if(
+        dead_letters.topic and source.kind == "direct", "dead_letters.topic",
+        "needs source.kind = 'kafka': the direct source has no broker",
+    )  # fmt: skip
+    refuse_if(
+        dead_letters.topic and table.format is TableFormat.PARQUET, "dead_letters.topic",
+        "only pipelines into iceberg or delta write dead letters into a topic",
+    )  # fmt: skip
     refuse_if(
         pipeline.watermark and table.format is TableFormat.PARQUET, "watermark",
         "only tables of format iceberg or delta support a watermark",
@@ -586,7 +609,7 @@ def shared_places(pipeline: PipelineSettings, topics: Collection[str]) -> str | 
     owners: dict[str, str] = {}
     for topic in sorted(topics):
         own = pipeline.for_topic(topic)
-        places = (own.table_place, own.dead_letter_place) if own.has_dead_letters else (own.table_place,)
+        places = (own.table_place, own.dead_letter_place) if own.has_dead_letter_table else (own.table_place,)
         for place in places:
             # Some catalogs and file systems take large and small letters for the same.
             other = owners.setdefault(place.lower(), topic)

@@ -71,8 +71,9 @@ def bootstrap_of(source: SourceSection, client: Mapping[str, str]) -> str:
     return client.get("kafka.bootstrap.servers", source.bootstrap_servers)
 
 
-def read_stream(spark: SparkSession, source: SourceSection) -> DataFrame:
+def read_stream(spark: SparkSession, pipeline: PipelineSettings) -> DataFrame:
     """Return the stream of records, undecoded."""
+    source = pipeline.source
     name: str = source.kind
     if source.kind == "direct":
         from spark.direct import NAME, register
@@ -80,7 +81,11 @@ def read_stream(spark: SparkSession, source: SourceSection) -> DataFrame:
         register(spark)
         name = NAME
     # Both take the same options. The direct source ignores those of a client.
-    return spark.readStream.format(name).options(**source_options(source)).load()
+    records = spark.readStream.format(name).options(**source_options(source)).load()
+    if source.topic_pattern and (dead := pipeline.dead_letters.topic) is not None:
+        # Or each dead letter would make another.
+        records = records.filter(f.col("topic") != dead)
+    return records
 
 
 def decoded(records: DataFrame, decoding: RecordDecoding, mode: TableMode) -> DataFrame:

@@ -11,12 +11,39 @@ from typing import Protocol
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from spark.pipeline.dead_letter_topic import DeadLetterTopic
 from spark.pipeline.delta import DeltaTable
 from spark.pipeline.errors import SettingError
 from spark.pipeline.iceberg import IcebergTable, catalog_settings
 from spark.pipeline.layout import TableLayout
 from spark.pipeline.retention import Retention
 from spark.pipeline.settings import PipelineSettings, TableFormat
+
+
+class DeadLetters(Protocol):
+    """Table or topic of dead letters."""
+
+    @property
+    def place(self) -> str:
+        """Name or location, for messages."""
+
+    def exists(self) -> bool:
+        """Return whether it was created."""
+
+    def committed(self, query_id: str) -> int:
+        """Return the number of the last micro-batch of a query in it, or -1."""
+
+    def append(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
+        """Append a micro-batch in one commit."""
+
+    def remove(self, records: DataFrame) -> None:
+        """Take the letters of some records out in one commit. `records` has topic, partition and offset, each once."""
+
+    def read(self) -> DataFrame:
+        """Return all letters."""
+
+    def frozen(self) -> DataFrame:
+        """Return all letters of now, also if they are read again after a later commit."""
 
 
 class LakehouseTable(Protocol):
@@ -110,3 +137,10 @@ def open_tables(spark: SparkSession, pipeline: PipelineSettings) -> tuple[Lakeho
             DeltaTable(spark, pipeline.dead_letter_place, TableLayout(), settings.target_file_bytes),
         )
     raise SettingError("table.format", f"{settings.format} is written by Spark's own sink")
+
+
+def open_dead_letters(spark: SparkSession, pipeline: PipelineSettings) -> DeadLetters:
+    """Return the table or topic of a pipeline's dead letters. Raises PipelineError."""
+    if pipeline.dead_letters.topic is not None:
+        return DeadLetterTopic.of(spark, pipeline)
+    return open_tables(spark, pipeline)[1]

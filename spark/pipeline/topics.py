@@ -18,6 +18,7 @@ def known_topics(spark: SparkSession, pipeline: PipelineSettings, found: Iterabl
     if not pipeline.has_table_per_topic:
         return (None,)
     topics = {*pipeline.source.topics, *(newest_offsets(spark, pipeline.checkpoint) or {}), *found}
+    topics.discard(pipeline.dead_letters.topic or "")  # no table's, though a pattern may take it
     refuse_shared_places(pipeline, topics)
     return sorted(topics)
 

@@ -23,19 +23,21 @@ from spark.pipeline.source import (
     event_time,
     table_columns,
 )
-from spark.pipeline.tables import LakehouseTable, open_tables
+from spark.pipeline.tables import DeadLetters, LakehouseTable, open_dead_letters, open_tables
 from spark.pipeline.watermark import WatermarkStore
 
 
 @dataclass(slots=True)
 class TableWriter:
-    """Writes records to a table and its dead-letter table."""
+    """Writes records to a table, and its dead letters."""
 
     spark: SparkSession
     pipeline: PipelineSettings
     decoder: RecordDecoder
     table: LakehouseTable
-    dead_letters: LakehouseTable
+    dead_letters: DeadLetters
+    tables: tuple[LakehouseTable, ...]
+    """Tables that this may write to."""
     topic: str | None = None
     """With a table for each topic: the topic."""
 
@@ -43,12 +45,10 @@ class TableWriter:
     def of(cls, spark: SparkSession, pipeline: PipelineSettings, topic: str | None = None) -> "TableWriter":
         """Open the tables of a pipeline, or of one of its topics. Raises PipelineError."""
         own = pipeline if topic is None else pipeline.for_topic(topic)
-        return cls(spark, own, RecordDecoder(own), *open_tables(spark, own), topic)
-
-    @property
-    def tables(self) -> tuple[LakehouseTable, ...]:
-        """Tables that this may write to."""
-        return (self.table, self.dead_letters) if self.pipeline.has_dead_letters else (self.table,)
+        tables = open_tables(spark, own)
+        dead_letters = open_dead_letters(spark, own)
+        own_tables = tables if own.has_dead_letter_table else tables[:1]
+        return cls(spark, own, RecordDecoder(own), tables[0], dead_letters, own_tables, topic)
 
     def prepare(self, stream: DataFrame) -> list[str]:
         """Give an existing table the layout of the file. Returns a line for each change. Raises PipelineError.

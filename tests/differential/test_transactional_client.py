@@ -35,7 +35,7 @@ def test_transactions_with_lost_answers_and_an_old_epoch(request: pytest.Fixture
         for _ in range(2):  # the answer was lost
             producer.produce(second, place, [record(b"kept")], 0)
         producer.produce(second, place, [record(b"also")], 1, Compression.GZIP)
-        producer.commit_offset(second, producer_name, place, 7)
+        producer.commit_offsets(second, producer_name, {place: 7, (topic, 1): 9})
         with pytest.raises(ProducerFenced):
             producer.produce(first, place, [record(b"late")], 2)
         for _ in range(2):  # the answer was lost
@@ -44,8 +44,8 @@ def test_transactions_with_lost_answers_and_an_old_epoch(request: pytest.Fixture
         producer.begin(producer_name, 60_000)
         with pytest.raises(ProducerFenced):
             producer.begin(producer_name, 60_000, after=second)
-        assert producer.committed_offset(producer_name, place) == 7
-        assert producer.committed_offset(producer_name, (topic, 1)) == -1
+        assert producer.committed_offsets(producer_name, [(topic, 1), place]) == {place: 7, (topic, 1): 9}
+        assert producer.committed_offsets(f"{topic}-none", [place]) == {place: -1}
         with pytest.raises(ClientError, match=f"topic {topic}-none does not exist"):
             producer.partition_count(f"{topic}-none")
     finally:

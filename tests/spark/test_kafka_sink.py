@@ -109,15 +109,15 @@ def test_a_fence_in_the_middle_of_a_micro_batch(
     target = topic
     rows = spark.range(10).select(f.col("id").cast("string").alias("value"))
     first, second = (ExactlyOnceSink(options(servers), target, name=f"{topic}-sink") for _ in range(2))
-    commit_offset = TransactionalProducer.commit_offset
+    commit_offsets = TransactionalProducer.commit_offsets
 
     def sleep_through_it(*arguments: object) -> None:
         """The first driver is suspended before it commits, and the second one repeats its micro-batch."""
-        monkeypatch.setattr(TransactionalProducer, "commit_offset", commit_offset)
+        monkeypatch.setattr(TransactionalProducer, "commit_offsets", commit_offsets)
         second(rows, 0)
-        commit_offset(*arguments)  # type: ignore[arg-type]  # as they were
+        commit_offsets(*arguments)  # type: ignore[arg-type]  # as they were
 
-    monkeypatch.setattr(TransactionalProducer, "commit_offset", sleep_through_it)
+    monkeypatch.setattr(TransactionalProducer, "commit_offsets", sleep_through_it)
     with pytest.raises(AnotherQuery):
         first(rows, 0)
     assert len(committed_records(servers, target)) == 10

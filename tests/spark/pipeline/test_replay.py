@@ -13,14 +13,15 @@ from spark.pipeline.names import quoted
 from spark.pipeline.replay import REPLAYS, Replayed, replay
 from spark.pipeline.settings import PipelineSettings
 from spark.pipeline.source import table_columns
-from spark.pipeline.tables import LakehouseTable, open_tables
+from spark.pipeline.tables import DeadLetters, LakehouseTable, open_dead_letters, open_tables
 from tests.spark.pipeline.support import JANUARY_MS, every_offset_once, make_pipeline, numbered, offsets, run
-from tests.support.events import Event, send
+from tests.support.events import Event, create_topic, send
 
 UNREAD = {"not JSON at character 1: expecting property name enclosed in double quotes": 1}
 pytestmark = [pytest.mark.spark, pytest.mark.interop, pytest.mark.slow]
 
-FORMATS = pytest.mark.parametrize("table_format", ["iceberg", "delta"])
+FORMATS = pytest.mark.parametrize("kind", ["iceberg", "delta", "topic"])
+"""Formats of table and dead letters; `topic`: a table of Iceberg, and dead letters in a topic."""
 
 
 def text(n: int) -> Event:
@@ -33,11 +34,24 @@ def names(table: LakehouseTable) -> list[str]:
     return sorted(row["name"] for row in table.read().select("data.name").collect())
 
 
+def pipeline_of(servers: str, folder: Path, topic: str, kind: str, **sections: object) -> PipelineSettings:
+    """A pipeline with dead letters of a kind."""
+    if kind != "topic":
+        return make_pipeline(servers, folder, topic, kind, **sections)
+    create_topic(servers, f"{topic}-dead", 2)
+    return make_pipeline(servers, folder, topic, "iceberg", dead_letters={"topic": f"{topic}-dead"}, **sections)
+
+
+def places_of(spark: SparkSession, pipeline: PipelineSettings) -> tuple[LakehouseTable, DeadLetters]:
+    """Table and dead letters."""
+    return open_tables(spark, pipeline)[0], open_dead_letters(spark, pipeline)
+
+
 def with_dead_letters(
-    spark: SparkSession, servers: str, topic: str, folder: Path, table_format: str, **sections: object
+    spark: SparkSession, servers: str, topic: str, folder: Path, kind: str, **sections: object
 ) -> PipelineSettings:
     """A pipeline that has run: 9 good records, then 6 with a text for a number, and one that nothing repairs."""
-    pipeline = make_pipeline(servers, folder, topic, table_format, **sections)
+    pipeline = pipeline_of(servers, folder, topic, kind, **sections)
     send(servers, topic, [*numbered(0, 9), *(text(n) for n in range(9, 15)), Event(0, b"{", b"key15", JANUARY_MS)])
     run(spark, pipeline)
     return pipeline
@@ -50,10 +64,10 @@ def mend(folder: Path) -> None:
 
 @FORMATS
 def test_what_fits_a_mended_schema_is_put_back_once(
-    spark: SparkSession, servers: str, topic: str, tmp_path: Path, table_format: str
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, kind: str
 ) -> None:
-    pipeline = with_dead_letters(spark, servers, topic, tmp_path, table_format)
-    table, dead_letters = open_tables(spark, pipeline)
+    pipeline = with_dead_letters(spark, servers, topic, tmp_path, kind)
+    table, dead_letters = places_of(spark, pipeline)
     before = dead_letters.read().count()
     texts = {f"n: expected int, found the text '{n}'": 1 for n in range(9, 15)}
     assert replay(spark, pipeline, None, dry_run=False) == Replayed(0, 0, {**texts, **UNREAD})
@@ -75,7 +89,7 @@ def test_what_fits_a_mended_schema_is_put_back_once(
 
 def test_values_mended_in_the_table_are_put_back(spark: SparkSession, servers: str, topic: str, tmp_path: Path) -> None:
     pipeline = with_dead_letters(spark, servers, topic, tmp_path, "iceberg")
-    table, dead_letters = open_tables(spark, pipeline)
+    table, dead_letters = places_of(spark, pipeline)
     spark.sql(
         f'UPDATE {quoted(dead_letters.place)} SET value = CAST(\'{{"n":7,"name":"mended"}}\' AS BINARY) '
         "WHERE partition = 0 AND offset = 5"
@@ -87,10 +101,10 @@ def test_values_mended_in_the_table_are_put_back(spark: SparkSession, servers: s
 
 @FORMATS
 def test_a_replay_that_died_before_it_deleted_does_not_write_twice(
-    spark: SparkSession, servers: str, topic: str, tmp_path: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipeline = with_dead_letters(spark, servers, topic, tmp_path, table_format)
-    table, dead_letters = open_tables(spark, pipeline)
+    pipeline = with_dead_letters(spark, servers, topic, tmp_path, kind)
+    table, dead_letters = places_of(spark, pipeline)
     mend(tmp_path)
 
     class Died(Exception):
@@ -113,11 +127,11 @@ def test_a_replay_that_died_before_it_deleted_does_not_write_twice(
 
 @FORMATS
 def test_of_two_replays_at_once_one_writes(
-    spark: SparkSession, servers: str, topic: str, tmp_path: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first is suspended after it has looked what the table lacks; the second takes a part of the letters."""
-    pipeline = with_dead_letters(spark, servers, topic, tmp_path, table_format)
-    table, dead_letters = open_tables(spark, pipeline)
+    pipeline = with_dead_letters(spark, servers, topic, tmp_path, kind)
+    table, dead_letters = places_of(spark, pipeline)
     mend(tmp_path)
 
     def suspended(of: PipelineSettings) -> list[Column]:
@@ -136,9 +150,9 @@ def test_of_two_replays_at_once_one_writes(
 
 @FORMATS
 def test_a_row_of_a_key_is_replaced_by_a_newer_letter_only(
-    spark: SparkSession, servers: str, topic: str, tmp_path: Path, table_format: str
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, kind: str
 ) -> None:
-    pipeline = make_pipeline(servers, tmp_path, topic, table_format, table={"mode": "upsert"}, key={"format": "text"})
+    pipeline = pipeline_of(servers, tmp_path, topic, kind, table={"mode": "upsert"}, key={"format": "text"})
 
     def record(key: bytes, name: bytes, number: bytes = b"1") -> Event:
         return Event(0, b'{"n":%s,"name":"%s"}' % (number, name), key, JANUARY_MS)
@@ -149,13 +163,18 @@ def test_a_row_of_a_key_is_replaced_by_a_newer_letter_only(
         [record(b"a", b"old", bad), record(b"a", b"new"), record(b"b", b"old"), record(b"b", b"new", bad)],
     )  # fmt: skip
     run(spark, pipeline)
-    table, dead_letters = open_tables(spark, pipeline)
+    table, dead_letters = places_of(spark, pipeline)
     mend(tmp_path)
     assert replay(spark, pipeline, None, dry_run=True) == Replayed(2, 0, {})
     assert replay(spark, pipeline, None, dry_run=False) == Replayed(2, 0, {})
     found = {row["key"]: row["name"] for row in table.read().select("key", "data.name").collect()}
     assert found == {"a": "new", "b": "new"}
     assert dead_letters.read().isEmpty()
+    # What was put back comes back no more.
+    send(servers, topic, [Event(0, None, b"b")])
+    run(spark, pipeline)
+    assert replay(spark, pipeline, None, dry_run=False) == Replayed(0, 0, {})
+    assert [row["key"] for row in table.read().select("key").collect()] == ["a"]
 
 
 def test_the_command(
