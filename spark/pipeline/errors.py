@@ -6,6 +6,8 @@ from itertools import takewhile
 TRACE = re.compile(r"\s*(at |\.\.\. \d+ more|Caused by|JVM stacktrace|==+ |\^+)")
 """Beginning of a stack trace, of Java or Python, or of Spark's pictures of query and plan."""
 PYTHON_TRACE = "Traceback (most recent call last)"
+PYTHON_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:: (?P<text>.+))?$", re.MULTILINE)
+"""Last line of Python's trace."""
 QUERY_FAILED = re.compile(r"\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
 JAVA_CLASS = re.compile(r"^(?:[a-z_]\w*\.)+[A-Z][\w$]*: (?=.)")
 REASON_CHARS_MAX = 600
@@ -61,7 +63,12 @@ def reason_of(error: BaseException) -> str:
 
 
 def _first_part(text: str) -> str:
-    """Return the lines before a trace or a picture, as one, without the name of a class of Java."""
-    text = QUERY_FAILED.sub("", text.partition(PYTHON_TRACE)[0], count=1)
-    lines = takewhile(lambda line: not TRACE.match(line), text.splitlines())
-    return JAVA_CLASS.sub("", " ".join(line.strip() for line in lines if line.strip()), count=1).rstrip(".: ")
+    """Return the lines before a trace or a picture, as one, without the name of a class of Java.
+
+    The error behind Python's trace follows them.
+    """
+    text, _, trace = text.partition(PYTHON_TRACE)
+    lines = takewhile(lambda line: not TRACE.match(line), QUERY_FAILED.sub("", text, count=1).splitlines())
+    first = JAVA_CLASS.sub("", " ".join(line.strip() for line in lines if line.strip()), count=1).rstrip(".: ")
+    errors = list(PYTHON_ERROR.finditer(trace))
+    return ": ".join(filter(None, (first, errors[-1]["text"] if errors else None)))

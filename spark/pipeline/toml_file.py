@@ -19,6 +19,8 @@ _KEY = re.compile(
 _NAME = re.compile(r"\"([^\"]*)\"|'([^']*)'|([A-Za-z0-9_-]+)")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _TABLES_OF_OPTIONS = (("options",), ("conf",), ("properties",))
+_PATHS_OF_STORAGE = ("config", "datadir", "objects")
+"""Options of the direct source that are paths, in lower case."""
 _QUOTES = ('"""', "'''")
 
 
@@ -157,9 +159,14 @@ def _with_absolute_paths(pipeline: PipelineSettings, folder: Path) -> PipelineSe
         warehouse = "lake"
     if kind != "rest":  # a service has names for its warehouses
         warehouse = absolute(warehouse)
+    source = pipeline.source
+    options = {
+        name: str(absolute(value)) if source.kind == "direct" and name.lower() in _PATHS_OF_STORAGE else value
+        for name, value in source.options.items()
+    }
     return pipeline.model_copy(
         update={
-            "source": pipeline.source.model_copy(update={"client_config": absolute(pipeline.source.client_config)}),
+            "source": source.model_copy(update={"client_config": absolute(source.client_config), "options": options}),
             "checkpoint": absolute(pipeline.checkpoint),
             "decode": pipeline.decode.model_copy(update={"schema_file": absolute(pipeline.decode.schema_file)}),
             "key": pipeline.key.model_copy(update={"schema_file": absolute(pipeline.key.schema_file)}),

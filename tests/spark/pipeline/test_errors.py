@@ -37,6 +37,15 @@ class OfJava(Exception):
         (PySparkException("java.lang.NullPointerException"), "java.lang.NullPointerException"),
         (OfJava("field 'a'", "field 'n'", "INT and TEXT"), "field 'a': field 'n': INT and TEXT"),
         (OfJava("says it all: cause", "cause", ""), "says it all: cause"),
+        (
+            PySparkException(
+                '[P] failed to plan: Traceback (most recent call last):\n  File "a.py", line 1\n    raise KeyError: x\n'
+                "KeyError: 1\n\nDuring handling of it, another\n\n"
+                'Traceback (most recent call last):\n  File "b.py"\nspark.storage.LocationError: no catalog: in data\n'
+            ),
+            "[P] failed to plan: no catalog: in data",
+        ),
+        (PySparkException("failed: Traceback (most recent call last):\n  File \"a.py\"\nKeyError"), "failed"),
         (ValueError("x" * 1000), "x" * REASON_CHARS_MAX + "..."),
     ],
 )  # fmt: skip

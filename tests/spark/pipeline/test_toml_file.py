@@ -75,6 +75,19 @@ def test_a_warehouse_is_a_folder_unless_a_service_has_named_it(kind: str, wareho
     assert parse_pipeline(SMALL + catalog, FILE).catalog.warehouse == warehouse
 
 
+@pytest.mark.parametrize(("kind", "path"), [("direct", "/etc/data"), ("kafka", "data")])
+def test_paths_of_the_direct_source_are_relative_to_the_file(kind: str, path: str) -> None:
+    text = f"""checkpoint = "c"
+        [source]
+        kind = "{kind}"
+        topics = ["t"]
+        options = {{ dataDir = "data" }}
+        [table]
+        name = "l.d.t"
+    """
+    assert parse_pipeline(text, Path("/etc/p.toml")).source.options == {"dataDir": path}
+
+
 def test_a_full_file() -> None:
     pipeline = parse_pipeline(FULL, FILE)
     assert pipeline.checkpoint == "s3a://bucket/checkpoint"
