@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.box import SIMPLE_HEAD
@@ -49,13 +50,15 @@ from spark.pipeline.source import bootstrap_of, client_options, source_options
 from spark.pipeline.toml_file import located, read_pipeline
 from spark.pipeline.topics import matching
 from spark.preflight import BrokerError, check_brokers
-from spark.session import build_session
+from spark.session import SessionError, build_session
 from spark.status import LagUnknown, lag_reader, read_status, show_status
 from spark.storage_commands import compact, verify
 
 POLL_S = 0.2
 LISTENER_TIMEOUT_S = 60
 REASONS_SHOWN = 20
+ERROR_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""PySpark's loggers of each error in a query, with Java's stack trace, whether or not somebody handles it."""
 SEVERAL_WRITERS = (
     "two writers of a Delta table in S3 can lose each other's commits: stop the pipeline, and say --stopped"
 )
@@ -93,6 +96,8 @@ class PipelineFileError(click.ClickException):
 @click.group(name="spark", context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """Spark jobs over topics."""
+    for name in ERROR_LOGGERS:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 main.add_command(verify)
@@ -301,7 +306,14 @@ def _one_line_errors(file: Path) -> Iterator[None]:
         yield
     except SettingError as error:
         raise PipelineFileError(located(error, file)) from error
-    except (BrokerError, JavaNotFoundError, PipelineError, SparkNotFoundError, SparkVersionError) as error:
+    except (
+        BrokerError,
+        JavaNotFoundError,
+        PipelineError,
+        SessionError,
+        SparkNotFoundError,
+        SparkVersionError,
+    ) as error:
         raise click.ClickException(str(error)) from error
 
 

@@ -7,7 +7,11 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from spark.jars import (
@@ -22,7 +26,9 @@ from spark.jars import (
     table_jars,
 )
 from spark.java import spark_environment
+from spark.java_stderr import start_copier
 
+CONNECT_SCHEME = "sc://"
 LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
 DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 REDACTION = "(?i)secret|password|passphrase|token|access[.]?key|jaas|keystore[.]key|private key"
@@ -54,6 +60,10 @@ S3_SETTINGS = {
 """Settings for files in S3."""
 
 
+class SessionError(RuntimeError):
+    """A session that cannot be had, or that cannot do what is asked of it. The text is the one line to show."""
+
+
 def build_session(
     name: str,
     *,
@@ -67,22 +77,66 @@ def build_session(
 
     `master` None means all cores of this machine, or spark-submit's. `table_formats` are those of `jars.TABLE_JARS`
     that the session must be able to write, `s3` says that it has files in S3, and `jdbc_url` is that of a catalog.
-    Raises JavaNotFoundError, SparkNotFoundError or SparkVersionError.
+    Raises JavaNotFoundError, SessionError, SparkNotFoundError or SparkVersionError.
     """
-    builder = SparkSession.builder.appName(name)
-    given = {**_format_settings(table_formats), **(_s3_settings() if s3 else {}), **(settings or {})}
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+    _refuse_connect(master, settings or {})
+    given: dict[str, Any] = {**_format_settings(table_formats), **(_s3_settings() if s3 else {}), **(settings or {})}
+    java_is_running = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not java_is_running:
         os.environ.update(spark_environment())
-        builder = builder.master(master or "local[*]")
         version = installed_spark_version()
         tables = [jar for format_name in table_formats for jar in table_jars(version, format_name)]
         given = _local_settings(given, version, [*tables, *jdbc_jars(jdbc_url), *(s3_jars(version) if s3 else ())])
-    for key, value in given.items():
-        builder = builder.config(key, value)
+        given = {"spark.master": master or "local[*]", **given}
+    given = {"spark.app.name": name, **given}
+
+    def start() -> SparkSession:
+        if not java_is_running:
+            _start_java(given)
+        return SparkSession.builder.config(map=given).getOrCreate()
+
     # In a separate thread: a JVM whose start is interrupted is left behind and never ends. And Spark's handler of
     # Ctrl-C, which it installs in the main thread only, would call the JVM from within the call that was interrupted.
     with ThreadPoolExecutor(1) as starter:
-        return starter.submit(builder.getOrCreate).result()
+        return starter.submit(start).result()
+
+
+def is_connect(spark: object) -> bool:
+    """Return whether a session is one of Spark Connect, which has neither a Spark context nor a JVM."""
+    return not isinstance(spark, SparkSession)
+
+
+def _refuse_connect(master: str | None, settings: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> None:
+    """Refuse what makes PySpark start a session of Spark Connect. Raises SessionError."""
+    ways = {
+        "master": master if (master or "").startswith(CONNECT_SCHEME) else None,
+        **{name: settings.get(name) for name in ("spark.remote", "spark.api.mode")},
+        **{name: environ.get(name) for name in ("SPARK_REMOTE", "SPARK_API_MODE")},
+    }
+    for name, value in ways.items():
+        if value and value != "classic":
+            raise SessionError(
+                f"{name}={value} means Spark Connect, but this needs a driver of its own: "
+                "leave it out, and use a master such as local[*] or spark://HOST:7077"
+            )
+
+
+def _start_java(settings: Mapping[str, str]) -> None:
+    """Start Spark's JVM for this process, unless it has one. Raises SessionError."""
+    if SparkContext._gateway is not None:  # noqa: SLF001 - PySpark has no other way to give its JVM a standard error
+        return
+    launch: Any = launch_gateway
+    copier = start_copier()
+    try:
+        gateway = launch(SparkConf().setAll(list(settings.items())), {"stderr": copier.stdin})
+    except PySparkRuntimeError as error:
+        copier.communicate()  # what Java has to say comes first
+        home = os.environ["JAVA_HOME"]
+        raise SessionError(f"{home}: Java ended before Spark had started, and says why above") from error
+    assert copier.stdin is not None, "a pipe"
+    copier.stdin.close()
+    gateway.stderr_copier = copier
+    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - as above
 
 
 def _format_settings(table_formats: Sequence[str]) -> dict[str, str]:

@@ -22,7 +22,7 @@ from s3stream.errors import StorageError
 from spark.compact import SparkCompaction, SparkCompactionSummary
 from spark.jars import SparkVersionError
 from spark.java import JavaNotFoundError, SparkNotFoundError
-from spark.session import build_session
+from spark.session import SessionError, build_session
 from spark.storage import STORES, LocationError, StorageLocation, find_storage
 from spark.verify import VerifySummary
 from spark.verify import verify as verify_storage
@@ -53,7 +53,7 @@ def on_storage(command: Callable[..., None]) -> Callable[..., None]:
                 command(spark, location, **rest)
         except LocationError as error:
             raise click.UsageError(str(error)) from error
-        except (StorageError, JavaNotFoundError, SparkNotFoundError, SparkVersionError) as error:
+        except (StorageError, JavaNotFoundError, SessionError, SparkNotFoundError, SparkVersionError) as error:
             raise click.ClickException(str(error)) from error
         except PySparkException as error:
             raise click.ClickException(f"the job failed: {str(error).strip().splitlines()[0]}") from error

@@ -1,6 +1,8 @@
 """Errors before a session is started are reported in one clear line."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +15,7 @@ from broker.cli.spark import spark as spark_command
 from spark import cli
 from spark.cli import main
 from spark.jars import all_jars, table_jars
+from spark.java import find_java_home
 from spark.pipeline.errors import PipelineError
 
 FILE = """\
@@ -195,3 +198,43 @@ def test_what_a_pipeline_failed_with_is_one_line() -> None:
     twice = failed_with(PySparkException("Multiple streaming queries are concurrently using /x/offsets"))
     assert twice.endswith("(does another driver run on the same checkpoint? Only one at a time may)")
     assert failed_with(None) == "the pipeline failed: called back"
+
+
+def test_java_that_does_not_start_says_why(tmp_path: Path) -> None:
+    path = write(tmp_path, more="[spark.conf]\n'spark.driver.memory' = '1k'\n")
+    text = Path(path).read_text().replace('topics = ["t"]', 'topics = ["t"]\nkind = "direct"')
+    Path(path).write_text(text)
+    command = [sys.executable, "-m", "spark", "ingest", path]
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 1
+    *before, last = done.stdout.splitlines()
+    assert "Too small maximum heap" in before
+    assert last == f"Error: {find_java_home()}: Java ended before Spark had started, and says why above"
+    assert not any(line.startswith("Traceback") for line in before)
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "found"),
+    [
+        (["--master", "sc://host"], {}, "master=sc://host"),
+        (["--conf", "spark.remote=sc://host"], {}, "spark.remote=sc://host"),
+        ([], {"SPARK_REMOTE": "local[2]"}, "SPARK_REMOTE=local[2]"),
+        ([], {"SPARK_API_MODE": "connect"}, "SPARK_API_MODE=connect"),
+    ],
+)
+def test_spark_connect_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], environ: dict[str, str], found: str
+) -> None:
+    path = write(tmp_path)
+    text = Path(path).read_text().replace('topics = ["t"]', 'topics = ["t"]\nkind = "direct"')
+    Path(path).write_text(text)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    result = CliRunner().invoke(main, ["ingest", path, *flags])
+    assert result.exit_code == 1
+    assert result.output == (
+        f"Error: {found} means Spark Connect, but this needs a driver of its own: "
+        "leave it out, and use a master such as local[*] or spark://HOST:7077\n"
+    )
