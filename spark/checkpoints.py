@@ -11,6 +11,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from spark.connect import ConnectError, is_connect
 from spark.direct.readers import TOPIC_ID, JsonOffsets
 
 OFFSETS = "offsets"
@@ -67,8 +68,13 @@ class OffsetFiles:
 def drop_topic_ids(spark: SparkSession, checkpoint: str) -> int:
     """Make a checkpoint of the direct source one of the Kafka source, while no query uses it.
 
-    Returns the number of files that were changed. A checkpoint without ids stays as it is.
+    Returns the number of files that were changed. A checkpoint without ids stays as it is. Raises ConnectError.
     """
+    if is_connect(spark):
+        raise ConnectError(
+            "drop_topic_ids reads and writes files through a JVM of its own process, which Spark Connect has not: "
+            "call it with a session of spark.session.build_session"
+        )
     files, changed = OffsetFiles(spark, checkpoint), 0
     for number in files.numbers():
         lines = files.read(number)

@@ -31,6 +31,7 @@ from anabranch.client.settings import client_settings
 from anabranch.client.transactional import ProducerFenced, ProducerIdentity, TransactionalProducer
 from protocol.compression import Compression
 from protocol.records import Record
+from spark.connect import is_connect
 from spark.kafka_options import client_properties
 
 BATCH_RECORDS_MAX: Final = 10_000
@@ -102,7 +103,10 @@ class ExactlyOnceSink:
     """`kafka.bootstrap.servers` and other properties of a client, as for Spark's Kafka sink."""
     topic: str
     name: str | None = None
-    """Transactional id, and group that has the progress. Default: one for the query's checkpoint."""
+    """Transactional id, and group that has the progress. Default: one for the query's checkpoint.
+
+    A query of Spark Connect has no default.
+    """
     timeout_ms: int = TIMEOUT_MS
     compression: Compression = Compression.NONE
     _writer: TransactionalWriter | None = field(default=None, init=False)
@@ -121,6 +125,8 @@ class ExactlyOnceSink:
             raise SinkError(f"{self._writer.name}: micro-batch {batch_id}: {error}") from error
 
     def _query_name(self, batch: DataFrame) -> str:
+        if is_connect(batch.sparkSession):
+            raise SinkError("Spark Connect does not tell a query's id: give the sink a name of its own as `name`")
         query_id = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
         if query_id is None:
             raise SinkError("the sink has no name, and is not called by a streaming query: give one as `name`")

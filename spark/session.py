@@ -61,7 +61,7 @@ S3_SETTINGS = {
 
 
 class SessionError(RuntimeError):
-    """A session that cannot be had, or that cannot do what is asked of it. The text is the one line to show."""
+    """A session that cannot be started. The text is the one line to show."""
 
 
 def build_session(
@@ -99,11 +99,6 @@ def build_session(
     # Ctrl-C, which it installs in the main thread only, would call the JVM from within the call that was interrupted.
     with ThreadPoolExecutor(1) as starter:
         return starter.submit(start).result()
-
-
-def is_connect(spark: object) -> bool:
-    """Return whether a session is one of Spark Connect, which has neither a Spark context nor a JVM."""
-    return not isinstance(spark, SparkSession)
 
 
 def _refuse_connect(master: str | None, settings: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> None:
