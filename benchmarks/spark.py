@@ -111,11 +111,17 @@ class Lab:
 
 def spark_cpu_s(spark: SparkSession) -> float:
     """Return CPU seconds of Spark's JVM and all its children, dead ones included."""
+    return sum(spark_cpus_s(spark))
+
+
+def spark_cpus_s(spark: SparkSession) -> tuple[float, float]:
+    """Return CPU seconds of Spark's JVM, and those of all its children, dead ones included."""
     gateway = spark.sparkContext._gateway  # noqa: SLF001 - there is no other way to it
     assert gateway is not None
     root = gateway.proc.pid
     parents: dict[int, list[int]] = {}
-    times: dict[int, int] = {}
+    own: dict[int, int] = {}
+    buried: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             text = stat.read_text()
@@ -124,20 +130,20 @@ def spark_cpu_s(spark: SparkSession) -> float:
         fields = text[text.rindex(")") + 2 :].split()
         pid = int(stat.parent.name)
         parents.setdefault(int(fields[1]), []).append(pid)
-        times[pid] = sum(map(int, fields[11:15]))
-    ticks, todo = 0, [root]
+        own[pid], buried[pid] = sum(map(int, fields[11:13])), sum(map(int, fields[13:15]))
+    ticks, todo = buried[root], list(parents.get(root, []))
     while todo:
         pid = todo.pop()
-        ticks += times.get(pid, 0)
+        ticks += own[pid] + buried[pid]
         todo += parents.get(pid, [])
-    return ticks / TICKS_PER_S
+    return own[root] / TICKS_PER_S, ticks / TICKS_PER_S
 
 
-def wait_committed(lab: Lab, topic: str, records: int) -> None:
+def wait_committed(node: Anabranch, topic: str, records: int) -> None:
     """Wait until the topic's records are in objects."""
 
     async def count() -> int:
-        catalog = Catalog(f"sqlite:///{lab.ours.home / 'data' / 'catalog.db'}")
+        catalog = Catalog(f"sqlite:///{node.home / 'data' / 'catalog.db'}")
         await catalog.open(cluster="anabranch")
         try:
             (found,) = [each for each in await catalog.list_topics() if each.name == topic]
@@ -161,7 +167,7 @@ def sources(lab: Lab, record_bytes: int) -> None:
     for broker in brokers:
         broker.create_topic(topic, PARTITIONS)
         lab.client.produce(broker.port, topic, records=records, record_bytes=record_bytes, batch_bytes=BATCH_BYTES)
-    wait_committed(lab, topic, records)
+    wait_committed(lab.ours, topic, records)
     ways: dict[str, tuple[Broker, Callable[[], DataFrame]]] = {
         "kafka-source": (lab.ours, lambda: lab.kafka(lab.ours, topic)),
         "kafka-source.apache": (lab.peer, lambda: lab.kafka(lab.peer, topic)),
