@@ -19,6 +19,7 @@ from s3stream.errors import StorageError
 from s3stream.store.config import StoreConfig, make_stores
 from s3stream.store.interface import ObjectStore
 from s3stream.store.protection import BucketProtection
+from s3stream.store.recycled import ReadBufferPool
 
 if TYPE_CHECKING:
     from s3stream.catalog.catalog import Catalog
@@ -171,9 +172,12 @@ def _read_settings(path: Path) -> Mapping[str, Any]:
 
 @asynccontextmanager
 async def opened_stores(
-    location: StorageLocation, *, read_only: bool = True
+    location: StorageLocation, *, read_only: bool = True, memory: ReadBufferPool | None = None
 ) -> AsyncIterator[Mapping[str, ObjectStore]]:
-    """Open the object stores. A missing local directory is not created. Raises StoreError."""
+    """Open the object stores, whose reads share `memory`. Raises StoreError.
+
+    A missing local directory is not created.
+    """
     async with AsyncExitStack() as stack:
         for config in location.stores:
             if config.path is not None and not config.path.is_dir():
@@ -182,6 +186,7 @@ async def opened_stores(
             location.stores,
             random.Random(),  # noqa: S311 - spreads retries, hides nothing
             read_only=read_only,
+            memory=memory,
         )
         for store in stores.values():
             stack.push_async_callback(store.close)

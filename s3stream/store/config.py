@@ -14,6 +14,7 @@ from s3stream.errors import StoreError
 from s3stream.store.interface import ObjectStore
 from s3stream.store.local import LocalStore
 from s3stream.store.protection import UNPROTECTED, BucketProtection
+from s3stream.store.recycled import ReadBufferPool
 
 StoreKind: TypeAlias = Literal["local", "s3"]
 
@@ -37,15 +38,18 @@ class StoreConfig:
     """Encryption and owner of an S3 store."""
 
 
-def make_store(config: StoreConfig, rng: random.Random, *, read_only: bool = False) -> ObjectStore:
+def make_store(
+    config: StoreConfig, rng: random.Random, *, read_only: bool = False, memory: ReadBufferPool | None = None
+) -> ObjectStore:
     """Return the store, not opened yet. `rng` is for retry jitter. Raises StoreError for an incomplete config.
 
-    With `read_only`, opening it creates no directory, and does not check whether objects may be encrypted.
+    With `read_only`, opening it creates no directory, and does not check whether objects may be encrypted. `memory` is
+    what reads return, by default the store's own.
     """
     if config.kind == "local":
         if config.path is None:
             raise StoreError(f"store {config.name!r} needs a directory")
-        return LocalStore(config.name, config.path, read_only=read_only)
+        return LocalStore(config.name, config.path, read_only=read_only, memory=memory)
     if not config.bucket:
         raise StoreError(f"store {config.name!r} needs a bucket")
     if problem := config.protection.problem():
@@ -59,11 +63,15 @@ def make_store(config: StoreConfig, rng: random.Random, *, read_only: bool = Fal
         path_style=config.path_style,
         protection=config.protection,
     )
-    return S3Store(config.name, settings, rng=rng, read_only=read_only)
+    return S3Store(config.name, settings, rng=rng, read_only=read_only, memory=memory)
 
 
 def make_stores(
-    configs: Iterable[StoreConfig], rng: random.Random, *, read_only: bool = False
+    configs: Iterable[StoreConfig],
+    rng: random.Random,
+    *,
+    read_only: bool = False,
+    memory: ReadBufferPool | None = None,
 ) -> dict[str, ObjectStore]:
-    """Return the stores by name, in the order given, not opened yet. Raises StoreError."""
-    return {config.name: make_store(config, rng, read_only=read_only) for config in configs}
+    """Return the stores by name, in the order given, not opened yet. They share `memory`. Raises StoreError."""
+    return {config.name: make_store(config, rng, read_only=read_only, memory=memory) for config in configs}

@@ -35,7 +35,7 @@ TEMPORARY = ".anabranch-tmp"
 TEMPORARY_AGE_SECONDS_MAX = 24 * 3600
 _READ_BYTES_MAX = 1 << 30
 _READ_BYTES = 512 * 1024
-"""Bytes per read call: the kernel does not yield the processor while it copies from the page cache."""
+"""Bytes per read call beside a log: the kernel does not yield the processor while it copies from the page cache."""
 _READ_PAUSE_S = 0.0001
 """Pause between read calls, so that the log's threads wait for one call at most."""
 _COPY_BYTES = 8 * 1024 * 1024
@@ -47,12 +47,14 @@ _NO_COPY_RANGE = {errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 class ObjectFiles:
     """Objects as files under `root`. Every error is a StoreError that names store and key."""
 
-    def __init__(self, name: str, root: Path) -> None:
+    def __init__(self, name: str, root: Path, *, memory: ReadBufferPool | None = None, beside_log: bool = True) -> None:
+        """`memory` is what reads return; `beside_log`: pause in long reads, for the threads of a log in the process."""
         self.name = name
         self.root = root
         self.temporary = root / TEMPORARY
         self.writer = FileWriter()
-        self.memory = ReadBufferPool()
+        self.memory = memory or ReadBufferPool()
+        self._piece_bytes = _READ_BYTES if beside_log else _READ_BYTES_MAX
 
     def prepare(self) -> None:
         """Create the directory, check that it can be written, remove old temporary files."""
@@ -93,7 +95,7 @@ class ObjectFiles:
                 if filled:
                     time.sleep(_READ_PAUSE_S)
                 count = os.preadv(  # noqa: TID251 - objects, not the log
-                    fd, [data[filled : filled + _READ_BYTES]], start + filled
+                    fd, [data[filled : filled + self._piece_bytes]], start + filled
                 )
                 if not count:
                     raise OSError(errno.EIO, f"file ends at {start + filled}, {end} expected")

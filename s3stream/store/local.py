@@ -13,6 +13,7 @@ from s3stream.errors import StoreError
 from s3stream.store.direct import PAGE_BYTES, cut
 from s3stream.store.files import NewFile, ObjectFiles, UploadFiles
 from s3stream.store.interface import CallCounts, MultipartUpload, PartReceipt, StoredObject, TailRead
+from s3stream.store.recycled import ReadBufferPool
 from s3stream.store.rules import check_range
 from wal.interface import Buffer
 
@@ -42,9 +43,13 @@ class _Threads:
     async def run(self, call: Callable[[], R]) -> R:
         if self._pool is None:
             raise StoreError(f"{self._name}: the store is not open")
-        future = asyncio.get_running_loop().run_in_executor(self._pool, call)
+        # Not as the future's result: an executor's future is in a reference cycle, and would keep the memory of a read
+        # until the next garbage collection.
+        results: list[R] = []
+        future = asyncio.get_running_loop().run_in_executor(self._pool, lambda: results.append(call()))
         try:
-            return await asyncio.shield(future)
+            await asyncio.shield(future)
+            return results.pop()
         except asyncio.CancelledError:
             await asyncio.wait([future])
             raise
@@ -56,12 +61,21 @@ class _Threads:
 class LocalStore:
     """Objects as files under `root`, which is created if it is missing; at most `threads` concurrent calls.
 
-    With `read_only`, opening it changes nothing: the directory must exist, and read access is sufficient.
+    With `read_only`, opening it changes nothing: the directory must exist, and read access is sufficient. No log is
+    beside it then, so that long reads do not pause. `memory` is what reads return, by default the store's own.
     """
 
-    def __init__(self, name: str, root: Path, *, threads: int = 4, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        root: Path,
+        *,
+        threads: int = 4,
+        read_only: bool = False,
+        memory: ReadBufferPool | None = None,
+    ) -> None:
         self._read_only = read_only
-        self._files = ObjectFiles(name, root)
+        self._files = ObjectFiles(name, root, memory=memory, beside_log=not read_only)
         self._calls = CallCounts()
         self._threads = _Threads(name, threads, self._calls)
 

@@ -90,6 +90,7 @@ class S3Store:
         rng: random.Random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         read_only: bool = False,
+        memory: ReadBufferPool | None = None,
     ) -> None:
         """`read_only`: opening does not check whether objects may be encrypted as the settings say."""
         self._name = name
@@ -106,7 +107,7 @@ class S3Store:
         )
         self._calls = self._bucket.counts
         self._stack = AsyncExitStack()
-        self._memory = ReadBufferPool()
+        self._memory = memory or ReadBufferPool()
         self._gets: RangedGets | None = None
         """None: the general client is used for GETs."""
         self._urls = SignedUrls(self._sign)

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 import os
 import shutil
 import tempfile
@@ -16,6 +17,7 @@ from s3stream.errors import ObjectNotFound, StoreError
 from s3stream.store.files import TEMPORARY, TRAILER_BYTES, ObjectFiles
 from s3stream.store.interface import PartReceipt
 from s3stream.store.local import LocalStore
+from s3stream.store.recycled import ReadBufferPool
 
 MIB = 1024 * 1024
 
@@ -44,6 +46,24 @@ async def test_a_file_is_the_object_and_a_trailer(root: Path) -> None:
     assert raw[11:19] == b"ANABWRTR"
     assert raw[25:33] == b"writer-1"
     assert left_over(root) == []
+    await store.close()
+
+
+async def test_what_is_read_returns_to_the_memory_with_its_last_view(root: Path) -> None:
+    memory = ReadBufferPool()
+    writer = await opened(root)
+    await writer.put("a", [bytes(MIB)], writer_id="w")
+    await writer.close()
+    store = LocalStore("local", root, read_only=True, memory=memory)
+    await store.open()
+    gc.disable()
+    try:
+        data = await store.get("a", 0, MIB)
+        assert memory.free_bytes == memory.mapped_bytes - MIB
+        del data
+        assert memory.free_bytes == memory.mapped_bytes
+    finally:
+        gc.enable()
     await store.close()
 
 
