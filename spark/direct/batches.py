@@ -23,6 +23,7 @@ from protocol.batch import (
 from protocol.compression import compression_of, decompress
 from s3stream.errors import CorruptObject
 from s3stream.object.format import BATCH_HEADER, BLOCK_HEADER, BLOCK_MAGIC, IndexEntry, check_block, corrupt
+from s3stream.store.recycled import ReadBufferPool
 from spark.direct.plan import INT64_MAX, PartitionRange
 from spark.direct.records import (
     BatchBodies,
@@ -79,9 +80,13 @@ class _BatchHeaders:
 class BlockDecoder:
     """Decodes blocks into Arrow batches with the columns of `schema`, named as in the Kafka source."""
 
-    def __init__(self, schema: pa.Schema, *, timestamp_ms_min: int = -INT64_MAX) -> None:
-        """Create a decoder. It drops batches whose records are all older than `timestamp_ms_min`."""
+    def __init__(self, schema: pa.Schema, memory: ReadBufferPool, *, timestamp_ms_min: int = -INT64_MAX) -> None:
+        """Create a decoder, whose values are in `memory`.
+
+        It drops batches whose records are all older than `timestamp_ms_min`.
+        """
         self._schema = schema
+        self._memory = memory
         self._timestamp_ms_min = timestamp_ms_min
 
     def decode(self, data: memoryview, blocks: Sequence[RequestedBlock], *, where: str) -> Iterator[pa.RecordBatch]:
@@ -139,9 +144,9 @@ class BlockDecoder:
     ) -> pa.Array:
         match field.name:
             case "key":
-                return gather(data, records.key_start, records.key_bytes, field.type)
+                return gather(data, records.key_start, records.key_bytes, field.type, self._memory)
             case "value":
-                return gather(data, records.value_start, records.value_bytes, field.type)
+                return gather(data, records.value_start, records.value_bytes, field.type, self._memory)
             case "topic":
                 names = list(dict.fromkeys(block.partition_range.topic for block in blocks))
                 which = np.array([names.index(block.partition_range.topic) for block in blocks], np.int64)
@@ -156,7 +161,7 @@ class BlockDecoder:
             case "timestampType":
                 return pa.array((bodies.append_time[records.batch] >= 0).astype(np.int32))
             case _:
-                return gather_headers(records, bodies, field.type)
+                return gather_headers(records, bodies, field.type, self._memory)
 
 
 def _read_batch_headers(data: memoryview, blocks: Sequence[RequestedBlock], where: str) -> _BatchHeaders:

@@ -11,6 +11,7 @@ import itertools
 from collections import deque
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import cache
 from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from s3stream.model import object_key
 from s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
 from s3stream.read.io_plan import ByteRange, plan_gets
 from s3stream.store.interface import ObjectStore
+from s3stream.store.recycled import ReadBufferPool
 from spark.direct.batches import BlockDecoder, RequestedBlock
 from spark.direct.offsets import cut_slices, find_locations
 from spark.direct.plan import INT64_MAX, ObjectSlice, ReadTask, join_neighbours
@@ -33,9 +35,21 @@ READ_BYTES_MAX: Final = 8 << 20
 """Maximum size of a GET, unless a single block is larger."""
 WINDOW_BYTES_MAX: Final = 24 << 20
 """Maximum size of concurrent GETs, which bounds the memory of a task."""
+MEMORY_BYTES_MAX: Final = 64 << 20
+"""Free memory that a worker keeps for its next reads: those of a window, and the values of two Arrow batches."""
 GAP_BYTES_MAX: Final = 256 << 10
 """Requested ranges with a gap up to this size are merged into one GET."""
 RELOCATIONS_MAX: Final = 5
+
+
+@cache
+def read_memory() -> ReadBufferPool:
+    """Return the memory of reads and values for all tasks of this process, one after the other.
+
+    Fresh memory for each task or Arrow batch would cost a tenth of the worker's CPU. The memory stays until Spark ends
+    the idle worker, after a minute by default.
+    """
+    return ReadBufferPool(MEMORY_BYTES_MAX)
 
 
 class ObjectGoneError(StorageError):
@@ -59,11 +73,11 @@ def read_task(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a task. Raises StorageError, KafkaError."""
     with asyncio.Runner() as runner:
-        context = opened_stores(location)
+        context = opened_stores(location, memory=read_memory())
         stores = runner.run(_enter(context))
         try:
             reader = _TaskReader(
-                runner, location, stores, task, BlockDecoder(schema, timestamp_ms_min=timestamp_ms_min)
+                runner, location, stores, task, BlockDecoder(schema, read_memory(), timestamp_ms_min=timestamp_ms_min)
             )
             yield from reader.read(timestamp_ms_min)
         finally:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from protocol.errors import InvalidRecord
+from s3stream.store.recycled import ReadBufferPool
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -32,6 +33,8 @@ RUN_MIN: Final = 24
 """Records left in a batch from which neighbours of equal length are searched ..."""
 WALK_RECORDS: Final = 64
 """... and records walked one by one after a short run, before the next search."""
+RUN_BYTES_MIN: Final = 8 << 10
+"""Mean size of a run of equal values from which copying runs is cheaper than copying values."""
 
 
 class BatchBodies(NamedTuple):
@@ -298,24 +301,65 @@ def _walk_singly(body: bytes, origin: int, at: int, count: int, starts: list[Int
 # values
 
 
-def gather(data: Any, start: Int64s, size: Int64s, kind: pa.DataType) -> pa.Array:
+def gather(data: Any, start: Int64s, size: Int64s, kind: pa.DataType, memory: ReadBufferPool) -> pa.Array:
     """Return the bytes at increasing positions as an Arrow array of binary or text. A size of -1 is null."""
+    null = size < 0
+    if null.all():
+        return pa.nulls(len(start), kind)
+    length = np.maximum(size, 0)
+    bounds = np.zeros(len(start) + 1, np.int64)
+    np.cumsum(length, out=bounds[1:])
+    first = _run_starts(start, length)
+    if bounds[-1] < len(first) * RUN_BYTES_MIN:
+        return _take(data, start, length, null, kind)
+    values = _copy_runs(data, start, length, bounds, first, memory)
+    valid = pa.array(~null).buffers()[1] if null.any() else None
+    return pa.Array.from_buffers(kind, len(start), [valid, pa.py_buffer(bounds.astype(np.int32)), pa.py_buffer(values)])
+
+
+def _run_starts(start: Int64s, length: Int64s) -> Int64s:
+    """Return the index of the first value of each run: values of equal length at equal distances."""
+    step = np.diff(start)
+    breaks = length[1:] != length[:-1]
+    breaks[1:] |= step[1:] != step[:-1]
+    return np.concatenate(([0], np.flatnonzero(breaks) + 1))
+
+
+def _copy_runs(
+    data: Any, start: Int64s, length: Int64s, bounds: Int64s, first: Int64s, memory: ReadBufferPool
+) -> Bytes:
+    """Return the values without the gaps, copied run by run into recycled memory.
+
+    This takes a third of the CPU of Arrow's copy, which goes value by value into memory fresh from the kernel.
+    """
+    values = np.frombuffer(memory.take(int(bounds[-1])), np.uint8)
+    end = np.append(first[1:], len(start))
+    step = start[np.minimum(first + 1, end - 1)] - start[first]
+    spans = (start[first], length[first], step, end - first, bounds[first], bounds[end])
+    for at, size, distance, count, low, high in zip(*(span.tolist() for span in spans), strict=True):
+        if size:
+            values[low:high].reshape(count, size)[:] = np.ndarray((count, size), np.uint8, data, at, (distance, 1))
+    return values
+
+
+def _take(data: Any, start: Int64s, length: Int64s, null: Bools, kind: pa.DataType) -> pa.Array:
+    """Return the values copied one by one by Arrow."""
     count = len(start)
     # An array over the unchanged buffer: every second element is a value, and those between are the gaps.
     bounds = np.empty(2 * count + 1, np.int32)
     bounds[0:-1:2] = start
-    np.add(start, np.maximum(size, 0), out=bounds[1::2], casting="unsafe")
-    bounds[-1] = bounds[-2] if count else 0
+    np.add(start, length, out=bounds[1::2], casting="unsafe")
+    bounds[-1] = bounds[-2]
     spread = pa.Array.from_buffers(kind, 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
-    null = size < 0
     wanted = pa.array(np.arange(0, 2 * count, 2, dtype=np.int32), mask=null if null.any() else None)
-    return spread.take(wanted)
+    # The C library reuses its memory sooner than Arrow's default pool, which returns it to the kernel.
+    return pc.take(spread, wanted, memory_pool=pa.system_memory_pool())
 
 
 HEADER_TYPE = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 
 
-def gather_headers(records: RecordColumns, bodies: BatchBodies, kind: pa.DataType) -> pa.Array:
+def gather_headers(records: RecordColumns, bodies: BatchBodies, kind: pa.DataType, memory: ReadBufferPool) -> pa.Array:
     """Return the headers of all records as a list column; null for records without. Raises InvalidRecord."""
     count = records.header_count
     total = int(count.sum())
@@ -346,8 +390,8 @@ def gather_headers(records: RecordColumns, bodies: BatchBodies, kind: pa.DataTyp
         rows = rows[count[rows] > step]
     if (at != records.end).any():
         _refuse(bodies, records, at != records.end)
-    names = _text(gather(records.data, spans[0], spans[1], pa.binary()))
-    values = gather(records.data, spans[2], spans[3], pa.binary())
+    names = _text(gather(records.data, spans[0], spans[1], pa.binary(), memory))
+    values = gather(records.data, spans[2], spans[3], pa.binary(), memory)
     item = kind.value_type
     pairs = pa.StructArray.from_arrays([names, values], fields=[item.field(0), item.field(1)])
     return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), pairs, type=kind, mask=pa.array(count == 0))

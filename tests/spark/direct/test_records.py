@@ -13,6 +13,7 @@ from protocol.batch import HEADER_BYTES, parse_batch
 from protocol.errors import InvalidRecord, KafkaError
 from protocol.records import Record, build_batch
 from protocol.records import decode_records as decode_singly
+from s3stream.store.recycled import ReadBufferPool
 from spark.direct.readers import FORMAT_TYPES
 from spark.direct.records import (
     BatchBodies,
@@ -41,12 +42,12 @@ def bodies_of(batches: Sequence[bytes]) -> BatchBodies:
 
 
 def decode(batches: Sequence[bytes]) -> list[Row]:
-    data = b"".join(batches)
+    data, memory = b"".join(batches), ReadBufferPool()
     bodies = bodies_of(batches)
     found = decode_records(np.frombuffer(data, np.uint8), bodies)
-    keys = gather(data, found.key_start, found.key_bytes, pa.binary()).to_pylist()
-    values = gather(data, found.value_start, found.value_bytes, pa.binary()).to_pylist()
-    headers = gather_headers(found, bodies, FORMAT_TYPES["headers"])
+    keys = gather(data, found.key_start, found.key_bytes, pa.binary(), memory).to_pylist()
+    values = gather(data, found.value_start, found.value_bytes, pa.binary(), memory).to_pylist()
+    headers = gather_headers(found, bodies, FORMAT_TYPES["headers"], memory)
     headers.validate(full=True)
     rows = zip(found.offset.tolist(), found.timestamp_ms.tolist(), keys, values, headers.to_pylist(), strict=True)
     return [
@@ -89,6 +90,41 @@ def test_equal_records_and_those_that_break_the_run(size: int, count: int) -> No
     ]
     batches = [bytes(build_batch(records, base_offset=10))]
     assert decode(batches) == expected(batches)
+
+
+def spread(sizes: Sequence[int], gaps: Sequence[int]) -> tuple[list[bytes | None], pa.Array, ReadBufferPool]:
+    """Gather values of these sizes, with a gap before each. Returns those expected, those found, and the memory."""
+    start = np.cumsum(np.array(gaps)) + np.concatenate(([0], np.cumsum(np.maximum(sizes, 0))[:-1]))
+    data = random.Random(7).randbytes(int(start[-1]) + max(sizes[-1], 0))
+    wanted = [data[at : at + size] if size >= 0 else None for at, size in zip(start.tolist(), sizes, strict=True)]
+    memory = ReadBufferPool()
+    return wanted, gather(data, start, np.array(sizes), pa.binary(), memory), memory
+
+
+@given(st.lists(st.tuples(st.sampled_from([-1, 0, 1, 700, 20_000]), st.integers(0, 3), st.integers(1, 40)), min_size=1))
+@settings(max_examples=60)
+def test_values_in_runs_and_singly(runs: list[tuple[int, int, int]]) -> None:
+    sizes = [size for size, _, count in runs for _ in range(count)]
+    gaps = [gap for _, gap, count in runs for _ in range(count)]
+    wanted, found, _ = spread(sizes, gaps)
+    found.validate(full=True)
+    assert found.to_pylist() == wanted
+
+
+def test_runs_of_equal_values_go_to_recycled_memory() -> None:
+    sizes = [1000] * 200 + [-1] + [1000] * 200 + [0] + [1001] * 200
+    wanted, found, memory = spread(sizes, [9] * len(sizes))
+    assert found.to_pylist() == wanted
+    assert found.null_count == 1
+    assert memory.free_bytes < memory.mapped_bytes
+    del found
+    assert memory.free_bytes == memory.mapped_bytes > 0
+
+
+def test_short_runs_are_left_to_arrow() -> None:
+    wanted, found, memory = spread([1000, 1001] * 300, [9] * 600)
+    assert found.to_pylist() == wanted
+    assert not memory.mapped_bytes
 
 
 def test_records_of_all_lengths_walked_singly() -> None:
