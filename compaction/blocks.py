@@ -8,6 +8,9 @@ from crc32c import crc32c
 from compaction.proof import BlockTotals
 from s3stream.object.format import BLOCK_HEADER, IndexEntry
 
+BLOCK_COST_BYTES = 16 * 1024
+"""Cost of handling a block, in bytes, in addition to its size."""
+
 
 class LiveBlock(NamedTuple):
     """A live block of an input and the stream it is written for. A clone gets separate copies."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from compaction.blocks import BlockRead, cut_read
+from compaction.blocks import BLOCK_COST_BYTES, BlockRead, cut_read
 from compaction.settings import CompactionSettings
 from compaction.throttle import Throttle
 from s3stream.background import Pace
@@ -27,8 +27,6 @@ WRITER_RESERVE_PARTS = 3
 """Parts that the writer of the stream set object may buffer from one iteration to the next."""
 TURN_BYTES = 1024 * 1024
 """Work between two yields to the event loop: a fraction of a millisecond."""
-BLOCK_COST_BYTES = 16 * 1024
-"""Cost of handling a block, in bytes, in addition to its size."""
 
 
 class UnreadableInput(StorageError):

@@ -11,10 +11,11 @@ decode their batches.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from itertools import chain
+from typing import Any, Final, NamedTuple, TypeVar
 
 import structlog
 from pyspark import TaskContext
@@ -24,7 +25,7 @@ from pyspark.sql import SparkSession
 from compaction.context import CompactionContext
 from compaction.execution import ExecutionContext, OutputId, UnreadableInput
 from compaction.joins.execute import JoinedObject, execute_join, read_join_inputs
-from compaction.joins.plan import JoinGroup
+from compaction.joins.plan import JoinGroup, batch_groups
 from compaction.joins.run import commit_join, plan_joins
 from compaction.outputs import PreparedOutputs
 from compaction.sets.execute import OutputIds, PlanShare, WrittenObject, execute_share
@@ -35,6 +36,7 @@ from s3stream.catalog.values import NodeInfo
 from s3stream.errors import CatalogError, StorageError
 from s3stream.model import NewObject
 from s3stream.object.writer_id import CompactionWriter
+from s3stream.tasks import side_by_side
 from spark.storage import StorageLocation, opened_catalog, opened_stores
 
 log = structlog.get_logger(__name__)
@@ -80,58 +82,103 @@ class _ShareTask(NamedTuple):
     store: str
 
 
-class _JoinTask(NamedTuple):
+class _Join(NamedTuple):
     """A group to join, with an id for each attempt at it."""
 
     group: JoinGroup
     ids: Sequence[OutputId]
+
+
+class _JoinTask(NamedTuple):
+    """Groups to join, all in one store. Several together fit the memory."""
+
+    joins: Sequence[_Join]
     store: str
 
 
-class _TaskResult(NamedTuple):
-    """Result of a task."""
+class _ShareResult(NamedTuple):
+    """Outputs of a share, or the input that could not be read."""
 
     attempt: int
     made: Sequence[WrittenObject] = ()
-    """Outputs of a share."""
-    joined: JoinedObject | None = None
-    """Output of a group; None if joining would gain nothing."""
     bad: UnreadableInput | None = None
+
+
+class _JoinResult(NamedTuple):
+    """Output of a group, or the input that could not be read. Neither, if joining would gain nothing."""
+
+    attempt: int
+    joined: JoinedObject | None = None
+    bad: UnreadableInput | None = None
+
+
+Task = TypeVar("Task", _ShareTask, _JoinTask)
+Result = TypeVar("Result")
 
 
 # in tasks
 
 
-def run_task(location: StorageLocation, settings: CompactionSettings, task: _ShareTask | _JoinTask) -> _TaskResult:
-    """Execute a task. Damage in an input is a result; other errors are raised for Spark to retry."""
+def run_share(location: StorageLocation, settings: CompactionSettings, task: _ShareTask) -> _ShareResult:
+    """Execute a share. Damage in an input is a result; other errors are raised for Spark to retry."""
+    attempt = _attempt(task.ids)
+    share = task.share._replace(ids=task.ids[attempt])
+
+    async def run() -> _ShareResult:
+        async with _execution(location, settings, task.store) as execution:
+            try:
+                return _ShareResult(attempt, await execute_share(share, execution))
+            except UnreadableInput as error:
+                return _ShareResult(attempt, bad=error)
+
+    return asyncio.run(run())
+
+
+def run_joins(location: StorageLocation, settings: CompactionSettings, task: _JoinTask) -> list[_JoinResult]:
+    """Join groups, several at a time. Damage in an input ends its group only; other errors are for Spark to retry."""
+    attempt = _attempt(task.joins[0].ids)
+
+    async def run() -> list[_JoinResult]:
+        slots = asyncio.Semaphore(settings.reads_in_flight)
+
+        async def join(each: _Join) -> _JoinResult:
+            async with slots:
+                try:
+                    inputs = await read_join_inputs(each.group, execution)
+                    if inputs is None:
+                        return _JoinResult(attempt)
+                    return _JoinResult(attempt, await execute_join(inputs, each.ids[attempt], execution))
+                except UnreadableInput as error:
+                    return _JoinResult(attempt, bad=error)
+
+        async with _execution(location, settings, task.store) as execution:
+            return await side_by_side(join(each) for each in task.joins)
+
+    return asyncio.run(run())
+
+
+def _attempt(ids: Sequence[object]) -> int:
+    """Return the number of this attempt at a task, from 0. Raises CompactionFailed if there are no ids for it."""
     context = TaskContext.get()
     attempt = context.attemptNumber() if context is not None else 0
-    if attempt >= len(task.ids):
+    if attempt >= len(ids):
         raise CompactionFailed(
-            f"attempt {attempt} at a task that has ids for {len(task.ids)}: spark.task.maxFailures was raised"
+            f"attempt {attempt} at a task that has ids for {len(ids)}: spark.task.maxFailures was raised"
         )
-    try:
-        return asyncio.run(_run_task(location, settings, task, attempt))
-    except UnreadableInput as error:
-        return _TaskResult(attempt, bad=error)
+    return attempt
 
 
-async def _run_task(
-    location: StorageLocation, settings: CompactionSettings, task: _ShareTask | _JoinTask, attempt: int
-) -> _TaskResult:
+@asynccontextmanager
+async def _execution(
+    location: StorageLocation, settings: CompactionSettings, store: str
+) -> AsyncIterator[ExecutionContext]:
     async with opened_stores(location, read_only=False) as stores:
 
         async def note(object_id: int, upload_id: str) -> None:
             async with opened_catalog(location, read_only=False) as catalog:
                 await catalog.note_multipart(object_id, upload_id)
 
-        execution = ExecutionContext(stores[task.store], location.cluster, settings, on_multipart=note)
-        if isinstance(task, _ShareTask):
-            return _TaskResult(attempt, await execute_share(task.share._replace(ids=task.ids[attempt]), execution))
-        join = await read_join_inputs(task.group, execution)
-        return _TaskResult(
-            attempt, joined=None if join is None else await execute_join(join, task.ids[attempt], execution)
-        )
+        yield ExecutionContext(stores[store], location.cluster, settings, on_multipart=note)
 
 
 # on the driver
@@ -202,7 +249,7 @@ class SparkCompaction:
         tasks = [_ShareTask(share, await self._share_ids(prepared, share), plan.store) for share in shares]
         self._report(f"node {node.node_id}: {len(plan.inputs)} stream set objects in {len(tasks)} tasks")
         try:
-            done = await self._run_tasks(tasks)
+            done = await self._run_tasks(tasks, run_share)
         except CompactionFailed as error:
             self.summary.refused.append(str(error))
             return False
@@ -229,49 +276,56 @@ class SparkCompaction:
 
     async def _share_ids(self, prepared: PreparedOutputs, share: PlanShare) -> list[OutputIds]:
         """Return ids for each attempt: those of the share, and new ones for each retry."""
+        writer = next(iter(share.ids.values())).writer
         ids: list[OutputIds] = [share.ids]
-        own = {key for iteration in share.iterations for key in ((each.kind, each.number) for each in iteration.writes)}
         for _ in range(self._attempts - 1):
-            again: dict[Any, OutputId] = {}
-            for key in sorted(own):
-                (again[key],) = await prepared.prepare(1, share.ids[key].writer)
-            ids.append(again)
+            again = await prepared.prepare(len(share.ids), writer)
+            ids.append(dict(zip(share.ids, again, strict=True)))
         return ids
 
     async def _join_streams(self, node: CompactionContext, *, full: bool) -> None:
         by_key = await self._compacted_by_key(node.catalog)
         groups = [group for group in await plan_joins(node, full=full) if group.stream_id not in by_key]
-        if not groups:
-            return
         tasks: list[_JoinTask] = []
         prepared: list[PreparedOutputs] = []
-        for group in groups:
-            store = node.store_of(group.objects[0].object)
-            own = PreparedOutputs(node, store)
-            oldest_ms = min(location.object.oldest_data_ms for location in group.objects)
-            writer = CompactionWriter(self._new_writer_id(), oldest_ms)
-            tasks.append(_JoinTask(group, await own.prepare(self._attempts, writer), store.name))
-            prepared.append(own)
-        self._report(f"node {node.node_id}: {len(tasks)} groups of stream objects")
+        for batch in batch_groups(groups, self._settings):
+            store = node.store_of(batch[0].objects[0].object)
+            joins: list[_Join] = []
+            for group in batch:
+                own = PreparedOutputs(node, store)
+                oldest_ms = min(location.object.oldest_data_ms for location in group.objects)
+                writer = CompactionWriter(self._new_writer_id(), oldest_ms)
+                joins.append(_Join(group, await own.prepare(self._attempts, writer)))
+                prepared.append(own)
+            tasks.append(_JoinTask(joins, store.name))
+        if not tasks:
+            return
+        self._report(f"node {node.node_id}: {len(groups)} groups of stream objects in {len(tasks)} tasks")
         try:
-            done = await self._run_tasks(tasks)
+            done = await self._run_tasks(tasks, run_joins)
         except CompactionFailed as error:
             self.summary.refused.append(str(error))
             return
-        for task, own, each in zip(tasks, prepared, done, strict=True):
-            if each.bad is not None:
-                node.left_alone.add(each.bad.object_id)
-            if each.joined is None:
-                await own.discard()
-                continue
-            self.summary.bytes_read += each.joined.rewritten_bytes
-            try:
-                output = await commit_join(node, task.group, own, each.joined)
-            except StorageError as error:
-                self.summary.refused.append(str(error))
-                continue
-            self.summary.add(len(task.group.objects), [output])
-            await self._forget_unused(node, [unused.object_id for unused in task.ids[each.attempt + 1 :]])
+        joins = [join for task in tasks for join in task.joins]
+        for join, own, each in zip(joins, prepared, chain.from_iterable(done), strict=True):
+            await self._commit_join(node, join, own, each)
+
+    async def _commit_join(
+        self, node: CompactionContext, join: _Join, prepared: PreparedOutputs, done: _JoinResult
+    ) -> None:
+        if done.bad is not None:
+            node.left_alone.add(done.bad.object_id)
+        if done.joined is None:
+            await prepared.discard()
+            return
+        self.summary.bytes_read += done.joined.rewritten_bytes
+        try:
+            output = await commit_join(node, join.group, prepared, done.joined)
+        except StorageError as error:
+            self.summary.refused.append(str(error))
+            return
+        self.summary.add(len(join.group.objects), [output])
+        await self._forget_unused(node, [unused.object_id for unused in join.ids[done.attempt + 1 :]])
 
     async def _compacted_by_key(self, catalog: Catalog) -> set[int]:
         return {
@@ -281,7 +335,9 @@ class SparkCompaction:
             for partition in topic.partitions
         }
 
-    async def _run_tasks(self, tasks: Sequence[_ShareTask] | Sequence[_JoinTask]) -> list[_TaskResult]:
+    async def _run_tasks(
+        self, tasks: Sequence[Task], run: Callable[[StorageLocation, CompactionSettings, Task], Result]
+    ) -> list[Result]:
         """Run tasks on Spark, and return their results in order. Raises CompactionFailed.
 
         After a failure tasks may still be writing, so their outputs are left to the deadline.
@@ -290,11 +346,8 @@ class SparkCompaction:
         self.summary.tasks += len(tasks)
         if not tasks:
             return []
-        # One task for each group: a lost executor costs only its current group.
-        work: Sequence[_ShareTask | _JoinTask] = tasks
-        job = self._spark.sparkContext.parallelize(work, len(tasks)).map(
-            lambda task: run_task(location, settings, task)
-        )
+        # A partition for each task: a lost executor costs only its current one. Spark starts them in order.
+        job = self._spark.sparkContext.parallelize(tasks, len(tasks)).map(lambda task: run(location, settings, task))
         try:
             return await asyncio.to_thread(job.collect)
         except PySparkException as error:

@@ -63,6 +63,34 @@ def plan_groups(
     return groups[::-1]
 
 
+def batch_groups(groups: Sequence[JoinGroup], settings: CompactionSettings) -> list[list[JoinGroup]]:
+    """Divide groups into batches for workers, store by store, the most expensive first.
+
+    Several groups together cost at most `memory_bytes`, so that a worker can join them at the same time.
+    """
+    batches: list[list[JoinGroup]] = []
+    room, last_store = 0, ""
+    for store, cost, group in sorted(
+        ((group.objects[0].object.store, _cost_of(group, settings), group) for group in groups),
+        key=lambda each: (each[0], -each[1]),
+    ):
+        if cost > room or store != last_store:
+            batches.append([])
+            room, last_store = settings.memory_bytes, store
+        batches[-1].append(group)
+        room -= cost
+    return batches
+
+
+def _cost_of(group: JoinGroup, settings: CompactionSettings) -> int:
+    """Return the cost of joining a group, in bytes: two reads of each object, one write, and the data.
+
+    Data that the store copies counts as well: the store needs time for it.
+    """
+    calls = 2 * len(group.objects) + 1
+    return sum(each.object.size_bytes for each in group.objects) + calls * settings.call_cost_bytes
+
+
 def _window(objects: Sequence[RangeLocation], newest: int, settings: CompactionSettings, *, full: bool) -> int:
     """Return the index of the oldest neighbour to join with the objects before `newest`.
 

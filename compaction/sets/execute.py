@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from compaction.blocks import merge_reads, renumber_block, totals_of
+from compaction.blocks import renumber_block, totals_of
 from compaction.execution import ExecutionContext, OutputId, TurnBudget
 from compaction.proof import BlockTotals
 from compaction.sets.plan import BlockWrite, Iteration
@@ -106,22 +106,6 @@ async def execute_share(share: PlanShare, execution: ExecutionContext) -> Sequen
         return await executor.finish()
     finally:
         await executor.abort()
-
-
-def split_by_kind(iteration: Iteration) -> tuple[Iteration | None, Iteration | None]:
-    """Split an iteration into its work for stream objects and its work for the stream set object.
-
-    Both parts can be executed separately.
-    """
-
-    def only(kind: ObjectKind) -> Iteration | None:
-        writes = [write for write in iteration.writes if write.kind is kind]
-        blocks = [block for write in writes for block in write.blocks]
-        if not blocks:
-            return None
-        return Iteration(merge_reads(blocks), writes, sum(block.entry.size_bytes for block in blocks))
-
-    return only(ObjectKind.SO), only(ObjectKind.SSO)
 
 
 async def _write_pieces(writer: ObjectWriter, write: BlockWrite, blocks: Blocks, throttle: Throttle) -> None:

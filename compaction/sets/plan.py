@@ -149,7 +149,7 @@ def is_worthwhile(found: Survey, settings: CompactionSettings, now_ms: int) -> b
         return len(found.inputs) > 1
     if found.dead_bytes > found.live_bytes // 3:
         return True
-    return any(_is_own_object(run, found, settings, now_ms) for run in contiguous_runs(found))
+    return any(is_own_object(run, found, settings, now_ms) for run in contiguous_runs(found))
 
 
 def select_inputs(inputs: Sequence[InputObject], settings: CompactionSettings, now_ms: int) -> Sequence[InputObject]:
@@ -242,9 +242,9 @@ def plan_in_slices(
     The caller lets other tasks run on None.
     """
     stream_objects = since_yield = 0
-    builder = _IterationBuilder()
+    builder = IterationBuilder()
     for run in contiguous_runs(found):
-        kind = ObjectKind.SO if _is_own_object(run, found, settings, now_ms) else ObjectKind.SSO
+        kind = ObjectKind.SO if is_own_object(run, found, settings, now_ms) else ObjectKind.SSO
         since_yield += len(run.blocks)
         if since_yield >= SLICE_BLOCKS:
             since_yield = 0
@@ -267,7 +267,7 @@ def plan_in_slices(
         yield builder.take()
 
 
-class _IterationBuilder:
+class IterationBuilder:
     """Collects the reads and writes of the next iteration."""
 
     def __init__(self) -> None:
@@ -301,7 +301,8 @@ def _fitting(blocks: Sequence[LiveBlock], room_bytes: int) -> tuple[int, int]:
     return count, size
 
 
-def _is_own_object(run: BlockRun, found: Survey, settings: CompactionSettings, now_ms: int) -> bool:
+def is_own_object(run: BlockRun, found: Survey, settings: CompactionSettings, now_ms: int) -> bool:
+    """Return whether a run becomes a stream object."""
     return (
         run.size_bytes >= settings.split_bytes
         or now_ms - run.oldest_data_ms >= settings.force_split_ms

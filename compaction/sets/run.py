@@ -15,7 +15,7 @@ from compaction.context import CompactionContext, CompactionProgress, ReportProg
 from compaction.execution import OutputId, memory_for_blocks
 from compaction.outputs import PreparedOutputs
 from compaction.proof import BlockTotals, LiveRanges, prove_coverage, prove_totals, sum_totals
-from compaction.sets.execute import IterationExecutor, OutputIds, PlanShare, WrittenObject, split_by_kind
+from compaction.sets.execute import IterationExecutor, OutputIds, PlanShare, WrittenObject
 from compaction.sets.plan import (
     InputObject,
     Iteration,
@@ -25,6 +25,7 @@ from compaction.sets.plan import (
     plan_in_slices,
     select_inputs,
 )
+from compaction.sets.shares import plan_shares
 from compaction.throttle import Throttle, run_rate, yield_to_uploads
 from s3stream.errors import StorageError
 from s3stream.model import NewObject, ObjectInfo, ObjectKind
@@ -204,26 +205,19 @@ async def commit_sets(
 
 
 async def prepare_shares(context: CompactionContext, plan: SetPlan, prepared: PreparedOutputs) -> list[PlanShare]:
-    """Divide the plan into shares for `execute_share`, and prepare their ids.
+    """Divide the plan into shares for `execute_share`, the most expensive first, and prepare their ids.
 
-    The shares can be executed anywhere and concurrently. The stream objects of each iteration form a share. All work
-    for the stream set object forms one, the last.
+    The shares can be executed anywhere and concurrently. `compaction.sets.shares` says how they are divided.
     """
-    now_ms = context.now_ms()
+    memory = memory_for_blocks(context.settings)
+    planned = await asyncio.to_thread(plan_shares, plan.survey, context.settings, memory, context.now_ms())
     shares: list[PlanShare] = []
-    set_iterations: list[Iteration] = []
-    names = OutputIdAllocator(context, plan, prepared)
-    for iteration in plan_in_slices(plan.survey, context.settings, memory_for_blocks(context.settings), now_ms):
-        if iteration is None:
-            await asyncio.sleep(0)
-            continue
-        own, shared = split_by_kind(iteration)
-        if own is not None:
-            shares.append(PlanShare([own], await names.prepare(own)))
-        if shared is not None:
-            set_iterations.append(shared)
-    if set_iterations:
-        shares.append(PlanShare(set_iterations, await names.prepare(set_iterations[0])))
+    for some in planned:
+        names = OutputIdAllocator(context, plan, prepared)
+        ids: dict[tuple[ObjectKind, int], OutputId] = {}
+        for iteration in some:
+            ids |= await names.prepare(iteration)
+        shares.append(PlanShare(some, ids))
     return shares
 
 

@@ -4,25 +4,32 @@ import asyncio
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from compaction.execution import OutputId
 from compaction.settings import CompactionSettings
-from s3stream.model import object_key
-from spark.compact import SparkCompaction, SparkCompactionSummary
+from s3stream.model import ObjectKind, object_key
+from spark.compact import CompactionFailed, SparkCompaction, SparkCompactionSummary
+from spark.storage import StorageLocation, find_storage
 from tests.conftest import QUICK_JVM
 from tests.spark.kafka_objects import KafkaObjects, kafka_objects
 from tests.spark.programs import WAIT_S, Program, program
 from tests.support.catalog_node import CLUSTER
+from tests.support.events import Event, committed_records, create_topic, send
+from tests.support.node import NodeProcess
 
 pytestmark = pytest.mark.spark
 
-KIB = 1024
+KIB, MIB = 1024, 1024 * 1024
 SMALL = CompactionSettings(memory_bytes=256 * KIB, split_bytes=48 * KIB, block_bytes=16 * KIB)
 """Several tasks, and outputs of both kinds, from a few hundred KiB."""
 
@@ -43,14 +50,19 @@ def compact(
     tell: Callable[[str], None] = lambda _: None,
     settings: CompactionSettings = SMALL,
 ) -> SparkCompactionSummary:
+    return compact_at(spark, filled.location, settings, filled.made.clock.now_ms, tell)
+
+
+def compact_at(
+    spark: SparkSession,
+    location: StorageLocation,
+    settings: CompactionSettings,
+    now_ms: Callable[[], int],
+    tell: Callable[[str], None] = lambda _: None,
+) -> SparkCompactionSummary:
     numbers = itertools.count()
     run = SparkCompaction(
-        spark,
-        filled.location,
-        settings,
-        now_ms=filled.made.clock.now_ms,
-        new_writer_id=lambda: f"spark-{next(numbers)}",
-        report=tell,
+        spark, location, settings, now_ms=now_ms, new_writer_id=lambda: f"spark-{next(numbers)}", report=tell
     )
     return asyncio.run(run.run())
 
@@ -66,6 +78,76 @@ def test_a_backlog_becomes_few_objects_and_loses_nothing(spark: SparkSession, fi
     assert counts["SO committed"] == 2
     assert not [name for name in counts if "prepared" in name.lower()], "unused names are forgotten"
     assert compact(spark, filled).commits == 0, "it comes to rest"
+
+
+def test_small_streams_of_a_running_node_are_work_for_several_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    """61 partitions of little each, which is old enough for objects of their own."""
+    random = Random(1)
+    settings = CompactionSettings(memory_bytes=8 * MIB, force_split_ms=0)
+    said: list[str] = []
+    with NodeProcess(tmp_path, compaction_enabled=False, storage_upload_age_ms=100) as node:
+        create_topic(node.bootstrap, "small", 61)
+        for _ in range(3):
+            send(node.bootstrap, "small", [Event(each, random.randbytes(100 * KIB), b"k") for each in range(61)])
+            node.wait_uploaded()
+        before = committed_records(node.bootstrap, "small")
+        location = find_storage({"dataDir": str(node.data_dir)})
+        summary = compact_at(spark, location, settings, lambda: time.time_ns() // 1_000_000, said.append)
+        assert (summary.refused, summary.commits, summary.objects_out) == ([], 1, 61)
+        assert summary.tasks == 5, said
+        assert node.terminate() == 0
+        node.start()
+        assert committed_records(node.bootstrap, "small") == before
+        assert node.terminate() == 0
+
+
+def test_small_groups_share_a_task_and_a_damaged_object_costs_only_its_own(spark: SparkSession, tmp_path: Path) -> None:
+    with kafka_objects(tmp_path / "storage") as made:
+        ids = fill_stream_objects(made, 12)
+        before = made.contents()
+        damaged = asyncio.run(made.made.catalog.list_stream_objects(ids[7]))[1].object.object_id
+        path = made.objects / object_key(CLUSTER, damaged)
+        data = path.read_bytes()
+        path.write_bytes(data[:1000] + bytes([data[1000] ^ 1]) + data[1001:])
+        summary = compact(spark, made, settings=CompactionSettings())
+        assert (summary.tasks, summary.commits, summary.left_alone) == (1, 11, [damaged])
+        path.write_bytes(data)
+        assert made.contents() == before
+        assert made.counts()["SO committed"] == 11 + 3
+
+
+def fill_stream_objects(made: KafkaObjects, streams: int) -> Sequence[int]:
+    """Three stream objects of each stream."""
+
+    async def put() -> Sequence[int]:
+        ids = await made.made.start(streams)
+        for _ in range(3):
+            await made.made.upload(*((ObjectKind.SO, [made.batch(stream, 1000)]) for stream in ids))
+        return ids
+
+    return asyncio.run(put())
+
+
+def test_every_attempt_at_a_task_has_ids_of_its_own(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[OutputId] = []
+
+    async def record(_run: SparkCompaction, tasks: Sequence[Any], _execute: object) -> None:
+        for task in tasks:
+            used.extend(chain.from_iterable(join.ids for join in getattr(task, "joins", ())))
+            used.extend(chain.from_iterable(ids.values() for ids in getattr(task, "ids", ())))
+        raise CompactionFailed("recorded")
+
+    monkeypatch.setattr(SparkCompaction, "_run_tasks", record)
+    with kafka_objects(tmp_path / "storage") as made:
+        ids = fill_stream_objects(made, 2)
+        made.upload(list(ids), objects=2, batches=4, value_bytes=1000)
+        summary = compact(spark, made)
+    assert summary.refused == ["recorded", "recorded"]
+    attempts = 4
+    assert len(used) == (2 + 2) * attempts
+    assert len({each.object_id for each in used}) == len(used)
 
 
 def test_of_two_that_compact_the_same_one_commits(spark: SparkSession, filled: KafkaObjects) -> None:

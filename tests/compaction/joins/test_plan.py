@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.blocks import live_entries
-from compaction.joins.plan import COPY_BYTES_MAX, CopySegment, RewriteSegment, plan_groups, plan_segments
+from compaction.joins.plan import (
+    COPY_BYTES_MAX,
+    CopySegment,
+    JoinGroup,
+    RewriteSegment,
+    batch_groups,
+    plan_groups,
+    plan_segments,
+)
 from compaction.settings import CompactionSettings
 from s3stream.model import ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamRange
 from s3stream.object.format import BLOCK_HEADER, IndexEntry
@@ -54,6 +62,18 @@ def test_on_demand_all_are_joined() -> None:
     assert groups(row(100, 1, 1), full=True) == [[0, 1, 2]]
     assert groups(row(100), full=True) == []
     assert groups(row(*[1] * 12), full=True) == [[0, 1], [2, 3, 4, 5, 6, 7, 8, 9, 10, 11]]
+
+
+def test_small_groups_are_batched_store_by_store_and_a_large_one_is_alone() -> None:
+    """A batch costs 100: ten for each group's bytes and calls, and 120 for the large one's."""
+    settings = CompactionSettings(memory_bytes=100, call_cost_bytes=1)
+    some = [JoinGroup(stream, 0, row(3, 2)) for stream in range(25)]
+    some += [JoinGroup(100, 0, row(60, 55)), JoinGroup(101, 0, [located(1, 0, 1, 7, store="t")])]
+    batches = batch_groups(some, settings)
+    assert [len(batch) for batch in batches] == [1, 10, 10, 5, 1]
+    assert [batch[0].stream_id for batch in batches] == [100, 0, 10, 20, 101]
+    assert sorted(group.stream_id for batch in batches for group in batch) == [*range(25), 100, 101]
+    assert batch_groups([], settings) == []
 
 
 def test_gaps_other_stores_and_the_size_limit_divide() -> None:

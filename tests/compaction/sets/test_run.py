@@ -102,12 +102,12 @@ async def test_a_plan_is_carried_out_elsewhere(some: UploadingNode) -> None:
     """The shares of a plan are sent to another process and back, in any order; one commit takes all their outputs."""
     await fill(some, 6, 12)
     before = await some.contents()
-    node = some.compaction_context(SMALL)
+    node = some.compaction_context(replace(SMALL, call_cost_bytes=KIB))
     (plan,) = await plan_sets(node, full=True)
     prepared = PreparedOutputs(node, some.store)
     shares = await prepare_shares(node, plan, prepared)
     assert len(shares) > 2
-    assert [kind for kind, _ in shares[-1].ids] == [SSO]
+    assert [sorted(kind for kind, _ in share.ids) for share in shares].count([SSO]) == 1
     assert all(each.size_bytes <= memory_for_blocks(SMALL) for share in shares for each in share.iterations)
     made: list[WrittenObject] = []
     for share in shares[::-1]:
