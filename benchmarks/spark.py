@@ -5,7 +5,8 @@ scan reads all columns of a topic into nothing (`format("noop")`); CPU is user a
 workers together) and of the broker. The Kafka source is the tuned one, `kafka.max.poll.records=10000`. Ratios are of
 medians of one run, scans of the sources taken in turn.
 
-    python -m benchmarks.spark [--quick] [--json FILE] [--only PART] [--record-bytes N] [--mib N]
+    python -m benchmarks.spark [--quick] [--json FILE] [--only PART] [--record-bytes N] [--mib N] [--rounds N]
+        [--master M]
 """
 
 import argparse
@@ -26,12 +27,13 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.lab.client import PerfClient
 from benchmarks.lab.processes import Anabranch, ApacheKafka, Broker, MissingError
 from benchmarks.support import CONSOLE, Report, middle, parser
+from compaction.blocks import BLOCK_COST_BYTES
 from compaction.settings import CompactionSettings
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import UploadCommit
 from s3stream.model import ObjectKind, StreamBatch, StreamOwner, object_key
 from s3stream.object.writer import ObjectWriter
-from s3stream.store.local import LocalStore
+from s3stream.store.config import StoreConfig
 from scripts.demo.clients import send
 from scripts.demo.flights import read_flights
 from spark.compact import SparkCompaction
@@ -40,7 +42,9 @@ from spark.flights import FLIGHT_SCHEMA
 from spark.pipeline.run import start_pipeline
 from spark.pipeline.settings import PipelineSettings
 from spark.session import build_session
-from spark.storage import find_storage
+from spark.storage import StorageLocation, opened_stores
+from tests.support.fault_proxy import Fault, fault_proxy_thread
+from tests.support.s3 import ACCESS_KEY, SECRET_KEY, S3Server, s3_server
 
 MIB = 1 << 20
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -48,6 +52,11 @@ PARTITIONS = 4
 BATCH_BYTES = 256 * 1024
 TUNED = {"kafka.max.poll.records": "10000"}
 COMMIT_TIMEOUT_S = 60.0
+BACKLOG_OBJECTS = 32
+LATE_MS = 100
+"""Time that the late store adds to each call."""
+LATE_BYTES = 32 * MIB
+"""Size of a backlog in it."""
 
 
 @dataclass(frozen=True)
@@ -207,78 +216,141 @@ def add_sources(report: Report, size: str, records: int, found: dict[str, Sample
 # compaction
 
 
-async def fill_sets(folder: Path, size_bytes: int) -> None:
-    """Write stream set objects of 16 MiB, each with a run of all 32 streams."""
-    store, catalog = LocalStore("local", folder / "objects"), Catalog(f"sqlite:///{folder / 'catalog.db'}")
+@dataclass(frozen=True)
+class Backlog:
+    """Stream set objects, each with a block of every stream. Every stream becomes an object of its own."""
+
+    streams: int
+    size_bytes: int
+
+    def memory_for(self, tasks: int) -> int:
+        """Return the memory of a task for which the plan has that many."""
+        calls = self.streams * CompactionSettings().call_cost_bytes
+        cost = self.size_bytes + self.streams * BACKLOG_OBJECTS * BLOCK_COST_BYTES + calls
+        return cost * 21 // 20 // tasks
+
+
+def backlogs(size_bytes: int) -> dict[str, Backlog]:
+    """Return backlogs of that size by name."""
+    return {"small": Backlog(1024, size_bytes), "large": Backlog(16, size_bytes)}
+
+
+class Storage:
+    """Places for the storage of a run: local folders, or buckets of an S3 server that answers late."""
+
+    def __init__(self, home: Path, server: S3Server | None = None, endpoint: str = "") -> None:
+        self._home = home
+        self._server = server
+        self._endpoint = endpoint
+        self._numbers = itertools.count()
+
+    def new(self) -> tuple[StorageLocation, Path]:
+        """Return a new location and the folder of its objects."""
+        folder = self._home / f"storage-{next(self._numbers)}"
+        if self._server is None:
+            store, objects = StoreConfig("local", "local", path=folder / "objects"), folder / "objects"
+        else:
+            bucket = self._server.new_bucket()
+            store = StoreConfig("s3", "s3", bucket=bucket.name, endpoint=self._endpoint)
+            objects = bucket.folder
+        folder.mkdir(parents=True)
+        objects.mkdir(exist_ok=True)
+        return StorageLocation("anabranch", f"sqlite:///{folder / 'catalog.db'}", (store,)), objects
+
+    def copy(self, location: StorageLocation, objects: Path) -> tuple[StorageLocation, Path]:
+        """Return a copy of storage that is not in use."""
+        fresh, folder = self.new()
+        shutil.copytree(objects, folder, dirs_exist_ok=True)
+        shutil.copy(location.catalog_url.removeprefix("sqlite:///"), fresh.catalog_url.removeprefix("sqlite:///"))
+        return fresh, folder
+
+
+async def fill_sets(location: StorageLocation, backlog: Backlog) -> None:
+    """Write a backlog."""
+    catalog = Catalog(location.catalog_url)
     await catalog.open(cluster="anabranch")
-    await store.open()
     try:
-        now_ms = time.time_ns() // 1_000_000
-        node = await catalog.register_node(1, "127.0.0.1", 1, now_ms=now_ms, lease_ms=0)
-        topic = await catalog.create_topic("compact", bytes(16), partitions=32, configs={}, leader=1, internal=False)
-        ids = [partition.stream_id for partition in topic.partitions]
-        opened = await catalog.open_streams(ids, StreamOwner(1, node.epoch, "bench"))
-        epochs = {each.info.stream_id: each.info.epoch for each in opened}
-        payload = os.urandom(512 * 1024 - 64)
-        for number in range(size_bytes // (16 * MIB)):
-            (object_id,) = await catalog.prepare_objects(
-                1, node_id=1, node_epoch=node.epoch, writer_id="bench", store="local", now_ms=now_ms,
-                deadline_ms=now_ms + 3_600_000,
-            )  # fmt: skip
-            writer = ObjectWriter(
-                store, object_key("anabranch", object_id), object_id=object_id, kind=ObjectKind.SSO, writer_id="bench"
+        async with opened_stores(location, read_only=False) as stores:
+            ((name, store),) = stores.items()
+            now_ms = time.time_ns() // 1_000_000
+            node = await catalog.register_node(1, "127.0.0.1", 1, now_ms=now_ms, lease_ms=0)
+            topic = await catalog.create_topic(
+                "compact", bytes(16), partitions=backlog.streams, configs={}, leader=1, internal=False
             )
-            async with writer:
-                for stream_id in ids:
-                    await writer.write(StreamBatch(stream_id, number, number + 1, 1, now_ms, payload))
-                made = await writer.close()
-            commit = UploadCommit(1, node.epoch, [made], epochs, {}, now_ms)
-            await catalog.commit_upload(commit)
+            ids = [partition.stream_id for partition in topic.partitions]
+            opened = await catalog.open_streams(ids, StreamOwner(1, node.epoch, "bench"))
+            epochs = {each.info.stream_id: each.info.epoch for each in opened}
+            payload = os.urandom(backlog.size_bytes // BACKLOG_OBJECTS // backlog.streams - 64)
+            for number in range(BACKLOG_OBJECTS):
+                (object_id,) = await catalog.prepare_objects(
+                    1, node_id=1, node_epoch=node.epoch, writer_id="bench", store=name, now_ms=now_ms,
+                    deadline_ms=now_ms + 3_600_000,
+                )  # fmt: skip
+                writer = ObjectWriter(
+                    store,
+                    object_key("anabranch", object_id),
+                    object_id=object_id,
+                    kind=ObjectKind.SSO,
+                    writer_id="bench",
+                )
+                async with writer:
+                    for stream_id in ids:
+                        await writer.write(StreamBatch(stream_id, number, number + 1, 1, now_ms, payload))
+                    made = await writer.close()
+                await catalog.commit_upload(UploadCommit(1, node.epoch, [made], epochs, {}, now_ms))
     finally:
-        await store.close()
         await catalog.close()
 
 
 def compaction(lab: Lab, home: Path) -> None:
-    """Compact the same backlog in 1, 2 and 4 tasks."""
-    original = home / "sets"
-    original.mkdir()
-    asyncio.run(fill_sets(original, lab.plan.compact_bytes))
-    rates: dict[int, float] = {}
-    samples: dict[int, list[float]] = {1: [], 2: [], 4: []}
+    """Compact backlogs in 1, 2 and 4 tasks, in a local folder and in a store that answers late."""
+    late = Fault(delay_ms=LATE_MS)
+    with s3_server(home) as server, fault_proxy_thread(server.endpoint, lambda _: late) as endpoint:
+        for name, backlog in backlogs(lab.plan.compact_bytes).items():
+            measure_compaction(lab, f"compact.{name}", Storage(home / name), backlog)
+        for name, backlog in backlogs(LATE_BYTES).items():
+            storage = Storage(home / f"{name}-late", server, endpoint)
+            measure_compaction(lab, f"compact.{name}.late", storage, backlog)
+
+
+def measure_compaction(lab: Lab, name: str, storage: Storage, backlog: Backlog) -> None:
+    """Compact copies of a backlog, with each number of tasks in turn."""
+    original = storage.new()
+    asyncio.run(fill_sets(original[0], backlog))
+    found = {tasks: Samples() for tasks in (1, 2, 4)}
     for round_ in range(-1, lab.plan.rounds):
-        for tasks, seconds in samples.items():
-            folder = home / f"sets-{tasks}-{round_}"
-            shutil.copytree(original, folder)
-            taken = compact_once(lab, folder, tasks)
-            shutil.rmtree(folder)
+        order = list(found) if round_ % 2 == 0 else list(found)[::-1]
+        for tasks in order:
+            location, objects = storage.copy(*original)
+            cpu, begin = spark_cpu_s(lab.spark), time.perf_counter()
+            compact_once(lab, location, backlog, tasks)
             if round_ >= 0:
-                seconds.append(taken)
-    for tasks, seconds in samples.items():
-        rates[tasks] = lab.report.add(f"compact.{tasks}", lab.plan.compact_bytes / MIB / middle(seconds), "MiB/s")
+                found[tasks].seconds.append(time.perf_counter() - begin)
+                found[tasks].spark_cpu_s.append(spark_cpu_s(lab.spark) - cpu)
+            shutil.rmtree(objects)
+    shutil.rmtree(original[1])
+    for tasks, samples in found.items():
+        lab.report.add(f"{name}.{tasks}.wall", middle(samples.seconds), "s")
+        lab.report.add(f"{name}.{tasks}.spark-cpu", middle(samples.spark_cpu_s), "s")
     for tasks in (2, 4):
-        lab.report.add(f"compact.{tasks}.speed-up", rates[tasks] / rates[1], "x")
+        speed_up = middle(found[1].seconds) / middle(found[tasks].seconds)
+        lab.report.add(f"{name}.{tasks}.speed-up", speed_up, "x")
 
 
-def compact_once(lab: Lab, folder: Path, tasks: int) -> float:
-    """Return the seconds of one run with a number of tasks."""
-    share = lab.plan.compact_bytes // tasks
-    settings = replace(CompactionSettings(), memory_bytes=share * 21 // 20 + 24 * MIB, split_bytes=MIB)
+def compact_once(lab: Lab, location: StorageLocation, backlog: Backlog, tasks: int) -> None:
+    """Compact a backlog with a number of tasks."""
+    settings = replace(CompactionSettings(), memory_bytes=backlog.memory_for(tasks), split_bytes=1)
     numbers = itertools.count()
     run = SparkCompaction(
         lab.spark,
-        find_storage({"dataDir": str(folder)}),
+        location,
         settings,
         now_ms=lambda: time.time_ns() // 1_000_000,
         new_writer_id=lambda: f"bench-{next(numbers)}",
     )
-    begin = time.perf_counter()
     summary = asyncio.run(run.run())
-    seconds = time.perf_counter() - begin
     assert not summary.refused, summary.refused
-    # A run that was cut where a task ends is joined again by a separate task.
-    assert summary.tasks >= tasks, f"{summary.tasks} tasks instead of {tasks}"
-    return seconds
+    assert summary.tasks == tasks, f"{summary.tasks} tasks instead of {tasks}"
 
 
 # ingest
@@ -326,10 +398,11 @@ def ingest(lab: Lab, home: Path) -> None:
 
 
 @contextmanager
-def session(home: Path) -> Iterator[SparkSession]:
-    """Start Spark on all cores, with its files under `home`."""
+def session(home: Path, master: str | None = None) -> Iterator[SparkSession]:
+    """Start Spark, on all cores by default, with its files under `home`."""
     spark = build_session(
         "anabranch benchmark",
+        master=master,
         settings={
             "spark.driver.memory": "2g",
             "spark.local.dir": str(home / "spark"),
@@ -350,6 +423,8 @@ def main() -> None:
     made.add_argument("--only", choices=[name for name, _ in parts()], action="append", help="only this part")
     made.add_argument("--record-bytes", choices=list(FULL.topic_bytes), type=int, help="scan records of this size only")
     made.add_argument("--mib", type=int, help="size of each topic that is scanned and of what is compacted")
+    made.add_argument("--rounds", type=int, help="how often each figure is measured")
+    made.add_argument("--master", help="Spark's master; by default local[*]")
     options = made.parse_args()
     home = Path(tempfile.mkdtemp(prefix="anabranch-bench-"))
     try:
@@ -376,14 +451,16 @@ def measure(options: argparse.Namespace, home: Path) -> None:
     if options.mib:
         sizes = dict.fromkeys(sizes, options.mib * MIB)
         plan = replace(plan, compact_bytes=options.mib * MIB)
-    plan = replace(plan, topic_bytes=sizes)
+    plan = replace(plan, topic_bytes=sizes, rounds=options.rounds or plan.rounds)
+    # Spark's processes inherit the keys of the S3 server from this one.
+    os.environ.update(AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=SECRET_KEY)
     ours = Anabranch(home / "anabranch", ["--storage-upload-age-ms=500", "--compaction-enabled=false"])
     peer = ApacheKafka(home / "kafka")
     with ExitStack() as stack:
         for broker in (ours, peer):
             stack.enter_context(broker)
         client = stack.enter_context(PerfClient(home / "client.log"))
-        lab = Lab(stack.enter_context(session(home)), ours, peer, client, plan)
+        lab = Lab(stack.enter_context(session(home, options.master)), ours, peer, client, plan)
         for name, part in parts():
             if not options.only or name in options.only:
                 CONSOLE.print(f"{name} ...")
