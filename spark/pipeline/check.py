@@ -11,7 +11,7 @@ from spark.pipeline.files import HadoopFolder
 from spark.pipeline.parquet import parquet_tables
 from spark.pipeline.settings import PipelineSettings, TableFormat, is_in_s3
 from spark.pipeline.source import check_event_time, decoded, table_columns
-from spark.pipeline.tables import open_tables
+from spark.pipeline.tables import open_dead_letters, open_tables
 from spark.pipeline.topics import known_topics
 
 RECORDS = (
@@ -27,7 +27,8 @@ def check_pipeline(spark: SparkSession, pipeline: PipelineSettings, found: Seque
     With a table for each topic, also which one a topic has, or that it has no schema yet: of the topics that are known,
     and those that were `found`.
 
-    Raises SettingError for a schema that cannot be read, SQL or a layout that does not fit it, or a table out of reach.
+    Raises SettingError for a schema that cannot be read, SQL or a layout that does not fit it, or a table out of reach;
+    PipelineError for a topic of dead letters that is.
     """
     check_places(spark, pipeline)
     lines: list[str] = []
@@ -56,6 +57,8 @@ def _check_table(spark: SparkSession, pipeline: PipelineSettings) -> list[str]:
         for each in parquet_tables(spark, pipeline, records, decoding):
             each.check()
         return []
+    if pipeline.dead_letters.topic is not None:
+        open_dead_letters(spark, pipeline).exists()
     place = "catalog" if pipeline.table.format is TableFormat.ICEBERG else "table.location"
     try:
         table, dead_letters = open_tables(spark, pipeline)

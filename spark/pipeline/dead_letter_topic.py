@@ -126,7 +126,6 @@ class DeadLetterTopic:
             **self.options,
             "kafka.isolation.level": "read_committed",
             "includeHeaders": "true",
-            "failOnDataLoss": "false",  # what the topic's retention has deleted is gone
             "subscribe": self.topic,
             "startingOffsets": _json(bounds.begin),
             "endingOffsets": _json(bounds.end),

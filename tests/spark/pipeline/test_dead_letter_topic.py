@@ -153,6 +153,15 @@ def test_a_pattern_leaves_the_dead_letters_out(spark: SparkSession, servers: str
     assert offsets(DeadLetterTopic.of(spark, own).read()) == {(0, 2): 1, (0, 3): 1}
 
 
+def test_a_client_that_only_java_can_be_is_refused(tmp_path: Path) -> None:
+    kerberos = {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "GSSAPI"}
+    source = {"topics": ("t",), "options": kerberos}
+    pipeline = make_pipeline("127.0.0.1:1", tmp_path, "t", source=source, dead_letters={"topic": "dead"})
+    session: Any = None  # it asks the brokers without Spark
+    with pytest.raises(PipelineError, match=r"topic dead: property sasl\.mechanism: expected one of PLAIN"):
+        DeadLetterTopic.of(session, pipeline).exists()
+
+
 @pytest.mark.parametrize(
     ("sections", "problem"),
     [
