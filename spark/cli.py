@@ -291,8 +291,7 @@ def jars(*, s3: bool, formats: tuple[str, ...]) -> None:
 def _read(file: Path) -> PipelineSettings:
     try:
         pipeline = read_pipeline(file)
-        topics = pipeline.source.topics
-        for own in map(pipeline.for_topic, topics) if pipeline.has_table_per_topic else (pipeline,):
+        for own in map(pipeline.for_topic, pipeline.source.topics if pipeline.has_table_per_topic else (None,)):
             read_schema_file(own.decode, "decode")
             read_schema_file(own.key, "key")
     except PipelineError as error:

@@ -33,7 +33,7 @@ def check_pipeline(spark: SparkSession, pipeline: PipelineSettings, found: Seque
     check_places(spark, pipeline)
     lines: list[str] = []
     for topic in known_topics(spark, pipeline, found):
-        own = pipeline if topic is None else pipeline.for_topic(topic)
+        own = pipeline.for_topic(topic)
         if topic is not None:
             lines.append(f"topic {topic}: table {own.table_place}")
         try:
@@ -41,7 +41,7 @@ def check_pipeline(spark: SparkSession, pipeline: PipelineSettings, found: Seque
         except UnusableSchema as error:
             if topic is None or topic in pipeline.source.topics:
                 raise
-            lines.append(f"topic {topic}: {error}; its records become dead letters until there is one")
+            lines.append(error.for_topic(topic))
     return lines
 
 

@@ -112,15 +112,11 @@ class DeadLetterTopic:
                 self._with_headers(rows), {progress: batch_id + 1}, lambda found: found[progress] <= batch_id
             )
 
-    def read(self) -> DataFrame:
+    def frozen(self) -> DataFrame:
         """Return the letters that no replay has put back, with the columns of a table of dead letters.
 
-        Raises PipelineError.
+        They stay those of now, also if the rows are read again later. Raises PipelineError.
         """
-        return self.frozen()
-
-    def frozen(self) -> DataFrame:
-        """Return the letters of now, also if the rows are read again later. Raises PipelineError."""
         bounds = self._find()
         options = {
             **self.options,

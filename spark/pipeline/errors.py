@@ -37,6 +37,10 @@ class UnusableSchema(SettingError):
     That a registry does not answer is not this error.
     """
 
+    def for_topic(self, topic: str) -> str:
+        """Return the line for a topic that has a table of its own, which does not stop the others."""
+        return f"topic {topic}: {self}; its records become dead letters until there is one"
+
 
 class AnotherDriver(PipelineError):
     """Another driver has committed the same micro-batch to the table."""

@@ -74,8 +74,7 @@ def maintain_now(spark: SparkSession, pipeline: PipelineSettings) -> Iterator[st
 
     Raises PipelineError when there is no table, and what Spark raises.
     """
-    topics = known_topics(spark, pipeline)
-    owners = [pipeline if topic is None else pipeline.for_topic(topic) for topic in topics]
+    owners = [pipeline.for_topic(topic) for topic in known_topics(spark, pipeline)]
     tables = [table for own in owners for table in open_tables(spark, own) if table.exists()]
     if not tables:
         raise PipelineError(f"{pipeline.table_place} does not exist; ingest creates it")

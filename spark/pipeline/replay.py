@@ -56,7 +56,7 @@ def replay(spark: SparkSession, pipeline: PipelineSettings, where: str | None, *
     put_back = there_before = 0
     reasons: Counter[str] = Counter()
     for topic in known_topics(spark, pipeline):
-        own = pipeline if topic is None else pipeline.for_topic(topic)
+        own = pipeline.for_topic(topic)
         found = _replay_table(spark, own, where, dry_run=dry_run, may_lack_schema=topic is not None)
         put_back += found.put_back
         there_before += found.there_before

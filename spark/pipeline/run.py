@@ -70,7 +70,7 @@ class MicroBatchWriter:
             except UnusableSchema as error:
                 if topic is None or topic in self.pipeline.source.topics:
                     raise
-                lines = [f"topic {topic}: {error}; its records become dead letters until there is one"]
+                lines = [error.for_topic(topic)]
             for line in lines:
                 self.tell(line)
 

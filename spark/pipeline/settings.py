@@ -374,8 +374,13 @@ class PipelineSettings(Section):
         """True if each topic is written to a table of its own."""
         return TOPIC in self.table_place
 
-    def for_topic(self, topic: str) -> Self:
-        """Return the settings of one topic's table, as if the file were about that topic only."""
+    def for_topic(self, topic: str | None) -> Self:
+        """Return the settings of one topic's table, as if the file were about that topic only.
+
+        None stands for all topics, where they share a table.
+        """
+        if topic is None:
+            return self
         alias = self.table.topic_names.get(topic)
         name = alias or NOT_IN_NAMES.sub("_", topic)
 

@@ -39,9 +39,6 @@ class DeadLetters(Protocol):
     def remove(self, records: DataFrame) -> None:
         """Take the letters of some records out in one commit. `records` has topic, partition and offset, each once."""
 
-    def read(self) -> DataFrame:
-        """Return all letters."""
-
     def frozen(self) -> DataFrame:
         """Return all letters of now, also if they are read again after a later commit."""
 

@@ -44,7 +44,7 @@ class TableWriter:
     @classmethod
     def of(cls, spark: SparkSession, pipeline: PipelineSettings, topic: str | None = None) -> "TableWriter":
         """Open the tables of a pipeline, or of one of its topics. Raises PipelineError."""
-        own = pipeline if topic is None else pipeline.for_topic(topic)
+        own = pipeline.for_topic(topic)
         tables = open_tables(spark, own)
         dead_letters = open_dead_letters(spark, own)
         own_tables = tables if own.has_dead_letter_table else tables[:1]

@@ -4,9 +4,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark.jars import TABLE_JARS, installed_spark_version, spark_line
+from spark.pipeline.errors import PipelineError
 from spark.pipeline.run import RunningPipeline, start_pipeline
 from spark.pipeline.settings import PipelineSettings
 from tests.support.events import Event
@@ -88,3 +90,25 @@ def forget_last_commit(checkpoint: Path) -> None:
     last = max(int(path.name) for path in commits.glob("[0-9]*"))
     for path in (commits / str(last), commits / f".{last}.crc"):
         path.unlink()
+
+
+def failure_of(running: RunningPipeline) -> BaseException | None:
+    """Error of a pipeline that ends with one."""
+    with pytest.raises(StreamingQueryException):
+        running.query.awaitTermination(WAIT_S)
+    assert running.batches is not None
+    return running.batches.failure
+
+
+def run_until_it_dies(
+    spark: SparkSession, pipeline: PipelineSettings, monkeypatch: pytest.MonkeyPatch, owner: type, method: str
+) -> None:
+    """Run a pipeline whose driver dies where it calls a method."""
+    death = PipelineError("the driver dies here")
+
+    def die(*_arguments: object) -> None:
+        raise death
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, method, die)
+        assert failure_of(start_pipeline(spark, pipeline)) is death

@@ -18,25 +18,27 @@ from tests.spark.pipeline.support import (
     run,
 )
 from tests.support.events import send
+from tests.support.hive_metastore import hive_metastore
 from tests.support.rest_catalog import rest_catalog
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a REST catalog."""
+def catalog(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, object]]:
+    """`[catalog]` of a service, whose warehouse is its own."""
     need("iceberg")
-    with rest_catalog(tmp_path_factory.mktemp("rest")) as found:
-        yield found
+    service = {"rest": rest_catalog, "hive": hive_metastore}[request.param]
+    with service(tmp_path_factory.mktemp(request.param)) as address:
+        yield {"type": request.param, "uri": address, "warehouse": None}
 
 
-@pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_a_rest_catalog_has_each_record_once(
-    spark: SparkSession, servers: str, topic: str, address: str, tmp_path: Path, mode: str
+@pytest.mark.parametrize(
+    ("catalog", "mode"), [("rest", "append"), ("rest", "upsert"), ("hive", "upsert")], indirect=["catalog"]
+)
+def test_a_catalog_has_each_record_once(
+    spark: SparkSession, servers: str, topic: str, catalog: dict[str, object], tmp_path: Path, mode: str
 ) -> None:
-    # The warehouse is the service's.
-    catalog = {"type": "rest", "uri": address, "warehouse": None}
     pipeline = make_pipeline(
         servers, tmp_path, topic, catalog=catalog, table={"mode": mode}, compaction={"batches": 1, "files_min": 2}
     )

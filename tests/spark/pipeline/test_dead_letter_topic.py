@@ -6,25 +6,23 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from spark.pipeline.dead_letter_topic import HEADERS, DeadLetterTopic
 from spark.pipeline.errors import AnotherDriver, PipelineError
-from spark.pipeline.run import start_pipeline
 from spark.pipeline.settings import PipelineSettings
 from spark.pipeline.source import RECORD_COLUMNS
 from spark.pipeline.tables import open_tables
 from spark.pipeline.topics import known_topics
 from tests.spark.pipeline.support import (
     JANUARY_MS,
-    WAIT_S,
     every_offset_once,
     forget_last_commit,
     make_pipeline,
     numbered,
     offsets,
     run,
+    run_until_it_dies,
 )
 from tests.support.events import Event, committed_records, create_topic, send
 
@@ -50,7 +48,7 @@ def test_a_letter_is_the_record_and_says_where_it_is_from(
     send(servers, topic, [Event(1, b"{", b"\xffkey", JANUARY_MS, headers), plain])
     pipeline = make_pipeline(servers, tmp_path, topic, dead_letters={"topic": dead})
     run(spark, pipeline)
-    letters = DeadLetterTopic.of(spark, pipeline).read()
+    letters = DeadLetterTopic.of(spark, pipeline).frozen()
     source = spark.read.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
     records = source.option("includeHeaders", "true").load().select(*RECORD_COLUMNS)
     assert letters.select(*RECORD_COLUMNS).orderBy("partition").collect() == records.orderBy("partition").collect()
@@ -84,15 +82,7 @@ def test_drivers_that_die_write_each_letter_once(
     run(spark, pipeline)
     # ... and between the table and the letters, which another one then writes.
     send(servers, topic, [Event(1, b"third")])
-    with monkeypatch.context() as patched:
-
-        def fail(*_arguments: object) -> None:
-            raise PipelineError("the driver dies here")
-
-        patched.setattr(DeadLetterTopic, "append", fail)
-        running = start_pipeline(spark, pipeline)
-        with pytest.raises(StreamingQueryException):
-            running.query.awaitTermination(WAIT_S)
+    run_until_it_dies(spark, pipeline, monkeypatch, DeadLetterTopic, "append")
     run(spark, pipeline)
     assert Counter(value for _, _, value in committed_records(servers, dead)) == Counter(
         {b"first": 1, b"second": 1, b"third": 1}
@@ -121,13 +111,13 @@ def test_a_driver_with_a_successor_writes_no_letter(
     assert (first.frozen().count(), second.frozen().count()) == (2, 2)
     place = letter.select("topic", "partition", "offset")
     second.remove(place.filter("offset = 6"))
-    assert [(row["topic"], row["offset"]) for row in second.read().collect()] == [(topic, 5)] * 2
+    assert [(row["topic"], row["offset"]) for row in second.frozen().collect()] == [(topic, 5)] * 2
     with pytest.raises(AnotherDriver, match=f"topic {topic}-dead: another replay was faster; run it again"):
         first.remove(place)
     third = DeadLetterTopic.of(spark, pipeline)
-    assert third.read().count() == 2
+    assert third.frozen().count() == 2
     third.remove(place)
-    assert third.read().isEmpty()
+    assert third.frozen().isEmpty()
 
 
 @with_marks
@@ -150,7 +140,7 @@ def test_a_pattern_leaves_the_dead_letters_out(spark: SparkSession, servers: str
     assert known_topics(spark, pipeline) == [f"{topic}-a"]
     own = pipeline.for_topic(f"{topic}-a")
     assert offsets(open_tables(spark, own)[0].read()) == every_offset_once(6)
-    assert offsets(DeadLetterTopic.of(spark, own).read()) == {(0, 2): 1, (0, 3): 1}
+    assert offsets(DeadLetterTopic.of(spark, own).frozen()) == {(0, 2): 1, (0, 3): 1}
 
 
 def test_a_client_that_only_java_can_be_is_refused(tmp_path: Path) -> None:

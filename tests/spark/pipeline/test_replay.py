@@ -68,23 +68,23 @@ def test_what_fits_a_mended_schema_is_put_back_once(
 ) -> None:
     pipeline = with_dead_letters(spark, servers, topic, tmp_path, kind)
     table, dead_letters = places_of(spark, pipeline)
-    before = dead_letters.read().count()
+    before = dead_letters.frozen().count()
     texts = {f"n: expected int, found the text '{n}'": 1 for n in range(9, 15)}
     assert replay(spark, pipeline, None, dry_run=False) == Replayed(0, 0, {**texts, **UNREAD})
-    assert (before, dead_letters.read().count(), table.committed(REPLAYS)) == (7, 7, -1)
+    assert (before, dead_letters.frozen().count(), table.committed(REPLAYS)) == (7, 7, -1)
     mend(tmp_path)
     assert replay(spark, pipeline, None, dry_run=True) == Replayed(6, 0, UNREAD)
-    assert dead_letters.read().count() == 7
+    assert dead_letters.frozen().count() == 7
     assert replay(spark, pipeline, "offset < 4", dry_run=False) == Replayed(3, 0, {})
     assert replay(spark, pipeline, None, dry_run=False) == Replayed(3, 0, UNREAD)
     assert replay(spark, pipeline, None, dry_run=False) == Replayed(0, 0, UNREAD)
     assert offsets(table.read()) == every_offset_once(15)
-    assert offsets(dead_letters.read()) == {(0, 5): 1}
+    assert offsets(dead_letters.frozen()) == {(0, 5): 1}
     # The pipeline goes on with both tables.
     send(servers, topic, [Event(1, b'{"name":"more"}', b"k", JANUARY_MS), Event(2, b"[]", b"k", JANUARY_MS)])
     run(spark, pipeline)
     assert "more" in names(table)
-    assert offsets(dead_letters.read()) == {(0, 5): 1, (2, 5): 1}
+    assert offsets(dead_letters.frozen()) == {(0, 5): 1, (2, 5): 1}
 
 
 def test_values_mended_in_the_table_are_put_back(spark: SparkSession, servers: str, topic: str, tmp_path: Path) -> None:
@@ -118,11 +118,11 @@ def test_a_replay_that_died_before_it_deleted_does_not_write_twice(
         with pytest.raises(Died):
             replay(spark, pipeline, None, dry_run=False)
     assert offsets(table.read()) == every_offset_once(15)
-    assert dead_letters.read().count() == 7
+    assert dead_letters.frozen().count() == 7
     found = replay(spark, pipeline, None, dry_run=False)
     assert (found.put_back, found.there_before) == (0, 6)
     assert offsets(table.read()) == every_offset_once(15)
-    assert dead_letters.read().count() == 1
+    assert dead_letters.frozen().count() == 1
 
 
 @FORMATS
@@ -145,7 +145,7 @@ def test_of_two_replays_at_once_one_writes(
     found = replay(spark, pipeline, None, dry_run=False)
     assert found.put_back + found.there_before == 4
     assert offsets(table.read()) == every_offset_once(15)
-    assert dead_letters.read().count() == 1
+    assert dead_letters.frozen().count() == 1
 
 
 @FORMATS
@@ -169,7 +169,7 @@ def test_a_row_of_a_key_is_replaced_by_a_newer_letter_only(
     assert replay(spark, pipeline, None, dry_run=False) == Replayed(2, 0, {})
     found = {row["key"]: row["name"] for row in table.read().select("key", "data.name").collect()}
     assert found == {"a": "new", "b": "new"}
-    assert dead_letters.read().isEmpty()
+    assert dead_letters.frozen().isEmpty()
     # What was put back comes back no more.
     send(servers, topic, [Event(0, None, b"b")])
     run(spark, pipeline)

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark.pipeline.errors import PipelineError
@@ -16,13 +15,13 @@ from tests.spark.pipeline.registry_server import running_registry
 from tests.spark.pipeline.support import (
     DAY_MS,
     JANUARY_MS,
-    WAIT_S,
     every_offset_once,
     forget_last_commit,
     make_pipeline,
     numbered,
     offsets,
     run,
+    run_until_it_dies,
 )
 from tests.spark.pipeline.test_decoders import NEWER, PLAIN, avro, with_id
 from tests.support.events import Event, send
@@ -94,17 +93,7 @@ def test_a_micro_batch_that_is_repeated_is_not_there_twice(
     assert offsets(tables(spark, pipeline)[0]) == every_offset_once(120)
     # ... and between the table and its dead letters.
     send(servers, topic, [*numbered(120, 150), Event(0, b"dead")])
-    with monkeypatch.context() as patched:
-
-        def fail(*_arguments: object) -> None:
-            raise PipelineError("the driver dies here")
-
-        patched.setattr(TableWriter, "_append_dead_letters", fail)
-        running = start_pipeline(spark, pipeline)
-        with pytest.raises(StreamingQueryException):
-            running.query.awaitTermination(WAIT_S)
-        assert running.batches is not None
-        assert str(running.batches.failure) == "the driver dies here"
+    run_until_it_dies(spark, pipeline, monkeypatch, TableWriter, "_append_dead_letters")
     run(spark, pipeline)
     table, dead_letters = tables(spark, pipeline)
     found = table.selectExpr("data.n").orderBy("n").collect()

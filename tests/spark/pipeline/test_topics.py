@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from pydantic import ValidationError
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark import cli
 from spark.pipeline.errors import PipelineError, SettingError
 from spark.pipeline.maintenance import maintain_now
 from spark.pipeline.replay import Replayed, replay
-from spark.pipeline.run import RunningPipeline, start_pipeline
+from spark.pipeline.run import start_pipeline
 from spark.pipeline.settings import PipelineSettings
 from spark.pipeline.tables import LakehouseTable, open_tables
 from spark.pipeline.topics import known_topics
@@ -23,8 +22,8 @@ from tests.spark.pipeline.registry_server import running_registry
 from tests.spark.pipeline.support import (
     DAY_MS,
     JANUARY_MS,
-    WAIT_S,
     every_offset_once,
+    failure_of,
     forget_last_commit,
     make_pipeline,
     need,
@@ -138,14 +137,6 @@ def test_every_topic_has_its_own_table_and_progress(
 def fields(table: DataFrame) -> list[str]:
     """Names in the column `data`."""
     return table.select("data.*").columns
-
-
-def failure_of(running: RunningPipeline) -> BaseException | None:
-    """Error of a pipeline that ends with one."""
-    with pytest.raises(StreamingQueryException):
-        running.query.awaitTermination(WAIT_S)
-    assert running.batches is not None
-    return running.batches.failure
 
 
 @with_marks
