@@ -14,13 +14,14 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import IO, TYPE_CHECKING, cast
 
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from botocore.httpsession import get_cert_path
+from botocore.loaders import Loader, create_loader
 from botocore.utils import get_environ_proxies
 
 from s3stream.background import Pace
@@ -51,6 +52,12 @@ DELETES_IN_FLIGHT = 4
 NO_S3_SERVICE = "No S3 service responds there"
 REFUSALS_MAX = 3
 """After this many consecutive GETs that failed by signed URL and succeeded otherwise, signed URLs are not used."""
+
+
+@cache
+def _models(folders: str | None) -> Loader:
+    """Return botocore's models of S3, which every new client would read and parse again, by where to look for more."""
+    return create_loader(folders)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +150,7 @@ class S3Store:
             s3={"addressing_style": "path" if settings.path_style else "auto", "payload_signing_enabled": False},
         )
         session = get_session()
+        session.register_component("data_loader", _models(session.get_config_variable("data_path")))
         try:
             client = await self._stack.enter_async_context(
                 session.create_client(
