@@ -6,15 +6,20 @@ Then the same scans are measured in pairs, one of each source, whose order alter
 nothing (`format("noop")`). CPU is user and system of Spark's JVM, of its Python workers and of the node. Ratios are
 medians over the pairs, with the quartiles beside them: other work on the machine slows down both scans of a pair.
 
+With `--late-ms`, objects are in an S3 server that answers so much later. The Kafka source gets what fits in the node's
+cache from there.
+
     python -m benchmarks.direct [--quick] [--json FILE] [--record-bytes N] [--mib N] [--warm N] [--pairs N]
+        [--late-ms N]
 """
 
+import os
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import quantiles
@@ -25,6 +30,8 @@ from benchmarks.lab.client import PerfClient
 from benchmarks.lab.processes import Anabranch, MissingError
 from benchmarks.spark import BATCH_BYTES, MIB, PARTITIONS, TUNED, session, spark_cpus_s, wait_committed
 from benchmarks.support import CONSOLE, Report, middle, parser
+from tests.support.fault_proxy import Fault, fault_proxy_thread
+from tests.support.s3 import ACCESS_KEY, SECRET_KEY, s3_server
 
 RECORD_BYTES = (200, 1024, 10 * 1024)
 CPU_GOAL_BYTES_MIN = 1024
@@ -69,12 +76,31 @@ def make_topics(node: Anabranch, client: PerfClient, counts: Mapping[int, int]) 
         wait_committed(node, topic, records)
 
 
+@contextmanager
+def storage(home: Path, late_ms: int) -> Iterator[tuple[Sequence[str], Mapping[str, str]]]:
+    """Yield flags of a node and options of the direct source that name where objects are."""
+    if not late_ms:
+        yield (), {"dataDir": str(home / "node" / "data")}
+        return
+    fault = Fault(delay_ms=late_ms)
+    with s3_server(home) as server, fault_proxy_thread(server.endpoint, lambda _: fault) as endpoint:
+        os.environ |= {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+        bucket = server.new_bucket().name
+        flags = {
+            "--objects-store": "s3",
+            "--objects-bucket": bucket,
+            "--objects-endpoint": endpoint,
+        }
+        catalog = f"sqlite:///{home / 'node' / 'data' / 'catalog.db'}"
+        options = {"catalog": catalog, "objects": f"s3://{bucket}", "endpoint": endpoint}
+        yield [word for pair in flags.items() for word in pair], options
+
+
 def scan_all(
-    spark: SparkSession, node: Anabranch, counts: Mapping[int, int], rounds: int
+    spark: SparkSession, node: Anabranch, direct: Mapping[str, str], counts: Mapping[int, int], rounds: int
 ) -> Iterator[tuple[int, str, Scan]]:
     """Scan every topic with both sources, `rounds` times. Yields record size, source and figures."""
     kafka = {"kafka.bootstrap.servers": f"127.0.0.1:{node.port}", **TUNED}
-    direct = {"dataDir": str(node.home / "data")}
     ways: Mapping[str, Callable[[str], DataFrame]] = {
         "kafka-source": lambda topic: spark.read.format("kafka").options(**kafka, subscribe=topic).load(),
         "direct": lambda topic: spark.read.format("anabranch").options(**direct, subscribe=topic).load(),
@@ -111,6 +137,7 @@ def main() -> None:
     made.add_argument("--mib", type=int, help="size of each topic (512; 128 with --quick)")
     made.add_argument("--warm", type=int, help="scans of each source and topic before the measured ones (10; 4)")
     made.add_argument("--pairs", type=int, help="measured pairs of each topic (12; 5)")
+    made.add_argument("--late-ms", type=int, default=0, help="objects in an S3 server that answers so much later")
     options = made.parse_args()
     size_bytes = (options.mib or (128 if options.quick else 512)) * MIB
     warm, pairs = options.warm or (4 if options.quick else 10), options.pairs or (5 if options.quick else 12)
@@ -119,14 +146,16 @@ def main() -> None:
     report = Report("The direct source beside the Kafka source")
     try:
         with ExitStack() as stack:
+            flags, direct_options = stack.enter_context(storage(home, options.late_ms))
             node = stack.enter_context(
-                Anabranch(home / "node", ["--storage-upload-age-ms=500", "--compaction-enabled=false"])
+                Anabranch(home / "node", ["--storage-upload-age-ms=500", "--compaction-enabled=false", *flags])
             )
             with PerfClient(home / "client.log") as client:
                 make_topics(node, client, counts)
             spark = stack.enter_context(session(home))
             found: dict[tuple[int, str], list[Scan]] = {}
-            for number, (record_bytes, name, scan) in enumerate(scan_all(spark, node, counts, warm + pairs)):
+            scans = scan_all(spark, node, direct_options, counts, warm + pairs)
+            for number, (record_bytes, name, scan) in enumerate(scans):
                 CONSOLE.print(
                     f"{'warm' if number < warm * len(counts) * 2 else 'pair'} {record_bytes:>6} {name:>12}: "
                     f"{scan.seconds:.2f} s, CPU {scan.jvm_cpu_s:.2f} + {scan.python_cpu_s:.2f} + {scan.node_cpu_s:.2f}"

@@ -1,5 +1,7 @@
 """Execution of a task: reads its slices of objects with few merged GETs, and yields Arrow batches.
 
+An event loop in a thread of its own reads ahead, while records are decoded and Spark takes them.
+
 A plan may be outdated: compaction replaces objects, which stay readable for the delete delay, ten minutes by default.
 If an object of a slice is gone, the slice is looked up in the catalog again, and reading continues after the records
 that were already returned. If the task cannot reach the catalog, it fails with an error that says so. Running the same
@@ -9,8 +11,9 @@ query again makes a new plan.
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Coroutine, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, closing, contextmanager
 from functools import cache
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -33,10 +36,10 @@ OBJECTS_AT_ONCE: Final = 8
 """Objects whose indexes are read concurrently."""
 READ_BYTES_MAX: Final = 8 << 20
 """Maximum size of a GET, unless a single block is larger."""
-WINDOW_BYTES_MAX: Final = 24 << 20
-"""Maximum size of concurrent GETs, which bounds the memory of a task."""
+AHEAD_BYTES_MAX: Final = 24 << 20
+"""Maximum size of the GETs that are under way or wait to be decoded, which bounds the memory of a task."""
 MEMORY_BYTES_MAX: Final = 64 << 20
-"""Free memory that a worker keeps for its next reads: those of a window, and the values of two Arrow batches."""
+"""Free memory that a worker keeps for its next reads: those ahead and one more, and the values of two Arrow batches."""
 GAP_BYTES_MAX: Final = 256 << 10
 """Requested ranges with a gap up to this size are merged into one GET."""
 RELOCATIONS_MAX: Final = 5
@@ -67,64 +70,126 @@ class _Get(NamedTuple):
     slices: Sequence[ObjectSlice]
     """Slice of each block."""
 
+    @property
+    def size(self) -> int:
+        """Size in bytes."""
+        return self.end - self.start
+
 
 def read_task(
     location: StorageLocation, task: ReadTask, schema: pa.Schema, *, timestamp_ms_min: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a task. Raises StorageError, KafkaError."""
-    with asyncio.Runner() as runner:
-        context = opened_stores(location, memory=read_memory())
-        stores = runner.run(_enter(context))
+    decoder = BlockDecoder(schema, read_memory(), timestamp_ms_min=timestamp_ms_min)
+    with _background_loop() as loop, _entered(loop, opened_stores(location, memory=read_memory())) as stores:
+        yield from _TaskReader(loop, location, stores, task, decoder, timestamp_ms_min).read()
+
+
+@contextmanager
+def _background_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """Run an event loop in a thread. At the end, what still runs in it is cancelled."""
+    loop = asyncio.new_event_loop()
+
+    def serve() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.get_loop().run_forever()
+
+    with ThreadPoolExecutor(1, "anabranch-reads") as thread:
+        serving = thread.submit(serve)
         try:
-            reader = _TaskReader(
-                runner, location, stores, task, BlockDecoder(schema, read_memory(), timestamp_ms_min=timestamp_ms_min)
-            )
-            yield from reader.read(timestamp_ms_min)
+            yield loop
         finally:
-            runner.run(_leave(context))
+            loop.call_soon_threadsafe(loop.stop)
+    serving.result()
 
 
-async def _enter(context: AbstractAsyncContextManager[Result]) -> Result:
-    return await context.__aenter__()
+@contextmanager
+def _entered(loop: asyncio.AbstractEventLoop, context: AbstractAsyncContextManager[Result]) -> Iterator[Result]:
+    """Enter and leave an asynchronous context in a loop of another thread."""
 
+    async def enter() -> Result:
+        return await context.__aenter__()
 
-async def _leave(context: AbstractAsyncContextManager[Any]) -> None:
-    await context.__aexit__(None, None, None)
+    async def leave() -> None:
+        await context.__aexit__(None, None, None)
+
+    entered = asyncio.run_coroutine_threadsafe(enter(), loop).result()
+    try:
+        yield entered
+    finally:
+        asyncio.run_coroutine_threadsafe(leave(), loop).result()
 
 
 class _TaskReader:
     def __init__(
         self,
-        runner: asyncio.Runner,
+        loop: asyncio.AbstractEventLoop,
         location: StorageLocation,
         stores: Mapping[str, ObjectStore],
         task: ReadTask,
         decoder: BlockDecoder,
+        timestamp_ms_min: int,
     ) -> None:
-        self._runner = runner
+        self._loop = loop
         self._location = location
         self._stores = stores
         self._task = task
         self._decoder = decoder
+        self._timestamp_ms_min = timestamp_ms_min
         self._relocations = 0
+        self._queue = deque(join_neighbours(task.slices))
+        """Slices that are not planned yet."""
+        self._left: dict[ObjectSlice, ObjectSlice] = {}
+        """What the records that were yielded have left of each planned slice."""
 
-    def read(self, timestamp_ms_min: int) -> Iterator[pa.RecordBatch]:
-        queue = deque(join_neighbours(self._task.slices))
-        while queue:
-            some = _take(queue)
-            left = {part: part for part in some}
+    def read(self) -> Iterator[pa.RecordBatch]:
+        while self._queue:
             try:
-                gets = self._runner.run(self._plan(some, timestamp_ms_min))
-                for window in _windows(gets):
-                    for get, data in zip(window, self._runner.run(self._fetch(window)), strict=True):
+                with closing(self._read_ahead()) as reads:
+                    for get, data in reads:
                         yield from self._decoder.decode(data, get.blocks, where=f"{get.store}:{get.key}")
                         for part, block in zip(get.slices, get.blocks, strict=True):
-                            left[part] = part._replace(start_offset=max(part.start_offset, block.entry.end_offset))
+                            start_offset = max(part.start_offset, block.entry.end_offset)
+                            self._left[part] = part._replace(start_offset=start_offset)
             except ObjectNotFound as error:
-                rest = [part for part in left.values() if part.start_offset < part.end_offset]
-                queue.extendleft(reversed(self._runner.run(self._relocate(rest, error))))
+                rest = [part for part in self._left.values() if part.start_offset < part.end_offset]
+                self._queue.extendleft(reversed(self._start(self._relocate(rest, error)).result()))
+            self._left.clear()
 
-    async def _plan(self, slices: Sequence[ObjectSlice], timestamp_ms_min: int) -> list[_Get]:
+    def _start(self, call: Coroutine[Any, Any, Result]) -> Future[Result]:
+        return asyncio.run_coroutine_threadsafe(call, self._loop)
+
+    def _read_ahead(self) -> Generator[tuple[_Get, memoryview], None, None]:
+        """Yield the GETs of all slices and what they brought, in order. The next ones are under way meanwhile."""
+        plan: Future[list[_Get]] | None = None
+        gets: deque[_Get] = deque()
+        reads: deque[tuple[_Get, Future[memoryview]]] = deque()
+        ahead_bytes = 0
+        try:
+            while True:
+                if plan is None and self._queue:
+                    some = _take(self._queue)
+                    self._left.update((part, part) for part in some)
+                    plan = self._start(self._plan(some))
+                if plan is not None and not gets and (not reads or plan.done()):
+                    gets.extend(plan.result())
+                    plan = None
+                while gets and (not reads or ahead_bytes + gets[0].size <= AHEAD_BYTES_MAX):
+                    get = gets.popleft()
+                    reads.append((get, self._start(self._stores[get.store].get(get.key, get.start, get.end))))
+                    ahead_bytes += get.size
+                if reads:
+                    get, read = reads.popleft()
+                    ahead_bytes -= get.size
+                    yield get, read.result()
+                elif plan is None and not self._queue:
+                    return
+        finally:
+            for future in (plan, *(read for _, read in reads)):
+                if future is not None:
+                    future.cancel()
+
+    async def _plan(self, slices: Sequence[ObjectSlice]) -> list[_Get]:
         """Read the indexes, and plan the GETs."""
         by_object: dict[int, list[ObjectSlice]] = {}
         for part in slices:
@@ -133,7 +198,7 @@ class _TaskReader:
         gets: list[_Get] = []
         for group, index in zip(by_object.values(), indexes, strict=True):
             for layer in _layers(group):
-                gets += self._plan_object(layer, index, timestamp_ms_min)
+                gets += self._plan_object(layer, index)
         return gets
 
     async def _read_index(self, part: ObjectSlice) -> ObjectIndex:
@@ -148,7 +213,7 @@ class _TaskReader:
             raise StorageError(f"object {part.object_id} is in the store {part.store!r}, which is not configured")
         return store
 
-    def _plan_object(self, slices: Sequence[ObjectSlice], index: ObjectIndex, timestamp_ms_min: int) -> list[_Get]:
+    def _plan_object(self, slices: Sequence[ObjectSlice], index: ObjectIndex) -> list[_Get]:
         blocks: list[RequestedBlock] = []
         owners: list[ObjectSlice] = []
         for part in slices:
@@ -165,7 +230,7 @@ class _TaskReader:
                     f"object {index.key}: expected offsets [{part.start_offset}, {part.end_offset}) of stream "
                     f"{part.stream_id} as the catalog has them, found {len(entries)} blocks that do not hold them"
                 )
-            fresh = [entry for entry in entries if entry.max_timestamp_ms >= timestamp_ms_min]
+            fresh = [entry for entry in entries if entry.max_timestamp_ms >= self._timestamp_ms_min]
             blocks += [RequestedBlock(entry, 0, partition_range) for entry in fresh]
             owners += [part] * len(fresh)
         spans = [ByteRange(block.entry.position, block.entry.end_position) for block in blocks]
@@ -183,9 +248,6 @@ class _TaskReader:
             )
             for each in planned
         ]
-
-    async def _fetch(self, window: Sequence[_Get]) -> list[memoryview]:
-        return await _all(*(self._stores[get.store].get(get.key, get.start, get.end) for get in window))
 
     async def _relocate(self, slices: Sequence[ObjectSlice], cause: ObjectNotFound) -> list[ObjectSlice]:
         """Return the current slices of data whose object is gone. Raises ObjectGoneError."""
@@ -239,20 +301,6 @@ def _take(queue: deque[ObjectSlice]) -> list[ObjectSlice]:
         objects.add(part.object_id)
         some.append(part)
     return some
-
-
-def _windows(gets: Sequence[_Get]) -> Iterator[Sequence[_Get]]:
-    """Yield groups of GETs that run concurrently."""
-    window: list[_Get] = []
-    size = 0
-    for get in gets:
-        if window and size + get.end - get.start > WINDOW_BYTES_MAX:
-            yield window
-            window, size = [], 0
-        window.append(get)
-        size += get.end - get.start
-    if window:
-        yield window
 
 
 async def _all(*calls: Coroutine[Any, Any, Result]) -> list[Result]:

@@ -1,8 +1,10 @@
 """Tasks whose plan is outdated, and reads from topics that share objects."""
 
 import asyncio
+import threading
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +13,7 @@ import pytest
 from s3stream.errors import CorruptObject
 from s3stream.maintain.gc import GarbageCollector
 from s3stream.model import object_key
+from s3stream.store.local import LocalStore
 from spark.direct.offsets import OpenedStorage, find_partitions, find_slices
 from spark.direct.options import parse_options
 from spark.direct.plan import INT64_MAX, ReadTask
@@ -19,6 +22,7 @@ from spark.direct.readers import FORMAT_TYPES
 from spark.storage import StorageLocation
 from tests.spark.kafka_objects import KafkaObjects, kafka_objects
 from tests.support.catalog_node import CLUSTER
+from tests.support.waiting import wait_until
 
 SCHEMA = pa.schema([pa.field(name, FORMAT_TYPES[name]) for name in ("topic", "partition", "offset", "value")])
 OBJECTS = 10
@@ -115,6 +119,33 @@ def test_a_topic_and_its_clone_share_blocks(filled: KafkaObjects) -> None:
     asyncio.run(filled.made.clone())
     clone = [("clone", *row[1:]) for row in expected(filled)]
     assert rows(read(filled.location, plan(filled, "t,clone"))) == [*clone, *expected(filled)]
+
+
+def test_the_next_reads_are_under_way_while_records_are_taken(
+    filled: KafkaObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = plan(filled)
+    keys: list[str] = []
+    get = LocalStore.get
+
+    async def noted(self: LocalStore, key: str, start: int, end: int) -> memoryview:
+        keys.append(key)
+        return await get(self, key, start, end)
+
+    monkeypatch.setattr(LocalStore, "get", noted)
+    size = max((filled.objects / object_key(CLUSTER, part.object_id)).stat().st_size for part in task.slices)
+    monkeypatch.setattr("spark.direct.read.AHEAD_BYTES_MAX", 3 * size)
+
+    def has_begun(number: int) -> bool:
+        return len(keys) >= number
+
+    batches = iter(read(filled.location, task))
+    for taken in range(1, 4):
+        next(batches)
+        wait_until(partial(has_begun, taken + 2), "two more reads have begun")
+        assert len(keys) <= taken + 4, "memory is bounded"
+    del batches
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("anabranch")]
 
 
 def test_a_damaged_block_is_refused(filled: KafkaObjects) -> None:
