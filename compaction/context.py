@@ -15,7 +15,7 @@ from s3stream.background import Pace
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import CompactionCommit
 from s3stream.errors import CatalogUnavailable, ObjectDamage, StorageError
-from s3stream.model import NewObject, ObjectInfo, object_key
+from s3stream.model import NewObject, ObjectInfo, ObjectState, object_key
 from s3stream.object.reader import ObjectIndex
 from s3stream.store.interface import ObjectStore
 from s3stream.tracing import NO_TRACING, Tracing
@@ -94,6 +94,14 @@ class CompactionContext:
     def key(self, object_id: int) -> str:
         """Return the key of an object in its store."""
         return object_key(self.cluster, object_id)
+
+    async def any_replaced(self, object_ids: Sequence[int]) -> bool:
+        """Return whether some of these inputs are no longer in use, so that their files may be gone.
+
+        Raises CatalogError.
+        """
+        found = await self.catalog.get_objects(object_ids)
+        return any(each not in found or found[each].state is not ObjectState.COMMITTED for each in object_ids)
 
     def store_of(self, info: ObjectInfo) -> ObjectStore:
         """Return the store of an object. Raises UnreadableInput if the store is not configured."""

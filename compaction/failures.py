@@ -24,7 +24,6 @@ from s3stream.errors import (
     ObjectDamage,
     StorageError,
 )
-from s3stream.model import ObjectState
 from s3stream.read.damage import ADVICE
 
 log = structlog.get_logger(__name__)
@@ -86,8 +85,7 @@ class FailurePolicy:
 
         One that another node has replaced since it was planned may be gone from the store: nothing is wrong then.
         """
-        found = await self._context.catalog.get_objects([error.object_id])
-        if error.object_id not in found or found[error.object_id].state is not ObjectState.COMMITTED:
+        if await self._context.any_replaced([error.object_id]):
             log.info("an input of a compaction was replaced meanwhile", object_id=error.object_id)
             return
         self._context.left_alone.add(error.object_id)

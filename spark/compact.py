@@ -2,7 +2,8 @@
 
 For a backlog that is too large for a node's own memory and bandwidth. The job acts for a node under the epoch that the
 catalog has for it, so a restart of the node fences the job. The catalog refuses inputs that the node's own compaction
-has replaced in the meantime: if two work on the same objects, one commits. Planner, proof and commit are the node's.
+has replaced in the meantime: if two work on the same objects, one commits, and the job plans again. Planner, proof and
+commit are the node's.
 
 Each attempt at a task writes under separate ids, so that late writes of a lost executor cannot touch another attempt's
 output. Dead tasks, a failed job or a killed driver leave prepared objects, which are reaped after their deadline. The
@@ -33,7 +34,7 @@ from compaction.sets.run import SetPlan, commit_sets, plan_sets, prepare_shares
 from compaction.settings import CompactionSettings
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import NodeInfo
-from s3stream.errors import CatalogError, StorageError
+from s3stream.errors import CatalogError, ObjectNotFound, StorageError
 from s3stream.model import NewObject
 from s3stream.object.writer_id import CompactionWriter
 from s3stream.tasks import side_by_side
@@ -43,7 +44,8 @@ log = structlog.get_logger(__name__)
 
 ATTEMPTS_DEFAULT: Final = 4
 """Spark's default of `spark.task.maxFailures`."""
-UNREADABLE_INPUTS_MAX: Final = 100
+PLANS_MAX: Final = 100
+"""Plans are made again without an input that cannot be read, and when the node's own compaction was faster."""
 MIB: Final = 1 << 20
 
 
@@ -65,6 +67,8 @@ class SparkCompactionSummary:
     """Errors of failed work, and refusals by the catalog or the proof. Its inputs stay unchanged."""
     left_alone: list[int] = field(default_factory=list)
     """Objects that could not be read."""
+    overtaken: int = 0
+    """Plans whose inputs the node's own compaction had replaced when they were to be read or committed."""
 
     def add(self, inputs: int, outputs: Sequence[NewObject]) -> None:
         """Count a commit."""
@@ -105,11 +109,13 @@ class _ShareResult(NamedTuple):
 
 
 class _JoinResult(NamedTuple):
-    """Output of a group, or the input that could not be read. Neither, if joining would gain nothing."""
+    """Output of a group, or what could not be read. Neither, if joining would gain nothing."""
 
     attempt: int
     joined: JoinedObject | None = None
     bad: UnreadableInput | None = None
+    gone: ObjectNotFound | None = None
+    """Error of the store, whose own copy does not tell which input it is about."""
 
 
 Task = TypeVar("Task", _ShareTask, _JoinTask)
@@ -150,6 +156,8 @@ def run_joins(location: StorageLocation, settings: CompactionSettings, task: _Jo
                     return _JoinResult(attempt, await execute_join(inputs, each.ids[attempt], execution))
                 except UnreadableInput as error:
                     return _JoinResult(attempt, bad=error)
+                except ObjectNotFound as error:
+                    return _JoinResult(attempt, gone=error)
 
         async with _execution(location, settings, task.store) as execution:
             return await side_by_side(join(each) for each in task.joins)
@@ -215,8 +223,10 @@ class SparkCompaction:
             for info in await catalog.list_nodes():
                 if not node_ids or info.node_id in node_ids:
                     node = self._node(catalog, stores, info)
-                    await self._join_sets(node, full=full)
-                    await self._join_streams(node, full=full)
+                    for level in (self._join_sets, self._join_streams):
+                        for _ in range(PLANS_MAX):
+                            if not await level(node, full=full):
+                                break
                     self.summary.left_alone += sorted(node.left_alone)
         return self.summary
 
@@ -232,18 +242,31 @@ class SparkCompaction:
             new_writer_id=self._new_writer_id,
         )
 
-    async def _join_sets(self, node: CompactionContext, *, full: bool) -> None:
-        for _ in range(UNREADABLE_INPUTS_MAX):
-            try:
-                plans = await plan_sets(node, full=full)
-            except UnreadableInput as error:
-                node.left_alone.add(error.object_id)
-                continue
-            if not [bad for plan in plans if (bad := await self._execute(node, plan))]:
-                return
+    async def _join_sets(self, node: CompactionContext, *, full: bool) -> bool:
+        """Run the first level. Returns True if it is to be planned again."""
+        try:
+            plans = await plan_sets(node, full=full)
+        except UnreadableInput as error:
+            await self._leave_out(node, [error.object_id])
+            return True
+        return any([await self._execute(node, plan) for plan in plans])
+
+    async def _leave_out(self, node: CompactionContext, object_ids: Sequence[int]) -> None:
+        """Keep inputs of a plan that could not be read out of later ones, unless they are not in use any more."""
+        replaced = {object_id for object_id in object_ids if await node.any_replaced([object_id])}
+        node.left_alone.update(set(object_ids) - replaced)
+        self.summary.overtaken += bool(replaced)
+
+    async def _refuse(self, node: CompactionContext, inputs: Sequence[int], error: StorageError) -> bool:
+        """Report work that was not committed. Returns True if its inputs were replaced: it is to be planned again."""
+        if await node.any_replaced(inputs):
+            self.summary.overtaken += 1
+            return True
+        self.summary.refused.append(str(error))
+        return False
 
     async def _execute(self, node: CompactionContext, plan: SetPlan) -> bool:
-        """Execute and commit a plan. Returns True if an input was unreadable, and a new plan may leave it out."""
+        """Execute and commit a plan. Returns True if it is to be made again."""
         prepared = PreparedOutputs(node, node.stores[plan.store])
         shares = await prepare_shares(node, plan, prepared)
         tasks = [_ShareTask(share, await self._share_ids(prepared, share), plan.store) for share in shares]
@@ -255,7 +278,7 @@ class SparkCompaction:
             return False
         bad = [each.bad for each in done if each.bad is not None]
         if bad:
-            node.left_alone.update(error.object_id for error in bad)
+            await self._leave_out(node, [error.object_id for error in bad])
             await prepared.discard()
             return True
         self.summary.bytes_read += sum(task.share.size_bytes for task in tasks)
@@ -263,8 +286,7 @@ class SparkCompaction:
         try:
             self.summary.add(len(plan.inputs), await commit_sets(node, plan, prepared, made))
         except StorageError as error:
-            self.summary.refused.append(str(error))
-            return False
+            return await self._refuse(node, [info.object_id for info in plan.inputs], error)
         unused = [
             output.object_id
             for task, each in zip(tasks, done, strict=True)
@@ -283,7 +305,8 @@ class SparkCompaction:
             ids.append(dict(zip(share.ids, again, strict=True)))
         return ids
 
-    async def _join_streams(self, node: CompactionContext, *, full: bool) -> None:
+    async def _join_streams(self, node: CompactionContext, *, full: bool) -> bool:
+        """Run the second level. Returns True if it is to be planned again."""
         by_key = await self._compacted_by_key(node.catalog)
         groups = [group for group in await plan_joins(node, full=full) if group.stream_id not in by_key]
         tasks: list[_JoinTask] = []
@@ -299,33 +322,39 @@ class SparkCompaction:
                 prepared.append(own)
             tasks.append(_JoinTask(joins, store.name))
         if not tasks:
-            return
+            return False
         self._report(f"node {node.node_id}: {len(groups)} groups of stream objects in {len(tasks)} tasks")
         try:
             done = await self._run_tasks(tasks, run_joins)
         except CompactionFailed as error:
             self.summary.refused.append(str(error))
-            return
+            return False
         joins = [join for task in tasks for join in task.joins]
-        for join, own, each in zip(joins, prepared, chain.from_iterable(done), strict=True):
-            await self._commit_join(node, join, own, each)
+        results = zip(joins, prepared, chain.from_iterable(done), strict=True)
+        return any([await self._commit_join(node, *each) for each in results])
 
     async def _commit_join(
         self, node: CompactionContext, join: _Join, prepared: PreparedOutputs, done: _JoinResult
-    ) -> None:
-        if done.bad is not None:
-            node.left_alone.add(done.bad.object_id)
+    ) -> bool:
+        """Commit what a join has made. Returns True if the group is to be planned again."""
+        inputs = [each.object.object_id for each in join.group.objects]
         if done.joined is None:
             await prepared.discard()
-            return
+        if done.bad is not None:
+            await self._leave_out(node, [done.bad.object_id])
+            return True
+        if done.gone is not None:
+            return await self._refuse(node, inputs, done.gone)
+        if done.joined is None:
+            return False
         self.summary.bytes_read += done.joined.rewritten_bytes
         try:
             output = await commit_join(node, join.group, prepared, done.joined)
         except StorageError as error:
-            self.summary.refused.append(str(error))
-            return
-        self.summary.add(len(join.group.objects), [output])
+            return await self._refuse(node, inputs, error)
+        self.summary.add(len(inputs), [output])
         await self._forget_unused(node, [unused.object_id for unused in join.ids[done.attempt + 1 :]])
+        return False
 
     async def _compacted_by_key(self, catalog: Catalog) -> set[int]:
         return {

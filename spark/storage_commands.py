@@ -157,6 +157,8 @@ def print_compacted(summary: SparkCompactionSummary, console: Console) -> None:
     ):
         table.add_row(f"[bold]{name}[/bold]", value)
     console.print(table)
+    if summary.overtaken:
+        console.print(f"planned again: {summary.overtaken:,} times, when nodes had compacted the same objects first")
     for text in summary.refused:
         console.print(f"[red]left undone[/red]: {escape(text)}", highlight=False)
     if summary.left_alone:

@@ -52,6 +52,7 @@ class _Threads:
             return results.pop()
         except asyncio.CancelledError:
             await asyncio.wait([future])
+            future.exception()  # nobody else asks for it, which asyncio would report
             raise
         except StoreError:
             self._calls.errors += 1

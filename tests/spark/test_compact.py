@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from compaction.execution import OutputId
+from compaction.execution import ExecutionContext, OutputId
+from compaction.joins.execute import JoinedObject, JoinInputs, execute_join
 from compaction.settings import CompactionSettings
+from s3stream.errors import ObjectNotFound
 from s3stream.model import ObjectKind, object_key
 from spark.compact import CompactionFailed, SparkCompaction, SparkCompactionSummary
 from spark.storage import StorageLocation, find_storage
@@ -116,13 +118,13 @@ def test_small_groups_share_a_task_and_a_damaged_object_costs_only_its_own(spark
         assert made.counts()["SO committed"] == 11 + 3
 
 
-def fill_stream_objects(made: KafkaObjects, streams: int) -> Sequence[int]:
+def fill_stream_objects(made: KafkaObjects, streams: int, *, value_bytes: int = 1000) -> Sequence[int]:
     """Three stream objects of each stream."""
 
     async def put() -> Sequence[int]:
         ids = await made.made.start(streams)
         for _ in range(3):
-            await made.made.upload(*((ObjectKind.SO, [made.batch(stream, 1000)]) for stream in ids))
+            await made.made.upload(*((ObjectKind.SO, [made.batch(stream, value_bytes)]) for stream in ids))
         return ids
 
     return asyncio.run(put())
@@ -150,20 +152,79 @@ def test_every_attempt_at_a_task_has_ids_of_its_own(
     assert len({each.object_id for each in used}) == len(used)
 
 
-def test_of_two_that_compact_the_same_one_commits(spark: SparkSession, filled: KafkaObjects) -> None:
+async def node_compacts(filled: KafkaObjects, *, are_gone: bool) -> None:
+    """What the node itself does; the objects that it replaces may be gone at once."""
+    report = await filled.made.service(SMALL).run_once()
+    assert not report.errors
+    if are_gone:
+        files = filled.files()
+        filled.made.clock.ms += SMALL.delete_delay_ms + 1
+        await filled.made.collect()
+        assert filled.files() < files
+
+
+@pytest.mark.parametrize("are_gone", [False, True], ids=["kept", "deleted"])
+def test_of_two_that_join_the_same_one_commits(spark: SparkSession, tmp_path: Path, *, are_gone: bool) -> None:
+    with kafka_objects(tmp_path / "storage") as made:
+        fill_stream_objects(made, 2)
+        before = made.contents()
+
+        def meanwhile(_: str) -> None:
+            with ThreadPoolExecutor(1) as other:
+                other.submit(asyncio.run, node_compacts(made, are_gone=are_gone)).result()
+
+        summary = compact(spark, made, meanwhile)
+        assert (summary.commits, summary.overtaken) == (0, 2)
+        assert not summary.refused
+        assert not summary.left_alone
+        assert made.contents() == before
+
+
+@pytest.mark.parametrize("are_gone", [False, True], ids=["kept", "deleted"])
+def test_of_two_that_merge_the_same_one_commits(
+    spark: SparkSession, filled: KafkaObjects, capfd: pytest.CaptureFixture[str], *, are_gone: bool
+) -> None:
     before = filled.contents()
 
     def meanwhile(_: str) -> None:
         """The node itself compacts while Spark's tasks begin."""
         with ThreadPoolExecutor(1) as other:
-            node = other.submit(lambda: asyncio.run(filled.made.service(SMALL).run_once())).result()
-        assert not node.errors
+            other.submit(asyncio.run, node_compacts(filled, are_gone=are_gone)).result()
 
     summary = compact(spark, filled, meanwhile)
-    assert summary.commits == 0
-    assert summary.refused
+    assert (summary.commits, summary.overtaken) == (0, 1)
+    assert not summary.refused
+    assert not summary.left_alone
+    assert "Traceback" not in capfd.readouterr().err
     assert filled.contents() == before
     assert filled.counts()["SSO committed"] <= 1
+
+
+def test_a_join_whose_inputs_go_before_the_store_copies_them_is_planned_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[Exception] = []
+
+    async def overtaken(join: JoinInputs, output: OutputId, execution: ExecutionContext) -> JoinedObject:
+        await asyncio.to_thread(lambda: asyncio.run(node_compacts(made, are_gone=True)))
+        try:
+            return await execute_join(join, output, execution)
+        except Exception as error:
+            errors.append(error)
+            raise
+
+    async def run_here(_run: SparkCompaction, tasks: Sequence[Any], execute: Callable[..., Any]) -> list[Any]:
+        return await asyncio.to_thread(lambda: [execute(made.location, SMALL, task) for task in tasks])
+
+    monkeypatch.setattr("spark.compact.execute_join", overtaken)
+    monkeypatch.setattr(SparkCompaction, "_run_tasks", run_here)
+    with kafka_objects(tmp_path / "storage") as made:
+        fill_stream_objects(made, 1, value_bytes=600_000)
+        before = made.contents()
+        summary = compact(spark, made)
+        assert [type(error) for error in errors] == [ObjectNotFound]
+        assert (summary.commits, summary.overtaken, summary.refused, summary.left_alone) == (0, 1, [], [])
+        assert made.contents() == before
 
 
 def test_a_node_that_starts_anew_fences_the_job(spark: SparkSession, filled: KafkaObjects) -> None:
