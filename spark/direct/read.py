@@ -140,7 +140,7 @@ class _TaskReader:
         self._queue = deque(join_neighbours(task.slices))
         """Slices that are not planned yet."""
         self._left: dict[ObjectSlice, ObjectSlice] = {}
-        """What the records that were yielded have left of each planned slice."""
+        """Rest of each planned slice, behind the records that were yielded."""
 
     def read(self) -> Iterator[pa.RecordBatch]:
         while self._queue:

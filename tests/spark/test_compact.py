@@ -153,7 +153,7 @@ def test_every_attempt_at_a_task_has_ids_of_its_own(
 
 
 async def node_compacts(filled: KafkaObjects, *, are_gone: bool) -> None:
-    """What the node itself does; the objects that it replaces may be gone at once."""
+    """Compact as the node itself does. With `are_gone`, the objects that it replaces are deleted at once."""
     report = await filled.made.service(SMALL).run_once()
     assert not report.errors
     if are_gone:
@@ -181,7 +181,7 @@ def test_of_two_that_join_the_same_one_commits(spark: SparkSession, tmp_path: Pa
 
 
 @pytest.mark.parametrize("are_gone", [False, True], ids=["kept", "deleted"])
-def test_of_two_that_merge_the_same_one_commits(
+def test_of_two_that_compact_the_same_one_commits(
     spark: SparkSession, filled: KafkaObjects, capfd: pytest.CaptureFixture[str], *, are_gone: bool
 ) -> None:
     before = filled.contents()
