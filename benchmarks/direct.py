@@ -9,8 +9,11 @@ medians over the pairs, with the quartiles beside them: other work on the machin
 With `--late-ms`, objects are in an S3 server that answers so much later. The Kafka source gets what fits in the node's
 cache from there.
 
+With `--compression`, records are hexadecimal digits, which any codec halves, in compressed batches; else they are equal
+and not compressed.
+
     python -m benchmarks.direct [--quick] [--json FILE] [--record-bytes N] [--mib N] [--warm N] [--pairs N]
-        [--late-ms N]
+        [--late-ms N] [--compression CODEC]
 """
 
 import os
@@ -22,8 +25,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from statistics import quantiles
 
+from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.lab.client import PerfClient
@@ -67,13 +72,32 @@ def topic_of(record_bytes: int) -> str:
     return f"records-{record_bytes}"
 
 
-def make_topics(node: Anabranch, client: PerfClient, counts: Mapping[int, int]) -> None:
+def make_topics(node: Anabranch, client: PerfClient, counts: Mapping[int, int], codec: str | None) -> None:
     """Create the topics, and wait until all records are in objects."""
     for record_bytes, records in counts.items():
         topic = topic_of(record_bytes)
         node.create_topic(topic, PARTITIONS)
-        client.produce(node.port, topic, records=records, record_bytes=record_bytes, batch_bytes=BATCH_BYTES)
+        if codec is None:
+            client.produce(node.port, topic, records=records, record_bytes=record_bytes, batch_bytes=BATCH_BYTES)
+        else:
+            produce_compressed(node.port, topic, records, record_bytes, codec)
         wait_committed(node, topic, records)
+
+
+def produce_compressed(port: int, topic: str, records: int, record_bytes: int, codec: str) -> None:
+    """Send records of random hexadecimal digits."""
+    random = Random(1)
+    settings = {"bootstrap.servers": f"127.0.0.1:{port}", "compression.type": codec, "linger.ms": 50}
+    producer = Producer({**settings, "batch.size": BATCH_BYTES})
+    for number in range(records):
+        value = random.randbytes(record_bytes // 2).hex()
+        while True:
+            try:
+                producer.produce(topic, value, partition=number % PARTITIONS)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    producer.flush()
 
 
 @contextmanager
@@ -137,6 +161,7 @@ def main() -> None:
     made.add_argument("--mib", type=int, help="size of each topic (512; 128 with --quick)")
     made.add_argument("--warm", type=int, help="scans of each source and topic before the measured ones (10; 4)")
     made.add_argument("--pairs", type=int, help="measured pairs of each topic (12; 5)")
+    made.add_argument("--compression", choices=["gzip", "snappy", "lz4", "zstd"], help="codec of the batches")
     made.add_argument("--late-ms", type=int, default=0, help="objects in an S3 server that answers so much later")
     options = made.parse_args()
     size_bytes = (options.mib or (128 if options.quick else 512)) * MIB
@@ -151,7 +176,7 @@ def main() -> None:
                 Anabranch(home / "node", ["--storage-upload-age-ms=500", "--compaction-enabled=false", *flags])
             )
             with PerfClient(home / "client.log") as client:
-                make_topics(node, client, counts)
+                make_topics(node, client, counts, options.compression)
             spark = stack.enter_context(session(home))
             found: dict[tuple[int, str], list[Scan]] = {}
             scans = scan_all(spark, node, direct_options, counts, warm + pairs)

@@ -25,8 +25,21 @@ TRANSACTION = "spark.databricks.delta.write"
 """Beginning of the settings of a session with the transaction's identifier of its merges."""
 LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 LISTING_TASKS_PER_CORE = 4
+LOG_TASKS = "spark.databricks.delta.snapshotPartitions"
+LOG_TASKS_MAX, LOG_TASKS_PER_CORE = 50, 2
+"""Delta's default, and what is enough for fewer cores."""
 MARKED_ROWS = "delta.enableDeletionVectors"
 """Property: a merge marks replaced rows instead of rewriting their files."""
+
+
+def limit_log_tasks(spark: SparkSession) -> None:
+    """Let Delta read its log in no more tasks than the cores are worth, unless the session says how many.
+
+    It takes 50 for each micro-batch, which on a few cores is most of the time of a small one.
+    """
+    if spark.conf.get(LOG_TASKS, None) is None:
+        cores = spark.sparkContext.defaultParallelism
+        spark.conf.set(LOG_TASKS, str(min(LOG_TASKS_MAX, LOG_TASKS_PER_CORE * cores)))
 
 
 @dataclass(slots=True)

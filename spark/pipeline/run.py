@@ -24,7 +24,7 @@ from spark.pipeline.maintenance import Maintenance
 from spark.pipeline.parquet import parquet_tables
 from spark.pipeline.settings import PipelineSettings, TableFormat
 from spark.pipeline.source import check_event_time, decoded, read_stream, source_options
-from spark.pipeline.tables import set_catalog
+from spark.pipeline.tables import prepare_session
 from spark.pipeline.topics import known_topics, refuse_shared_places
 from spark.pipeline.writer import TableWriter, persisted
 from spark.storage import find_storage
@@ -62,7 +62,7 @@ class MicroBatchWriter:
 
         `stream` has the columns of records.
         """
-        set_catalog(self.spark, self.pipeline)
+        prepare_session(self.spark, self.pipeline)
         for topic in known_topics(self.spark, self.pipeline):
             writer = self._writer(topic)
             try:

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from spark.pipeline.dead_letter_topic import DeadLetterTopic
-from spark.pipeline.delta import DeltaTable
+from spark.pipeline.delta import DeltaTable, limit_log_tasks
 from spark.pipeline.errors import SettingError
 from spark.pipeline.iceberg import IcebergTable, catalog_settings
 from spark.pipeline.layout import TableLayout
@@ -99,11 +99,13 @@ class LakehouseTable(Protocol):
         """Return the whole table as it is now, also if it is read again after a later commit."""
 
 
-def set_catalog(spark: SparkSession, pipeline: PipelineSettings) -> None:
-    """Let a session know the catalog of the tables, if they have one. A query knows only what was set before."""
+def prepare_session(spark: SparkSession, pipeline: PipelineSettings) -> None:
+    """Give a session the settings that the tables need. A query knows only what was set before."""
     if pipeline.table.format is TableFormat.ICEBERG:
         for key, value in catalog_settings(pipeline).items():
             spark.conf.set(key, value)
+    elif pipeline.table.format is TableFormat.DELTA:
+        limit_log_tasks(spark)
 
 
 def open_tables(spark: SparkSession, pipeline: PipelineSettings) -> tuple[LakehouseTable, LakehouseTable]:
@@ -112,7 +114,7 @@ def open_tables(spark: SparkSession, pipeline: PipelineSettings) -> tuple[Lakeho
     The first micro-batch creates them.
     """
     settings = pipeline.table
-    set_catalog(spark, pipeline)
+    prepare_session(spark, pipeline)
     if settings.format == "iceberg":
         shared = (settings.target_file_bytes, pipeline.compaction.files_min)
         return (

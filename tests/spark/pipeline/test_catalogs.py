@@ -34,13 +34,18 @@ def catalog(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.parametrize(
-    ("catalog", "mode"), [("rest", "append"), ("rest", "upsert"), ("hive", "upsert")], indirect=["catalog"]
+    ("catalog", "mode"),
+    [("rest", "append"), ("rest", "upsert"), ("hive", "upsert")],
+    indirect=["catalog"],
+    scope="module",
 )
 def test_a_catalog_has_each_record_once(
     spark: SparkSession, servers: str, topic: str, catalog: dict[str, object], tmp_path: Path, mode: str
 ) -> None:
+    # The session keeps a catalog by its name, here one for each service.
+    table_settings = {"mode": mode, "name": f"{catalog['type']}.db.{topic.replace('-', '_')}"}
     pipeline = make_pipeline(
-        servers, tmp_path, topic, catalog=catalog, table={"mode": mode}, compaction={"batches": 1, "files_min": 2}
+        servers, tmp_path, topic, catalog=catalog, table=table_settings, compaction={"batches": 1, "files_min": 2}
     )
     table, _ = open_tables(spark, pipeline)
     for start, end in ((0, 90), (90, 150)):

@@ -6,6 +6,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from spark.pipeline.delta import LOG_TASKS
 from spark.pipeline.names import quoted
 from spark.pipeline.tables import open_tables
 from tests.spark.pipeline.support import make_pipeline
@@ -56,3 +57,15 @@ def test_an_earlier_table_can_be_updated_after_its_next_micro_batch(spark: Spark
     table.append(spark.createDataFrame([(True, 1)], "more BOOLEAN, n INT"), "q", 1)
     spark.sql(update)
     assert [tuple(row) for row in table.read().orderBy("n").collect()] == [(0, "y", None), (1, None, True)]
+
+
+def test_deltas_log_is_read_in_few_tasks_unless_the_session_says_how_many(spark: SparkSession, tmp_path: Path) -> None:
+    session = spark.newSession()
+    pipeline = make_pipeline("127.0.0.1:1", tmp_path, "tasks", "delta", table={"partition_by": "none"})
+    for given, expected in (("7", "7"), (None, str(2 * spark.sparkContext.defaultParallelism))):
+        if given is None:
+            session.conf.unset(LOG_TASKS)
+        else:
+            session.conf.set(LOG_TASKS, given)
+        open_tables(session, pipeline)
+        assert session.conf.get(LOG_TASKS) == expected
