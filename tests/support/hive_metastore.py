@@ -32,6 +32,7 @@ def hive_metastore(folder: Path) -> Iterator[str]:
         socket = thrift.transport.TServerSocket(java.java.net.InetSocketAddress("127.0.0.1", 0))
         arguments = thrift.server.TThreadPoolServer.Args(socket)
         arguments = arguments.processor(hive.metastore.TSetIpAddressProcessor(handler))
+        arguments = arguments.stopTimeoutVal(0)  # by default it waits a minute for Spark's connection
         server = thrift.server.TThreadPoolServer(arguments)
         serving = Thread(target=server.serve, name="hive-metastore")
         serving.start()
