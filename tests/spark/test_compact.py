@@ -163,17 +163,22 @@ async def node_compacts(filled: KafkaObjects, *, are_gone: bool) -> None:
         assert filled.files() < files
 
 
+def node_is_faster(filled: KafkaObjects, *, are_gone: bool) -> Callable[[str], None]:
+    """Report of a job, during which the node itself compacts: after the plan, before the tasks."""
+
+    def report(_: str) -> None:
+        with ThreadPoolExecutor(1) as other:
+            other.submit(asyncio.run, node_compacts(filled, are_gone=are_gone)).result()
+
+    return report
+
+
 @pytest.mark.parametrize("are_gone", [False, True], ids=["kept", "deleted"])
 def test_of_two_that_join_the_same_one_commits(spark: SparkSession, tmp_path: Path, *, are_gone: bool) -> None:
     with kafka_objects(tmp_path / "storage") as made:
         fill_stream_objects(made, 2)
         before = made.contents()
-
-        def meanwhile(_: str) -> None:
-            with ThreadPoolExecutor(1) as other:
-                other.submit(asyncio.run, node_compacts(made, are_gone=are_gone)).result()
-
-        summary = compact(spark, made, meanwhile)
+        summary = compact(spark, made, node_is_faster(made, are_gone=are_gone))
         assert (summary.commits, summary.overtaken) == (0, 2)
         assert not summary.refused
         assert not summary.left_alone
@@ -185,13 +190,7 @@ def test_of_two_that_compact_the_same_one_commits(
     spark: SparkSession, filled: KafkaObjects, capfd: pytest.CaptureFixture[str], *, are_gone: bool
 ) -> None:
     before = filled.contents()
-
-    def meanwhile(_: str) -> None:
-        """The node itself compacts while Spark's tasks begin."""
-        with ThreadPoolExecutor(1) as other:
-            other.submit(asyncio.run, node_compacts(filled, are_gone=are_gone)).result()
-
-    summary = compact(spark, filled, meanwhile)
+    summary = compact(spark, filled, node_is_faster(filled, are_gone=are_gone))
     assert (summary.commits, summary.overtaken) == (0, 1)
     assert not summary.refused
     assert not summary.left_alone
