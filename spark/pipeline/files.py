@@ -6,6 +6,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+CREATE_IF_ABSENT = "fs.option.create.conditional.overwrite"
+"""Hadoop's option by which an object store decides at the end of a write whether the file is new (HADOOP-19256)."""
+
 
 @dataclass(frozen=True, slots=True)
 class HadoopFolder:
@@ -27,12 +30,18 @@ class HadoopFolder:
 
     def write(self, name: str, text: str) -> None:
         """Write a file, replacing an older one."""
-        self._write(name, text, over=True)
+        system, path = self._at(name)
+        self._fill(system.create(path, True), text)
 
     def write_new(self, name: str, text: str) -> bool:
-        """Write a file unless one exists. Returns whether it was written."""
+        """Write a file unless one exists. Of several writers one succeeds. Returns whether it was written."""
+        system, path = self._at(name)
         try:
-            self._write(name, text, over=False)
+            if system.hasPathCapability(path, CREATE_IF_ABSENT):
+                # In S3 `create` would look first and write later.
+                self._fill(system.createFile(path).must(CREATE_IF_ABSENT, True).build(), text)
+            else:
+                self._fill(system.create(path, False), text)
         except Exception:
             # An exception of Java; its class depends on the file system.
             if not self.has(name):
@@ -50,9 +59,7 @@ class HadoopFolder:
         system, path = self._at(name)
         system.delete(path, False)
 
-    def _write(self, name: str, text: str, *, over: bool) -> None:
-        system, path = self._at(name)
-        stream = system.create(path, over)
+    def _fill(self, stream: Any, text: str) -> None:
         try:
             stream.write(text.encode())
         finally:

@@ -3,7 +3,9 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from sqlalchemy import make_url
 
 from spark.pipeline.check import check_pipeline
 from spark.pipeline.errors import SettingError
+from spark.pipeline.files import HadoopFolder
 from spark.pipeline.iceberg import catalog_settings
 from spark.pipeline.settings import PipelineSettings
 from spark.pipeline.tables import open_tables
@@ -137,6 +140,15 @@ def test_each_record_is_once_in_a_table_in_s3(
         else:
             found = open_tables(spark, pipeline)[0].read()
         assert offsets(found) == every_offset_once(end)
+
+
+def test_of_several_that_write_a_new_file_one_does(spark: SparkSession, stored: Stored) -> None:
+    folder = HadoopFolder(spark, stored.root("claims"))
+    for name in map(str, range(5)):
+        with ThreadPoolExecutor(4) as threads:
+            written = list(threads.map(partial(folder.write_new, name), "abcd"))
+        assert written.count(True) == 1
+        assert folder.read(name) == "abcd"[written.index(True)]
 
 
 def test_the_command_finds_jars_keys_and_the_catalog_by_itself(
