@@ -9,10 +9,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
 JAVA_VERSION_MIN = 17
+JAVA_VERSION_MAX = 23
+"""Java 24 has no security manager (JEP 486), and Hadoop, in Spark before 4.2, does not start without."""
 CACHED_JAVA = "java-21"
 """Folder in the tools cache with the runtime from PyPI behind a wrapper. It is used as JAVA_HOME."""
 
@@ -48,18 +51,29 @@ def java_version(program: Path) -> int | None:
 
 
 def find_java_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return a JAVA_HOME with Java 17 or newer: JAVA_HOME itself, `java` on the PATH, or the set-up's own.
+    """Return a JAVA_HOME on which Spark starts: JAVA_HOME itself, `java` on the PATH, or the set-up's own.
 
     Raises JavaNotFoundError.
     """
+    newest = newest_java()
     looked: list[str] = []
     for source, home in _candidates(environ):
-        version = java_version(home / "bin" / "java")
-        if version is not None and version >= JAVA_VERSION_MIN:
+        found = java_version(home / "bin" / "java")
+        if found is not None and found >= JAVA_VERSION_MIN and (newest is None or found <= newest):
             return home
-        looked.append(f"{source} ({home}): {'does not run' if version is None else f'Java {version}'}")
-    found = "; ".join(looked) or "nothing in JAVA_HOME, on the PATH or in the cache of tools"
-    raise JavaNotFoundError(f"Spark needs Java {JAVA_VERSION_MIN} or newer. Found: {found}")
+        looked.append(f"{source} ({home}): {'does not run' if found is None else f'Java {found}'}")
+    listed = "; ".join(looked) or "nothing in JAVA_HOME, on the PATH or in the cache of tools"
+    needed = f"Java {JAVA_VERSION_MIN} or newer" if newest is None else f"Java {JAVA_VERSION_MIN} to {newest}"
+    raise JavaNotFoundError(f"Spark needs {needed}. Found: {listed}")
+
+
+def newest_java() -> int | None:
+    """Return the newest Java version on which the installed Spark starts, or None if none is known to be too new."""
+    try:
+        major, minor = (int(part) for part in version("pyspark").split(".")[:2])
+    except PackageNotFoundError:
+        return None
+    return JAVA_VERSION_MAX if (major, minor) < (4, 2) else None
 
 
 def spark_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -102,7 +102,7 @@ def test_jars_that_are_there_are_printed_without_a_network(tmp_path: Path, monke
     # Without Maven and Java nothing can be fetched.
     result = CliRunner().invoke(main, ["jars"], env=environ)
     assert result.exit_code == 1
-    assert "Error: Spark needs Java 17 or newer." in result.output
+    assert "Error: Spark needs Java 17 " in result.output
     folder = tmp_path / "spark-4.2.0"
     for jar in all_jars("4.2.0"):
         (folder / jar.file_name).touch()
@@ -137,7 +137,8 @@ def test_java_is_asked_for_before_anything_is_started(tmp_path: Path) -> None:
     environ = {"JAVA_HOME": None, "PATH": str(tmp_path), "ANABRANCH_CACHE": str(tmp_path)}
     result = CliRunner().invoke(main, ["ingest", write(tmp_path)], env=environ)
     assert result.exit_code == 1
-    assert "Error: Spark needs Java 17 or newer. Found: nothing in JAVA_HOME" in result.output
+    assert "Error: Spark needs Java 17 " in result.output
+    assert " Found: nothing in JAVA_HOME" in result.output
 
 
 def test_a_spark_without_the_tables_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,20 @@ def test_an_old_java_is_passed_over(tmp_path: Path) -> None:
     assert find_java_home(environ) == new
 
 
+@pytest.mark.parametrize(("spark", "fits"), [("4.1.3", False), ("4.2.0.dev4", True)])
+def test_a_java_that_is_too_new_for_spark_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: str, fits: bool
+) -> None:
+    monkeypatch.setattr("spark.java.version", {"pyspark": spark}.__getitem__)
+    new, older = fake_java(tmp_path / "new", "25.0.1"), fake_java(tmp_path / "older", "21.0.1")
+    environ = {"JAVA_HOME": str(new), "PATH": str(older / "bin"), "ANABRANCH_CACHE": str(tmp_path)}
+    assert find_java_home(environ) == (new if fits else older)
+    environ["PATH"] = str(tmp_path)
+    if not fits:
+        with pytest.raises(JavaNotFoundError, match=r"needs Java 17 to 23. Found: JAVA_HOME \(.*new\): Java 25"):
+            find_java_home(environ)
+
+
 def test_a_java_that_does_not_run_is_passed_over_for_the_cached_one(tmp_path: Path) -> None:
     broken = fake_java(tmp_path / "broken", "21.0.1", status=1)
     cached = fake_java(tmp_path / CACHED_JAVA, "21.0.8")
@@ -49,7 +63,7 @@ def test_a_java_that_does_not_run_is_passed_over_for_the_cached_one(tmp_path: Pa
 def test_what_was_found_is_told_when_nothing_fits(tmp_path: Path) -> None:
     old = fake_java(tmp_path / "old", "1.8.0_292")
     environ = {"JAVA_HOME": str(old), "PATH": str(tmp_path), "ANABRANCH_CACHE": str(tmp_path)}
-    with pytest.raises(JavaNotFoundError, match=r"needs Java 17 or newer. Found: JAVA_HOME \(.*old\): Java 8"):
+    with pytest.raises(JavaNotFoundError, match=r"needs Java 17 .*\. Found: JAVA_HOME \(.*old\): Java 8"):
         find_java_home(environ)
 
 
