@@ -476,6 +476,10 @@ def follow(query: StreamingQuery, counted: Mapping[int, int], tell: Callable[[st
             batch_rows = counted.get(seen, progress["numInputRows"])
             rows += batch_rows
             seconds = max(progress["batchDuration"], 1) / 1000
-            yield f"batch {seen}: {batch_rows:,} rows in {seconds:.1f} s ({batch_rows / seconds:,.0f} rows/s)"
-        tell(f"{rows:,} rows; {query.status['message'].lower()}")
-    yield f"{rows:,} rows from this run"
+            yield f"batch {seen}: {_rows(batch_rows)} in {seconds:.1f} s ({batch_rows / seconds:,.0f} rows/s)"
+        tell(f"{_rows(rows)}; {query.status['message'].lower()}")
+    yield f"{_rows(rows)} from this run"
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count:,} rows"

@@ -133,15 +133,28 @@ PROPERTIES_RESERVED: Mapping[str, Mapping[str, str]] = {
     },
 }
 """Names in lower case, with the reason why the file may not set them, by format."""
-OPTIONS_RESERVED: Mapping[str, Collection[str]] = {
-    "iceberg": (
-        "mergeschema", "merge-schema", "check-ordering", "distribution-mode", "branch", "output-spec-id",
-        "output-sort-order-id", "snapshot-property.anabranch.query-id", "snapshot-property.anabranch.batch-id",
-    ),
-    "delta": ("mergeschema", "txnappid", "txnversion", "path"),
-    "parquet": ("path", "checkpointlocation"),
-}  # fmt: skip
-"""Options of the writer that the pipeline sets itself, in lower case."""
+COLUMNS_ADDED = "the pipeline adds new columns itself"
+OPTIONS_RESERVED: Mapping[str, Mapping[str, str]] = {
+    "iceberg": {
+        "mergeschema": COLUMNS_ADDED,
+        "merge-schema": COLUMNS_ADDED,
+        "check-ordering": "the pipeline writes the columns in the order of the table",
+        "distribution-mode": PIPELINES_OWN,
+        "branch": PIPELINES_OWN,
+        "output-spec-id": PIPELINES_OWN,
+        "output-sort-order-id": PIPELINES_OWN,
+        "snapshot-property.anabranch.query-id": PIPELINES_OWN,
+        "snapshot-property.anabranch.batch-id": PIPELINES_OWN,
+    },
+    "delta": {
+        "mergeschema": COLUMNS_ADDED,
+        "txnappid": PIPELINES_OWN,
+        "txnversion": PIPELINES_OWN,
+        "path": PIPELINES_OWN,
+    },
+    "parquet": {"path": PIPELINES_OWN, "checkpointlocation": PIPELINES_OWN},
+}
+"""Options of the writer, in lower case, with the reason why the file may not set them, by format."""
 
 
 Problem = tuple[tuple[str, ...], str]
@@ -172,8 +185,8 @@ def option_problems(table_format: str, options: Collection[str]) -> Iterator[Pro
     """Yield the options of the writer that may not be set, or that it would ignore."""
     for name in options:
         path, lower = ("table", "options", name), name.lower()
-        if lower in OPTIONS_RESERVED[table_format]:
-            yield path, PIPELINES_OWN
+        if (reason := OPTIONS_RESERVED[table_format].get(lower)) is not None:
+            yield path, reason
         elif _is_property(table_format, lower):
             yield path, "a property of the table: put it into table.properties"
 

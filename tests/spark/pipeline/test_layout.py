@@ -118,6 +118,7 @@ def test_the_layout_of_a_file() -> None:
         ("properties = {'current-schema' = '{}'}", ":8: table.properties.current-schema: Iceberg computes it"),
         ("options = {'write.format.default' = 'orc'}", ":8: table.options.write.format.default: a property of the ta"),
         ("options = {Branch = 'b'}", ":8: table.options.Branch: the pipeline sets it itself"),
+        ("options = {mergeSchema = true}", ": table.options.mergeSchema: the pipeline adds new columns itself"),
     ],
 )
 def test_what_is_refused_with_its_line(settings: str, words: str) -> None:

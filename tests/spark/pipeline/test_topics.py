@@ -222,7 +222,7 @@ def test_the_commands_know_the_topics(
     assert outcome("ingest", "--check") == (0, [f"{file}: {line}" for line in found])
     send(servers, f"{topic}-b", [Event(0, b'{"n":1}', timestamp_ms=JANUARY_MS)])
     code, lines = outcome("ingest")
-    assert (code, lines[0].startswith("batch 0: 1 rows"), lines[-1]) == (0, True, "1 rows from this run")
+    assert (code, lines[0].startswith("batch 0: 1 row in "), lines[-1]) == (0, True, "1 row from this run")
     (tmp_path / f"{topic}-b.ddl").write_text("n INT")
     assert outcome("replay") == (0, [f"1 of 1 dead letters put back into {pipeline.table.name}"])
     code, lines = outcome("ingest")
