@@ -49,8 +49,8 @@ async def test_a_catalog_without_an_id_takes_one_later(url: str) -> None:
         await catalog.close()
 
 
-async def test_a_catalog_of_schema_3_keeps_its_nodes_and_takes_an_id(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(migration_module, "MIGRATIONS", MIGRATIONS[:3])
+async def fill_catalog_of_schema_3(url: str) -> None:
+    """Create a catalog as an earlier version did, with a node."""
     database = Database(url)
     await database.open()
 
@@ -60,7 +60,13 @@ async def test_a_catalog_of_schema_3_keeps_its_nodes_and_takes_an_id(url: str, m
 
     await database.write(fill)
     await database.close()
-    monkeypatch.undo()
+
+
+async def test_a_catalog_of_schema_3_keeps_its_nodes_and_takes_an_id(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(migration_module, "MIGRATIONS", MIGRATIONS[:3])
+        await fill_catalog_of_schema_3(url)
+    monkeypatch.setattr(migration_module, "UNKNOWN_LEASE_MS", 50)
 
     catalog = Catalog(url)
     assert not await catalog.is_blank()
