@@ -23,7 +23,9 @@ hypothesis.settings.register_profile("default", deadline=None)
 hypothesis.settings.register_profile("soak", deadline=None, max_examples=2_000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"
+JVM = "-XX:+UseSerialGC -Xss4m"
+QUICK_JVM = f"-XX:TieredStopAtLevel=1 {JVM}"
+"""For a JVM that lives for seconds: what its better compiler would save, it would cost."""
 SPARK_TIMEOUT_S = 900
 
 
@@ -73,11 +75,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory, aws_credentials: Path) -> "I
         tools.missing("Spark's Kafka source, table formats and S3")
     folder: Path = tmp_path_factory.mktemp("spark")
     settings = {
-        DRIVER_OPTIONS: f"{QUICK_JVM} -Dderby.system.home={folder}",
+        DRIVER_OPTIONS: f"{JVM} -Dderby.system.home={folder}",
         "spark.driver.memory": "1g",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
+        # Compiling queries over a few rows takes longer than running them. Commands that tests start do compile.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         # Delta reads its own log in 50 tasks by default.
         "spark.databricks.delta.snapshotPartitions": "1",
     }
