@@ -26,7 +26,14 @@ from spark.pipeline.avro import AvroDecoder, SchemaError, avro_type, parse_avro
 from spark.pipeline.errors import SettingError, UnusableSchema
 from spark.pipeline.json_reasons import reason_against
 from spark.pipeline.json_schema import parse_json_schema
-from spark.pipeline.protobuf import ProtobufDecoder, descriptor_set, find_message, protobuf_type, registered_set
+from spark.pipeline.protobuf import (
+    ProtobufDecoder,
+    descriptor_set,
+    find_message,
+    find_only_message,
+    protobuf_type,
+    registered_set,
+)
 from spark.pipeline.registry import HEADER_BYTES, RegisteredSchema, RegistryError, SchemaRegistry, UnknownSchemaError
 from spark.pipeline.settings import DecodeSection, PipelineSettings
 
@@ -142,10 +149,7 @@ def make_decoding(
     if registered is not None and registered.kind != settings.format.upper():
         raise SchemaError(f"the schema is {registered.kind}, but the format is {settings.format}")
     if settings.format == "protobuf":
-        data = registered_set(registered) if registered else descriptor_set(bytes(schema))  # type: ignore[arg-type] # bytes
-        descriptor = find_message(data, settings.message)
-        decoder: DecodeValue = ProtobufDecoder(data, descriptor.full_name, settings.has_header)
-        return _by_arrow(protobuf_type(descriptor), decoder, schema)
+        return _by_protobuf(settings, schema, registry)
     text = registered.text if registered else _text(schema)
     if settings.format == "avro":
         reader = registered or RegisteredSchema(-1, "AVRO", text)
@@ -171,6 +175,20 @@ def _by_text(version: object, *, strict: bool) -> Decoding:
         return f.struct(f.when(~wrong, text).alias("data"), f.when(wrong, f.lit(NOT_UTF8)).alias("error"))
 
     return Decoding(StringType(), column, version)
+
+
+def _by_protobuf(
+    settings: DecodeSection, schema: RegisteredSchema | bytes, registry: SchemaRegistry | None
+) -> Decoding:
+    if isinstance(schema, RegisteredSchema):
+        data, schema_id = registered_set(schema), schema.schema_id
+        descriptor = find_message(data, settings.message) if settings.message else find_only_message(data)
+        decoder = ProtobufDecoder(data, descriptor.full_name, settings.has_header, registry, schema_id)
+    else:
+        data = descriptor_set(schema)
+        descriptor = find_message(data, settings.message)
+        decoder = ProtobufDecoder(data, descriptor.full_name, settings.has_header)
+    return _by_arrow(protobuf_type(descriptor), decoder, schema)
 
 
 ParseJson = Callable[[Column, StructType], tuple[Column, Column]]

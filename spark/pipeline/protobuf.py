@@ -3,13 +3,17 @@
 A schema file is a descriptor set (`protoc --include_imports --descriptor_set_out`). A registry returns descriptors with
 `format=serialized`. Fields without presence have their default when they were not sent, as in every language; messages,
 `optional` fields and members of a `oneof` are null. Enums become their names, and `uint64` a decimal.
+
+Confluent's header names the message by its indexes in the writer's schema, so they are looked up there. The bytes are
+read with the newest schema, by protobuf's rules of evolution.
 """
 
 import base64
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from textwrap import shorten
 from typing import Any
 
 from google.protobuf import json_format
@@ -35,7 +39,13 @@ from pyspark.sql.types import (
 )
 
 from spark.pipeline.avro import SchemaError
-from spark.pipeline.registry import NotDecodableError, RegisteredSchema, split_header
+from spark.pipeline.registry import (
+    NotDecodableError,
+    RegisteredSchema,
+    SchemaRegistry,
+    UnknownSchemaError,
+    split_header,
+)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Convert = Callable[[Any], Any]
@@ -52,6 +62,7 @@ _CPP: dict[str, tuple[DataType, Convert]] = {
 _CPP_NAMES = {1: "int32", 2: "int64", 3: "uint32", 4: "uint64", 5: "double", 6: "float", 7: "bool"}
 _CPP_ENUM, _CPP_STRING, _CPP_MESSAGE = 8, 9, 10
 _TYPE_BYTES = 12
+_LISTED_CHARS_MAX = 300
 
 
 def descriptor_set(data: bytes) -> bytes:
@@ -92,6 +103,31 @@ def find_message(data: bytes, wanted: str | None) -> Any:
     return messages[files[-1].message_type[0].name]
 
 
+def find_only_message(data: bytes) -> Any:
+    """Return the descriptor of the set's last file's only message. Raises SchemaError, also if there are several."""
+    names = [name for path, name in message_names(data).items() if len(path) == 1]
+    if len(names) > 1:
+        # The first may be another one in the next version.
+        listed = shorten(", ".join(names), _LISTED_CHARS_MAX, placeholder=" ...")
+        raise SchemaError(f"the schema has several messages: set `message` to one of {listed}")
+    return find_message(data, None)
+
+
+def message_names(data: bytes) -> dict[tuple[int, ...], str]:
+    """Return the full names of all messages of the set's last file, by their indexes."""
+    file = FileDescriptorSet.FromString(data).file[-1]
+    found: dict[tuple[int, ...], str] = {}
+
+    def add(messages: Sequence[Any], inside: tuple[int, ...], prefix: str) -> None:
+        for index, message in enumerate(messages):
+            path, name = (*inside, index), f"{prefix}{message.name}"
+            found[path] = name
+            add(message.nested_type, path, f"{name}.")
+
+    add(file.message_type, (), f"{file.package}." if file.package else "")
+    return found
+
+
 def protobuf_type(descriptor: Any) -> StructType:
     """Return the columns of a message. Raises SchemaError."""
     kind, _ = _message(descriptor, ())
@@ -101,51 +137,75 @@ def protobuf_type(descriptor: Any) -> StructType:
 
 @dataclass(slots=True)
 class ProtobufDecoder:
-    """Decodes bytes to a dict. It is pickled to tasks."""
+    """Decodes bytes to a dict. It is pickled to tasks, and caches the schemas it meets there."""
 
     descriptors: bytes
     message: str
     """Full name of the message."""
     has_header: bool
+    registry: SchemaRegistry | None = None
+    """Without one, the indexes in headers are those of the descriptors."""
+    schema_id: int = -1
+    """Id of the descriptors in the registry."""
+    _writers: dict[int, dict[tuple[int, ...], str] | Exception] = field(default_factory=dict)
+    """Names of the messages of each schema that records were written with, or why they are unknown."""
     _class: Any = None
     _convert: Convert | None = None
 
     def __call__(self, value: bytes) -> Any:
-        """Decode a value. Raises NotDecodableError."""
+        """Decode a value. Raises NotDecodableError, and RegistryError when the registry does not answer."""
         if self._convert is None:
             descriptor = find_message(self.descriptors, self.message)
             self._class = GetMessageClass(descriptor)
             self._convert = _message(descriptor, ())[1]
         if self.has_header:
-            _, value = split_header(value)
+            schema_id, value = split_header(value)
             path, value = split_indexes(value)
-            self._check(path)
+            self._check(schema_id, path)
         try:
             found = self._class.FromString(value)
         except DecodeError as error:
             raise NotDecodableError(f"not a {self.message}: {error}") from None
         return self._convert(found)
 
-    def _check(self, path: tuple[int, ...]) -> None:
-        """Check the header's message indexes. Raises NotDecodableError."""
-        try:
-            messages: Any = FileDescriptorSet.FromString(self.descriptors).file[-1]
-            name = messages.package
-            for depth, index in enumerate(path):
-                messages = (messages.nested_type if depth else messages.message_type)[index]
-                name = f"{name}.{messages.name}" if name else messages.name
-        except IndexError:
-            raise NotDecodableError(f"the schema has no message {list(path)}") from None
+    def _check(self, schema_id: int, path: tuple[int, ...]) -> None:
+        """Check the header's message indexes. Raises NotDecodableError and RegistryError."""
+        name = self._writer(schema_id).get(path)
+        if name is None:
+            raise NotDecodableError(f"the schema has no message {list(path)}")
         if name != self.message:
             raise NotDecodableError(f"a {name}, not a {self.message}")
 
-    def __getstate__(self) -> tuple[bytes, str, bool]:
-        """Return the state without classes made from descriptors, which cannot be pickled."""
-        return self.descriptors, self.message, self.has_header
+    def _writer(self, schema_id: int) -> dict[tuple[int, ...], str]:
+        """Return the names of the messages in a writer's schema. Raises NotDecodableError and RegistryError."""
+        if self.registry is None:
+            schema_id = self.schema_id
+        if schema_id not in self._writers:
+            try:
+                self._writers[schema_id] = message_names(self._descriptors_of(schema_id))
+            except (UnknownSchemaError, SchemaError) as error:
+                self._writers[schema_id] = error
+        writer = self._writers[schema_id]
+        if isinstance(writer, Exception):
+            raise NotDecodableError(str(writer))
+        return writer
 
-    def __setstate__(self, state: tuple[bytes, str, bool]) -> None:
+    def _descriptors_of(self, schema_id: int) -> bytes:
+        if self.registry is None or schema_id == self.schema_id:
+            return self.descriptors
+        schema = self.registry.by_id(schema_id, protobuf=True)
+        if schema.kind != "PROTOBUF":
+            raise SchemaError(f"schema {schema_id} is {schema.kind}, not PROTOBUF")
+        return registered_set(schema)
+
+    def __getstate__(self) -> tuple[bytes, str, bool, SchemaRegistry | None, int]:
+        """Return the state without classes made from descriptors, which cannot be pickled."""
+        return self.descriptors, self.message, self.has_header, self.registry, self.schema_id
+
+    def __setstate__(self, state: tuple[bytes, str, bool, SchemaRegistry | None, int]) -> None:
         """Restore the state; classes are made again when needed."""
-        self.descriptors, self.message, self.has_header = state
+        self.descriptors, self.message, self.has_header, self.registry, self.schema_id = state
+        self._writers = {}
         self._class = self._convert = None
 
 

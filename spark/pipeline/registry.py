@@ -70,12 +70,15 @@ class SchemaRegistry:
         return self._by_id[schema_id]
 
     def _complete(self, schema_id: int, answer: dict[str, Any], *, protobuf: bool) -> RegisteredSchema:
+        kind = str(answer.get("schemaType") or "AVRO")
+        # Only protobuf has a serialised form: a registry may fail when it is asked for that of another kind.
+        protobuf = protobuf and kind == "PROTOBUF"
         references: dict[str, str] = {}
         self._collect(answer.get("references") or [], references, protobuf=protobuf)
         text = str(answer["schema"])
         if protobuf:
             text = str(self._get(f"/schemas/ids/{schema_id}?format=serialized")["schema"])
-        return RegisteredSchema(schema_id, str(answer.get("schemaType") or "AVRO"), text, tuple(references.items()))
+        return RegisteredSchema(schema_id, kind, text, tuple(references.items()))
 
     def _collect(self, wanted: list[dict[str, Any]], found: dict[str, str], *, protobuf: bool) -> None:
         for reference in wanted:

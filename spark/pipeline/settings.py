@@ -184,7 +184,8 @@ class DecodeSection(Section):
     header: Literal["none", "confluent"] | None = None
     """Header of the bytes: `confluent` for Confluent's five bytes, or `none`; default: `confluent` with a registry."""
     message: str | None = None
-    """protobuf: full name of the message; default: the first of the schema."""
+    """protobuf: full name of the message; default: the first of the schema file. Needed if a registry's schema has
+    several: its first message may be another one in the next version."""
     strict: bool = True
     """Refuse what would be lost or guessed: text after a JSON value, single quotes, `NaN`, bytes that are not UTF-8,
     and an `event_time` that gives no time. `false`: take the first value, replace the bytes, use the record's

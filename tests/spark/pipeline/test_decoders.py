@@ -3,16 +3,19 @@
 import io
 import json
 import pickle
+from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pytest
+from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
-from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.message_factory import GetMessageClass
+from pyspark import cloudpickle
 from pyspark.sql.types import StructType
 
 from spark.pipeline.arrow_values import decode_column, nullable
@@ -37,7 +40,7 @@ from spark.pipeline.registry import (
     split_header,
 )
 from spark.pipeline.settings import DecodeSection
-from tests.spark.pipeline.registry_server import running_registry
+from tests.spark.pipeline.registry_server import RegistryServer, running_registry
 from tests.spark.pipeline.support import make_pipeline
 
 PLAIN = {"type": "record", "name": "Flight", "fields": [
@@ -235,11 +238,124 @@ def test_protobuf_by_a_registry() -> None:
         decoder(with_id(1, b"\x00"))
     with pytest.raises(NotDecodableError, match=r"no message \[40\]"):
         decoder(with_id(1, b"\x02\x50"))
+    with pytest.raises(NotDecodableError, match=r"no message \[-1\]"):
+        decoder(with_id(1, b"\x02\x01"))
     assert find_message(data, None).full_name == "air.Other"
     with pytest.raises(SchemaError, match=r"no message air\.None in the schema"):
         find_message(data, "air.None")
     with pytest.raises(SchemaError, match="not a descriptor set"):
         descriptor_set(b"syntax = 'proto3';")
+
+
+FIRST, SECOND, THIRD = b"\x00", b"\x02\x02", b"\x02\x04"
+"""Message indexes: the first is a count of none, others a count of one and the index, in zigzag."""
+
+
+def add_version(server: RegistryServer, *names: str) -> int:
+    """Register the file of `descriptor` with these messages only, in this order; unknown ones are new."""
+    file = descriptor().file[0]
+    known = {message.name: message for message in file.message_type}
+    new = FileDescriptorProto(name=file.name, package=file.package, syntax=file.syntax)
+    new.dependency.extend(file.dependency)
+    new.enum_type.extend(file.enum_type)
+    for name in names:
+        new.message_type.add(name=name).MergeFrom(known.get(name, DescriptorProto()))
+    return server.add("flights-value", "message ...", "PROTOBUF", serialized=new.SerializeToString())
+
+
+def protobuf_factory(server: RegistryServer, message: str | None) -> DecoderFactory:
+    settings = DecodeSection(format="protobuf", registry=server.url, message=message)
+    return DecoderFactory("decode", settings, "flights-value")
+
+
+def in_task(server: RegistryServer, message: str) -> Callable[[list[bytes]], list[Any]]:
+    """The decoding by the newest version, as a task gets and calls it."""
+    decoding = protobuf_factory(server, message).current()
+    assert decoding is not None
+    column: Any = decoding.column
+    pickler: Any = cloudpickle  # its functions have no types
+    function = pickle.loads(pickler.dumps(column.func))
+    return lambda values: function(pa.array(values, pa.binary())).to_pylist()
+
+
+def flight(carrier: str) -> bytes:
+    message = find_message(descriptor().SerializeToString(), "air.Flight")
+    body: bytes = GetMessageClass(message)(carrier=carrier).SerializeToString()
+    return body
+
+
+def test_the_message_of_a_protobuf_record_is_looked_up_in_the_schema_it_was_written_with() -> None:
+    with running_registry() as server:
+        old = add_version(server, "Flight", "Other")
+        new = add_version(server, "New", "Flight", "Other")
+        decode = in_task(server, "air.Flight")
+        asked = len(server.requests)
+        rows = decode([with_id(old, FIRST + flight("AA")), with_id(new, SECOND + flight("UA"))] * 10)
+    assert {row["error"] for row in rows} == {None}
+    assert [row["data"]["carrier"] for row in rows] == ["AA", "UA"] * 10
+    # The newest is known, and the other one is requested once.
+    assert server.requests[asked:] == [f"/schemas/ids/{old}", f"/schemas/ids/{old}?format=serialized"]
+
+
+def test_a_protobuf_record_of_a_version_newer_than_the_known_one_is_decoded() -> None:
+    with running_registry() as server:
+        add_version(server, "Flight", "Other")
+        decode = in_task(server, "air.Flight")
+        new = add_version(server, "New", "Flight", "Other")
+        (row,) = decode([with_id(new, SECOND + flight("UA"))])
+    assert (row["error"], row["data"] and row["data"]["carrier"]) == (None, "UA")
+
+
+def test_a_protobuf_record_of_another_message_is_refused_by_its_name() -> None:
+    with running_registry() as server:
+        old = add_version(server, "Flight", "Other")
+        new = add_version(server, "New", "Flight", "Other")
+        rows = in_task(server, "air.New")([with_id(old, FIRST + flight("AA")), with_id(new, SECOND + flight("AA"))])
+        assert [row["error"] for row in rows] == ["a air.Flight, not a air.New"] * 2
+        # In the newest version the same indexes are those of a flight.
+        rows = in_task(server, "air.Flight")([with_id(old, SECOND), with_id(old, THIRD)])
+        assert [row["error"] for row in rows] == ["a air.Other, not a air.Flight", "the schema has no message [2]"]
+
+
+def test_a_protobuf_record_whose_schema_is_unknown_or_of_another_kind_is_refused() -> None:
+    with running_registry() as server:
+        add_version(server, "Flight", "Other")
+        other = server.add("other-value", PLAIN)
+        broken = server.add("broken-value", "message ...", "PROTOBUF", serialized=b"\xff")
+        decode = in_task(server, "air.Flight")
+        asked = len(server.requests)
+        rows = decode([with_id(schema_id, FIRST + flight("AA")) for schema_id in (77, other, broken)] * 2)
+        wanted = ["77", str(other), str(broken), f"{broken}?format=serialized"]
+        assert server.requests[asked:] == [f"/schemas/ids/{each}" for each in wanted]
+    words = ["has no /schemas/ids/77", f"schema {other} is AVRO, not PROTOBUF", "not give a serialised descriptor"]
+    for row, part in zip(rows, words * 2, strict=True):
+        assert row["data"] is None
+        assert part in row["error"]
+
+
+def test_a_registry_that_does_not_answer_fails_the_task_not_the_protobuf_record() -> None:
+    with running_registry() as server:
+        old = add_version(server, "Flight", "Other")
+        new = add_version(server, "New", "Flight", "Other")
+        decode = in_task(server, "air.Flight")
+    (row,) = decode([with_id(new, SECOND + flight("UA"))])
+    assert row["error"] is None
+    with pytest.raises(RegistryError, match=r"the schema registry http://127.0.0.1:\d+ does not answer"):
+        decode([with_id(old, FIRST + flight("AA"))])
+
+
+def test_the_message_must_be_named_if_a_registry_has_several() -> None:
+    with running_registry() as server:
+        add_version(server, "Other")
+        decoders = protobuf_factory(server, None)
+        first = decoders.current()
+        assert first is not None
+        assert first.schema.simpleString() == "struct<x:int>"
+        add_version(server, "New", "Other")
+        words = r"subject flights-value: .* several messages: set `message` to one of air\.New, air\.Other$"
+        with pytest.raises(PipelineError, match=words):
+            decoders.current()
+        assert protobuf_factory(server, "air.Other").current() is not None
 
 
 @pytest.mark.parametrize("value", [b"", b"\xff\xff\xff\xff\xff\xff", b"\x04\x02"])
