@@ -3,11 +3,11 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import update_wrapper
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import click
 from pyspark.errors import PySparkException
@@ -22,7 +22,10 @@ from s3stream.errors import StorageError
 from spark.compact import SparkCompaction, SparkCompactionSummary
 from spark.jars import SparkVersionError
 from spark.java import JavaNotFoundError, SparkNotFoundError
-from spark.session import SessionError, build_session
+from spark.pipeline.errors import reason_of
+from spark.pipeline.files import HadoopFolder
+from spark.pipeline.settings import is_in_s3
+from spark.session import EXTENSIONS, SessionError, build_session
 from spark.storage import STORES, LocationError, StorageLocation, find_storage
 from spark.verify import VerifySummary
 from spark.verify import verify as verify_storage
@@ -49,7 +52,9 @@ def on_storage(command: Callable[..., None]) -> Callable[..., None]:
         given |= {f"{STORES}.{name}": value for name, value in split_settings(stores, "--store").items()}
         try:
             location = find_storage(given)
-            with started(f"anabranch {command.__name__}", master, split_settings(settings, "--conf")) as spark:
+            options = split_settings(settings, "--conf")
+            needs = _needs_of_report(rest.get("report"), rest.get("report_format"))
+            with started(f"anabranch {command.__name__}", master, options, **needs) as spark:
                 command(spark, location, **rest)
         except LocationError as error:
             raise click.UsageError(str(error)) from error
@@ -75,10 +80,25 @@ def split_settings(settings: tuple[str, ...], flag: str) -> Mapping[str, str]:
     return {name: value for name, _, value in pairs}
 
 
+class Needs(TypedDict):
+    """What a session must be able to write."""
+
+    s3: bool
+    table_formats: Sequence[str]
+
+
+def _needs_of_report(report: str | None, report_format: str | None) -> Needs:
+    if report is None:
+        return Needs(s3=False, table_formats=())
+    return Needs(s3=is_in_s3(report), table_formats=[name for name in EXTENSIONS if name == report_format])
+
+
 @contextmanager
-def started(name: str, master: str | None, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+def started(
+    name: str, master: str | None, settings: Mapping[str, str], **needs: Unpack[Needs]
+) -> Iterator[SparkSession]:
     """Provide a session for the duration of a command."""
-    spark = build_session(name, master=master, settings=settings)
+    spark = build_session(name, master=master, settings=settings, **needs)
     try:
         yield spark
     finally:
@@ -91,12 +111,22 @@ def started(name: str, master: str | None, settings: Mapping[str, str]) -> Itera
 @on_storage
 def verify(spark: SparkSession, location: StorageLocation, *, report: str | None, report_format: str) -> None:
     """Read every object, and prove that all is complete and undamaged. Exit code 1 if not."""
+    if report is not None:
+        check_place(spark, report)
     summary = verify_storage(spark, location, report=report, report_format=report_format)
     print_verified(summary, Console())
     if report is not None:
         click.echo(f"report: {report} ({report_format})")
     if not summary.ok:
         raise click.exceptions.Exit(1)
+
+
+def check_place(spark: SparkSession, report: str) -> None:
+    """Look at the report's place before everything is read for it. Raises ClickException."""
+    try:
+        HadoopFolder(spark, report).has("_SUCCESS")
+    except Exception as error:  # of Java; its class depends on the file system
+        raise click.ClickException(f"--report {report}: {reason_of(error)}") from error
 
 
 def print_verified(summary: VerifySummary, console: Console) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from s3stream.maintain.verify import FindingKind
 from s3stream.model import object_key
 from spark import storage_commands
 from spark.cli import main
+from spark.session import SessionError
 from spark.verify import verify
 from tests.spark.kafka_objects import KafkaObjects, kafka_objects
 from tests.support.catalog_node import CLUSTER
@@ -32,6 +33,16 @@ def path_of(filled: KafkaObjects, number: int) -> Path:
     """File of an object, by its turn."""
     infos = asyncio.run(filled.made.catalog.list_objects(after=0, limit=100))
     return filled.objects / object_key(CLUSTER, infos[number].object_id)
+
+
+def use_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands run in the session of the tests."""
+
+    @contextmanager
+    def shared(*_: object, **__: object) -> Iterator[SparkSession]:
+        yield spark
+
+    monkeypatch.setattr(storage_commands, "started", shared)
 
 
 def test_a_sound_cluster(spark: SparkSession, filled: KafkaObjects, tmp_path: Path) -> None:
@@ -53,11 +64,7 @@ def test_each_damage_is_found_and_named(
     path_of(filled, 4).write_bytes(path_of(filled, 5).read_bytes()[:-300])
     asyncio.run(filled.made.store.put(object_key(CLUSTER, 999), [b"stray"], writer_id="nobody"))
 
-    @contextmanager
-    def shared(_name: str, _master: str | None, _settings: Mapping[str, str]) -> Iterator[SparkSession]:
-        yield spark
-
-    monkeypatch.setattr(storage_commands, "started", shared)
+    use_session(spark, monkeypatch)
     report = tmp_path / "report"
     done = CliRunner().invoke(
         main,
@@ -75,3 +82,41 @@ def test_each_damage_is_found_and_named(
         (FindingKind.UNACCOUNTED.name, "999"),
     }  # fmt: skip
     assert spark.read.parquet(str(report)).where("trouble IS NULL").count() == 6
+
+
+def test_a_report_in_a_place_that_cannot_be_is_refused_first(
+    spark: SparkSession, filled: KafkaObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unread(*_: object, **__: object) -> None:
+        pytest.fail("everything was read for a report that cannot be written")
+
+    use_session(spark, monkeypatch)
+    monkeypatch.setattr(storage_commands, "verify_storage", unread)
+    place = ["--catalog", filled.location.catalog_url, "--objects", str(filled.objects), "--cluster", CLUSTER]
+    done = CliRunner().invoke(main, ["verify", *place, "--report", "s4://bucket/report"])
+    said = 'Error: --report s4://bucket/report: No FileSystem for scheme "s4"\n'
+    assert (done.exit_code, done.output) == (1, said)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "needs"),
+    [
+        ([], {"s3": False, "table_formats": ()}),
+        (["--report", "report"], {"s3": False, "table_formats": []}),
+        (["--report", "s3a://bucket/report"], {"s3": True, "table_formats": []}),
+        (["--report", "s3://bucket/report", "--format", "delta"], {"s3": True, "table_formats": ["delta"]}),
+    ],
+)
+def test_a_session_can_write_the_report(
+    filled: KafkaObjects, monkeypatch: pytest.MonkeyPatch, arguments: list[str], needs: dict[str, object]
+) -> None:
+    asked: list[dict[str, object]] = []
+
+    def build(name: str, **options: object) -> None:
+        asked.append({key: options[key] for key in needs})
+        raise SessionError(name)
+
+    monkeypatch.setattr(storage_commands, "build_session", build)
+    place = ["--catalog", filled.location.catalog_url, "--objects", str(filled.objects), "--cluster", CLUSTER]
+    done = CliRunner().invoke(main, ["verify", *place, *arguments])
+    assert (done.output, asked) == ("Error: anabranch verify\n", [needs])

@@ -1,8 +1,6 @@
 """Direct source, audit and compaction of a cluster whose topics are in a bucket and in a second store."""
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,10 +8,10 @@ from click.testing import CliRunner
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark import storage_commands
 from spark.cli import main
 from spark.direct import register
 from tests.spark.direct.conftest import Lake
+from tests.spark.test_verify import use_session
 from tests.support.events import Event, create_topic, send
 from tests.support.node import NodeProcess
 from tests.support.s3 import ACCESS_KEY, SECRET_KEY, S3Server
@@ -79,12 +77,7 @@ def test_a_bucket_and_a_second_store(
 
 def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
     """Run a command of `anabranch spark` in the session of the tests; returns its output."""
-
-    @contextmanager
-    def shared(*_: object) -> Iterator[SparkSession]:
-        yield spark
-
-    monkeypatch.setattr(storage_commands, "started", shared)
+    use_session(spark, monkeypatch)
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0, done.output
     return done.output
