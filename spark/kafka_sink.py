@@ -34,9 +34,11 @@ from protocol.records import Record
 from spark.connect import is_connect
 from spark.kafka_options import client_properties
 
-BATCH_RECORDS_MAX: Final = 10_000
 BATCH_BYTES_MAX: Final = 512 << 10
-"""Keys and values of one record batch; one that is larger makes a batch of its own."""
+LIMITS: Final = 10_000, BATCH_BYTES_MAX
+"""Records of a batch, and bytes of their keys and values. A record that is larger is a batch of its own."""
+FIRST_BATCHES: Final = 97
+"""Sizes of a task's first record batches. A prime, so that attempts in succession differ in size."""
 TIMEOUT_MS: Final = 600_000
 """Default limit for a micro-batch, after which brokers abort its transaction. Brokers allow 15 minutes by default."""
 ATTEMPTS_MAX: Final = 3
@@ -82,7 +84,8 @@ class TransactionalWriter:
                     return False
                 write = partial(_write_task, dict(self.options), self.topic, identity, self.compression)
                 try:
-                    rows.repartition("_partition").mapInArrow(write, "records BIGINT").agg(f.sum("records")).collect()
+                    # Not summed up by Spark: tasks whose counts are lost before they are added would write again.
+                    rows.repartition("_partition").mapInArrow(write, "records BIGINT").collect()
                 except PySparkException as error:
                     failure = error
                     with suppress(ClientError):  # none was open yet; or another driver has begun, as `begin` will say
@@ -116,13 +119,13 @@ class ExactlyOnceSink:
         if self._writer is None:
             name = self.name or self._query_name(batch)
             self._writer = TransactionalWriter(self.options, self.topic, name, self.timeout_ms, self.compression)
-        progress = (self.topic, 0)
+        writer, progress = self._writer, (self.topic, 0)
         try:
-            self._writer.write(batch, {progress: batch_id + 1}, lambda found: found[progress] <= batch_id)
+            writer.write(batch, {progress: batch_id + 1}, lambda found: is_next(writer.name, found[progress], batch_id))
         except ProducerFenced as error:
-            raise AnotherQuery(f"{self._writer.name}: micro-batch {batch_id}: {error}") from error
+            raise AnotherQuery(f"{writer.name}: micro-batch {batch_id}: {error}") from error
         except ClientError as error:
-            raise SinkError(f"{self._writer.name}: micro-batch {batch_id}: {error}") from error
+            raise SinkError(f"{writer.name}: micro-batch {batch_id}: {error}") from error
 
     def _query_name(self, batch: DataFrame) -> str:
         if is_connect(batch.sparkSession):
@@ -131,6 +134,19 @@ class ExactlyOnceSink:
         if query_id is None:
             raise SinkError("the sink has no name, and is not called by a streaming query: give one as `name`")
         return f"anabranch-sink-{query_id}"
+
+
+def is_next(name: str, committed: int, batch_id: int) -> bool:
+    """Return whether a micro-batch is not written yet, by the number behind the last one that is; -1: none is.
+
+    Raises SinkError if it is not the last one either: Spark repeats no other.
+    """
+    if committed > batch_id + 1:
+        raise SinkError(
+            f"{name}: micro-batch {batch_id} follows {committed - 1}, which is written: the checkpoint is new, or an "
+            f"older copy, and records would be skipped; use another name"
+        )
+    return committed <= batch_id
 
 
 @contextmanager
@@ -192,8 +208,11 @@ def _write_task(
     context = TaskContext.get()
     if context is not None and context.attemptNumber():
         raise SinkError("a task that writes into a transaction is not repeated by itself: the micro-batch is")
+    # Tasks of a stage that is repeated count as first attempts. Batches of the same records as those of the former
+    # attempt would pass for repeats, with other rows in them. Others are out of order, and the micro-batch is repeated.
+    attempt = 0 if context is None else context.taskAttemptId()
     with connected(options) as producer:
-        count = _write_rows(producer, topic, identity, compression, batches)
+        count = _write_rows(producer, topic, identity, compression, batches, attempt % FIRST_BATCHES + 1)
     yield pa.RecordBatch.from_pydict({"records": pa.array([count], pa.int64())})
 
 
@@ -203,7 +222,13 @@ def _write_rows(
     identity: ProducerIdentity,
     compression: Compression,
     batches: Iterable[pa.RecordBatch],
+    first: int = FIRST_BATCHES,
 ) -> int:
+    """Write rows, and return their number. `first` is the largest number of records in a partition's first batch.
+
+    Its bytes are limited in proportion.
+    """
+    first_limits = first, BATCH_BYTES_MAX * first // FIRST_BATCHES
     waiting: dict[int, list[Record]] = {}
     sizes: dict[int, int] = {}
     written: dict[int, int] = {}
@@ -221,11 +246,13 @@ def _write_rows(
         for row in batch.to_pylist():
             partition, key, value = row["_partition"], row["key"], row["value"]
             headers = tuple((each["key"], each["value"]) for each in row["headers"] or ())
-            records = waiting.setdefault(partition, [])
-            records.append(Record(key, value, _now_ms(), headers))
-            sizes[partition] = sizes.get(partition, 0) + len(key or b"") + len(value or b"")
-            if len(records) >= BATCH_RECORDS_MAX or sizes[partition] >= BATCH_BYTES_MAX:
-                send(partition)
+            record_bytes = len(key or b"") + len(value or b"")
+            if partition in waiting:
+                records_max, bytes_max = LIMITS if partition in written else first_limits
+                if len(waiting[partition]) >= records_max or sizes[partition] + record_bytes > bytes_max:
+                    send(partition)
+            waiting.setdefault(partition, []).append(Record(key, value, _now_ms(), headers))
+            sizes[partition] = sizes.get(partition, 0) + record_bytes
     for partition in list(waiting):
         send(partition)
     return sum(written.values())

@@ -20,7 +20,7 @@ from anabranch.client.errors import ClientError
 from anabranch.client.transactional import ProducerFenced
 from protocol.messages.metadata import MetadataResponseTopic
 from spark.kafka_options import PREFIX
-from spark.kafka_sink import SinkError, TransactionalWriter, connected, connecting
+from spark.kafka_sink import SinkError, TransactionalWriter, connected, connecting, is_next
 from spark.pipeline.errors import AnotherDriver, PipelineError
 from spark.pipeline.merge import PLACE_COLUMNS
 from spark.pipeline.settings import PipelineSettings
@@ -109,7 +109,9 @@ class DeadLetterTopic:
         progress = (self.topic, 0)
         with self._one_line_errors():
             self._writer(query_id).write(
-                self._with_headers(rows), {progress: batch_id + 1}, lambda found: found[progress] <= batch_id
+                self._with_headers(rows),
+                {progress: batch_id + 1},
+                lambda found: is_next(self.place, found[progress], batch_id),
             )
 
     def frozen(self) -> DataFrame:

@@ -3,17 +3,20 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from anabranch.client.partitioner import partition_of_key
-from anabranch.client.transactional import TransactionalProducer
+from anabranch.client.transactional import ProducerIdentity, TransactionalProducer
 from protocol.compression import Compression
-from spark.kafka_sink import AnotherQuery, ExactlyOnceSink, SinkError
+from protocol.records import Record
+from spark.kafka_sink import BATCH_BYTES_MAX, AnotherQuery, ExactlyOnceSink, SinkError, _write_rows
 from tests.conftest import QUICK_JVM
 from tests.spark.pipeline.support import WAIT_S, forget_last_commit, numbered
 from tests.spark.programs import program
@@ -101,6 +104,49 @@ def test_a_driver_with_a_successor_writes_nothing_more(spark: SparkSession, serv
         first(rows, 2)
     second(rows, 2)
     assert len(committed_records(servers, target)) == 30
+
+
+def test_a_new_checkpoint_with_an_old_name_is_refused(spark: SparkSession, servers: str, topic: str) -> None:
+    rows = spark.range(10).select(f.col("id").cast("string").alias("value"))
+    sink = ExactlyOnceSink(options(servers), topic, name=f"{topic}-sink")
+    for batch_id in range(3):
+        sink(rows, batch_id)
+    with pytest.raises(SinkError, match=f"{topic}-sink: micro-batch 1 follows 2, which is written: .* another name"):
+        ExactlyOnceSink(options(servers), topic, name=f"{topic}-sink")(rows, 1)
+    sink = ExactlyOnceSink(options(servers), topic, name=f"{topic}-sink")
+    sink(rows, 2)
+    sink(rows, 3)
+    assert len(committed_records(servers, topic)) == 40
+
+
+def test_attempts_at_a_partition_differ_in_their_first_batch() -> None:
+    """A broker would take a batch with the numbers of a former attempt's for a repeat of it, and drop its records."""
+
+    def sizes(records: Sequence[bytes], first: int) -> list[list[int]]:
+        sent: list[list[int]] = []
+
+        class Broker:
+            def add_partitions(self, *_: object) -> None:
+                pass
+
+            def produce(self, _i: object, _p: object, some: Sequence[Record], sequence: int, _c: object) -> None:
+                assert sequence == sum(map(len, sent))
+                sent.append([len(each.value or b"") for each in some])
+
+        columns = {"_partition": [0] * len(records), "key": [None] * len(records), "value": list(records)}
+        batch = pa.RecordBatch.from_pydict({**columns, "headers": pa.nulls(len(records))})
+        identity = ProducerIdentity("id", 1, 1)
+        broker = cast("TransactionalProducer", Broker())
+        assert _write_rows(broker, "t", identity, Compression.NONE, [batch], first) == len(records)
+        return sent
+
+    small, large = [b"x" * 10] * 25_000, [b"x" * 20_000] * 100
+    assert [len(each) for each in sizes(small, 5)] == [5, 10_000, 10_000, 4_995]
+    assert [len(each) for each in sizes(small, 6)] == [6, 10_000, 10_000, 4_994]
+    assert len(sizes(large, 20)[0]) < len(sizes(large, 40)[0]) < len(sizes(large, 80)[0])
+    assert all(sum(each) <= BATCH_BYTES_MAX for each in sizes(large, 80))
+    # One that is larger is a batch of its own.
+    assert sizes([b"x" * 500_000, b"x" * 900_000, b"y"], 97) == [[500_000], [900_000], [1]]
 
 
 def test_a_fence_in_the_middle_of_a_micro_batch(
