@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
@@ -397,7 +397,7 @@ def run_pipeline(spark: SparkSession, pipeline: PipelineSettings, console: Conso
         running = start_pipeline(spark, pipeline, counted, lambda line: console.print(line, highlight=False))
         stack.callback(running.stop)
         with console.status(f"{pipeline.name}: starting") as status:
-            for line in follow(running.query, counted, lambda text: status.update(f"{pipeline.name}: {text}")):
+            for line in follow(running.queries, counted, lambda text: status.update(f"{pipeline.name}: {text}")):
                 console.print(line, highlight=False)
             wait_for_all(running)
             status.update(f"{pipeline.name}: rewriting small files")
@@ -421,7 +421,8 @@ def open_freshness(spark: SparkSession, pipeline: PipelineSettings, console: Con
 def wait_for_all(running: RunningPipeline) -> None:
     """Wait for the end of all queries of a pipeline. Raises PipelineError if one failed."""
     try:
-        for query in running.queries:
+        # First the one that failed: the others are stopped then.
+        for query in sorted(running.queries, key=lambda each: each.exception() is None):
             query.awaitTermination()
     except PySparkException as error:
         # The Python error is closer to the cause than Spark's report of it.
@@ -457,18 +458,19 @@ def silence_shutdown(spark: SparkSession) -> None:
     spark.sparkContext.setLogLevel("OFF")
 
 
-def follow(query: StreamingQuery, counted: Mapping[int, int], tell: Callable[[str], None]) -> Iterator[str]:
-    """Follow a query to its end. Yields a line for each micro-batch with rows, and passes the status to `tell`.
+def follow(queries: Sequence[StreamingQuery], counted: Mapping[int, int], tell: Callable[[str], None]) -> Iterator[str]:
+    """Follow the first query to its end, or until another one fails.
 
-    `counted` holds the number of rows of micro-batches where it is more accurate than Spark's. Does not raise the
-    query's errors: `awaitTermination` does.
+    Yields a line for each micro-batch with rows, and passes the status to `tell`. `counted` holds the number of rows of
+    micro-batches where it is more accurate than Spark's. Does not raise the queries' errors: `awaitTermination` does.
     """
+    query, *others = queries
     rows, seen = 0, -1
     active = True
     while active:
         # Not awaitTermination: an interrupt should arrive during a sleep rather than a call to the JVM.
         time.sleep(POLL_S)
-        active = query.isActive
+        active = query.isActive and all(each.isActive or each.exception() is None for each in others)
         for progress in query.recentProgress:
             if progress["batchId"] <= seen or not progress["numInputRows"]:
                 continue

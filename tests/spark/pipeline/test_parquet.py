@@ -1,17 +1,20 @@
 """A table of Parquet belongs to one checkpoint and keeps its types."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from spark.cli import follow, wait_for_all
 from spark.pipeline.errors import PipelineError
 from spark.pipeline.parquet import COLUMNS, OWNER, ColumnChangedError, ParquetTable, merged
 from spark.pipeline.run import start_pipeline
 from spark.pipeline.settings import PartitionPeriod
 from tests.spark.pipeline.support import every_offset_once, make_pipeline, numbered, offsets, run
 from tests.support.events import send
+from tests.support.waiting import wait_until
 
 
 @pytest.mark.spark
@@ -51,6 +54,29 @@ def test_another_checkpoint_and_another_type_are_refused(
     (tmp_path / "values.ddl").write_text("n INT, name DOUBLE")
     with pytest.raises(PipelineError, match=r"data.name is string and would become double"):
         start_pipeline(spark, pipeline)
+
+
+@pytest.mark.spark
+@pytest.mark.interop
+@pytest.mark.slow
+def test_a_pipeline_ends_with_the_query_of_its_dead_letters(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path
+) -> None:
+    trigger = {"mode": "processing-time", "interval": "1 second"}
+    pipeline = make_pipeline(servers, tmp_path, topic, "parquet", trigger=trigger)
+    send(servers, topic, numbered(0, 30))
+    running = start_pipeline(spark, pipeline)
+    try:
+        letters = tmp_path / "checkpoint-dead-letters"
+        wait_until((letters / "commits" / "0").exists, "dead letters of the first micro-batch")
+        shutil.rmtree(letters / "offsets")
+        (letters / "offsets").touch()
+        send(servers, topic, numbered(30, 60))
+        assert list(follow(running.queries, {}, lambda _status: None))[-1].endswith("rows from this run")
+        with pytest.raises(PipelineError, match=r"the pipeline failed: .*checkpoint-dead-letters/offsets"):
+            wait_for_all(running)
+    finally:
+        running.stop()
 
 
 @pytest.mark.spark
