@@ -13,9 +13,18 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.types import StructType
 
 from spark.pipeline.changes import DELETED, IDENTITY_COLUMNS, UNIQUE, check_mode
-from spark.pipeline.errors import SettingError, reason_of
+from spark.pipeline.errors import PipelineError, SettingError, java_classes, reason_of
 from spark.pipeline.layout import TableLayout
-from spark.pipeline.merge import SAME_PLACE, Merge, has_new_fields, session_settings, view_of
+from spark.pipeline.merge import (
+    MERGE_TRIES,
+    NEWER,
+    SAME_PLACE,
+    Merge,
+    has_new_fields,
+    overtaken,
+    session_settings,
+    view_of,
+)
 from spark.pipeline.names import quoted, text_literal
 from spark.pipeline.retention import Retention
 
@@ -28,6 +37,17 @@ LISTING_TASKS_PER_CORE = 4
 LOG_TASKS = "spark.databricks.delta.snapshotPartitions"
 LOG_TASKS_MAX, LOG_TASKS_PER_CORE = 50, 2
 """Delta's default, and what is enough for fewer cores."""
+OVERTAKEN = frozenset(
+    f"{what}Exception"
+    for what in (
+        "ConcurrentAppend",
+        "ConcurrentDeleteRead",
+        "ConcurrentDeleteDelete",
+        "ConcurrentWrite",
+        "MetadataChanged",
+    )
+)
+"""Delta's errors for a merge during which another writer has committed what it has read, or replaces."""
 MARKED_ROWS = "delta.enableDeletionVectors"
 """Property: a merge marks replaced rows instead of rewriting their files."""
 
@@ -84,8 +104,8 @@ class DeltaTable:
         if is_new:
             self._set(self._properties_to_change())
 
-    def merge(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
-        """Merge changes as one version. Delta skips it if it has it already."""
+    def merge(self, rows: DataFrame, query_id: str, batch_id: int, newer: str = NEWER) -> None:
+        """Merge changes as one version. Delta skips it if it has it already. Raises PipelineError."""
         columns = rows.drop(DELETED)
         if not self.exists() or has_new_fields(columns.schema, self.read().schema):
             # Creates the table, or adds what it lacks.
@@ -93,8 +113,16 @@ class DeltaTable:
             self._set(self._properties_to_change())
         session = rows.sparkSession
         settings = {f"{TRANSACTION}.txnAppId": query_id, f"{TRANSACTION}.txnVersion": str(batch_id)}
-        with session_settings(session, settings):
-            Merge.of(rows, self.read().schema).run(self._sql_name)
+        for _ in range(MERGE_TRIES):
+            try:
+                with session_settings(session, settings):
+                    Merge.of(rows, self.read().schema, newer).run(self._sql_name)
+            except Exception as error:
+                if OVERTAKEN.isdisjoint(java_classes(error)):
+                    raise
+            else:
+                return
+        raise PipelineError(overtaken(self.location, batch_id))
 
     def remove(self, records: DataFrame) -> None:
         """Delete rows as one version. Raises what Spark raises."""

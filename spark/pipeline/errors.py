@@ -1,7 +1,9 @@
 """Errors of a pipeline. Each text is the one line to show."""
 
 import re
-from itertools import takewhile
+from collections.abc import Iterator
+from itertools import islice, takewhile
+from typing import Any
 
 TRACE = re.compile(r"\s*(at |\.\.\. \d+ more|Caused by|JVM stacktrace|==+ |\^+)")
 """Beginning of a stack trace, of Java or Python, or of Spark's pictures of query and plan."""
@@ -54,16 +56,28 @@ def reason_of(error: BaseException) -> str:
     """
     java = getattr(error, "java_exception", None)
     reasons = [_first_part(str(error) if java is None else str(java.toString()))]
-    cause = java if java is not None else getattr(error, "_origin", None)
-    for _ in range(CAUSES_MAX):
-        cause = None if cause is None else cause.getCause()
-        if cause is None:
-            break
+    for cause in islice(_chain_of(error), 1, None):
         reason = _first_part(str(cause.getMessage() or ""))
         if reason and not any(reason in each for each in reasons):
             reasons.append(reason)
     text = ": ".join(filter(None, reasons)) or type(error).__name__
     return text if len(text) <= REASON_CHARS_MAX else f"{text[:REASON_CHARS_MAX]}..."
+
+
+def java_classes(error: BaseException) -> list[str]:
+    """Return the names, without packages, of the classes of Java's error and its causes."""
+    return [str(each.getClass().getSimpleName()) for each in _chain_of(error)]
+
+
+def _chain_of(error: BaseException) -> Iterator[Any]:
+    """Yield Java's error behind one of Python, and its causes."""
+    java = getattr(error, "java_exception", None)
+    each = java if java is not None else getattr(error, "_origin", None)
+    for _ in range(CAUSES_MAX + 1):
+        if each is None:
+            return
+        yield each
+        each = each.getCause()
 
 
 def _first_part(text: str) -> str:

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from spark.pipeline.changes import DELETED, IDENTITY_COLUMNS, UNIQUE, check_mode
-from spark.pipeline.errors import AnotherDriver, PipelineError
+from spark.pipeline.errors import AnotherDriver, PipelineError, java_classes
 from spark.pipeline.iceberg_layout import (
     apply_change,
     check_layout,
@@ -30,11 +30,14 @@ from spark.pipeline.iceberg_layout import (
 )
 from spark.pipeline.layout import TableLayout
 from spark.pipeline.merge import (
+    MERGE_TRIES,
+    NEWER,
     SAME_PLACE,
     BucketFunction,
     Merge,
     fitted_rows,
     has_new_fields,
+    overtaken,
     session_settings,
     view_of,
 )
@@ -69,9 +72,8 @@ KEYED_PROPERTIES = {
     # A merge writes positions of replaced rows instead of rewriting their files.
     "write.merge.mode": "merge-on-read",
 }
-NOT_ON_TOP = "ValidationException"
-"""Iceberg's error for a merge whose snapshot is not on top of the current one."""
-MERGE_TRIES = 10
+OVERTAKEN = "ValidationException"
+"""Iceberg's error for a merge during which, or after which, another writer has committed."""
 ISOLATION = "write.delete.isolation-level"
 """Property: what a deletion takes for a conflict; by default also rows that others have appended meanwhile."""
 MANIFESTS_MAX = 50
@@ -127,7 +129,7 @@ class IcebergTable:
             writer.append()
         self.publish(query_id, batch_id)
 
-    def merge(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
+    def merge(self, rows: DataFrame, query_id: str, batch_id: int, newer: str = NEWER) -> None:
         """Merge changes as one snapshot with the identifiers in its summary. Raises AnotherDriver and PipelineError."""
         if not self.exists():
             self._create(rows.drop(DELETED))
@@ -138,16 +140,18 @@ class IcebergTable:
             f"{SNAPSHOT_PROPERTY}{QUERY_ID}": query_id,
             f"{SNAPSHOT_PROPERTY}{BATCH_ID}": str(batch_id),
         }
-        merge = Merge.of(rows, self.read().schema, self.bucket_functions())
+        merge = Merge.of(rows, self.read().schema, newer, self.bucket_functions())
         for _ in range(MERGE_TRIES):
-            with session_settings(rows.sparkSession, settings):
-                merge.run(quoted(self.name))
+            try:
+                with session_settings(rows.sparkSession, settings):
+                    merge.run(quoted(self.name))
+            except Exception as error:
+                if OVERTAKEN in java_classes(error):
+                    continue
+                raise
             if self.publish(query_id, batch_id):
                 return
-        raise PipelineError(
-            f"{self.name}: micro-batch {batch_id} was merged {MERGE_TRIES} times, and each time another writer was "
-            f"faster; stop what writes to the table besides this pipeline"
-        )
+        raise PipelineError(overtaken(self.name, batch_id))
 
     def remove(self, records: DataFrame) -> None:
         """Delete rows as one snapshot, which appends of others do not hinder. Raises what Spark raises."""
@@ -179,19 +183,28 @@ class IcebergTable:
                 f"{self.name}: micro-batch {batch_id} was not staged; was the table's property {STAGING} unset, or the "
                 f"driver suspended until it expired?"
             )
+        current = table.currentSnapshot()
+        if self.is_keyed and staged.parentId() != (None if current is None else current.snapshotId()):
+            # Iceberg itself refuses only those that replace rows. One that only adds may add a key twice.
+            return False
         transaction = table.newTransaction()
         try:
             transaction.manageSnapshots().cherrypick(staged.snapshotId()).commit()
             transaction.updateProperties().set(PROGRESS + query_id, str(batch_id)).commit()
             transaction.commitTransaction()
         except Exception as error:
-            java = getattr(error, "java_exception", None)
-            name = "" if java is None else java.getClass().getSimpleName()
-            if name in PUBLISHED_BEFORE:
+            names = java_classes(error)
+            if not PUBLISHED_BEFORE.isdisjoint(names):
                 raise self._another_driver(batch_id) from None
-            if name == NOT_ON_TOP and self.is_keyed:
+            if OVERTAKEN in names and self.is_keyed:
                 return False
             raise
+        if _committed(self.load(), query_id) < batch_id:
+            raise PipelineError(
+                f"{self.name}: micro-batch {batch_id} was committed and is not there: another process has written at "
+                f"the same moment, which a catalog of type hadoop does not notice in a folder; let one process write, "
+                f"or use another type of catalog"
+            )
         return True
 
     def layout_changes(self, columns: StructType) -> list[str]:

@@ -38,16 +38,15 @@ BOUND_CHARS_MAX = 1_000
 """Longer values are not worth their place in the condition."""
 TOPICS_MAX, BUCKETS_MAX = 100, 100
 """Longer lists are not worth their place either."""
-NEWER = (
-    "s.timestamp > t.timestamp OR (s.timestamp = t.timestamp AND s.offset >= t.offset) "
-    "OR (s.partition = t.partition AND s.offset > t.offset)"
-)
+LATER = "s.timestamp > t.timestamp OR (s.timestamp = t.timestamp AND s.offset >= t.offset)"
+NEWER = f"{LATER} OR (s.partition = t.partition AND s.offset > t.offset)"
 """Condition for a row that replaces another, or is the same again. A topic that is read again from its beginning takes
 a table back for a moment only where its timestamps go back."""
-
-
-PLACE_COLUMNS = ["topic", "partition", "offset"]
-"""Columns that name a record."""
+NEWER_LETTER = f"(s.partition = t.partition AND s.offset >= t.offset) OR (s.partition <> t.partition AND ({LATER}))"
+"""The same for a dead letter that is put back: no later record follows it and mends what clocks have confused."""
+MERGE_TRIES = 10
+PLACE_COLUMNS = ["topic", "partition", "offset", "timestamp"]
+"""Columns that name a record. A topic that was made anew has other records at the same offsets."""
 SAME_PLACE = " AND ".join(f"t.{name} = s.{name}" for name in PLACE_COLUMNS)
 """Condition for two rows of one record."""
 
@@ -73,11 +72,15 @@ class Merge:
     """One row for each topic and key, with the column `deleted`, in the columns of the table."""
     columns: tuple[str, ...]
     buckets: tuple[BucketFunction, ...]
+    newer: str
+    """Condition for a row that replaces the one in the table: NEWER or NEWER_LETTER."""
 
     @classmethod
-    def of(cls, rows: DataFrame, table: StructType, buckets: tuple[BucketFunction, ...] = ()) -> "Merge":
+    def of(
+        cls, rows: DataFrame, table: StructType, newer: str = NEWER, buckets: tuple[BucketFunction, ...] = ()
+    ) -> "Merge":
         """Return the merge of rows that may lack some of the table's columns and fields."""
-        return cls(fitted_rows(rows, table, DELETED), tuple(table.names), buckets)
+        return cls(fitted_rows(rows, table, DELETED), tuple(table.names), buckets, newer)
 
     def run(self, table: str) -> None:
         """Merge into a table, whose name is quoted."""
@@ -93,8 +96,8 @@ class Merge:
         values = ", ".join(f"s.{name}" for name in names)
         clauses = (
             ("MERGE INTO", table, "AS t USING", view, "AS s ON", condition),
-            (f"WHEN MATCHED AND ({NEWER}) AND s.{DELETED} THEN DELETE",),
-            (f"WHEN MATCHED AND ({NEWER}) THEN UPDATE SET", updates),
+            (f"WHEN MATCHED AND ({self.newer}) AND s.{DELETED} THEN DELETE",),
+            (f"WHEN MATCHED AND ({self.newer}) THEN UPDATE SET", updates),
             (f"WHEN NOT MATCHED AND NOT s.{DELETED} THEN INSERT", f"({', '.join(names)}) VALUES ({values})"),
         )
         return " ".join(part for clause in clauses for part in clause)
@@ -127,6 +130,14 @@ def bounds_of(rows: DataFrame, buckets: Sequence[BucketFunction]) -> Iterator[st
         numbers = found[f"buckets{n}"]
         if found[f"in_bucket{n}"] and len(numbers) <= min(BUCKETS_MAX, each.width - 1):
             yield f"{each.of('t.')} IN ({', '.join(map(str, sorted(numbers)))})"
+
+
+def overtaken(place: str, batch_id: int) -> str:
+    """Return the error of a merge that other writers have overtaken each time."""
+    return (
+        f"{place}: micro-batch {batch_id} was merged {MERGE_TRIES} times, and each time another writer was faster; "
+        f"stop what writes to the table besides this pipeline"
+    )
 
 
 @contextmanager

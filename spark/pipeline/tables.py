@@ -16,6 +16,7 @@ from spark.pipeline.delta import DeltaTable, limit_log_tasks
 from spark.pipeline.errors import SettingError
 from spark.pipeline.iceberg import IcebergTable, catalog_settings
 from spark.pipeline.layout import TableLayout
+from spark.pipeline.merge import NEWER
 from spark.pipeline.retention import Retention
 from spark.pipeline.settings import PipelineSettings, TableFormat
 
@@ -37,7 +38,7 @@ class DeadLetters(Protocol):
         """Append a micro-batch in one commit."""
 
     def remove(self, records: DataFrame) -> None:
-        """Take the letters of some records out in one commit. `records` has topic, partition and offset, each once."""
+        """Take the letters of some records out in one commit. `records` has the columns of places, each once."""
 
     def frozen(self) -> DataFrame:
         """Return all letters of now, also if they are read again after a later commit."""
@@ -59,14 +60,15 @@ class LakehouseTable(Protocol):
     def append(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
         """Append a micro-batch in one commit. New columns of `rows` become columns of the table."""
 
-    def merge(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
+    def merge(self, rows: DataFrame, query_id: str, batch_id: int, newer: str = NEWER) -> None:
         """Merge a micro-batch of changes in one commit, into a table with keys.
 
         `rows` has one row for each topic and key, and the column `deleted`. New columns become columns of the table.
+        `newer` is the condition for a row that replaces the one in the table.
         """
 
     def remove(self, records: DataFrame) -> None:
-        """Delete the rows of some records in one commit. `records` has topic, partition and offset, each once."""
+        """Delete the rows of some records in one commit. `records` has the columns of places, each once."""
 
     def layout_changes(self, columns: StructType) -> list[str]:
         """Return what `apply_layout` would do to an existing table, a line for each change.

@@ -1,22 +1,27 @@
 """Tables with keys: what a topic's records, and envelopes of Debezium, make of their rows, in both formats."""
 
 import json
+import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
+from spark.pipeline import iceberg as iceberg_module
 from spark.pipeline.check import check_pipeline
 from spark.pipeline.errors import AnotherDriver, PipelineError, SettingError
-from spark.pipeline.iceberg import MERGE_TRIES, IcebergTable
-from spark.pipeline.merge import Merge, bounds_of
+from spark.pipeline.iceberg import IcebergTable
+from spark.pipeline.merge import MERGE_TRIES, Merge, bounds_of
 from spark.pipeline.names import quoted
 from spark.pipeline.settings import PipelineSettings
 from spark.pipeline.tables import LakehouseTable, open_tables
 from tests.spark.pipeline.support import JANUARY_MS, forget_last_commit, make_pipeline, need, run
 from tests.support.events import Event, create_topic, send
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop, pytest.mark.slow]
 
@@ -298,6 +303,72 @@ def test_a_merge_that_another_writer_overtakes_is_done_again(
     with pytest.raises(PipelineError, match=r"micro-batch 3 was merged 10 times, .* stop what writes to the table"):
         table.merge(changes(spark, 31), "q", 3)
     assert (rows(table)["k1"], table.committed("q")) == (21, 2)
+
+
+def test_a_key_that_two_writers_add_at_once_has_one_row(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("iceberg")
+    pipeline = keyed("127.0.0.1:1", tmp_path, "added", "iceberg")
+    table, other = (open_tables(spark, pipeline)[0] for _ in range(2))
+    table.merge(changes(spark, 1), "q", 0)
+    merge = Merge.run
+
+    def overtaken(self: Merge, name: str) -> None:
+        merge(self, name)
+        monkeypatch.setattr(Merge, "run", merge)
+        other.merge(changes(spark, 2), "another", 0)
+
+    monkeypatch.setattr(Merge, "run", overtaken)
+    table.merge(changes(spark, 12), "q", 1)
+    found = table.read().select("key", "data.n").collect()
+    assert sorted(tuple(row) for row in found) == [("k1", 1), ("k2", 12)]
+
+
+@FORMATS
+def test_a_merge_that_is_overtaken_while_it_runs_is_done_again(
+    spark: SparkSession, tmp_path: Path, table_format: str
+) -> None:
+    pipeline = keyed("127.0.0.1:1", tmp_path, "during", table_format)
+    table, other = (open_tables(spark, pipeline)[0] for _ in range(2))
+    table.merge(changes(spark, 1, 2), "q", 0)
+    reads, goes_on = tmp_path / "reads", tmp_path / "goes-on"
+
+    def wait_for_the_other(n: int) -> int:
+        reads.touch()
+        while not goes_on.exists():
+            time.sleep(0.01)
+        return n
+
+    number = f.udf(wait_for_the_other, "INT", useArrow=False)("data.n")
+    slow = changes(spark, 11).withColumn("data", f.struct(number.alias("n")))
+
+    def overtake() -> None:
+        try:
+            wait_until(reads.exists, "the merge reads its rows")
+            other.merge(changes(spark, 21), "another", 0)
+        finally:
+            goes_on.touch()
+
+    with ThreadPoolExecutor(1) as thread:
+        overtaking = thread.submit(overtake)
+        table.merge(slow, "q", 1)
+        overtaking.result()
+    # The newest row of the key.
+    assert (rows(table), table.committed("q"), table.committed("another")) == ({"k1": 21, "k2": 2}, 1, 0)
+
+
+def test_a_commit_that_another_process_has_overwritten_is_told(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes have renamed their metadata to the same version at the same moment."""
+    need("iceberg")
+    table, _ = open_tables(spark, make_pipeline("127.0.0.1:1", tmp_path, "overwritten"))
+    table.append(changes(spark, 1).drop("deleted"), "q", 0)
+    before = table.committed("q")
+    monkeypatch.setattr(iceberg_module, "_committed", lambda *_: before)
+    with pytest.raises(PipelineError, match="micro-batch 1 was committed and is not there: another process"):
+        table.append(changes(spark, 2).drop("deleted"), "q", 1)
 
 
 def test_delta_merges_a_micro_batch_once(spark: SparkSession, tmp_path: Path) -> None:

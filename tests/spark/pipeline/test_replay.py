@@ -14,7 +14,16 @@ from spark.pipeline.replay import REPLAYS, Replayed, replay
 from spark.pipeline.settings import PipelineSettings
 from spark.pipeline.source import table_columns
 from spark.pipeline.tables import DeadLetters, LakehouseTable, open_dead_letters, open_tables
-from tests.spark.pipeline.support import JANUARY_MS, every_offset_once, make_pipeline, numbered, offsets, run
+from tests.spark.pipeline.support import (
+    DAY_MS,
+    JANUARY_MS,
+    every_offset_once,
+    make_pipeline,
+    need,
+    numbered,
+    offsets,
+    run,
+)
 from tests.support.events import Event, create_topic, send
 
 UNREAD = {"not JSON at character 1: expecting property name enclosed in double quotes": 1}
@@ -160,7 +169,11 @@ def test_a_row_of_a_key_is_replaced_by_a_newer_letter_only(
     bad = b'"text"'
     send(
         servers, topic,
-        [record(b"a", b"old", bad), record(b"a", b"new"), record(b"b", b"old"), record(b"b", b"new", bad)],
+        [
+            # The clock of its producer is ahead.
+            record(b"a", b"old", bad)._replace(timestamp_ms=JANUARY_MS + 5_000), record(b"a", b"new"),
+            record(b"b", b"old"), record(b"b", b"new", bad),
+        ],
     )  # fmt: skip
     run(spark, pipeline)
     table, dead_letters = places_of(spark, pipeline)
@@ -175,6 +188,27 @@ def test_a_row_of_a_key_is_replaced_by_a_newer_letter_only(
     run(spark, pipeline)
     assert replay(spark, pipeline, None, dry_run=False) == Replayed(0, 0, {})
     assert [row["key"] for row in table.read().select("key").collect()] == ["a"]
+
+
+@pytest.mark.parametrize("kind", ["iceberg", "delta"])
+def test_records_of_two_topics_of_one_name_are_both_put_back(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    """The topic was deleted and made anew, and a new checkpoint has read it into the same tables."""
+    need(kind)
+    pipeline = pipeline_of("127.0.0.1:1", tmp_path, "twice", kind)
+    table, dead_letters = places_of(spark, pipeline)
+    letters = spark.createDataFrame(
+        [(0, b'{"n":1,"name":"old"}'), (1, b'{"n":2,"name":"new"}')], "day INT, value BINARY"
+    ).selectExpr(
+        "'twice' AS topic", "0 AS partition", "5L AS offset",
+        f"TIMESTAMP_MILLIS({JANUARY_MS} + day * {DAY_MS}) AS timestamp",
+        "CAST(NULL AS BINARY) AS key", "value", "CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>) AS headers",
+        "'bad' AS error", "0L AS batch_id",
+    )  # fmt: skip
+    dead_letters.append(letters, "q", 0)
+    mend(tmp_path)
+    assert replay(spark, pipeline, None, dry_run=False).put_back == 2
+    assert sorted(row["name"] for row in table.read().select("data.name").collect()) == ["new", "old"]
+    assert dead_letters.frozen().isEmpty()
 
 
 def test_the_command(
