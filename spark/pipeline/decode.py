@@ -52,8 +52,8 @@ class Decoding:
     """Type of `data`."""
     column: Callable[[Column], Column]
     """Turns the bytes into a struct of `data` and `error`."""
-    version: object
-    """Equal for equal schemas."""
+    version: RegisteredSchema | bytes
+    """The schema: of the registry, or the contents of its file."""
     reason: Callable[[Column, Column], Column] | None = None
     """Turns bytes and error of a dead letter into an error that names the field. Slow: for dead letters only."""
 
@@ -79,6 +79,10 @@ class RecordDecoder:
     def current(self) -> RecordDecoding:
         """Return the decoding for the next micro-batch. Raises PipelineError."""
         return RecordDecoding(self._key.current(), self._value.current())
+
+    def of(self, key: RegisteredSchema | bytes | None, value: RegisteredSchema | bytes | None) -> RecordDecoding:
+        """Return the decoding with schemas that it was made with before; None leaves the bytes."""
+        return RecordDecoding(self._key.of(key), self._value.of(value))
 
 
 class DecoderFactory:
@@ -111,6 +115,10 @@ class DecoderFactory:
                 raise UnusableSchema(f"{section}.schema_file", f"{settings.schema_file}: {error}") from error
             raise UnusableSchema(f"{section}.registry", f"subject {self._subject}: {error}") from error
         return self._last
+
+    def of(self, schema: RegisteredSchema | bytes | None) -> Decoding | None:
+        """Return the decoding with a schema that it was made with before."""
+        return None if schema is None else make_decoding(self._settings, schema, self._registry)
 
     def _schema(self) -> RegisteredSchema | bytes:
         if self._registry is not None:
@@ -166,7 +174,7 @@ def _text(schema: Any) -> str:
         raise SchemaError(NOT_UTF8) from error
 
 
-def _by_text(version: object, *, strict: bool) -> Decoding:
+def _by_text(version: RegisteredSchema | bytes, *, strict: bool) -> Decoding:
     def column(value: Column) -> Column:
         text = value.cast("string")
         if not strict:
@@ -195,7 +203,7 @@ ParseJson = Callable[[Column, StructType], tuple[Column, Column]]
 """Returns the parsed text, and whether it is not JSON of the schema, of a binary column and the schema."""
 
 
-def _by_json(kind: StructType, parse: ParseJson, version: object, *, has_header: bool) -> Decoding:
+def _by_json(kind: StructType, parse: ParseJson, version: RegisteredSchema | bytes, *, has_header: bool) -> Decoding:
     schema = nullable(kind)
     assert isinstance(schema, StructType), "as it was"
 
@@ -237,7 +245,7 @@ def _strict_json(body: Column, schema: StructType) -> tuple[Column, Column]:
     return value.dropFields(mark), ~f.coalesce(is_right, f.lit(False))
 
 
-def _by_arrow(kind: StructType, decode: DecodeValue, version: object) -> Decoding:
+def _by_arrow(kind: StructType, decode: DecodeValue, version: RegisteredSchema | bytes) -> Decoding:
     schema = nullable(kind)
     assert isinstance(schema, StructType), "as it was"
 

@@ -14,7 +14,8 @@ from pyspark.sql import functions as f
 
 from spark.pipeline.changes import DELETED, newest_of_each_key
 from spark.pipeline.decode import RecordDecoder, RecordDecoding
-from spark.pipeline.errors import UnusableSchema
+from spark.pipeline.errors import AnotherDriver, UnusableSchema
+from spark.pipeline.schema_store import SchemaStore
 from spark.pipeline.settings import LatePolicy, PipelineSettings
 from spark.pipeline.source import (
     check_event_time,
@@ -38,6 +39,7 @@ class TableWriter:
     dead_letters: DeadLetters
     tables: tuple[LakehouseTable, ...]
     """Tables that this may write to."""
+    schemas: SchemaStore
     topic: str | None = None
     """With a table for each topic: the topic."""
 
@@ -48,7 +50,8 @@ class TableWriter:
         tables = open_tables(spark, own)
         dead_letters = open_dead_letters(spark, own)
         own_tables = tables if own.has_dead_letter_table else tables[:1]
-        return cls(spark, own, RecordDecoder(own), tables[0], dead_letters, own_tables, topic)
+        schemas = SchemaStore(spark, own, topic)
+        return cls(spark, own, RecordDecoder(own), tables[0], dead_letters, own_tables, schemas, topic)
 
     def prepare(self, stream: DataFrame) -> list[str]:
         """Give an existing table the layout of the file. Returns a line for each change. Raises PipelineError.
@@ -77,6 +80,11 @@ class TableWriter:
         if self.topic is not None and self._are_dead(query_id, batch_id):
             self.skip(batch_id)
             return None
+        is_there = self._is_there(query_id, batch_id)
+        if is_there:
+            decoding = self.schemas.former(self.decoder) or decoding
+        else:
+            self.schemas.write(decoding)
         watermarks = self._watermarks()
         watermark = self.pipeline.watermark
         records = check_event_time(decoded(batch, decoding, self.pipeline.table.mode), self.pipeline)
@@ -87,7 +95,7 @@ class TableWriter:
         metrics = [f.count_if(f.col("error") != "").alias("dead"), f.count(f.lit(1)).alias("rows"), newest]
         # Also counts records that a dead driver had counted.
         found = None
-        if self.table.committed(query_id) < batch_id:
+        if not is_there:
             write = self._merge if self.pipeline.table.mode.is_keyed else self._append
             found = write(records, metrics, query_id, batch_id)
         if self.pipeline.has_dead_letters and (found is None or found["dead"]):
@@ -105,6 +113,16 @@ class TableWriter:
     def compact(self) -> int:
         """Rewrite small files of both tables. Returns the number of files rewritten. Raises what Spark raises."""
         return sum(table.compact() for table in self.tables)
+
+    def _is_there(self, query_id: str, batch_id: int) -> bool:
+        """Return whether the table has a micro-batch. Raises AnotherDriver if it has later ones, too."""
+        committed = self.table.committed(query_id)
+        if committed > batch_id:
+            raise AnotherDriver(
+                f"{self.table.place}: micro-batch {batch_id} was committed by another driver, and {committed} too; "
+                f"only one at a time may run on a checkpoint, and an older copy of it would skip records: use a new one"
+            )
+        return committed == batch_id
 
     def _are_dead(self, query_id: str, batch_id: int) -> bool:
         """Return whether an earlier attempt at the micro-batch found no schema, and made all records dead letters."""

@@ -1,12 +1,13 @@
 """Whole pipelines with the real Spark, a real node, and real Iceberg and Delta tables."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark.pipeline.errors import PipelineError
+from spark.pipeline.errors import AnotherDriver, PipelineError
 from spark.pipeline.run import start_pipeline
 from spark.pipeline.settings import PipelineSettings
 from spark.pipeline.tables import open_tables
@@ -16,6 +17,7 @@ from tests.spark.pipeline.support import (
     DAY_MS,
     JANUARY_MS,
     every_offset_once,
+    failure_of,
     forget_last_commit,
     make_pipeline,
     numbered,
@@ -99,6 +101,48 @@ def test_a_micro_batch_that_is_repeated_is_not_there_twice(
     found = table.selectExpr("data.n").orderBy("n").collect()
     assert [row["n"] for row in found] == list(range(150))
     assert offsets(dead_letters) == {(0, 40): 1, (0, 51): 1}
+
+
+@BOTH
+def test_a_schema_that_changes_before_a_micro_batch_is_repeated_loses_and_doubles_nothing(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = make_pipeline(servers, tmp_path, topic, table_format, table={"partition_by": "none"})
+    former, later = "n INT, name STRING", "name STRING, gate INT"
+    # The first fits both schemas, the second the former one, and the third the later one.
+    values = [b'{"n":1,"name":"x"}', b'{"n":2,"name":"x","gate":"text"}', b'{"n":"text","name":"y"}']
+    send(servers, topic, [Event(0, value, timestamp_ms=JANUARY_MS) for value in values])
+    run_until_it_dies(spark, pipeline, monkeypatch, TableWriter, "_append_dead_letters")
+    (tmp_path / "values.ddl").write_text(later)
+    run(spark, pipeline)
+    table, dead_letters = tables(spark, pipeline)
+    assert (offsets(table), offsets(dead_letters)) == ({(0, 0): 1, (0, 1): 1}, {(0, 2): 1})
+    # Nothing of a micro-batch is there: the schema of now counts.
+    send(servers, topic, [Event(0, values[2], timestamp_ms=JANUARY_MS)])
+    (tmp_path / "values.ddl").write_text(former)
+    run_until_it_dies(spark, pipeline, monkeypatch, TableWriter, "_append")
+    (tmp_path / "values.ddl").write_text(later)
+    run(spark, pipeline)
+    table, dead_letters = tables(spark, pipeline)
+    assert (offsets(table), offsets(dead_letters)) == ({(0, 0): 1, (0, 1): 1, (0, 3): 1}, {(0, 2): 1})
+
+
+def test_a_checkpoint_that_is_older_than_its_table_skips_nothing(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path
+) -> None:
+    pipeline = make_pipeline(servers, tmp_path, topic, source={"offsets_per_batch_max": 15})
+    send(servers, topic, numbered(0, 30))
+    run(spark, pipeline)
+    shutil.copytree(pipeline.checkpoint, tmp_path / "copy")
+    send(servers, topic, numbered(30, 60))
+    run(spark, pipeline)
+    older = pipeline.model_copy(update={"checkpoint": str(tmp_path / "copy")})
+    send(servers, topic, numbered(60, 70))
+    failure = failure_of(start_pipeline(spark, older))
+    assert isinstance(failure, AnotherDriver)
+    assert "micro-batch 2 was committed by another driver, and 3 too" in str(failure)
+    run(spark, pipeline)
+    assert offsets(open_tables(spark, pipeline)[0].read()) == every_offset_once(70)
 
 
 @BOTH

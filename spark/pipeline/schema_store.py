@@ -1,0 +1,82 @@
+"""Stores the schemas that a micro-batch is decoded with, before anything of it is written.
+
+A driver may die after the table's commit and before that of the dead letters, and the schema may be changed before the
+micro-batch is repeated. Its dead letters are those of the former schema then: with the new one a record could be in
+neither of the two, or in both.
+"""
+
+import base64
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from spark.pipeline.decode import Decoding, RecordDecoder, RecordDecoding
+from spark.pipeline.files import HadoopFolder
+from spark.pipeline.registry import RegisteredSchema
+from spark.pipeline.settings import PipelineSettings
+
+FOLDER = "anabranch-schemas"
+
+
+@dataclass(slots=True)
+class SchemaStore:
+    """Schemas of the newest micro-batch, in a checkpoint, in any file system that Hadoop supports."""
+
+    spark: SparkSession
+    pipeline: PipelineSettings
+    topic: str | None = None
+    """With a table for each topic: the topic."""
+    _stored: RecordDecoding | None = field(default=None, init=False)
+
+    def write(self, decoding: RecordDecoding) -> None:
+        """Store the schemas of a micro-batch, unless they are those of the one before it."""
+        if self._stored is not None and _versions(self._stored) == _versions(decoding):
+            return
+        text = json.dumps({"formats": self._formats, "schemas": [_as_json(each) for each in _versions(decoding)]})
+        if text != self._folder.read(self._name):
+            self._folder.write(self._name, text)
+        self._stored = decoding
+
+    def former(self, decoder: RecordDecoder) -> RecordDecoding | None:
+        """Return the decoding of the newest micro-batch; None if it is not known, or the formats have changed."""
+        try:
+            found = json.loads(self._folder.read(self._name) or "{}")
+        except ValueError:  # a driver died while it wrote, and so before the table's commit
+            return None
+        if found.get("formats") != self._formats:
+            return None
+        return decoder.of(*map(_from_json, found["schemas"]))
+
+    @property
+    def _formats(self) -> list[str]:
+        return [str(self.pipeline.key.format), str(self.pipeline.decode.format)]
+
+    @property
+    def _name(self) -> str:
+        return self.topic or "schemas"
+
+    @property
+    def _folder(self) -> HadoopFolder:
+        return HadoopFolder(self.spark, f"{self.pipeline.checkpoint.rstrip('/')}/{FOLDER}")
+
+
+def _versions(decoding: RecordDecoding) -> list[Any]:
+    return [_version(decoding.key), _version(decoding.value)]
+
+
+def _version(decoding: Decoding | None) -> RegisteredSchema | bytes | None:
+    return None if decoding is None else decoding.version
+
+
+def _as_json(version: RegisteredSchema | bytes | None) -> Any:
+    if isinstance(version, RegisteredSchema):
+        return asdict(version)
+    return None if version is None else base64.b64encode(version).decode()
+
+
+def _from_json(version: Any) -> RegisteredSchema | bytes | None:
+    if isinstance(version, dict):
+        return RegisteredSchema(**version | {"references": tuple((name, text) for name, text in version["references"])})
+    return None if version is None else base64.b64decode(version)
