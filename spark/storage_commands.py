@@ -81,7 +81,7 @@ def split_settings(settings: tuple[str, ...], flag: str) -> Mapping[str, str]:
 
 
 class Needs(TypedDict):
-    """What a session must be able to write."""
+    """Things that a session must be able to write."""
 
     s3: bool
     table_formats: Sequence[str]
