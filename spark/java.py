@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 JAVA_VERSION_MIN = 17
-JAVA_VERSION_MAX = 23
-"""Java 24 has no security manager (JEP 486), and Hadoop, in Spark before 4.2, does not start without."""
+JAVA_VERSION_MAX = 22
+"""Java 23 refuses `Subject.getSubject` (JDK-8296244), which Hadoop calls in Spark before 4.2."""
 CACHED_JAVA = "java-21"
 """Folder in the tools cache with the runtime from PyPI behind a wrapper. It is used as JAVA_HOME."""
 

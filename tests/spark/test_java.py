@@ -39,17 +39,18 @@ def test_an_old_java_is_passed_over(tmp_path: Path) -> None:
     assert find_java_home(environ) == new
 
 
+@pytest.mark.parametrize("java", [23, 25])
 @pytest.mark.parametrize(("spark", "fits"), [("4.1.3", False), ("4.2.0.dev4", True)])
 def test_a_java_that_is_too_new_for_spark_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: str, fits: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: str, fits: bool, java: int
 ) -> None:
     monkeypatch.setattr("spark.java.version", {"pyspark": spark}.__getitem__)
-    new, older = fake_java(tmp_path / "new", "25.0.1"), fake_java(tmp_path / "older", "21.0.1")
+    new, older = fake_java(tmp_path / "new", f"{java}.0.1"), fake_java(tmp_path / "older", "21.0.1")
     environ = {"JAVA_HOME": str(new), "PATH": str(older / "bin"), "ANABRANCH_CACHE": str(tmp_path)}
     assert find_java_home(environ) == (new if fits else older)
     environ["PATH"] = str(tmp_path)
     if not fits:
-        with pytest.raises(JavaNotFoundError, match=r"needs Java 17 to 23. Found: JAVA_HOME \(.*new\): Java 25"):
+        with pytest.raises(JavaNotFoundError, match=rf"needs Java 17 to 22. Found: JAVA_HOME \(.*new\): Java {java}"):
             find_java_home(environ)
 
 
