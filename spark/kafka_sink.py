@@ -9,7 +9,7 @@ the transaction. A task that fails may have written a part, so it is not repeate
 in a new transaction under a new epoch. A driver that was suspended and has a successor is fenced by that.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf
 
@@ -50,6 +50,10 @@ class SinkError(Exception):
     """A micro-batch that was not written. The text is the one line to show."""
 
 
+class RepeatedStage(SinkError):
+    """A stage that Spark repeated, whose tasks may have written different rows."""
+
+
 class AnotherQuery(SinkError):
     """Another driver writes with the same name."""
 
@@ -76,7 +80,7 @@ class TransactionalWriter:
         """Write rows and commit offsets, if that is due by the offsets that are committed already. Returns whether."""
         with connected(self.options) as producer:
             rows = rows.select(*_columns(rows, producer.partition_count(self.topic)))
-            failure: PySparkException | None = None
+            failure: Exception | None = None
             for _ in range(ATTEMPTS_MAX):
                 # A successor has no identity to go on from, and takes over; whoever has one only goes on with it.
                 self._identity = identity = producer.begin(self.name, self.timeout_ms, after=self._identity)
@@ -84,9 +88,10 @@ class TransactionalWriter:
                     return False
                 write = partial(_write_task, dict(self.options), self.topic, identity, self.compression)
                 try:
-                    # Not summed up by Spark: tasks whose counts are lost before they are added would write again.
-                    rows.repartition("_partition").mapInArrow(write, "records BIGINT").collect()
-                except PySparkException as error:
+                    # Not aggregated by Spark: tasks whose results are lost on the way would write again.
+                    done = rows.repartition("_partition").mapInArrow(write, "stage INT").collect()
+                    _refuse_repeated_stage(rows.sparkSession, {row["stage"] for row in done})
+                except (PySparkException, RepeatedStage) as error:
                     failure = error
                     with suppress(ClientError):  # none was open yet; or another driver has begun, as `begin` will say
                         producer.end(identity, commit=False)
@@ -149,6 +154,17 @@ def is_next(name: str, committed: int, batch_id: int) -> bool:
     return committed <= batch_id
 
 
+def _refuse_repeated_stage(spark: SparkSession, stages: Collection[int]) -> None:
+    """Raise RepeatedStage if Spark has run one of the stages more than once. Spark Connect does not tell."""
+    if is_connect(spark):
+        return
+    tracker = spark.sparkContext.statusTracker()
+    for stage in stages:
+        info = tracker.getStageInfo(stage)
+        if info is not None and info.currentAttemptId > 0:
+            raise RepeatedStage(f"Spark has repeated the stage {stage}, which writes the rows")
+
+
 @contextmanager
 def connected(options: Mapping[str, str]) -> Iterator[TransactionalProducer]:
     """Open a producer with the options of a sink, and close it. Raises SinkError, and PropertyError."""
@@ -204,16 +220,17 @@ def _write_task(
     compression: Compression,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Write the rows of a task, and yield their number."""
+    """Write the rows of a task, and yield the number of its stage."""
     context = TaskContext.get()
     if context is not None and context.attemptNumber():
         raise SinkError("a task that writes into a transaction is not repeated by itself: the micro-batch is")
-    # Tasks of a stage that is repeated count as first attempts. Batches of the same records as those of the former
-    # attempt would pass for repeats, with other rows in them. Others are out of order, and the micro-batch is repeated.
+    # Tasks of a stage that is repeated count as first attempts. Batches with the numbers of the former attempt's would
+    # pass for repeats, with other rows in them. Those of another size are out of order, which fails the task; where all
+    # rows of a partition fit into the first batch, the driver notices afterwards.
     attempt = 0 if context is None else context.taskAttemptId()
     with connected(options) as producer:
-        count = _write_rows(producer, topic, identity, compression, batches, attempt % FIRST_BATCHES + 1)
-    yield pa.RecordBatch.from_pydict({"records": pa.array([count], pa.int64())})
+        _write_rows(producer, topic, identity, compression, batches, attempt % FIRST_BATCHES + 1)
+    yield pa.RecordBatch.from_pydict({"stage": pa.array([0 if context is None else context.stageId()], pa.int32())})
 
 
 def _write_rows(
@@ -222,9 +239,9 @@ def _write_rows(
     identity: ProducerIdentity,
     compression: Compression,
     batches: Iterable[pa.RecordBatch],
-    first: int = FIRST_BATCHES,
-) -> int:
-    """Write rows, and return their number. `first` is the largest number of records in a partition's first batch.
+    first: int,
+) -> None:
+    """Write rows. `first` is the largest number of records in a partition's first batch.
 
     Its bytes are limited in proportion.
     """
@@ -255,7 +272,6 @@ def _write_rows(
             sizes[partition] = sizes.get(partition, 0) + record_bytes
     for partition in list(waiting):
         send(partition)
-    return sum(written.values())
 
 
 def _now_ms() -> int:
