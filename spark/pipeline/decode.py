@@ -10,7 +10,7 @@ list or makes it longer.
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -31,6 +31,7 @@ from spark.pipeline.protobuf import (
     descriptor_set,
     find_message,
     find_only_message,
+    message_names,
     protobuf_type,
     registered_set,
 )
@@ -54,6 +55,8 @@ class Decoding:
     """Turns the bytes into a struct of `data` and `error`."""
     version: RegisteredSchema | bytes
     """The schema: of the registry, or the contents of its file."""
+    message: str | None = None
+    """Protobuf: full name of the message."""
     reason: Callable[[Column, Column], Column] | None = None
     """Turns bytes and error of a dead letter into an error that names the field. Slow: for dead letters only."""
 
@@ -105,7 +108,9 @@ class DecoderFactory:
         try:
             schema = self._schema()
             if self._last is None or self._last.version != schema:
-                self._last = make_decoding(settings, schema, self._registry)
+                # A version with further messages does not change which one it is.
+                known = None if self._last is None else self._last.message
+                self._last = make_decoding(settings, schema, self._registry, known)
         except RegistryError as error:
             if self._last is None:
                 raise SettingError(f"{section}.registry", str(error)) from error
@@ -148,16 +153,22 @@ def open_registry(settings: DecodeSection, section: str, environ: Mapping[str, s
 
 
 def make_decoding(
-    settings: DecodeSection, schema: RegisteredSchema | bytes, registry: SchemaRegistry | None
+    settings: DecodeSection,
+    schema: RegisteredSchema | bytes,
+    registry: SchemaRegistry | None,
+    known: str | None = None,
 ) -> Decoding:
-    """Return the decoding for a schema from the registry or a file. Raises SchemaError."""
+    """Return the decoding for a schema from the registry or a file. Raises SchemaError.
+
+    `known` is the message of an earlier version of the schema, which counts if the settings name none.
+    """
     if settings.format == "text":
         return _by_text(schema, strict=settings.strict)
     registered = schema if isinstance(schema, RegisteredSchema) else None
     if registered is not None and registered.kind != settings.format.upper():
         raise SchemaError(f"the schema is {registered.kind}, but the format is {settings.format}")
     if settings.format == "protobuf":
-        return _by_protobuf(settings, schema, registry)
+        return _by_protobuf(settings, schema, registry, known)
     text = registered.text if registered else _text(schema)
     if settings.format == "avro":
         reader = registered or RegisteredSchema(-1, "AVRO", text)
@@ -186,17 +197,20 @@ def _by_text(version: RegisteredSchema | bytes, *, strict: bool) -> Decoding:
 
 
 def _by_protobuf(
-    settings: DecodeSection, schema: RegisteredSchema | bytes, registry: SchemaRegistry | None
+    settings: DecodeSection, schema: RegisteredSchema | bytes, registry: SchemaRegistry | None, known: str | None
 ) -> Decoding:
     if isinstance(schema, RegisteredSchema):
         data, schema_id = registered_set(schema), schema.schema_id
-        descriptor = find_message(data, settings.message) if settings.message else find_only_message(data)
+        if known not in [name.full for name in message_names(data).values()]:
+            known = None
+        wanted = settings.message or known
+        descriptor = find_message(data, wanted) if wanted else find_only_message(data)
         decoder = ProtobufDecoder(data, descriptor.full_name, settings.has_header, registry, schema_id)
     else:
         data = descriptor_set(schema)
         descriptor = find_message(data, settings.message)
         decoder = ProtobufDecoder(data, descriptor.full_name, settings.has_header)
-    return _by_arrow(protobuf_type(descriptor), decoder, schema)
+    return replace(_by_arrow(protobuf_type(descriptor), decoder, schema), message=descriptor.full_name)
 
 
 ParseJson = Callable[[Column, StructType], tuple[Column, Column]]
@@ -222,7 +236,7 @@ def _by_json(kind: StructType, parse: ParseJson, version: RegisteredSchema | byt
 
     vectorised: Any = arrow_udf  # as in _by_arrow
     find_reasons = vectorised(reasons, returnType=StringType())
-    return Decoding(schema, column, version, lambda value, error: find_reasons(body_of(value), error))
+    return Decoding(schema, column, version, reason=lambda value, error: find_reasons(body_of(value), error))
 
 
 def _lenient_json(body: Column, schema: StructType) -> tuple[Column, Column]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from textwrap import shorten
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf import json_format
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
@@ -105,7 +105,7 @@ def find_message(data: bytes, wanted: str | None) -> Any:
 
 def find_only_message(data: bytes) -> Any:
     """Return the descriptor of the set's last file's only message. Raises SchemaError, also if there are several."""
-    names = [name for path, name in message_names(data).items() if len(path) == 1]
+    names = [name.full for path, name in message_names(data).items() if len(path) == 1]
     if len(names) > 1:
         # The first may be another one in the next version.
         listed = shorten(", ".join(names), _LISTED_CHARS_MAX, placeholder=" ...")
@@ -113,18 +113,27 @@ def find_only_message(data: bytes) -> Any:
     return find_message(data, None)
 
 
-def message_names(data: bytes) -> dict[tuple[int, ...], str]:
-    """Return the full names of all messages of the set's last file, by their indexes."""
+class MessageName(NamedTuple):
+    """Name of a message."""
+
+    full: str
+    own: str
+    """Without the package, which a later version may change."""
+
+
+def message_names(data: bytes) -> dict[tuple[int, ...], MessageName]:
+    """Return the names of all messages of the set's last file, by their indexes."""
     file = FileDescriptorSet.FromString(data).file[-1]
-    found: dict[tuple[int, ...], str] = {}
+    package = f"{file.package}." if file.package else ""
+    found: dict[tuple[int, ...], MessageName] = {}
 
     def add(messages: Sequence[Any], inside: tuple[int, ...], prefix: str) -> None:
         for index, message in enumerate(messages):
             path, name = (*inside, index), f"{prefix}{message.name}"
-            found[path] = name
+            found[path] = MessageName(package + name, name)
             add(message.nested_type, path, f"{name}.")
 
-    add(file.message_type, (), f"{file.package}." if file.package else "")
+    add(file.message_type, (), "")
     return found
 
 
@@ -147,10 +156,12 @@ class ProtobufDecoder:
     """Without one, the indexes in headers are those of the descriptors."""
     schema_id: int = -1
     """Id of the descriptors in the registry."""
-    _writers: dict[int, dict[tuple[int, ...], str] | Exception] = field(default_factory=dict)
+    _writers: dict[int, dict[tuple[int, ...], MessageName] | Exception] = field(default_factory=dict)
     """Names of the messages of each schema that records were written with, or why they are unknown."""
     _class: Any = None
     _convert: Convert | None = None
+    _own: str | None = None
+    """Name of the message without its package; None if it is not one of the schema's own file."""
 
     def __call__(self, value: bytes) -> Any:
         """Decode a value. Raises NotDecodableError, and RegistryError when the registry does not answer."""
@@ -158,6 +169,8 @@ class ProtobufDecoder:
             descriptor = find_message(self.descriptors, self.message)
             self._class = GetMessageClass(descriptor)
             self._convert = _message(descriptor, ())[1]
+            names = message_names(self.descriptors).values()
+            self._own = next((name.own for name in names if name.full == self.message), None)
         if self.has_header:
             schema_id, value = split_header(value)
             path, value = split_indexes(value)
@@ -173,10 +186,10 @@ class ProtobufDecoder:
         name = self._writer(schema_id).get(path)
         if name is None:
             raise NotDecodableError(f"the schema has no message {list(path)}")
-        if name != self.message:
-            raise NotDecodableError(f"a {name}, not a {self.message}")
+        if name.full != self.message and name.own != self._own:
+            raise NotDecodableError(f"a {name.full}, not a {self.message}")
 
-    def _writer(self, schema_id: int) -> dict[tuple[int, ...], str]:
+    def _writer(self, schema_id: int) -> dict[tuple[int, ...], MessageName]:
         """Return the names of the messages in a writer's schema. Raises NotDecodableError and RegistryError."""
         if self.registry is None:
             schema_id = self.schema_id
@@ -206,7 +219,7 @@ class ProtobufDecoder:
         """Restore the state; classes are made again when needed."""
         self.descriptors, self.message, self.has_header, self.registry, self.schema_id = state
         self._writers = {}
-        self._class = self._convert = None
+        self._class = self._convert = self._own = None
 
 
 def split_indexes(value: bytes) -> tuple[tuple[int, ...], bytes]:

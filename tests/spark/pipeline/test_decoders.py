@@ -251,11 +251,11 @@ FIRST, SECOND, THIRD = b"\x00", b"\x02\x02", b"\x02\x04"
 """Message indexes: the first is a count of none, others a count of one and the index, in zigzag."""
 
 
-def add_version(server: RegistryServer, *names: str) -> int:
+def add_version(server: RegistryServer, *names: str, package: str = "air") -> int:
     """Register the file of `descriptor` with these messages only, in this order; unknown ones are new."""
     file = descriptor().file[0]
     known = {message.name: message for message in file.message_type}
-    new = FileDescriptorProto(name=file.name, package=file.package, syntax=file.syntax)
+    new = FileDescriptorProto(name=file.name, package=package, syntax=file.syntax)
     new.dependency.extend(file.dependency)
     new.enum_type.extend(file.enum_type)
     for name in names:
@@ -306,6 +306,19 @@ def test_a_protobuf_record_of_a_version_newer_than_the_known_one_is_decoded() ->
     assert (row["error"], row["data"] and row["data"]["carrier"]) == (None, "UA")
 
 
+def test_a_protobuf_record_of_a_package_that_was_renamed_since_is_decoded() -> None:
+    other = GetMessageClass(find_message(descriptor().SerializeToString(), "air.Other"))
+    one, two = (other(x=x).SerializeToString() for x in (1, 2))
+    with running_registry() as server:
+        old = add_version(server, "New", "Other")
+        new = add_version(server, "Other", package="air.v2")
+        decode = in_task(server, "air.v2.Other")
+        rows = decode([with_id(old, SECOND + one), with_id(new, FIRST + two)])
+        (refused,) = decode([with_id(old, FIRST)])
+    assert [(row["data"] and row["data"]["x"], row["error"]) for row in rows] == [(1, None), (2, None)]
+    assert refused["error"] == "a air.New, not a air.v2.Other"
+
+
 def test_a_protobuf_record_of_another_message_is_refused_by_its_name() -> None:
     with running_registry() as server:
         old = add_version(server, "Flight", "Other")
@@ -351,10 +364,16 @@ def test_the_message_must_be_named_if_a_registry_has_several() -> None:
         first = decoders.current()
         assert first is not None
         assert first.schema.simpleString() == "struct<x:int>"
-        add_version(server, "New", "Other")
+        newer = add_version(server, "New", "Other")
         words = r"subject flights-value: .* several messages: set `message` to one of air\.New, air\.Other$"
         with pytest.raises(PipelineError, match=words):
-            decoders.current()
+            protobuf_factory(server, None).current()
+        # A running pipeline goes on with the message that it knows.
+        second = decoders.current()
+        assert second is not None
+        assert isinstance(second.version, RegisteredSchema)
+        assert (second.version.schema_id, second.message) == (newer, "air.Other")
+        assert second.schema == first.schema
         assert protobuf_factory(server, "air.Other").current() is not None
 
 
