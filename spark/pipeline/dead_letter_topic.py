@@ -111,7 +111,7 @@ class DeadLetterTopic:
             self._writer(query_id).write(
                 self._with_headers(rows),
                 {progress: batch_id + 1},
-                lambda found: is_next(self.place, found[progress], batch_id),
+                lambda found: is_next(self._name(query_id), found[progress], batch_id),
             )
 
     def frozen(self) -> DataFrame:
@@ -135,7 +135,7 @@ class DeadLetterTopic:
     def remove(self, records: DataFrame) -> None:
         """Take letters out of those that `frozen` has returned: the others are written again behind them.
 
-        `records` has topic, partition and offset, each once. Raises PipelineError; AnotherDriver if another replay has
+        `records` has the columns of places, each once. Raises PipelineError; AnotherDriver if another replay has
         read the letters since.
         """
         assert self._frozen is not None, "they were read before"

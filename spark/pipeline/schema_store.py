@@ -34,24 +34,27 @@ class SchemaStore:
         """Store the schemas of a micro-batch, unless they are those of the one before it."""
         if self._stored is not None and _versions(self._stored) == _versions(decoding):
             return
-        text = json.dumps({"formats": self._formats, "schemas": [_as_json(each) for each in _versions(decoding)]})
+        text = json.dumps({"settings": self._settings, "schemas": [_as_json(each) for each in _versions(decoding)]})
         if text != self._folder.read(self._name):
             self._folder.write(self._name, text)
         self._stored = decoding
 
     def former(self, decoder: RecordDecoder) -> RecordDecoding | None:
-        """Return the decoding of the newest micro-batch; None if it is not known, or the formats have changed."""
+        """Return the decoding of the newest micro-batch; None if it is not known, or would not fit the settings."""
         try:
             found = json.loads(self._folder.read(self._name) or "{}")
         except ValueError:  # a driver died while it wrote, and so before the table's commit
             return None
-        if found.get("formats") != self._formats:
+        if found.get("settings") != self._settings:
             return None
         return decoder.of(*map(_from_json, found["schemas"]))
 
     @property
-    def _formats(self) -> list[str]:
-        return [str(self.pipeline.key.format), str(self.pipeline.decode.format)]
+    def _settings(self) -> list[str]:
+        """Return the settings that a schema must fit."""
+        table, decoded = self.pipeline.table, (self.pipeline.key, self.pipeline.decode)
+        found = [table.mode, table.event_time, *(part for each in decoded for part in (each.format, each.message))]
+        return list(map(str, found))
 
     @property
     def _name(self) -> str:

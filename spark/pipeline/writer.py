@@ -67,23 +67,21 @@ class TableWriter:
 
         Returns how many they are; None if the table has them already, and they were not counted. Raises PipelineError.
         """
+        if self.topic is not None and self._are_dead(query_id, batch_id):
+            self.skip(batch_id)
+            return None
+        is_there = self._is_there(query_id, batch_id)
         try:
-            decoding = self.decoder.current()
+            decoding = (self.schemas.former(self.decoder) if is_there else None) or self.decoder.current()
         except UnusableSchema as error:
-            if self.topic is None or self.table.committed(query_id) >= batch_id:
+            if self.topic is None or is_there:
                 raise
             # The other topics go on. `spark replay` puts the records back when there is a schema.
             undecoded = batch.withColumn("error", f.lit(str(error)))
             self._append_dead_letters(undecoded, RecordDecoding(None, None), query_id, batch_id)
             self.skip(batch_id)
             return None
-        if self.topic is not None and self._are_dead(query_id, batch_id):
-            self.skip(batch_id)
-            return None
-        is_there = self._is_there(query_id, batch_id)
-        if is_there:
-            decoding = self.schemas.former(self.decoder) or decoding
-        else:
+        if not is_there:
             self.schemas.write(decoding)
         watermarks = self._watermarks()
         watermark = self.pipeline.watermark
@@ -120,7 +118,7 @@ class TableWriter:
         if committed > batch_id:
             raise AnotherDriver(
                 f"{self.table.place}: micro-batch {batch_id} was committed by another driver, and {committed} too; "
-                f"only one at a time may run on a checkpoint, and an older copy of it would skip records: use a new one"
+                f"only one at a time may run on a checkpoint (an older copy would skip records: use the newest one)"
             )
         return committed == batch_id
 

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from spark.pipeline.dead_letter_topic import HEADERS, DeadLetterTopic
 from spark.pipeline.errors import AnotherDriver, PipelineError
+from spark.pipeline.merge import PLACE_COLUMNS
 from spark.pipeline.settings import PipelineSettings
 from spark.pipeline.source import RECORD_COLUMNS
 from spark.pipeline.tables import open_tables
@@ -98,7 +99,7 @@ def test_a_driver_with_a_successor_writes_no_letter(
     pipeline = make_pipeline(servers, tmp_path, topic, dead_letters={"topic": f"{topic}-dead"})
     first, second = (DeadLetterTopic.of(spark, pipeline) for _ in range(2))
     letter = spark.sql(
-        f"SELECT '{topic}' topic, 0 partition, 5L offset, current_timestamp() timestamp, binary('k') key, "
+        f"SELECT '{topic}' topic, 0 partition, 5L offset, timestamp_millis({JANUARY_MS}) timestamp, binary('k') key, "
         "binary('v') value, CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>) headers, 'bad' error, 0L batch_id"
     )
     first.append(letter, "query", 0)
@@ -109,7 +110,7 @@ def test_a_driver_with_a_successor_writes_no_letter(
     assert (second.committed("query"), second.committed("another")) == (1, -1)
     # Likewise of two replays.
     assert (first.frozen().count(), second.frozen().count()) == (2, 2)
-    place = letter.select("topic", "partition", "offset")
+    place = letter.select(*PLACE_COLUMNS)
     second.remove(place.filter("offset = 6"))
     assert [(row["topic"], row["offset"]) for row in second.frozen().collect()] == [(topic, 5)] * 2
     with pytest.raises(AnotherDriver, match=f"topic {topic}-dead: another replay was faster; run it again"):

@@ -117,7 +117,12 @@ def test_a_schema_that_changes_before_a_micro_batch_is_repeated_loses_and_double
     run(spark, pipeline)
     table, dead_letters = tables(spark, pipeline)
     assert (offsets(table), offsets(dead_letters)) == ({(0, 0): 1, (0, 1): 1}, {(0, 2): 1})
-    # Nothing of a micro-batch is there: the schema of now counts.
+    # Settings that the former schema does not fit: the schema of now counts.
+    forget_last_commit(Path(pipeline.checkpoint))
+    (tmp_path / "values.ddl").write_text("name STRING, gate INT, at TIMESTAMP")
+    timed = {"partition_by": "none", "event_time": "data.at"}
+    run(spark, make_pipeline(servers, tmp_path, topic, table_format, table=timed))
+    # Nothing of a micro-batch is there: likewise.
     send(servers, topic, [Event(0, values[2], timestamp_ms=JANUARY_MS)])
     (tmp_path / "values.ddl").write_text(former)
     run_until_it_dies(spark, pipeline, monkeypatch, TableWriter, "_append")
