@@ -185,9 +185,8 @@ def test_what_a_pipeline_failed_with_is_one_line() -> None:
         )
 
     def failed_with(failure: Exception | None) -> str:
-        running: Any = SimpleNamespace(
-            queries=[SimpleNamespace(awaitTermination=end)], batches=SimpleNamespace(failure=failure)
-        )
+        query = SimpleNamespace(exception=lambda: None, awaitTermination=end)
+        running: Any = SimpleNamespace(queries=[query], batches=SimpleNamespace(failure=failure))
         with pytest.raises(PipelineError) as caught:
             cli.wait_for_all(running)
         return str(caught.value)
