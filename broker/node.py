@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 import structlog
 from structlog.typing import FilteringBoundLogger
 
+from anabranch.addresses import host_port
 from broker.acls.store import ClusterAcls
 from broker.cluster.links import Links
 from broker.cluster.members import Members
@@ -237,13 +238,13 @@ class Node:
     @property
     def bootstrap(self) -> str:
         """`host:port` of the first listener."""
-        return f"{self.advertised.host}:{self.advertised.port}"
+        return host_port(self.advertised.host, self.advertised.port)
 
     @property
     def internal_address(self) -> str:
         """`host:port` for other nodes; empty if none can connect."""
         own = self.members.own
-        return f"{own.internal_host}:{own.internal_port}" if own.internal_port else ""
+        return host_port(own.internal_host, own.internal_port) if own.internal_port else ""
 
     @property
     def failed(self) -> asyncio.Future[str]:
@@ -302,7 +303,9 @@ class Node:
         log.info(
             "serving",
             address=self.bootstrap,
-            listeners=",".join(f"{each.name}://{each.host}:{each.port}" for each in self.members.own.listeners),
+            listeners=",".join(
+                f"{each.name}://{host_port(each.host, each.port)}" for each in self.members.own.listeners
+            ),
             internal=self.internal_address or "off",
             admin=self.admin_address or "off",
             console=self.console_url or "off",

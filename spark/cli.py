@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from anabranch.addresses import host_port
 from anabranch.client.errors import ClientError, PropertyError
 from anabranch.output import emit, output_option
 from spark.checkpoints import committed_offsets
@@ -389,9 +390,9 @@ def run_pipeline(spark: SparkSession, pipeline: PipelineSettings, console: Conso
             try:
                 port = stack.enter_context(serve_metrics(host, operations.metrics_port, listener.metrics, freshness))
             except OSError as error:
-                where = f"{host}:{operations.metrics_port}"
+                where = host_port(host, operations.metrics_port)
                 raise SettingError("operations.metrics_port", f"cannot listen on {where}: {error.strerror}") from error
-            console.print(f"metrics on http://{host}:{port}/metrics", highlight=False)
+            console.print(f"metrics on http://{host_port(host, port)}/metrics", highlight=False)
         spark.streams.addListener(listener)
         stack.callback(spark.streams.removeListener, listener)
         running = start_pipeline(spark, pipeline, counted, lambda line: console.print(line, highlight=False))

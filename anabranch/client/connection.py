@@ -13,6 +13,7 @@ from struct import Struct
 from types import TracebackType
 from typing import Any, Final, Self
 
+from anabranch.addresses import host_port
 from anabranch.client.errors import ClientError
 from anabranch.client.sasl import NONCE_BYTES, OAUTHBEARER, PLAIN, Exchange, SaslError, bearer, plain, scram
 from anabranch.client.settings import ClientSettings, SaslLogin, read_token
@@ -58,7 +59,7 @@ class Connection:
         client_id: bytes = CLIENT_ID,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self._where = f"{host}:{port}"
+        self._where = host_port(host, port)
         self._settings = settings or ClientSettings()
         self._client_id = client_id
         self._timeout_s = min(GREETING_TIMEOUT_S, timeout_s)

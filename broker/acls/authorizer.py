@@ -15,6 +15,7 @@ change.
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from anabranch.addresses import normal_host
 from broker.acls.model import EVERYBODY, WILDCARD, Acl, AclOperation, AclResourceType, PatternType, Permission
 
 IMPLYING: Final = {
@@ -40,6 +41,11 @@ _PROBE: Final = "hardcode"
 
 _Rules = dict[str, list[Acl]]
 """ACLs of one pattern, by principal."""
+
+
+def _comparable(acl: Acl) -> Acl:
+    """Return an ACL with its host in the notation of those of clients."""
+    return acl._replace(host=normal_host(acl.host))
 
 
 class _Patterns:
@@ -118,10 +124,10 @@ class Authorizer:
         wanted, had = frozenset(acls), self.acls
         for acl in had:
             if acl not in wanted:
-                self._patterns[acl.resource_type].remove(acl)
+                self._patterns[acl.resource_type].remove(_comparable(acl))
         for acl in wanted:
             if acl not in had:
-                self._patterns[acl.resource_type].add(acl)
+                self._patterns[acl.resource_type].add(_comparable(acl))
         self._acls = wanted
         self.version += 1
         self._remembered.clear()
@@ -133,7 +139,7 @@ class Authorizer:
     def authorize(
         self, principal: str, host: str, operation: AclOperation, resource_type: AclResourceType, name: str
     ) -> bool:
-        """Return whether a principal at a host may do an operation to a resource."""
+        """Return whether a principal at a host, in the usual notation, may do an operation to a resource."""
         key = (principal, host, int(operation), int(resource_type), name)
         decided = self._remembered.get(key)
         if decided is None:

@@ -3,6 +3,8 @@
 from enum import IntEnum
 from typing import Final, NamedTuple, Self
 
+from anabranch.addresses import normal_host
+
 WILDCARD: Final = "*"
 """Name of the literal pattern that matches all resources of a type, and the host that matches all hosts."""
 EVERYBODY: Final = "User:*"
@@ -107,7 +109,7 @@ class AclFilter(NamedTuple):
             (self.resource_type in {AclResourceType.ANY, acl.resource_type})
             and self._matches_name(acl)
             and (self.principal is None or self.principal == acl.principal)
-            and (self.host is None or self.host == acl.host)
+            and (self.host is None or normal_host(self.host) == normal_host(acl.host))
             and (self.operation in {AclOperation.ANY, acl.operation})
             and (self.permission in {Permission.ANY, acl.permission})
         )

@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from broker.settings.listeners import ALL_ADDRESSES, bracketed
+from anabranch.addresses import host_port
+from broker.settings.listeners import ALL_ADDRESSES
 
 PREFIX: Final = "/console/"
 INDEX: Final = "index.html"
@@ -78,8 +79,8 @@ def console_url(host: str, port: int, machine: str, *, has_tls: bool) -> str:
 
     `machine` is the host that Kafka clients are told. It stands for all addresses, which no browser can go to.
     """
-    reachable = bracketed(machine if host in ALL_ADDRESSES else host)
-    return f"{'https' if has_tls else 'http'}://{reachable}:{port}{PREFIX}"
+    reachable = host_port(machine if host in ALL_ADDRESSES else host, port)
+    return f"{'https' if has_tls else 'http'}://{reachable}{PREFIX}"
 
 
 def _read(folder: Traversable, prefix: str) -> Iterator[tuple[str, _File]]:

@@ -26,6 +26,7 @@ from urllib.parse import quote
 import structlog
 from aiohttp import web
 
+from anabranch.addresses import host_port, normal_host
 from broker.admin.access import AdminAccess, Refusal
 from broker.admin.api.api import MAY_OPERATE, USER, Api
 from broker.admin.api.endpoints import CHANGES_NOTHING, failed
@@ -91,7 +92,7 @@ class AdminServer:
     async def start(self, bound: socket.socket, access: AdminAccess) -> None:
         """Listen on a bound socket. Raises OSError."""
         host, port = bound.getsockname()[:2]
-        self.address = f"{host}:{port}"
+        self.address = host_port(host, port)
         self.console_url = console_url(host, port, self._node.advertised.host, has_tls=access.tls is not None)
         self._access = access
         self._runner = web.AppRunner(
@@ -142,7 +143,7 @@ class AdminServer:
             return await self._answer(request, handler)
         target, _, query = request.raw_path.partition("?")
         asked = {"action": f"{_shown(request.method)} {_shown(target)}", "resource": _shown(query)}
-        host = request.remote or ""
+        host = normal_host(request.remote or "")
         try:
             client = self._check(request)
         except Refusal as refusal:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from heapq import nlargest
 from typing import Any
 
+from anabranch.addresses import host_port
 from broker.net.tls import Tls
 from broker.node import Node
-from broker.settings.listeners import bracketed
 from protocol.ids import uuid_text
 from protocol.registry import APIS
 from s3stream.errors import CatalogError
@@ -172,8 +172,8 @@ def _listeners(node: Node) -> list[dict[str, Any]]:
         {
             "name": listener.name,
             "protocol": listener.protocol,
-            "address": f"{bracketed(listener.host)}:{node.server.ports[listener.name]}",
-            "advertised": f"{bracketed(announced.host)}:{announced.port}",
+            "address": host_port(listener.host, node.server.ports[listener.name]),
+            "advertised": host_port(announced.host, announced.port),
             "connections": connections[listener.name],
         }
         for listener, announced in zip(node.settings.listeners, node.members.own.listeners, strict=True)

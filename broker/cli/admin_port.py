@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 import click
 
+from anabranch.addresses import host_port
 from broker.admin.access import AccessError, read_tokens
 from broker.cli.options import config_option, read_settings
 from broker.settings.admin_area import AdminSettings
@@ -38,7 +39,7 @@ class AdminPort:
     """TLS of the port; None: it has none."""
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return host_port(self.host, self.port)
 
     def status(self) -> dict[str, Any]:
         """Return the node's status. Raises OSError without an answer in time, ClickException if it is no admin port."""
@@ -50,8 +51,7 @@ class AdminPort:
     @property
     def url(self) -> str:
         """Address for a browser."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'http' if self.context is None else 'https'}://{host}:{self.port}"
+        return f"{'http' if self.context is None else 'https'}://{self}"
 
     def serves(self, path: str) -> bool:
         """Return whether the port has a page. Raises OSError without an answer in time, ClickException if it fails."""

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from anabranch.addresses import host_port
 from anabranch.output import count_text, emit, make_console, make_facts, make_table, output_option
 from broker.cli.admin_port import AdminOptions, AdminPort, admin_option
 from broker.cli.errors import run
@@ -118,8 +119,9 @@ def _follow(port: AdminPort, console: Console) -> Any:
 def _on_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any:
     if not settings.catalog.url and not (settings.node.data_dir / "catalog.db").is_file():
         raise click.ClickException(
-            f"its node does not answer at {settings.admin.host}:{settings.admin.port}, and there is no catalog in the "
-            f"data directory {settings.node.data_dir}: find the node with --admin, --data-dir or --config"
+            f"its node does not answer at {host_port(settings.admin.host, settings.admin.port)}, and there is no "
+            f"catalog in the data directory {settings.node.data_dir}: "
+            "find the node with --admin, --data-dir or --config"
         )
     return run(_compact_stopped(settings, console, plan_only=plan_only))
 

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
-from broker.settings.listeners import bracketed
+from anabranch.addresses import bracketed, host_port
 
 AUTHORITY_DAYS: Final = 3650
 TOKEN_BYTES: Final = 32
@@ -134,7 +134,7 @@ def write_trial(folder: Path, options: TrialOptions, password: str) -> Sequence[
         options.names.announced, ExtendedKeyUsageOID.SERVER_AUTH, options.days, options.names.alternative_names()
     )
     target, user = options.target, options.user
-    server = f"{bracketed(options.names.announced)}:{options.port}"
+    server = host_port(options.names.announced, options.port)
     jaas = f'{_SCRAM_MODULE} required username="{user}" password="{password}";'
     sasl = {"bootstrap.servers": server, "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512"}
     trust = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(target / "ca.pem")}
@@ -155,7 +155,7 @@ def write_trial(folder: Path, options: TrialOptions, password: str) -> Sequence[
     for name in options.clients:
         pair = authority.issue(name, ExtendedKeyUsageOID.CLIENT_AUTH, options.days)
         both = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(target / f"{name}.both.pem")}
-        ssl_server = f"{bracketed(options.names.announced)}:{options.ssl_port}"
+        ssl_server = host_port(options.names.announced, options.ssl_port)
         properties = {"bootstrap.servers": ssl_server, "security.protocol": "SSL", **trust, **both}
         files += [
             (f"{name}.pem", f"the certificate of the client User:{name}", PUBLIC, pair.certificate),

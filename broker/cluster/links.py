@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import structlog
 
+from anabranch.addresses import host_port
 from broker.cluster.handshake import NONCE_BYTES, STRANGER_BYTES_MAX, Role, is_proof, make_proof
 from broker.cluster.members import Member, Members
 from broker.cluster.peers import PeerUnavailable
@@ -237,7 +238,7 @@ class _Link:
     @property
     def _where(self) -> str:
         member = self.member
-        return f"node {member.node_id} at {member.internal_host}:{member.internal_port}"
+        return f"node {member.node_id} at {host_port(member.internal_host, member.internal_port)}"
 
     def close(self, reason: str) -> None:
         """End the connection because it is not wanted any more; all calls fail."""

@@ -10,10 +10,10 @@ from typing import Final
 
 import structlog
 
+from anabranch.addresses import host_port
 from broker.configs.broker_table import BROKER_CONFIGS, CLEANER_BACKOFF, DYNAMIC, STORAGE_POLICY
 from broker.configs.cluster import BROKER, ClusterConfigs
 from broker.configs.definitions import ConfigDef, ConfigSource, ConfigType, Synonym, default_value
-from broker.settings.listeners import bracketed
 from broker.settings.model import Settings
 from compaction.settings import CompactionSettings
 from protocol.errors import KafkaError
@@ -118,7 +118,7 @@ def fixed_configs(
     return (
         (
             ConfigDef("advertised.listeners", text, "", "Addresses that clients connect to."),
-            ",".join(f"{each.name}://{bracketed(each.host)}:{each.port}" for each in announced),
+            ",".join(f"{each.name}://{host_port(each.host, each.port)}" for each in announced),
         ),
         (ConfigDef("broker.id", number, "-1", "Id of this node."), str(node.node_id)),
         (
@@ -129,7 +129,7 @@ def fixed_configs(
         ),
         (
             ConfigDef("listeners", text, "", "Addresses that this node listens on."),
-            ",".join(f"{each.name}://{bracketed(each.host)}:{bound[each.name]}" for each in settings.listeners),
+            ",".join(f"{each.name}://{host_port(each.host, bound[each.name])}" for each in settings.listeners),
         ),
         (ConfigDef(CLEANER_BACKOFF, long, "15000", "Time between two cleanings of a compacted partition."), backoff),
         (

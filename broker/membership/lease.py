@@ -16,6 +16,7 @@ from typing import Final, Self
 
 import structlog
 
+from anabranch.addresses import host_port
 from broker.membership.log_identity import utc
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import NodeInfo, Pulse
@@ -68,7 +69,7 @@ def describe_holder(seen: NodeInfo) -> str:
     """Describe the process that holds a node, for messages."""
     holder = seen.holder
     who = f"process {holder.pid} on {holder.host_name}" if holder.pid else "a process"
-    return f"{who} at {seen.host}:{seen.port} (lease until {utc(seen.lease_until_ms)})"
+    return f"{who} at {host_port(seen.host, seen.port)} (lease until {utc(seen.lease_until_ms)})"
 
 
 async def wait_until_free(catalog: Catalog, node_id: int, claimant: Claimant) -> NodeInfo | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from anabranch.addresses import host_port
 from broker.membership.failover import Judgement
 from s3stream.catalog.values import NodeInfo, PartitionInfo, TopicInfo, WalInfo, WalState
 
@@ -79,7 +80,7 @@ def _describe_node(facts: ClusterFacts, node: NodeInfo, leads: int) -> dict[str,
         "id": node.node_id,
         "state": state_of(node, logs, lives=facts.lives(node)).value,
         "epoch": node.epoch,
-        "address": f"{node.host}:{node.port}",
+        "address": host_port(node.host, node.port),
         "rack": node.rack,
         "machine": node.holder.host_name,
         "leads": leads,

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Protocol, cast
 
+from anabranch.addresses import normal_host
 from broker.net.budget import FrameBudget
 from broker.net.exchange import Exchange, Peer
 from broker.net.principals import ANONYMOUS
@@ -218,7 +219,7 @@ class Connection(asyncio.BufferedProtocol):
         """Accept the socket, unless a limit refuses it."""
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername") or ("", 0)
-        self.host, self.port = str(peer[0]), int(peer[1]) if len(peer) > 1 else 0
+        self.host, self.port = normal_host(str(peer[0])), int(peer[1]) if len(peer) > 1 else 0
         if not self._manager.connected(self):
             self.closed = True
             self._transport.abort()

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from anabranch.addresses import host_port
 from broker.net.server import bind
 from broker.settings.checks import is_loopback, share_port
 from broker.settings.listeners import Listener, SecurityProtocol
@@ -58,9 +59,11 @@ def reserve_ports(settings: Settings, stack: ExitStack | AsyncExitStack) -> Rese
             "internal port", settings.internal_host, settings.internal_port, "cluster.internal_port", stack
         )
         for bound in clients:
-            _check_distinct(f"internal port {settings.internal_host}:{settings.internal_port}", internal, bound)
+            _check_distinct(
+                f"internal port {host_port(settings.internal_host, settings.internal_port)}", internal, bound
+            )
     if admin.enabled:
-        name = f"admin port {admin.host}:{admin.port}"
+        name = f"admin port {host_port(admin.host, admin.port)}"
         admin_bound = _reserve("admin port", admin.host, admin.port, "admin.port (--admin-port)", stack)
         for bound in clients:
             _check_distinct(name, admin_bound, bound)
@@ -82,7 +85,7 @@ def warn_if_open(listener: Listener, bound: socket.socket) -> None:
     host, port = bound.getsockname()[:2]
     if listener.protocol in _OPEN and not is_loopback(host):
         structlog.get_logger("network").warning(
-            _OPEN[listener.protocol], listener=listener.name, address=f"{host}:{port}"
+            _OPEN[listener.protocol], listener=listener.name, address=host_port(host, port)
         )
 
 
@@ -93,7 +96,7 @@ def warn_if_internal_open(settings: Settings, bound: socket.socket) -> None:
         structlog.get_logger("network").warning(
             "the internal port does not require TLS, and is not on loopback: whoever reads in the network sees records "
             "that move between nodes, and whoever can change packets can change requests",
-            address=f"{host}:{port}",
+            address=host_port(host, port),
             setting="cluster.internal_tls",
         )
 
@@ -113,7 +116,8 @@ def _check_distinct(name: str, bound: socket.socket, other: socket.socket, serve
     (host, port), (other_host, other_port) = bound.getsockname()[:2], other.getsockname()[:2]
     if port == other_port and share_port(other_host, host):
         raise OSError(
-            f"{name}: {served} are served at this address ({other_host}:{other_port}): give one of them another port"
+            f"{name}: {served} are served at this address ({host_port(other_host, other_port)}): "
+            "give one of them another port"
         )
 
 
@@ -122,6 +126,6 @@ def _reserve(what: str, host: str, port: int, port_setting: str, stack: ExitStac
         bound = bind(host, port)
     except OSError as error:
         advice = _ADVICE.get(error.errno or 0, "").format(setting=port_setting)
-        raise OSError(f"{what} {host}:{port}: {error.strerror or error}{advice}") from error
+        raise OSError(f"{what} {host_port(host, port)}: {error.strerror or error}{advice}") from error
     stack.callback(bound.close)
     return bound

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from anabranch.addresses import normal_host
 from broker.net.connection import Connection, ConnectionManager, other_protocol
 from broker.net.tls import Tls
 from broker.net.tls_connection import TlsConnection
@@ -118,7 +119,7 @@ class TlsAcceptor:
             self._loop.remove_reader(self._bound)
             self._retry = self._loop.call_later(PAUSE_S, self._loop.add_reader, self._bound, self._accept)
             return
-        host, port = address[:2]
+        host, port = normal_host(address[0]), address[1]
         if not self._server.begin_handshake(host):
             accepted.close()
             return

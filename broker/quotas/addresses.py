@@ -4,12 +4,12 @@ A connection over the quota is accepted, not read, and closed after the throttle
 again at once. Meanwhile it counts against the limits on connections.
 """
 
-import ipaddress
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 import structlog
 
+from anabranch.addresses import normal_address
 from broker.configs.cluster import ClusterConfigs
 from broker.quotas.entities import CONNECTION_CREATION_RATE, IP
 from broker.quotas.rates import Rate, Windows
@@ -85,27 +85,19 @@ class AddressQuotas:
         return self._limits.get(None) if limit is None else limit
 
     def delay_s(self, host: str) -> float:
-        """Count a new connection; return for how long it is held, and not served, or 0 if it is within the quota."""
+        """Count a new connection of a host; return for how long it is held, or 0 if it is within the quota.
+
+        A connection that is held is not served.
+        """
         if not self._limits:
             return 0.0
-        address = normal_address(host) or host
-        limit = self._limit_of(address)
+        limit = self._limit_of(host)
         if limit is None:
             return 0.0
         now_ms = self._steady_ms()
-        usage = self.usages.get(address, limit, now_ms)
+        usage = self.usages.get(host, limit, now_ms)
         usage.meter.record(1, now_ms)
         throttle_ms = min(usage.meter.throttle_ms(limit, now_ms), self._throttle_ms_max)
         if throttle_ms > 0:
             usage.meter.record(-1, now_ms)  # it is not served
         return usage.throttle(throttle_ms) / 1000
-
-
-def normal_address(text: str) -> str | None:
-    """Return the usual notation of an address, of version 4 where it is mapped to 6; None if it is not an address."""
-    try:
-        address = ipaddress.ip_address(text)
-    except ValueError:
-        return None
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return str(address if mapped is None else mapped)

@@ -53,11 +53,6 @@ class Listener:
     """0: the port that it listens on."""
 
 
-def bracketed(host: str) -> str:
-    """Return a host as it is written before a port: an address of IPv6 in brackets."""
-    return f"[{host}]" if ":" in host else host
-
-
 def listeners_of(area: ListenerSettings) -> Sequence[Listener]:
     """Return the listeners, in the order of the settings. Raises SettingsError."""
     protocols = _protocols(area.security_protocol_map)

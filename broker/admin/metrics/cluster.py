@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from prometheus_client import Metric
 
+from anabranch.addresses import host_port
 from broker.admin.metrics.definitions import counter, definitions_in, gauge
 from broker.groups.offsets import CommittedOffset
 from broker.node import Node
@@ -109,7 +110,7 @@ def _nodes(node: Node) -> Iterator[Metric]:
     members = node.members
     living = members.living()
     yield BROKERS.single(len(living))
-    addresses = [(str(each.node_id), f"{each.listeners[0].host}:{each.listeners[0].port}") for each in living]
+    addresses = [(str(each.node_id), host_port(each.listeners[0].host, each.listeners[0].port)) for each in living]
     yield BROKER_INFO.family([(labels, 1) for labels in addresses])
     alive = {each.node_id for each in living}
     draining = len(alive & members.draining)
