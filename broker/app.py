@@ -78,7 +78,7 @@ from broker.sasl.delegation_tokens import DelegationTokens, read_key
 from broker.sasl.mechanisms import Mechanisms, open_files
 from broker.settings.authorizer_area import super_users_of
 from broker.settings.clock import CautiousClock
-from broker.settings.data_dir import DataDirError
+from broker.settings.data_dir import DataDirError, warn_if_readable
 from broker.settings.memory import MemoryPlan, memory_for, with_sizes
 from broker.settings.model import Settings
 from broker.settings.package_settings import compaction_settings, gc_settings, storage_settings
@@ -291,6 +291,7 @@ async def _open_storage(
 ) -> _OpenStorage:
     """Check that catalog, log and stores belong together, take the node's id, and recover the log."""
     now_ms = environment.now_ms
+    warn_if_readable(*settings.private_paths)
     catalog = environment.make_catalog(settings.catalog_url)
     stack.push_async_callback(catalog.close)
     node_log = await _start_log(environment, settings, stack)

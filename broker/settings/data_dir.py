@@ -2,10 +2,16 @@
 
 import fcntl
 import os
+import shlex
+import stat
 from contextlib import suppress
 from pathlib import Path
 
+import structlog
+
 from s3stream.store.folders import create_folder
+
+_log = structlog.get_logger("node")
 
 LOCK_NAME = "LOCK"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -23,8 +29,8 @@ class DataDirLock:
         self._path = path
         self._created = [folder for folder in (path, *path.parents) if not folder.exists()]
         try:
-            create_folder(path)
-            self._fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            create_folder(path, 0o700)
+            self._fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise DataDirError(f"data directory {path}: {error.strerror or error}") from None
         try:
@@ -74,6 +80,21 @@ class DataDirLock:
                 (self._path / LOCK_NAME).unlink()
                 for folder in self._created:
                     folder.rmdir()
+
+
+def warn_if_readable(*paths: Path) -> None:
+    """Log a warning for each directory or file that any user of the machine may read, enter or change.
+
+    New ones are for their owner only. Earlier versions left the mode to the umask.
+    """
+    for path in paths:
+        with suppress(OSError):
+            if path.stat().st_mode & stat.S_IRWXO:
+                _log.warning(
+                    "any user of this machine may read secrets and records of the node",
+                    path=str(path),
+                    advice=f"chmod o-rwx {shlex.quote(str(path))}",
+                )
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

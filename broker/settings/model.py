@@ -228,6 +228,14 @@ class Settings(Area):
         return None if self.one_machine else 0
 
     @property
+    def private_paths(self) -> Sequence[Path]:
+        """The data directory, and the file of the catalog if it is elsewhere."""
+        found = [self.node.data_dir]
+        if self.catalog.url.startswith("sqlite"):
+            found.append(Path(self.catalog.url.partition(":///")[2].partition("?")[0]))
+        return found
+
+    @property
     def one_machine(self) -> bool:
         """True if all processes that use the catalog run on one machine, as SQLite requires."""
         return self.catalog_url.startswith("sqlite")

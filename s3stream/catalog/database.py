@@ -124,7 +124,7 @@ class Database:
             parsed = make_url(url)
         except (ArgumentError, ValueError):
             raise CatalogError("catalog URL: expected sqlite:///PATH or postgresql://USER@HOST/DB") from None
-        self._where = parsed.render_as_string(hide_password=True)
+        self._where = _shown(parsed)
         self._dialect = parsed.get_backend_name()
         if self._dialect not in DIALECT_SQL or (self._dialect == "sqlite" and not parsed.database):
             raise CatalogError(
@@ -173,8 +173,9 @@ class Database:
             self._lanes += [(self._beat_thread, self._beater), (self._listener_thread, self._listener)]
 
     def _prepare_engines(self) -> None:
-        if self._dialect == "sqlite":
+        if self._path is not None:
             for engine in (self._writer,) if self._read_only else (self._writer, self._reader):
+                event.listen(engine, "do_connect", partial(_create_private, self._path))
                 event.listen(engine, "connect", _prepare_sqlite)
             event.listen(self._writer, "begin", lambda c: c.exec_driver_sql("BEGIN IMMEDIATE"))
             event.listen(self._reader, "begin", lambda c: c.exec_driver_sql("BEGIN"))
@@ -507,6 +508,21 @@ def _checkpoint(engine: Engine, where: str) -> None:
         log.warning(
             "the catalog's file is complete only together with its -wal file: copy both", catalog=where, reason=reason
         )
+
+
+def _shown(url: URL) -> str:
+    """Return a URL for messages: its passwords are hidden, wherever they stand in it."""
+    hidden = {name: "..." for name in url.query if "password" in name.lower()}
+    return url.update_query_dict(hidden).render_as_string(hide_password=True)
+
+
+def _create_private(path: Path, *_: object) -> None:
+    """Create the file of a database if it is missing, for its owner only; SQLite gives its log the same mode.
+
+    SQLite itself would let all users of the machine read it, and it holds the secrets of users and nodes.
+    """
+    with suppress(OSError):  # it exists, or SQLite will say why it cannot be opened
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _prepare_sqlite(connection: PoolProxiedConnection, _record: object) -> None:

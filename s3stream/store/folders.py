@@ -5,10 +5,13 @@ from itertools import takewhile
 from pathlib import Path
 
 
-def create_folder(path: Path) -> None:
-    """Create a folder and its missing parents, durably. One that exists is left as it is. Raises OSError."""
+def create_folder(path: Path, mode: int = 0o777) -> None:
+    """Create a folder with a mode (less the umask) and its missing parents, durably. Raises OSError.
+
+    One that exists is left as it is.
+    """
     created = list(takewhile(lambda folder: not folder.exists(), (path, *path.parents)))
-    path.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode, parents=True, exist_ok=True)
     for folder in created:
         sync_folder(folder.parent)
 

@@ -13,11 +13,21 @@ from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 TIMEOUT_S = 10
 REFERENCES_MAX = 100
 HEADER_BYTES = 5
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """Follows no redirects: the credentials are for the registry's host only."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Leave the answer as it is: an error."""
+
+
+_OPENER = build_opener(_NoRedirects)
 
 
 class RegistryError(Exception):
@@ -99,14 +109,16 @@ class SchemaRegistry:
         if self.credentials:
             request.add_header("Authorization", f"Basic {base64.b64encode(self.credentials.encode()).decode()}")
         try:
-            with urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310 - the URL is from the pipeline's file
+            with _OPENER.open(request, timeout=TIMEOUT_S) as response:
                 answer: dict[str, Any] = json.load(response)
                 return answer
         except HTTPError as error:
             with error:
                 if error.code == 404:
                     raise UnknownSchemaError(f"the schema registry {self.url} has no {path}") from None
-                raise RegistryError(f"the schema registry {self.url} answers {error.code} to {path}") from None
+                place = error.headers.get("Location")
+                advice = f" and points to {place}: set the URL of the registry itself" if place else ""
+                raise RegistryError(f"the schema registry {self.url} answers {error.code} to {path}{advice}") from None
         except (URLError, HTTPException, OSError, ValueError) as error:
             reason = error.reason if isinstance(error, URLError) else error
             raise RegistryError(f"the schema registry {self.url} does not answer: {reason}") from None

@@ -34,6 +34,10 @@ from tests.support.waiting import until
         ("sqlite://", "found sqlite"),
         ("mysql://u:secret@h/d", r"mysql://u:\*\*\*@h/d: .* found mysql"),
         ("postgresql://u:secret@h:abc/d", "expected sqlite:///PATH or postgresql://USER@HOST/DB"),
+        (
+            "mysql://u@h/d?password=secret&sslPassword=secret2",
+            r"u@h/d.password=[.]{3}&sslPassword=[.]{3}: .* found",
+        ),
         ("sqlite:////c.db?timeout=soon", "c.db.timeout=soon: could not convert string to float"),
     ],
 )
