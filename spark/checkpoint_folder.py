@@ -1,9 +1,4 @@
-"""Reads a query's checkpoint in a local folder, without Spark: what is done, and what was planned and is not.
-
-Spark writes `offsets/N` before it reads the records of micro-batch N, and `commits/N` when the table has them
-(`org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqLog`): a version, the micro-batch's metadata, and a
-line for each source.
-"""
+"""Reads a query's checkpoint in a local folder, without Spark: what is done, and what was planned and is not."""
 
 import json
 from collections.abc import Sequence
@@ -12,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from spark.checkpoints import COMMITS, HEADER_LINES, OFFSETS, source_offsets
+from spark.checkpoint_format import COMMITS, HEADER_LINES, OFFSETS, source_offsets
 from spark.freshness import Offsets, parse_offsets
 from spark.pipeline.errors import PipelineError, SettingError
 

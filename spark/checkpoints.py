@@ -11,15 +11,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from spark.checkpoint_format import COMMITS, HEADER_LINES, OFFSETS, TOPIC_ID, JsonOffsets, source_offsets
 from spark.connect import ConnectError, is_connect
-from spark.direct.readers import TOPIC_ID, JsonOffsets
-
-OFFSETS = "offsets"
-"""Folder with the offsets of each micro-batch that was planned."""
-COMMITS = "commits"
-"""Folder with a file for each micro-batch that is done."""
-HEADER_LINES = 2
-"""Lines of a file of offsets before those of the sources: a version and the micro-batch's metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +90,6 @@ def committed_offsets(spark: SparkSession, checkpoint: str) -> JsonOffsets | Non
     files = OffsetFiles(spark, checkpoint)
     done = set(files.numbers()) & set(OffsetFiles(spark, checkpoint, COMMITS).numbers())
     return source_offsets(files.read(max(done))) if done else None
-
-
-def source_offsets(lines: Sequence[str]) -> JsonOffsets | None:
-    """Return the offsets of the first source in the lines of a file; None if there are none."""
-    found = json.loads(lines[HEADER_LINES]) if len(lines) > HEADER_LINES and lines[HEADER_LINES] != "-" else None
-    return found if isinstance(found, dict) else None
 
 
 def _without_ids(line: str) -> str:

@@ -28,6 +28,10 @@ class SparkNotFoundError(RuntimeError):
     """pyspark is not installed."""
 
 
+class SessionError(RuntimeError):
+    """A session that cannot be started. The text is the one line to show."""
+
+
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the folder for programs and jars outside the checkout: ANABRANCH_CACHE or the user's cache."""
     if named := environ.get("ANABRANCH_CACHE"):

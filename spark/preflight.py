@@ -13,12 +13,13 @@ from anabranch.client.errors import ClientError, UnsupportedProperty
 from anabranch.client.settings import client_settings
 from protocol.errors import ErrorCode
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from spark.pipeline.errors import PipelineError
 
 TIMEOUT_S: Final = 5.0
 CLIENT_ID: Final = b"anabranch-spark"
 
 
-class BrokerError(Exception):
+class BrokerError(PipelineError):
     """No broker answers or accepts the client, or a topic is missing. The text names topic and broker."""
 
 

@@ -3,6 +3,7 @@
 Under `spark-submit` the JVM is already running with its settings and jars: then its session is used.
 """
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from typing import Any
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from spark.jars import (
@@ -20,14 +22,17 @@ from spark.jars import (
     cached,
     check_jars,
     installed_spark_version,
+    jars_folder,
     jdbc_jars,
     kafka_source_jars,
     s3_jars,
     table_jars,
 )
-from spark.java import spark_environment
+from spark.java import SessionError, spark_environment
 from spark.java_stderr import start_copier
 
+ERROR_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""PySpark's loggers of each error in a query, with Java's stack trace, whether or not somebody handles it."""
 CONNECT_SCHEME = "sc://"
 LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
 DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
@@ -46,6 +51,7 @@ EXTENSIONS = {
 }
 FORMAT_SETTINGS = {"delta": {"spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog"}}
 """Settings that a table format needs when the session starts."""
+PACKAGES = "spark.jars.packages"
 S3_REGION = "spark.hadoop.fs.s3a.endpoint.region"
 S3_SETTINGS = {
     # Catalogs name places by either scheme.
@@ -60,8 +66,10 @@ S3_SETTINGS = {
 """Settings for files in S3."""
 
 
-class SessionError(RuntimeError):
-    """A session that cannot be started. The text is the one line to show."""
+def quiet_errors() -> None:
+    """Silence PySpark's own report of errors, for commands that print one line for each."""
+    for name in ERROR_LOGGERS:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def build_session(
@@ -147,15 +155,25 @@ def _s3_settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def _local_settings(settings: Mapping[str, str], version: str, further: Sequence[MavenCoordinate]) -> dict[str, str]:
+    """Return the settings of a session that starts Java, with its jars. Raises SessionError, SparkVersionError.
+
+    Jars come from the user's cache: the start asks no registry, unless the settings ask it for packages anyway.
+    """
     given = {**SETTINGS, **settings}
     quiet = f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"
     given[DRIVER_OPTIONS] = f"{quiet} {given.get(DRIVER_OPTIONS, '')}".strip()
-    check_jars(",".join(given.get(key, "") for key in ("spark.jars", "spark.jars.packages")), version)
-    source, *_ = kafka_source_jars(version)
-    if jars := cached([*kafka_source_jars(version), *further], version):
+    check_jars(",".join(given.get(key, "") for key in ("spark.jars", PACKAGES)), version)
+    wanted = [*kafka_source_jars(version), *further]
+    if jars := cached(wanted, version):
         given["spark.jars"] = ",".join(filter(None, (given.get("spark.jars"), *map(str, jars))))
-    else:
-        wanted = (given.get("spark.jars.packages"), str(source), *map(str, further))
-        given["spark.jars.packages"] = ",".join(filter(None, wanted))
+    elif PACKAGES in given:
+        source, *_ = wanted
+        given[PACKAGES] = ",".join((given[PACKAGES], str(source), *map(str, further)))
         given["spark.jars.excludes"] = ",".join(filter(None, (given.get("spark.jars.excludes"), *NOT_NEEDED)))
+    else:
+        s3 = " --s3" if any(jar.artifact == "hadoop-aws" for jar in further) else ""
+        raise SessionError(
+            f"not all jars for Spark {version} are in {jars_folder(version)}: fetch them once, with "
+            f"`anabranch spark jars{s3}`"
+        )
     return given

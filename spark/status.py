@@ -15,7 +15,7 @@ from spark.freshness import LagReader, PartitionLag
 from spark.kafka_options import client_properties
 from spark.pipeline.errors import SettingError
 from spark.pipeline.settings import PipelineSettings
-from spark.pipeline.source import client_options, source_options
+from spark.pipeline.source_options import client_options, source_options
 
 FIGURES = ("partition", "done", "end", "lag", "lag in time")
 """Columns of numbers."""

@@ -1,4 +1,7 @@
-"""`anabranch spark verify` and `anabranch spark compact`: jobs over a cluster's storage."""
+"""`anabranch spark verify` and `anabranch spark compact`: jobs over a cluster's storage.
+
+Like `cli`, it imports PySpark only where it is used.
+"""
 
 import asyncio
 import random
@@ -7,28 +10,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import update_wrapper
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import click
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
 
-from compaction.settings import CompactionSettings
 from s3stream.errors import StorageError
-from spark.compact import SparkCompaction, SparkCompactionSummary
 from spark.jars import SparkVersionError
-from spark.java import JavaNotFoundError, SparkNotFoundError
+from spark.java import JavaNotFoundError, SessionError, SparkNotFoundError
 from spark.pipeline.errors import reason_of
-from spark.pipeline.files import HadoopFolder
 from spark.pipeline.settings import is_in_s3
-from spark.session import EXTENSIONS, SessionError, build_session
 from spark.storage import STORES, LocationError, StorageLocation, find_storage
-from spark.verify import VerifySummary
-from spark.verify import verify as verify_storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark.compact import SparkCompactionSummary
+    from spark.verify import VerifySummary
 
 MIB = 1 << 20
 FINDINGS_SHOWN = 20
@@ -60,8 +61,6 @@ def on_storage(command: Callable[..., None]) -> Callable[..., None]:
             raise click.UsageError(str(error)) from error
         except (StorageError, JavaNotFoundError, SessionError, SparkNotFoundError, SparkVersionError) as error:
             raise click.ClickException(str(error)) from error
-        except PySparkException as error:
-            raise click.ClickException(f"the job failed: {str(error).strip().splitlines()[0]}") from error
 
     made = click.option("--store", "stores", multiple=True, metavar="NAME.FIELD=VALUE", help=STORE_HELP)(
         update_wrapper(run, command)
@@ -90,17 +89,26 @@ class Needs(TypedDict):
 def _needs_of_report(report: str | None, report_format: str | None) -> Needs:
     if report is None:
         return Needs(s3=False, table_formats=())
+    from spark.session import EXTENSIONS
+
     return Needs(s3=is_in_s3(report), table_formats=[name for name in EXTENSIONS if name == report_format])
 
 
 @contextmanager
 def started(
     name: str, master: str | None, settings: Mapping[str, str], **needs: Unpack[Needs]
-) -> Iterator[SparkSession]:
+) -> "Iterator[SparkSession]":
     """Provide a session for the duration of a command."""
+    from pyspark.errors import PySparkException
+
+    from spark.session import build_session, quiet_errors
+
+    quiet_errors()
     spark = build_session(name, master=master, settings=settings, **needs)
     try:
         yield spark
+    except PySparkException as error:
+        raise click.ClickException(f"the job failed: {str(error).strip().splitlines()[0]}") from error
     finally:
         spark.stop()
 
@@ -109,8 +117,10 @@ def started(
 @click.option("--report", metavar="PLACE", help="Write a table with a row for each object and finding there.")
 @click.option("--format", "report_format", default="parquet", show_default=True, help="Format of the report.")
 @on_storage
-def verify(spark: SparkSession, location: StorageLocation, *, report: str | None, report_format: str) -> None:
+def verify(spark: "SparkSession", location: StorageLocation, *, report: str | None, report_format: str) -> None:
     """Read every object, and prove that all is complete and undamaged. Exit code 1 if not."""
+    from spark.verify import verify as verify_storage
+
     if report is not None:
         check_place(spark, report)
     summary = verify_storage(spark, location, report=report, report_format=report_format)
@@ -121,15 +131,17 @@ def verify(spark: SparkSession, location: StorageLocation, *, report: str | None
         raise click.exceptions.Exit(1)
 
 
-def check_place(spark: SparkSession, report: str) -> None:
+def check_place(spark: "SparkSession", report: str) -> None:
     """Look at the report's place before everything is read for it. Raises ClickException."""
+    from spark.pipeline.files import HadoopFolder
+
     try:
         HadoopFolder(spark, report).has("_SUCCESS")
     except Exception as error:  # of Java; its class depends on the file system
         raise click.ClickException(f"--report {report}: {reason_of(error)}") from error
 
 
-def print_verified(summary: VerifySummary, console: Console) -> None:
+def print_verified(summary: "VerifySummary", console: Console) -> None:
     """Print totals and the first findings."""
     table = Table(box=None, show_header=False)
     for name, value in (
@@ -158,9 +170,12 @@ def print_verified(summary: VerifySummary, console: Console) -> None:
 @click.option("--timed", is_flag=True, help="Do only what a node's periodic compaction would do.")
 @on_storage
 def compact(
-    spark: SparkSession, location: StorageLocation, *, nodes: tuple[int, ...], task_mib: int, timed: bool
+    spark: "SparkSession", location: StorageLocation, *, nodes: tuple[int, ...], task_mib: int, timed: bool
 ) -> None:
     """Compact with Spark's tasks what is too much for a node; nodes may run. Exit code 1: something is left undone."""
+    from compaction.settings import CompactionSettings
+    from spark.compact import SparkCompaction
+
     rng = random.Random()  # noqa: S311 - tells writers apart, hides nothing
     run = SparkCompaction(
         spark,
@@ -176,7 +191,7 @@ def compact(
         raise click.exceptions.Exit(1)
 
 
-def print_compacted(summary: SparkCompactionSummary, console: Console) -> None:
+def print_compacted(summary: "SparkCompactionSummary", console: Console) -> None:
     """Print the result of a run."""
     table = Table(box=None, show_header=False)
     for name, value in (

@@ -127,7 +127,7 @@ class Demo:
         from pyspark.errors import PySparkException
 
         from scripts.demo.table import examine, ingest, start_session
-        from spark.cli import silence_shutdown
+        from spark.jobs import silence_shutdown
 
         started = time.monotonic()
         with self.console.status("starting Spark"):

@@ -28,6 +28,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from spark.checkpoint_format import TOPIC_ID, JsonOffsets
 from spark.direct.offsets import (
     Offsets,
     OpenedStorage,
@@ -245,10 +246,6 @@ class FilteredSourceReader(BatchSourceReader):
         for each in filters:
             self._pushed.add(each)
             yield each
-
-
-JsonOffsets = dict[str, dict[str, int | str]]
-TOPIC_ID: Final = "id"
 
 
 def to_json(offsets: Offsets, states: Mapping[TopicPartition, PartitionState]) -> JsonOffsets:

@@ -24,7 +24,7 @@ from spark.kafka_sink import SinkError, TransactionalWriter, connected, connecti
 from spark.pipeline.errors import AnotherDriver, PipelineError
 from spark.pipeline.merge import PLACE_COLUMNS
 from spark.pipeline.settings import PipelineSettings
-from spark.pipeline.source import bootstrap_of, client_options
+from spark.pipeline.source_options import bootstrap_of, client_options
 
 REPLAYS: Final = "replay"
 """Stands for replays where queries have their ids."""

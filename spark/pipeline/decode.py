@@ -11,7 +11,6 @@ list or makes it longer.
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
@@ -36,6 +35,7 @@ from spark.pipeline.protobuf import (
     registered_set,
 )
 from spark.pipeline.registry import HEADER_BYTES, RegisteredSchema, RegistryError, SchemaRegistry, UnknownSchemaError
+from spark.pipeline.schema_file import read_schema_file
 from spark.pipeline.settings import DecodeSection, PipelineSettings
 
 CORRUPT = "_corrupt_record"
@@ -129,16 +129,6 @@ class DecoderFactory:
         if self._registry is not None:
             return self._registry.latest(self._subject, protobuf=self._settings.format == "protobuf")
         return read_schema_file(self._settings, self._section)
-
-
-def read_schema_file(settings: DecodeSection, section: str) -> bytes:
-    """Return the contents of the schema file, or nothing if none is set. Raises PipelineError."""
-    if settings.schema_file is None:
-        return b""
-    try:
-        return Path(settings.schema_file).read_bytes()
-    except OSError as error:
-        raise UnusableSchema(f"{section}.schema_file", f"{settings.schema_file}: {error.strerror or error}") from error
 
 
 def open_registry(settings: DecodeSection, section: str, environ: Mapping[str, str]) -> SchemaRegistry | None:

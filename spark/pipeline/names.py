@@ -1,4 +1,7 @@
-"""Names and texts in SQL."""
+"""Names: quoted in SQL, and matched by patterns."""
+
+import re
+from collections.abc import Iterable
 
 
 def quoted(name: str, *, whole: bool = False) -> str:
@@ -11,3 +14,11 @@ def text_literal(text: str) -> str:
     """Return a text as SQL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
+
+
+def matching(pattern: str, topics: Iterable[str]) -> list[str]:
+    """Return the topics that a pattern takes, as far as Python understands what is meant for Java."""
+    try:
+        return [topic for topic in topics if re.fullmatch(pattern, topic)]
+    except re.error:
+        return []

@@ -1,74 +1,20 @@
 """The stream of records of a pipeline, and the columns that a table gets of them."""
 
-import json
 from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from anabranch.client.errors import PropertyError
-from spark.kafka_options import read_kafka_options
 from spark.pipeline.changes import DELETED, check_key, without_envelopes
 from spark.pipeline.decode import Decoding, RecordDecoding
-from spark.pipeline.errors import SettingError
 from spark.pipeline.layout import IDENTITY
-from spark.pipeline.settings import PipelineSettings, SourceSection, TableFormat, TableMode
+from spark.pipeline.settings import PipelineSettings, TableFormat, TableMode
+from spark.pipeline.source_options import source_options
 from spark.pipeline.watermark import duration_us
 
-SOURCE_OPTIONS = {"includeHeaders": "true", "kafka.max.poll.records": "10000"}
-"""Larger polls than the client's default: the source asks for offsets twice per poll, which is half of its time."""
 DECODED_KEY = "decoded_key"
 RECORD_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 PERIOD_FORMATS: Mapping[str, str] = {"hour": "yyyy-MM-dd-HH", "day": "yyyy-MM-dd", "month": "yyyy-MM", "year": "yyyy"}
-
-
-def source_options(source: SourceSection) -> dict[str, str]:
-    """Return the options of Spark's Kafka source. Those of the file's `options` override ours. Raises SettingError."""
-    client = client_options(source)
-    options = {
-        **SOURCE_OPTIONS,
-        **client,
-        "kafka.bootstrap.servers": bootstrap_of(source, client),
-        "kafka.isolation.level": "read_committed" if source.read_committed else "read_uncommitted",
-        "failOnDataLoss": str(source.fail_on_data_loss).lower(),
-    }
-    if source.starting_time_ms is not None:
-        options["startingTimestamp"] = str(source.starting_time_ms)
-        # A partition without records that new begins at its end. By default the query would fail.
-        options["startingOffsetsByTimestampStrategy"] = "latest"
-    elif isinstance(source.starting_offsets, str):
-        options["startingOffsets"] = source.starting_offsets
-    else:
-        options["startingOffsets"] = json.dumps(source.starting_offsets)
-    if source.topic_pattern:
-        options["subscribePattern"] = source.topic_pattern
-    else:
-        options["subscribe"] = ",".join(source.topics)
-    if source.offsets_per_batch_max is not None:
-        options["maxOffsetsPerTrigger"] = str(source.offsets_per_batch_max)
-    if source.tasks_min is not None:
-        options["minPartitions"] = str(source.tasks_min)
-    return {**options, **source.options}
-
-
-def client_options(source: SourceSection) -> dict[str, str]:
-    """Return the Kafka client's properties as options: of the file, the environment, and the section's options.
-
-    Empty for the direct source, which has no client. Raises SettingError.
-    """
-    if source.kind == "direct":
-        return {}
-    try:
-        return {**read_kafka_options(source.client_config), **source.options}
-    except PropertyError as error:
-        raise SettingError("source.client_config", str(error)) from None
-
-
-def bootstrap_of(source: SourceSection, client: Mapping[str, str]) -> str:
-    """Return the nodes to connect to first: those of the section, else those of the client's properties."""
-    if "bootstrap_servers" in source.model_fields_set:
-        return source.bootstrap_servers
-    return client.get("kafka.bootstrap.servers", source.bootstrap_servers)
 
 
 def read_stream(spark: SparkSession, pipeline: PipelineSettings) -> DataFrame:

@@ -1,6 +1,5 @@
 """Topics of a pipeline that has a table for each."""
 
-import re
 from collections.abc import Collection, Iterable, Sequence
 
 from pyspark.sql import SparkSession
@@ -27,11 +26,3 @@ def refuse_shared_places(pipeline: PipelineSettings, topics: Collection[str]) ->
     """Raise SettingError if two topics would be written to one table."""
     if (shared := shared_places(pipeline, topics)) is not None:
         raise SettingError("table.topic_names", shared)
-
-
-def matching(pattern: str, topics: Iterable[str]) -> list[str]:
-    """Return the topics that a pattern takes, as far as Python understands what is meant for Java."""
-    try:
-        return [topic for topic in topics if re.fullmatch(pattern, topic)]
-    except re.error:
-        return []

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +13,10 @@ from click.testing import CliRunner
 from pyspark.errors import PySparkException, StreamingQueryException
 
 from broker.cli.spark import spark as spark_command
-from spark import cli
+from spark import cli, jobs
 from spark.cli import main
-from spark.jars import all_jars, table_jars
-from spark.java import find_java_home
+from spark.jars import all_jars, installed_spark_version, table_jars
+from spark.java import SessionError, find_java_home
 from spark.pipeline.errors import PipelineError
 
 FILE = """\
@@ -133,6 +134,44 @@ def test_a_job_without_a_place_is_used_wrongly(command: str, tmp_path: Path) -> 
     )  # fmt: skip
 
 
+LIGHT = """\
+import sys
+from click.testing import CliRunner
+from spark.cli import main
+for command in sys.argv[1].splitlines():
+    print(CliRunner().invoke(main, command.split()).output)
+print("imported:", *sorted({"numpy", "pandas", "pyarrow", "pyspark", "sqlalchemy"} & set(sys.modules)))
+"""
+
+
+def test_what_starts_no_spark_does_not_import_it(tmp_path: Path) -> None:
+    """Importing PySpark and the catalog's database costs more than all that these commands do."""
+    checkpoint = tmp_path / "checkpoint"
+    for name, text in (
+        ("metadata", '{"id":"2b8a"}'),
+        ("offsets/0", 'v1\n{"batchTimestampMs":1700000050000}\n{"t":{"0":5}}'),
+        ("commits/0", "v1\n{}"),
+    ):
+        (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkpoint / name).write_text(text)
+    path = write(tmp_path)
+    direct = tmp_path / "direct.toml"
+    direct.write_text(Path(path).read_text().replace('topics = ["t"]', 'topics = ["t"]\nkind = "direct"'))
+    wanted = {
+        "--help": "Put a pipeline's dead letters back",
+        "ingest none.toml": "No such file",
+        f"ingest --check {path}": "cannot connect to 127.0.0.1:1",
+        f"replay {path}": "nothing is decoded",
+        f"status {path}": "cannot connect to 127.0.0.1:1",
+        f"status {direct}": "micro-batch 0 was done",
+        f"verify --data-dir {tmp_path}": "there is no catalog",
+    }
+    done = subprocess.run([sys.executable, "-c", LIGHT, "\n".join(wanted)], check=False, capture_output=True, text=True)
+    for text in wanted.values():
+        assert text in done.stdout, done
+    assert done.stdout.splitlines()[-1] == "imported:"
+
+
 def test_java_is_asked_for_before_anything_is_started(tmp_path: Path) -> None:
     environ = {"JAVA_HOME": None, "PATH": str(tmp_path), "ANABRANCH_CACHE": str(tmp_path)}
     result = CliRunner().invoke(main, ["ingest", write(tmp_path)], env=environ)
@@ -150,6 +189,39 @@ def test_a_spark_without_the_tables_format_is_refused(tmp_path: Path, monkeypatc
     )
 
 
+def test_jars_that_are_missing_are_not_looked_for_in_a_registry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Mapping[str, str]] = []
+    monkeypatch.setattr(cli, "find_java_home", lambda: tmp_path)
+    monkeypatch.setattr("spark.session.spark_environment", dict)
+    monkeypatch.setenv("ANABRANCH_CACHE", str(tmp_path))
+
+    def start(settings: Mapping[str, str]) -> None:
+        started.append(settings)
+        raise SessionError("Java is started")
+
+    monkeypatch.setattr("spark.session._start_java", start)
+    path = write(tmp_path)
+    text = Path(path).read_text().replace('topics = ["t"]', 'topics = ["t"]\nkind = "direct"')
+    text = text.replace('name = "lake.db.t"', 'format = "delta"\nlocation = "t"')  # which each Spark has
+    Path(path).write_text(text)
+    result = CliRunner().invoke(main, ["ingest", path])
+    version = installed_spark_version()
+    missing = f"Error: not all jars for Spark {version} are in {tmp_path}/spark-{version}: fetch them once, with "
+    assert (result.output, started) == (f"{missing}`anabranch spark jars`\n", [])
+    Path(path).write_text(text.replace('"checkpoint"', '"s3a://b/c"'))
+    assert CliRunner().invoke(main, ["ingest", path]).output == f"{missing}`anabranch spark jars --s3`\n"
+    # Who names packages has a registry, and these come from there, too.
+    Path(path).write_text(text)
+    assert (
+        CliRunner()
+        .invoke(main, ["ingest", path, "--conf", "spark.jars.packages=a:b:1"])
+        .output.endswith("Java is started\n")
+    )
+    assert "spark-sql-kafka" in started[0]["spark.jars.packages"]
+
+
 def test_a_broker_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "find_java_home", lambda: tmp_path)
     monkeypatch.setattr(cli, "installed_spark_version", lambda: "4.1.3")
@@ -161,8 +233,8 @@ def test_a_broker_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_topics_are_looked_for(servers: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "find_java_home", lambda: tmp_path)
     monkeypatch.setattr(cli, "installed_spark_version", lambda: "4.1.3")
-    monkeypatch.setattr(cli, "build_session", lambda *_, **__: SimpleNamespace(stop=lambda: None))
-    monkeypatch.setattr(cli, "check_pipeline", lambda *_: ["lake.db.t: sort_by changes"])
+    monkeypatch.setattr("spark.jobs.build_session", lambda *_, **__: SimpleNamespace(stop=lambda: None))
+    monkeypatch.setattr("spark.pipeline.check.check_pipeline", lambda *_: ["lake.db.t: sort_by changes"])
     path = write(tmp_path, servers, topic)
     result = CliRunner().invoke(main, ["ingest", "--check", path])
     assert (result.exit_code, result.output) == (0, f"{path}: lake.db.t: sort_by changes\n{path}: ready to run\n")
@@ -188,7 +260,7 @@ def test_what_a_pipeline_failed_with_is_one_line() -> None:
         query = SimpleNamespace(exception=lambda: None, awaitTermination=end)
         running: Any = SimpleNamespace(queries=[query], batches=SimpleNamespace(failure=failure))
         with pytest.raises(PipelineError) as caught:
-            cli.wait_for_all(running)
+            jobs.wait_for_all(running)
         return str(caught.value)
 
     assert failed_with(PipelineError("values.ddl: gone")) == "values.ddl: gone"

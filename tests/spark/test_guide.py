@@ -46,7 +46,7 @@ def is_shown(shown: list[str], output: list[str]) -> bool:
 
 
 def test_the_guide(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "build_session", lambda *_args, **_more: spark)
+    monkeypatch.setattr("spark.jobs.build_session", lambda *_args, **_more: spark)
     monkeypatch.setattr(SparkSession, "stop", lambda _self: None)
     monkeypatch.chdir(tmp_path)
     shell = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}

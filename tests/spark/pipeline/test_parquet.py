@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from spark.cli import follow, wait_for_all
+from spark.jobs import follow, wait_for_all
 from spark.pipeline.errors import PipelineError
 from spark.pipeline.parquet import COLUMNS, OWNER, ColumnChangedError, ParquetTable, merged
 from spark.pipeline.run import start_pipeline

@@ -220,7 +220,7 @@ def test_the_command(
         f'checkpoint = "checkpoint"\n[source]\nbootstrap_servers = "{servers}"\ntopics = ["{topic}"]\n'
         f'[decode]\nformat = "json"\nschema_file = "values.ddl"\n[table]\nname = "{pipeline.table.name}"\n'
     )
-    monkeypatch.setattr(cli, "build_session", lambda *_args, **_more: spark)
+    monkeypatch.setattr("spark.jobs.build_session", lambda *_args, **_more: spark)
     monkeypatch.setattr(SparkSession, "stop", lambda _self: None)
     mend(tmp_path)
 

@@ -16,8 +16,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from spark import cli
-from spark.cli import main, run_pipeline
+from spark.cli import main
+from spark.jobs import run_pipeline
 from spark.kafka_options import read_kafka_options
 from spark.pipeline.errors import reason_of
 from spark.pipeline.run import start_pipeline
@@ -85,7 +85,7 @@ def test_a_pipeline_over_sasl_ssl_commits_to_its_group(
         with urlopen(url[1], timeout=30) as response:
             pages.append(response.read().decode())
 
-    monkeypatch.setattr("spark.cli.print_failures", look)
+    monkeypatch.setattr("spark.jobs.print_failures", look)
     run_pipeline(spark, pipeline, Console(file=said, width=200))
     assert offsets(spark.read.parquet(str(tmp_path / "table"))) == every_offset_once(90)
     assert "anabranch_pipeline_group_commit_failures_total 0" in pages[0]
@@ -203,8 +203,8 @@ def check(file: Path, environment: Mapping[str, str] | None = None) -> str:
 @pytest.fixture
 def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what the check does in a session of its own, after it has connected."""
-    monkeypatch.setattr(cli, "build_session", lambda *_, **__: SimpleNamespace(stop=lambda: None))
-    monkeypatch.setattr(cli, "check_pipeline", lambda *_: [])
+    monkeypatch.setattr("spark.jobs.build_session", lambda *_, **__: SimpleNamespace(stop=lambda: None))
+    monkeypatch.setattr("spark.pipeline.check.check_pipeline", lambda *_: [])
 
 
 @pytest.mark.usefixtures("spark", "no_session")  # jars and Java, which the check looks for first

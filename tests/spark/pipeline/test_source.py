@@ -5,7 +5,7 @@ import json
 import pytest
 
 from spark.pipeline.settings import SourceSection
-from spark.pipeline.source import source_options
+from spark.pipeline.source_options import source_options
 
 
 def test_topics_become_a_subscription() -> None:

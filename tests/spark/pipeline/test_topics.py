@@ -204,7 +204,7 @@ def test_the_commands_know_the_topics(
         f'checkpoint = "checkpoint"\n[source]\nbootstrap_servers = "{servers}"\ntopic_pattern = "{topic}[.-].*"\n'
         f'[decode]\nformat = "json"\nschema_file = "{{topic}}.ddl"\n[table]\nname = "{pipeline.table.name}"\n'
     )
-    monkeypatch.setattr(cli, "build_session", lambda *_args, **_more: spark)
+    monkeypatch.setattr("spark.jobs.build_session", lambda *_args, **_more: spark)
     monkeypatch.setattr(SparkSession, "stop", lambda _self: None)
 
     def outcome(*arguments: str) -> tuple[int, list[str]]:

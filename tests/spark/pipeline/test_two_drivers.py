@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark.cli import hint_of
+from spark.jobs import hint_of
 from spark.pipeline.errors import AnotherDriver
 from spark.pipeline.iceberg import IcebergTable
 from spark.pipeline.run import RunningPipeline, start_pipeline
