@@ -111,7 +111,12 @@ def _topic_filter(node: Node, exchange: Exchange) -> TopicFilter | None:
     caller = caller_of(node, exchange)
     if caller is None:
         return None
-    return TopicFilter(caller.acl_version, lambda name: caller.may_topic(AclOperation.DESCRIBE, name, audited=False))
+    connection = exchange.connection
+
+    def allows(name: str) -> bool:
+        return caller.may_topic(AclOperation.DESCRIBE, name, audited=False)
+
+    return TopicFilter(caller.acl_version, connection.principal, connection.host, allows)
 
 
 def _owned(topics: Sequence[TopicPartitions]) -> Partitions:

@@ -81,7 +81,7 @@ class ConsumerGroup(ClassicMemberRequests):
             self._rebalance_deadlines_ms.pop(member.member_id, None)  # no JoinGroup or SyncGroup is expected any more
         self._put(member)
         self._extend_session(member.member_id, now)
-        filtered = self._filter_pattern(member.topic_regex, request.topic_filter, topics, now)
+        filtered = self._filter_pattern(member, request.topic_filter, topics, now)
         self._refresh(topics, now, changed=former is None or filtered or _subscription(member) != _subscription(before))
         if self.epoch > self.assignment_epoch:
             self._assign(topics, now)

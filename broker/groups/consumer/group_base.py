@@ -250,26 +250,33 @@ class ConsumerGroupBase:
         self._mark_changed(records.EPOCH)
 
     def _match_patterns(self, topics: TopicImage, now: Now) -> None:
-        subscribed = {member.topic_regex for member in self.members.values() if member.topic_regex}
+        subscribed = {each.member_id: each.topic_regex for each in self.members.values() if each.topic_regex}
         for changed in self._patterns.update(subscribed, topics, now.wall_ms):
             self._mark_changed(records.PATTERN, changed)
 
-    def _filter_pattern(self, text: str, topic_filter: TopicFilter | None, topics: TopicImage, now: Now) -> bool:
-        """Let a pattern match those topics only that its member may know of. Returns whether it matches others now."""
-        if not text or not self._patterns.note_filter(text, topic_filter):
+    def _filter_pattern(
+        self, member: ConsumerMember, topic_filter: TopicFilter | None, topics: TopicImage, now: Now
+    ) -> bool:
+        """Let a member's pattern match those topics only that it may know of. Returns whether it matches others now."""
+        if not member.topic_regex:
             return False
-        before = self._patterns.matches(text)
+        before = self._matched(member)
+        if not self._patterns.note_filter(member.member_id, topic_filter):
+            return False
         self._match_patterns(topics, now)
-        return self._patterns.matches(text) != before
+        return self._matched(member) != before
+
+    def _matched(self, member: ConsumerMember) -> frozenset[str]:
+        return self._patterns.matches(member.member_id, member.topic_regex)
 
     def _subscribed(self, member: ConsumerMember) -> frozenset[str]:
-        return self._patterns.matches(member.topic_regex).union(member.topic_names)
+        return self._matched(member).union(member.topic_names)
 
     def _assign(self, topics: TopicImage, now: Now) -> None:
         specs = []
-        topic_ids: dict[tuple[tuple[str, ...], str], frozenset[bytes]] = {}
+        topic_ids: dict[tuple[tuple[str, ...], frozenset[str]], frozenset[bytes]] = {}
         for member in self.members.values():
-            subscription = (member.topic_names, member.topic_regex)
+            subscription = (member.topic_names, self._matched(member))
             if subscription not in topic_ids:
                 names = self._subscribed(member)
                 topic_ids[subscription] = frozenset(

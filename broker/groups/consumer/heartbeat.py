@@ -17,7 +17,10 @@ class TopicFilter(NamedTuple):
 
     version: int
     """Grows when a topic may be allowed that was not, or the other way around."""
+    principal: str
+    host: str
     allows: Callable[[str], bool]
+    """The same for all filters of one version, principal and host."""
 
 
 @dataclass(frozen=True, slots=True)
