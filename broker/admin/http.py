@@ -28,7 +28,7 @@ from aiohttp import web
 
 from anabranch.addresses import host_port, normal_host
 from broker.admin.access import AdminAccess, Refusal
-from broker.admin.api.api import MAY_OPERATE, USER, Api
+from broker.admin.api.api import IS_ALLOWED, MAY_OPERATE, USER, Api
 from broker.admin.api.endpoints import CHANGES_NOTHING, failed
 from broker.admin.api.endpoints import PREFIX as API_PREFIX
 from broker.admin.cluster import ClusterRoutes
@@ -153,6 +153,7 @@ class AdminServer:
         if path.startswith(API_PREFIX):
             request[USER] = User(client, host)
             request[MAY_OPERATE] = self._may_operate(request)
+            request[IS_ALLOWED] = lambda: self._is_allowed(request)
         if request.method == "GET":
             return await self._answer(request, handler)
         change = asyncio.get_running_loop().create_task(self._change(request, handler, client, host, asked))
@@ -168,6 +169,14 @@ class AdminServer:
     def _may_operate(self, request: web.Request) -> bool:
         assert self._access is not None, "it listens"
         return self._access.may_operate(request.headers, self._principal(request))
+
+    def _is_allowed(self, request: web.Request) -> bool:
+        """Return whether a client may send now what it was allowed to send."""
+        try:
+            self._check(request)
+        except Refusal:
+            return False
+        return self._may_operate(request) or not request[MAY_OPERATE]
 
     async def _change(
         self, request: web.Request, handler: _Handler, client: str, host: str, asked: Mapping[str, str]

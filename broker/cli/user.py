@@ -18,6 +18,7 @@ from anabranch.output import emit, make_table, output_option, plain
 from broker.cli.catalog_access import in_catalog, on_catalog
 from broker.cli.errors import run
 from broker.sasl.credentials import SCRAM
+from broker.sasl.delegation_tokens import USER
 from broker.sasl.plain import SALT_BYTES, hash_password
 from broker.sasl.scram import (
     HASHES,
@@ -150,13 +151,16 @@ def _iterations(entry: str) -> int | None:
 @output_option
 @in_catalog
 def remove(settings: Settings, name: str, mechanisms: Sequence[str], output: str) -> None:
-    """Remove the credentials of the user NAME. Connections that are open stay open."""
+    """Remove the credentials of the user NAME, and with the last one its delegation tokens.
+
+    Connections that are open stay open.
+    """
 
     async def act(catalog: Catalog) -> Sequence[str]:
         found = (await catalog.list_configs()).get((SCRAM, name), {})
         unset = [each for each in mechanisms or HASHES if each in found]
         if unset:
-            await catalog.alter_config(SCRAM, name, set_configs={}, unset=unset)
+            await catalog.alter_config(SCRAM, name, set_configs={}, unset=unset, token_owner=f"{USER}{name}")
         return unset
 
     removed = run(on_catalog(settings, act))

@@ -64,9 +64,9 @@ class ClusterConfigs:
         return sorted(name for found, name in self._entries if found == kind)
 
     async def alter(
-        self, kind: str, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]
+        self, kind: str, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str], token_owner: str = ""
     ) -> Mapping[str, str]:
-        """Change values of one thing, and return all that it has then.
+        """Change values of one thing, and return all that it has then. With the last value, an owner's tokens go.
 
         Raises CatalogError. The values here stay as they were until `resolve_outcomes`.
         """
@@ -74,7 +74,9 @@ class ClusterConfigs:
             if self._outcome_unknown:
                 await self._load()
             self._outcome_unknown = True  # until the answer arrives
-            entries = await self._catalog.alter_config(kind, name, set_configs=set_configs, unset=unset)
+            entries = await self._catalog.alter_config(
+                kind, name, set_configs=set_configs, unset=unset, token_owner=token_owner
+            )
             self._outcome_unknown = False
             if entries:
                 self._entries[kind, name] = entries

@@ -27,6 +27,7 @@ from broker.net.connection import Connection
 from broker.net.exchange import Exchange
 from broker.node import Node
 from broker.sasl.mechanism import AuthenticationFailed, Mechanism
+from broker.sasl.scram import HASHES
 from broker.settings.sasl_area import SaslSettings, mechanisms_of
 from protocol.codec import decode
 from protocol.errors import ErrorCode, KafkaError, ProtocolError
@@ -308,6 +309,7 @@ class _Session:
             f"User:{done.user}",
             self.dispatch_session if limits else None,
             has_delegation_token=done.uses_delegation_token,
+            has_scram_credential=self._mechanism in HASHES and not done.uses_delegation_token,
         )
         _log.debug(
             "authenticated",

@@ -80,7 +80,7 @@ class _LocalConnection:
         self.host = user.host
         self.port = 0
         self.principal = user.principal
-        self.has_delegation_token = False
+        self.has_delegation_token = self.has_scram_credential = False
         self.listener = node.settings.listeners[0].name
         self.closed = False
         self.draining = node.stopping

@@ -49,6 +49,8 @@ async def current_tokens(node: Node, exchange: Exchange) -> DelegationTokens:
     if node.delegation_tokens is None:
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
     await node.follower.follow()
+    if exchange.connection.has_scram_credential and not node.scram.of_user(split(exchange.connection.principal)[1]):
+        raise KafkaError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)  # the user was removed meanwhile
     return node.delegation_tokens
 
 

@@ -150,6 +150,7 @@ class Connection(asyncio.BufferedProtocol):
         "closed",
         "draining",
         "has_delegation_token",
+        "has_scram_credential",
         "host",
         "listener",
         "number",
@@ -175,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
         self.port = 0
         self.principal = ANONYMOUS
         """Principal of the client, in Kafka's notation: `User:` and its name."""
-        self.has_delegation_token = False
+        self.has_delegation_token = self.has_scram_credential = False
         """True if the client has authenticated itself with a delegation token."""
         self.software_name = self.software_version = UNKNOWN_SOFTWARE
         """Name and version of the client's software, as it sends them (KIP-511)."""
@@ -547,11 +548,13 @@ class Connection(asyncio.BufferedProtocol):
         dispatch: Callable[[Exchange, Buffer], None] | None = None,
         *,
         has_delegation_token: bool = False,
+        has_scram_credential: bool = False,
     ) -> None:
         """Serve an authenticated client, within the limits of the server. `dispatch` gets its requests, if given."""
         manager = self._manager
         self.principal = principal
         self.has_delegation_token = has_delegation_token
+        self.has_scram_credential = has_scram_credential
         self._dispatch = dispatch
         self._request_bytes_max = manager.request_bytes_max
         self._requests_in_flight_max = manager.requests_in_flight_max

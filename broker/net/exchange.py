@@ -36,6 +36,8 @@ class ClientConnection(Protocol):
     """Principal of the client, in Kafka's notation."""
     has_delegation_token: bool
     """True if the client has authenticated itself with a delegation token."""
+    has_scram_credential: bool
+    """True if the client has authenticated itself with a password that the catalog has a SCRAM credential of."""
     listener: str
     """Name of the listener that the client has connected to."""
     closed: bool

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from broker.configs.cluster import ClusterConfigs
+from broker.sasl.delegation_tokens import USER
 from broker.sasl.scram import HASHES, ITERATIONS_MIN, ScramCredential, parse_credential, salt_of
 
 SCRAM: Final = "scram"
@@ -47,5 +48,8 @@ class ScramCredentials:
         await self._configs.alter(SCRAM, user, set_configs={mechanism: credential.to_text()}, unset=[])
 
     async def remove(self, user: str, mechanism: str) -> None:
-        """Remove a credential. Raises CatalogError."""
-        await self._configs.alter(SCRAM, user, set_configs={}, unset=[mechanism])
+        """Remove a credential, and with the last one of a user the delegation tokens that it owns.
+
+        Raises CatalogError.
+        """
+        await self._configs.alter(SCRAM, user, set_configs={}, unset=[mechanism], token_owner=f"{USER}{user}")

@@ -636,10 +636,15 @@ class Catalog:
     # configs, access control lists, delegation tokens and producer ids
 
     async def alter_config(
-        self, kind: str, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]
+        self, kind: str, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str], token_owner: str = ""
     ) -> Mapping[str, str]:
-        """Change the configs of something other than a topic (a group, a feature); returns all its configs."""
-        return await self._change_as_node(lambda c: configs.alter_config(c, kind, name, set_configs, unset))
+        """Change the configs of something other than a topic (a group, a feature); returns all its configs.
+
+        If none is left, the delegation tokens of `token_owner` are removed.
+        """
+        return await self._change_as_node(
+            lambda c: configs.alter_config(c, kind, name, set_configs, unset, token_owner)
+        )
 
     async def list_configs(self, *, settled: bool = False) -> Mapping[tuple[str, str], Mapping[str, str]]:
         """Return all configs by kind and name of their owners, without empty ones.

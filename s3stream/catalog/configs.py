@@ -7,12 +7,18 @@ from sqlalchemy import Connection, delete, insert, select
 
 from s3stream.catalog.rows import ChangeKind, next_change
 from s3stream.catalog.schema import configs
+from s3stream.catalog.tokens import remove_tokens_of
 
 
 def alter_config(
-    connection: Connection, kind: str, name: str, set_configs: Mapping[str, str], unset: Sequence[str]
+    connection: Connection,
+    kind: str,
+    name: str,
+    set_configs: Mapping[str, str],
+    unset: Sequence[str],
+    token_owner: str = "",
 ) -> Mapping[str, str]:
-    """Change the configs of one resource; a row without entries is deleted."""
+    """Change the configs of one resource; a row without entries is deleted, with the delegation tokens of an owner."""
     next_change(connection, ChangeKind.CONFIG)
     row = (configs.c.kind == kind, configs.c.name == name)
     found = connection.execute(select(configs.c.entries).where(*row)).scalar_one_or_none()
@@ -23,6 +29,8 @@ def alter_config(
     if entries:
         values = {"kind": kind, "name": name, "entries": json.dumps(entries, sort_keys=True)}
         connection.execute(insert(configs).values(values))
+    elif found is not None and token_owner:
+        remove_tokens_of(connection, token_owner)
     return entries
 
 

@@ -42,6 +42,12 @@ def remove_expired_tokens(connection: Connection, before_ms: int) -> None:
         next_change(connection, ChangeKind.TOKEN)
 
 
+def remove_tokens_of(connection: Connection, owner: str) -> None:
+    """Remove the tokens of an owner."""
+    if connection.execute(delete(delegation_tokens).where(delegation_tokens.c.owner == owner)).rowcount:
+        next_change(connection, ChangeKind.TOKEN)
+
+
 def insert_tokens(connection: Connection, wanted: Sequence[TokenRow]) -> None:
     """Add tokens, none of which exists yet."""
     for piece in chunks(_values(token) for token in wanted):

@@ -26,6 +26,8 @@ from broker.settings.admin_area import AdminSettings
 
 USER: web.RequestKey[User] = web.RequestKey("user", User)
 MAY_OPERATE: web.RequestKey[bool] = web.RequestKey("may_operate", bool)
+IS_ALLOWED: web.RequestKey[Callable[[], bool]] = web.RequestKey("is_allowed")
+"""Returns whether the client may send the request now: its token may have been revoked meanwhile."""
 """Findings of the access control about the sender of a request."""
 
 
@@ -71,6 +73,8 @@ class Api:
 
 def _handler(endpoint: Endpoint) -> Callable[[web.Request], Any]:
     async def handle(request: web.Request) -> web.StreamResponse:
-        return await endpoint.answer_to(request, request[USER], may_operate=request[MAY_OPERATE])
+        return await endpoint.answer_to(
+            request, request[USER], may_operate=request[MAY_OPERATE], is_allowed=request[IS_ALLOWED]
+        )
 
     return handle

@@ -70,6 +70,8 @@ class Call:
     body: Any
     user: User
     may_operate: bool
+    is_allowed: Callable[[], bool]
+    """Returns whether the client may still send the request: its token may have been revoked."""
 
 
 Function = Callable[[Call], Awaitable[BaseModel | web.StreamResponse]]
@@ -90,7 +92,9 @@ class Endpoint:
     stream: type[BaseModel] | None = None
     """Model of a line of a stream."""
 
-    async def answer_to(self, request: web.Request, user: User, *, may_operate: bool) -> web.StreamResponse:
+    async def answer_to(
+        self, request: web.Request, user: User, *, may_operate: bool, is_allowed: Callable[[], bool]
+    ) -> web.StreamResponse:
         """Check a request, and answer it."""
         try:
             query = self.query.model_validate_strings(dict(request.query.items()))
@@ -99,7 +103,7 @@ class Endpoint:
                 body = await self._body(request)
             if getattr(body, "validate_only", False) or getattr(query, "validate_only", False):
                 request[CHANGES_NOTHING] = True
-            call = Call(request, dict(request.match_info), query, body, user, may_operate)
+            call = Call(request, dict(request.match_info), query, body, user, may_operate, is_allowed)
             async with asyncio.timeout(None if self.stream else ANSWER_TIMEOUT_S):
                 result = await self.function(call)
         except ValidationError as error:

@@ -56,9 +56,9 @@ class LiveEndpoints:
 
     async def _live(self, call: Call) -> web.StreamResponse:
         with self._watchers.enter():
-            stream = LineStream(call.request)
+            stream = LineStream(call)
             await stream.begin()
-            while not self._node.stopping:
+            while not self._node.stopping and await stream.may_go_on():
                 await stream.send(self._counters())
                 await asyncio.sleep(INTERVAL_S)
             return await stream.end()

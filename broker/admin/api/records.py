@@ -130,11 +130,11 @@ class RecordEndpoints:
         with self._watchers.enter():
             position = await self._start(call, topic, indexes, tail=0)
             missing = _missing(indexes, position)
-            stream = LineStream(call.request)
+            stream = LineStream(call)
             await stream.begin()
             loop = asyncio.get_running_loop()
             beat_s = -math.inf  # the first line comes at once, whatever arrives
-            while not self._node.stopping:
+            while not self._node.stopping and await stream.may_go_on():
                 scan = RecordScan(self._reader, topic, position, query.filter, call.user)
                 await scan.run(LIMIT_MAX, FETCH_BYTES * 4)
                 for each in sorted(scan.rows, key=_by_time):

@@ -8,7 +8,7 @@ from typing import Final
 from aiohttp import web
 from pydantic import BaseModel
 
-from broker.admin.api.endpoints import ApiError, Model
+from broker.admin.api.endpoints import ApiError, Call, Model
 
 HEARTBEAT_S: Final = 3.0
 """Interval of lines that say that the stream lives."""
@@ -53,14 +53,22 @@ class Watchers:
 class LineStream:
     """A response that is sent line by line."""
 
-    def __init__(self, request: web.Request) -> None:
-        self._request = request
+    def __init__(self, call: Call) -> None:
+        self._request = call.request
+        self._is_allowed = call.is_allowed
         self._response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
 
     async def begin(self) -> None:
         """Send the head."""
         await self._response.prepare(self._request)
         await self._response.write(b"\n")  # so that the client sees at once that the stream is open
+
+    async def may_go_on(self) -> bool:
+        """Return whether the client may still see the stream. If not, send the last line."""
+        if self._is_allowed():
+            return True
+        await self.send(StreamEnd(error="the token or the right to see this was revoked"))
+        return False
 
     async def send(self, line: BaseModel) -> None:
         """Send a line, and wait until the client has taken it."""

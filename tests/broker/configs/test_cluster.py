@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,9 @@ async def test_a_change_whose_answer_is_lost_is_found_out(tmp_path: Path, asked_
     await configs.load()
     really = catalog.alter_config
 
-    async def answer_lost(
-        kind: str, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]
-    ) -> Mapping[str, str]:
+    async def answer_lost(*arguments: Any, **named: Any) -> Mapping[str, str]:
         if altered:
-            await really(kind, name, set_configs=set_configs, unset=unset)
+            await really(*arguments, **named)
         raise OutcomeUnknown("a commit was not answered")
 
     with pytest.MonkeyPatch.context() as patch:

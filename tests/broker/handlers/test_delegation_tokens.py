@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from broker.acls.model import Acl, AclOperation, AclResourceType, PatternType, Permission
 from broker.node import Node
 from protocol.errors import ErrorCode
+from protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest, ScramCredentialDeletion
 from protocol.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
 from protocol.messages.describe_delegation_token import DescribeDelegationTokenOwner, DescribeDelegationTokenRequest
 from protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
@@ -352,6 +353,30 @@ async def test_the_session_of_a_token_ends_with_it(node: Node) -> None:
         client.send(MetadataRequest(topics=()), 9)
         assert await client.closed()
     assert node.server.stats.expired_sessions == 1
+
+
+async def remove_user(node: Node, user: str, *mechanisms: int) -> None:
+    """Remove credentials as Kafka's tool does."""
+    deletions = [ScramCredentialDeletion(name=user, mechanism=each) for each in mechanisms]
+    async with client_of(node, "bob") as client:
+        answer = await client.call(AlterUserScramCredentialsRequest(deletions=deletions, upsertions=[]), 0)
+    assert [each.error_code for each in answer.results] == [ErrorCode.NONE] * len(mechanisms)
+
+
+async def test_the_tokens_of_a_user_go_with_its_last_credential(node: Node) -> None:
+    await add_user(node, "alice", mechanism="SCRAM-SHA-512")
+    made, of_bob = await create(node, "alice"), await create(node, "bob")
+    async with client_of(node, "alice") as open_session:
+        await remove_user(node, "alice", 1)
+        async with sasl_client(node) as client:
+            assert (await log_in_with_token(client, made.token_id, password_of(made))).error_code == ErrorCode.NONE
+        await remove_user(node, "alice", 2)
+        await assert_refused(node, made.token_id, password_of(made))
+        answer = await open_session.call(CREATE, 3)
+        assert answer.error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+    assert [token.token_id for token in await node.catalog.list_tokens()] == [of_bob.token_id]
+    async with sasl_client(node) as client:
+        assert (await log_in_with_token(client, of_bob.token_id, password_of(of_bob))).error_code == ErrorCode.NONE
 
 
 async def test_a_client_authenticates_itself_again_with_another_token_of_its_owner(node: Node) -> None:

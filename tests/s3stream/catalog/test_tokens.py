@@ -36,6 +36,18 @@ async def test_those_that_have_expired_are_removed(catalog: Catalog) -> None:
     assert await catalog.list_tokens() == (OTHER,)
 
 
+async def test_those_of_an_owner_go_with_its_last_entry(catalog: Catalog) -> None:
+    for token in (TOKEN, OTHER):
+        await catalog.create_token(token)
+    await catalog.alter_config("scram", "alice", set_configs={"x": "1", "y": "2"}, unset=[])
+    await catalog.alter_config("scram", "alice", set_configs={}, unset=["x"], token_owner="User:alice")
+    assert await catalog.list_tokens() == (TOKEN, OTHER)
+    await catalog.alter_config("scram", "bob", set_configs={}, unset=["x"], token_owner="User:bob")
+    assert await catalog.list_tokens() == (TOKEN, OTHER), "bob had none: its tokens have another right"
+    await catalog.alter_config("scram", "alice", set_configs={}, unset=["y"], token_owner="User:alice")
+    assert await catalog.list_tokens() == (OTHER,)
+
+
 async def test_only_changes_are_numbered(catalog: Catalog) -> None:
     await catalog.create_token(TOKEN)
     number = await catalog.last_change()

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from yarl import URL
 
 from broker.admin import connections
-from broker.admin.api import live
+from broker.admin.api import live, records
 from broker.node import Node
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -313,6 +313,30 @@ async def test_open_streams_do_not_keep_a_node_from_stopping(tmp_path: Path) -> 
         for each in responses:
             with suppress(aiohttp.ClientError):
                 await each.read()
+
+
+@pytest.mark.parametrize("path", ["/live", "/topics/t/tail"])
+@pytest.mark.parametrize("then", ["read only", "unknown"])
+async def test_a_stream_ends_with_the_right_to_see_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, then: str
+) -> None:
+    monkeypatch.setattr(live, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(records, "TAIL_POLL_S", 0.01)
+    token, other = "o" * 20, "x" * 20
+    files = {name: tmp_path / name for name in ("admin_read_token_file", "admin_operate_token_file")}
+    for file in files.values():
+        file.write_text(other)
+    files["admin_operate_token_file"].write_text(f"{other}\n{token}")
+    async with running_node(tmp_path, admin_records="operators", **files) as node, api_client(node, token) as api:
+        await node.topics.create("t", partitions=1, configs={})
+        async with asyncio.timeout(60), api.session.get(f"/api/v1{path}") as response:
+            lines = lines_of(response)
+            assert "error" not in await anext(lines)
+            if then == "read only":
+                files["admin_read_token_file"].write_text(token)
+            files["admin_operate_token_file"].write_text(other)
+            found = [line async for line in lines]
+            assert found[-1] == {"error": "the token or the right to see this was revoked"}
 
 
 async def test_access_control_lists_do_not_count_at_the_port(tmp_path: Path) -> None:
