@@ -1,4 +1,4 @@
-"""What Spark writes into a checkpoint about offsets, and what the direct source adds. Standard library only.
+"""Offsets in a checkpoint as Spark writes them, and what the direct source adds. Standard library only.
 
 `offsets/N` is written before the records of micro-batch N are read, and `commits/N` when the table has them
 (`org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqLog`): a version, the micro-batch's metadata, and a

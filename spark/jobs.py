@@ -1,4 +1,4 @@
-"""What the commands over a pipeline do with a Spark session. Importing it imports PySpark."""
+"""Commands over a pipeline that need a Spark session. Importing it imports PySpark."""
 
 import logging
 import time

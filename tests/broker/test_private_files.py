@@ -1,4 +1,4 @@
-"""What a node writes can be read by its own user only, whatever the umask, and a node that finds it open says so."""
+"""Files of a node can be read by its own user only, whatever the umask, and a node that finds them open says so."""
 
 import os
 import stat
