@@ -6,6 +6,7 @@ are those of Spark's own Avro source. Unions of more than null and one type are 
 
 import io
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,6 +48,10 @@ LOGICAL: dict[str, DataType] = {
     "date": DateType(), "timestamp-millis": TimestampType(), "timestamp-micros": TimestampType(),
     "local-timestamp-millis": TimestampNTZType(), "local-timestamp-micros": TimestampNTZType(), "uuid": StringType(),
 }  # fmt: skip
+FREE_VALUES_MAX = 4_000_000
+"""Values of no bytes, such as nulls, that a record may have: a few bytes may stand for any number of them."""
+RECURSIVE_BYTES_MAX = 4096
+"""Bytes of a record whose schema contains itself: each may be a level, and fastavro crashes at some ten thousand."""
 WIDER = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
 
 
@@ -61,7 +66,7 @@ def parse_avro(text: str, references: tuple[tuple[str, str], ...] = ()) -> Any:
         for _, reference in references:
             fastavro.parse_schema(_without_times(json.loads(reference)), named_schemas=named)
         return fastavro.parse_schema(_without_times(json.loads(text)), named_schemas=named)
-    except (ValueError, SchemaParseException, KeyError, TypeError) as error:
+    except (ValueError, SchemaParseException, KeyError, TypeError, RecursionError) as error:
         raise SchemaError(f"not an Avro schema: {error}") from error
 
 
@@ -81,7 +86,9 @@ class AvroDecoder:
     registry: SchemaRegistry | None
     has_header: bool
     _writers: dict[int, Any] = field(default_factory=dict)
+    """Parsed schemas with the largest number of bytes to read with them, or errors, by id."""
     _reader: Any = None
+    _reader_bytes_max: float = 0
     _shape: Callable[[Any], Any] | None = None
 
     def __call__(self, value: bytes) -> Any:
@@ -89,11 +96,14 @@ class AvroDecoder:
         if self._shape is None:
             self._reader = parse_avro(self.reader.text, tuple(self.reader.references))
             self._shape = _shaper(avro_type(self._reader))
-        body, writer = value, self._reader
+            self._reader_bytes_max = safe_bytes(self._reader)
+        body, writer, bytes_max = value, self._reader, self._reader_bytes_max
         if self.has_header:
             schema_id, body = split_header(value)
             if self.registry is not None:
-                writer = self._writer(schema_id)
+                writer, bytes_max = self._writer(schema_id)
+        if len(body) > bytes_max:
+            raise NotDecodableError(f"by its schema, {len(body)} bytes may become too many values")
         stream = io.BytesIO(body)
         try:
             found = fastavro.schemaless_reader(stream, writer, self._reader if writer is not self._reader else None)
@@ -103,21 +113,91 @@ class AvroDecoder:
             raise NotDecodableError(f"not Avro of this schema: {left} bytes are left over")
         return self._shape(found)
 
-    def _writer(self, schema_id: int) -> Any:
+    def _writer(self, schema_id: int) -> tuple[Any, float]:
         assert self.registry is not None, "asked only with one"
         if schema_id not in self._writers:
             if schema_id == self.reader.schema_id:
-                self._writers[schema_id] = self._reader
+                self._writers[schema_id] = self._reader, self._reader_bytes_max
             else:
                 try:
                     schema = self.registry.by_id(schema_id)
-                    self._writers[schema_id] = parse_avro(schema.text, tuple(schema.references))
+                    parsed = parse_avro(schema.text, tuple(schema.references))
+                    self._writers[schema_id] = parsed, safe_bytes(parsed)
                 except (UnknownSchemaError, SchemaError) as error:
                     self._writers[schema_id] = error
-        writer = self._writers[schema_id]
-        if isinstance(writer, Exception):
-            raise NotDecodableError(str(writer))
-        return writer
+        found = self._writers[schema_id]
+        if isinstance(found, Exception):
+            raise NotDecodableError(str(found))
+        return found  # type: ignore[no-any-return]
+
+
+def safe_bytes(schema: Any) -> float:
+    """Return the number of bytes up to which records of a parsed schema are read; -1 for none. Raises SchemaError.
+
+    fastavro counts nothing and cannot be interrupted: records that would not end, or not fit, are not begun.
+    """
+    scales = _Scales(schema.get("__named_schemas", {}) if isinstance(schema, dict) else {})
+    try:
+        scales.enter(schema, ())
+    except RecursionError:
+        raise SchemaError("the schema is nested too deeply") from None
+    allowed = FREE_VALUES_MAX // scales.free_values - 1 if scales.free_values > 1 else math.inf
+    return min(allowed, RECURSIVE_BYTES_MAX) if scales.is_recursive else allowed
+
+
+class _Scales:
+    """Finds how many values of no bytes may follow each byte."""
+
+    def __init__(self, named: dict[str, Any]) -> None:
+        self.free_values: float = 0
+        self.is_recursive = False
+        self._named = named
+        self._known: dict[str, tuple[float, bool]] = {}
+
+    def enter(self, schema: Any, inside: tuple[str, ...], *, follows_byte: bool = True) -> None:
+        """Weigh what follows a byte: a branch, an item, a value."""
+        free, takes_bytes = self._weigh(schema, inside, ())
+        self.free_values = max(self.free_values, free if follows_byte or takes_bytes else math.inf)
+
+    def _weigh(self, schema: Any, inside: tuple[str, ...], direct: tuple[str, ...]) -> tuple[float, bool]:
+        """Return the number of values of no bytes, and whether it takes bytes.
+
+        `inside`: the records around it; `direct`: those of them without a byte in between.
+        """
+        if isinstance(schema, list):
+            for part in schema:
+                self.enter(part, inside)
+            return 0, True
+        if isinstance(schema, str):
+            return self._weigh_name(schema, inside, direct)
+        kind = schema["type"]
+        if kind == "array":
+            self.enter(schema["items"], inside, follows_byte=False)
+        elif kind == "map":
+            self.enter(schema["values"], inside)
+        elif kind == "fixed":
+            return (0, True) if schema["size"] else (1, False)
+        elif kind in {"record", "error"}:
+            name = schema["name"]
+            parts = [self._weigh(part["type"], (*inside, name), (*direct, name)) for part in schema["fields"]]
+            takes_bytes = any(takes for _, takes in parts)
+            self._known[name] = sum(free for free, _ in parts) + (not takes_bytes), takes_bytes
+            return self._known[name]
+        elif kind != "enum":
+            return self._weigh(kind, inside, direct)
+        return 0, True
+
+    def _weigh_name(self, name: str, inside: tuple[str, ...], direct: tuple[str, ...]) -> tuple[float, bool]:
+        if name in direct:
+            return math.inf, False
+        if name in inside:
+            self.is_recursive = True
+            return 0, True
+        if name == "null":
+            return 1, False
+        if name in self._named and name not in self._known:
+            return self._weigh(self._named[name], inside, direct)
+        return self._known.get(name, (0, True))
 
 
 def _without_times(schema: Any) -> Any:

@@ -48,7 +48,7 @@ def test_it_offers_postgresql_traces_and_spark_as_extras(wheel: Path) -> None:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         metadata = message_from_bytes(archive.read(name))
     wanted = metadata.get_all("Requires-Dist", [])
-    assert {"postgres", "otel", "protobuf", "spark"} <= set(metadata.get_all("Provides-Extra", []))
+    assert {"postgres", "otel", "avro", "protobuf", "spark"} <= set(metadata.get_all("Provides-Extra", []))
     assert [each for each in wanted if each.startswith("psycopg") and "extra == 'postgres'" in each]
     assert [each for each in wanted if each.startswith("opentelemetry-sdk") and "extra == 'otel'" in each]
     assert [each for each in wanted if each.startswith("pyspark") and "extra == 'spark'" in each]

@@ -6,15 +6,16 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from broker.admin.api.avro import AvroError
+from broker.admin.api.decoder import DecodeError, DecoderStopped, SchemaDecoder, SchemaSource
 from broker.admin.api.endpoints import Model
-from broker.admin.api.protobuf import DecoderStopped, ProtobufDecoder, ProtobufError
 from broker.admin.api.schemas import Schema
 
 PAYLOAD_BYTES_MAX: Final = 16 << 10
 """Bytes, or characters, of a key or value that are shown."""
 DECODED_BYTES_MAX: Final = 1 << 20
-"""Bytes of the payloads of a batch that are decoded with schemas: about a second of the thread."""
+"""Bytes of a payload that is decoded with a schema."""
+DECODING_S: Final = 2.0
+"""CPU time for the payloads of one scan that are decoded with schemas."""
 HEADER_BYTES: Final = 5
 """Size of the header that Confluent's serialisers write: a zero byte, and the id of the schema."""
 
@@ -40,16 +41,14 @@ class Payload(Model):
 
 
 class PayloadDecoder:
-    """Shows payloads in a format, with the schemas that are known. Used in one thread at a time."""
+    """Shows the payloads of a scan in a format, with the schemas that are known. Used in one thread at a time."""
 
-    def __init__(self, decode: Decode, schemas: Mapping[int, Schema] | None, protobuf: ProtobufDecoder) -> None:
+    def __init__(self, decode: Decode, schemas: Mapping[int, Schema] | None, decoder: SchemaDecoder) -> None:
         """Show payloads as asked; `schemas` by id, None: there is no registry."""
         self._decode = decode
         self._schemas = schemas
-        self._protobuf = protobuf
-        self._protobuf_stopped = False
-        """True if no further payload is decoded as protobuf."""
-        self._bytes_left = DECODED_BYTES_MAX
+        self._decoder = decoder
+        self._seconds_left = DECODING_S
         self.unknown: set[int] = set()
         """Ids of schemas that were needed and are not known: load them, and decode again."""
 
@@ -75,39 +74,29 @@ class PayloadDecoder:
             return _as_hex(data, f"schema {schema_id} is not known yet: try again", schema_id)
         if schema.failure:
             return _as_hex(data, schema.failure, schema_id)
-        self._bytes_left -= len(data)
-        if self._bytes_left < 0:
-            return _as_hex(data, "too much is to be decoded: ask for fewer records", schema_id)
+        body, source = data[HEADER_BYTES:], schema.source
         try:
-            shown = self._decoded(data[HEADER_BYTES:], schema_id, schema)
-        except AvroError as error:
-            return _as_hex(data, f"the payload does not fit schema {schema_id}: {error}", schema_id)
-        except ProtobufError as error:
-            self._protobuf_stopped |= isinstance(error, DecoderStopped)
+            shown = show_plainly(body, "json") if source is None else self._decoded(body, schema_id, source)
+        except DecodeError as error:
             return _as_hex(data, f"schema {schema_id}: {error}", schema_id)
         return shown.model_copy(update={"size": len(data), "schema_": SchemaId(id=schema_id)})
 
-    def _decoded(self, body: bytes, schema_id: int, schema: Schema) -> Payload:
-        """Return a payload without its header as its schema says. Raises AvroError, ProtobufError."""
-        if schema.avro is not None:
-            text, is_cut = _json_text(schema.avro.decode(body))
-            return Payload(format="avro", text=text, size=len(body), truncated=is_cut)
-        if schema.protobuf is None:
-            return show_plainly(body, "json")
-        if self._protobuf_stopped:
-            raise ProtobufError("not decoded, as an earlier payload of the batch stopped the decoder of protobuf")
-        text, is_cut = self._protobuf.decode(schema_id, schema.protobuf, body)
-        return Payload(format="protobuf", text=text, size=len(body), truncated=is_cut)
-
-
-def _json_text(value: object) -> tuple[str, bool]:
-    """Return the JSON of a value, and whether it is cut: names of a schema may be long, and are in it often."""
-    text = ""
-    for part in json.JSONEncoder(ensure_ascii=False).iterencode(value):
-        text += part
-        if len(text) > PAYLOAD_BYTES_MAX:
-            return text[:PAYLOAD_BYTES_MAX], True
-    return text, False
+    def _decoded(self, body: bytes, schema_id: int, source: SchemaSource) -> Payload:
+        """Return a payload without its header as its schema says. Raises DecodeError."""
+        if len(body) > DECODED_BYTES_MAX:
+            raise DecodeError(f"a payload of more than {DECODED_BYTES_MAX} bytes is not decoded")
+        if self._seconds_left <= 0:
+            raise DecodeError("not decoded, as earlier payloads took too long: ask for fewer records")
+        begun_s = self._decoder.cpu_s
+        try:
+            text, is_cut = self._decoder.decode(schema_id, source, body)
+        except DecoderStopped:
+            self._seconds_left = 0
+            raise
+        finally:
+            self._seconds_left -= self._decoder.cpu_s - begun_s
+        kind: Literal["avro", "protobuf"] = "avro" if source.kind == "AVRO" else "protobuf"
+        return Payload(format=kind, text=text, size=len(body), truncated=is_cut)
 
 
 def show_plainly(data: bytes, decode: Decode) -> Payload:

@@ -6,14 +6,14 @@ loop nor the partitions wait for it, and memory is bounded.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from broker.admin.api.calls import Calls
+from broker.admin.api.decoder import SchemaDecoder
 from broker.admin.api.endpoints import Model, check
 from broker.admin.api.offsets import Offsets
 from broker.admin.api.payloads import PAYLOAD_BYTES_MAX, Decode, Payload, PayloadDecoder, show_plainly
-from broker.admin.api.protobuf import ProtobufDecoder
 from broker.admin.api.schemas import Schemas
 from broker.cluster.peers import PeerUnavailable
 from broker.handlers.list_offsets import LATEST
@@ -100,8 +100,6 @@ class _Selected(NamedTuple):
     scanned: int
     next_offset: int
     """Offset of the first record that was not looked at; past the batch if all were."""
-    unknown_schemas: Collection[int]
-    """Schemas that have to be fetched before all can be shown."""
 
 
 class RecordReader:
@@ -112,16 +110,16 @@ class RecordReader:
         self.schemas = schemas
         self._calls = calls
         self._work = RecordWork(DECOMPRESSED_BYTES_MAX)
-        self._protobuf = ProtobufDecoder(PAYLOAD_BYTES_MAX)
+        self._decoder = SchemaDecoder(PAYLOAD_BYTES_MAX)
 
     def close(self) -> None:
         """Look into no more batches."""
         self._work.close()
-        self._protobuf.close()
+        self._decoder.close()
 
     def decoder(self, decode: Decode) -> PayloadDecoder:
-        """Return what shows the payloads of one batch."""
-        return PayloadDecoder(decode, self.schemas.known, self._protobuf)
+        """Return what shows the payloads of one scan."""
+        return PayloadDecoder(decode, self.schemas.current(), self._decoder)
 
     async def fetch(self, topic: str, index: int, offset: int, user: User) -> Any:
         """Return the data of one partition from an offset on. Raises KafkaError, and as `Calls.call`."""
@@ -155,6 +153,7 @@ class RecordScan:
         self._filter = record_filter
         self._user = user
         self._shown_bytes = 0
+        self._decoder = reader.decoder(record_filter.decode)
         self.failed: set[int] = set()
         """Partitions that could not be read."""
         self.rows: list[RecordRow] = []
@@ -218,15 +217,16 @@ class RecordScan:
         if header.is_control or header.next_offset <= position[index]:
             position[index] = max(position[index], header.next_offset)
             return room
-        begin, record_filter, reader = position[index], self._filter, self._reader
+        begin, record_filter, reader, decoder = position[index], self._filter, self._reader, self._decoder
 
         def select() -> _Selected:
-            return _select(index, header, batch, begin, record_filter, reader.decoder(record_filter.decode), room)
+            decoder.unknown.clear()
+            return _select(index, header, batch, begin, record_filter, decoder, room)
 
         try:
             found = await reader.run_in_thread(select)
-            if found.unknown_schemas:
-                await reader.schemas.load(found.unknown_schemas)
+            if decoder.unknown:
+                await reader.schemas.load(decoder.unknown)
                 found = await reader.run_in_thread(select)
         except (ProtocolError, KafkaError) as error:
             self.errors.append(f"partition {index}, offsets {header.base_offset} to {header.last_offset}: {error}")
@@ -257,14 +257,14 @@ def _select(
         if record.offset < begin:
             continue
         if len(rows) >= room.records or shown_bytes >= room.shown_bytes:
-            return _Selected(rows, shown_bytes, scanned, record.offset, decoder.unknown)
+            return _Selected(rows, shown_bytes, scanned, record.offset)
         scanned += 1
         if record_filter.passes(record):
             row = _row(index, header, record, decoder)
             payloads = [row.key, row.value, *(each.value for each in row.headers)]
             shown_bytes += sum(len(each.text) for each in payloads if each is not None)
             rows.append(row)
-    return _Selected(rows, shown_bytes, scanned, max(begin, header.next_offset), decoder.unknown)
+    return _Selected(rows, shown_bytes, scanned, max(begin, header.next_offset))
 
 
 def _row(index: int, header: BatchHeader, record: StoredRecord, decoder: PayloadDecoder) -> RecordRow:

@@ -15,8 +15,7 @@ from urllib.parse import quote
 
 import aiohttp
 
-from broker.admin.api.avro import AvroError, AvroSchema
-from broker.admin.api.protobuf import ProtobufError, ProtobufSchema
+from broker.admin.api.decoder import SOURCE_CHARACTERS_MAX, DecodeError, SchemaSource
 from broker.settings.admin_area import AdminSettings
 
 TIMEOUT_S: Final = 3.0
@@ -33,10 +32,9 @@ FAILURE_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema: of Avro or protobuf, JSON Schema, which is not needed to read JSON, or a reason why there is none."""
+    """A schema of Avro or protobuf, a JSON Schema, which is not needed to read JSON, or a reason why there is none."""
 
-    avro: AvroSchema | None = None
-    protobuf: ProtobufSchema | None = None
+    source: SchemaSource | None = None
     failure: str = ""
     failed_s: float = 0.0
 
@@ -56,17 +54,16 @@ class Schemas:
             self._headers["Authorization"] = f"Basic {b64encode(secret.get_secret_value().encode()).decode()}"
         self._known: dict[int, Schema] = {}
 
-    @property
-    def known(self) -> Mapping[int, Schema] | None:
-        """Schemas and failures by id; None: there is no registry."""
-        return self._known if self._url else None
-
-    async def load(self, ids: Iterable[int]) -> None:
-        """Fetch schemas that are not known. Those that cannot be had are known by the reason."""
+    def current(self) -> Mapping[int, Schema] | None:
+        """Return schemas by id, and failures that are still believed; None: there is no registry."""
         now_s = asyncio.get_running_loop().time()
         for schema_id, schema in list(self._known.items()):
             if schema.failure and now_s - schema.failed_s > FAILURE_S:
                 del self._known[schema_id]
+        return self._known if self._url else None
+
+    async def load(self, ids: Iterable[int]) -> None:
+        """Fetch schemas that are not known. Those that cannot be had are known by the reason."""
         wanted = sorted(set(ids) - self._known.keys())[:AT_ONCE_MAX]
         if not wanted:
             return
@@ -82,7 +79,7 @@ class Schemas:
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 schema = await self._fetch(session, schema_id)
-        except (_RegistryError, AvroError, ProtobufError) as error:
+        except (_RegistryError, DecodeError) as error:
             schema = Schema(failure=f"schema {schema_id}: {error}", failed_s=asyncio.get_running_loop().time())
         except (aiohttp.ClientError, OSError, ValueError, KeyError, TypeError) as error:
             reason = str(error) or type(error).__name__
@@ -101,9 +98,7 @@ class Schemas:
             raise _RegistryError(f"{str(kind).lower()} is not decoded here")
         references: dict[str, str] = {}
         await self._collect(session, answer, references, 0)
-        if kind == "PROTOBUF":
-            return Schema(protobuf=ProtobufSchema(str(answer["schema"]), references))
-        return Schema(AvroSchema(str(answer["schema"]), references.values()))
+        return Schema(SchemaSource("AVRO" if kind == "AVRO" else "PROTOBUF", str(answer["schema"]), references))
 
     async def _collect(
         self, session: aiohttp.ClientSession, answer: Mapping[str, Any], found: dict[str, str], depth: int
@@ -121,6 +116,8 @@ class Schemas:
             referred = await self._get(session, place)
             await self._collect(session, referred, found, depth + 1)
             found[name] = str(referred["schema"])
+            if sum(map(len, found.values())) > SOURCE_CHARACTERS_MAX:
+                raise _RegistryError(f"those that it refers to are longer than {SOURCE_CHARACTERS_MAX} characters")
 
     async def _get(self, session: aiohttp.ClientSession, path: str) -> dict[str, Any]:
         async with session.get(self._url + path, allow_redirects=False) as response:

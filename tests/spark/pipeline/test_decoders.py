@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import pickle
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from pyspark import cloudpickle
 from pyspark.sql.types import StructType
 
 from spark.pipeline.arrow_values import decode_column, nullable
-from spark.pipeline.avro import AvroDecoder, SchemaError, avro_type, parse_avro
+from spark.pipeline.avro import AvroDecoder, SchemaError, avro_type, parse_avro, safe_bytes
 from spark.pipeline.decode import DecoderFactory, make_decoding, open_registry
 from spark.pipeline.errors import PipelineError
 from spark.pipeline.json_schema import parse_json_schema
@@ -140,6 +141,54 @@ def test_avro_is_read_with_the_schema_it_was_written_with() -> None:
     for row, words in zip(rows[3:7], wanted, strict=True):
         assert row["data"] is None
         assert words in row["error"]
+
+
+def nested(depth: int) -> dict[str, Any]:
+    """A record of no bytes with 10 ** depth values."""
+    schema: dict[str, Any] = {}
+    for level in range(depth):
+        inner = [schema or "null", *[f"L{level - 1}" if level else "null"] * 9]
+        fields = [{"name": f"f{at}", "type": kind} for at, kind in enumerate(inner)]
+        schema = {"type": "record", "name": f"L{level}", "fields": fields}
+    return schema
+
+
+BOMBS: list[tuple[Any, bytes]] = [
+    ({"type": "array", "items": "null"}, b"\xfe" + b"\xff" * 8 + b"\x01\0"),
+    ({"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}, b"\xfe" + b"\xff" * 8 + b"\x01\0"),
+    ({"type": "array", "items": {"type": "record", "name": "E", "fields": []}}, b"\xfe" + b"\xff" * 8 + b"\x01\0"),
+    (nested(9), b""),
+    (["null", nested(9)], b"\x02"),
+    ({"type": "map", "values": nested(6)}, b"\x02\x02a\0"),
+    ({"type": "record", "name": "R", "fields": [{"name": "r", "type": "R"}]}, b""),
+    ({"type": "record", "name": "R", "fields": [{"name": "r", "type": ["null", "R"]}]}, b"\x02" * 200_000 + b"\0"),
+]
+"""Types of a field, and few bytes of it that would take all memory, never end, or crash fastavro."""
+
+
+@pytest.mark.parametrize(("kind", "body"), BOMBS)
+def test_a_record_that_may_become_too_many_values_is_not_begun(kind: Any, body: bytes) -> None:
+    bomb = {**PLAIN, "fields": [{"name": "bomb", "type": kind}, *PLAIN["fields"]]}
+    with running_registry() as server:
+        hostile, _ = server.add("s", bomb), server.add("s", PLAIN)
+        registry = SchemaRegistry(server.url)
+        decoder = AvroDecoder(registry.latest("s"), registry, has_header=True)
+        with pytest.raises(NotDecodableError, match=r"by its schema, \d+ bytes may become too many values"):
+            decoder(with_id(hostile, body + avro(PLAIN, {"carrier": "AA", "delay": 3})))
+
+
+def test_records_with_some_nulls_or_that_contain_themselves_are_read() -> None:
+    node = {"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null", "N"]}]}
+    extra = [{"name": "empty", "type": "null"}, {"name": "list", "type": node}, {"name": "again", "type": "N"}]
+    older = {**PLAIN, "fields": [*extra, *PLAIN["fields"]]}
+    assert safe_bytes(parse_avro(json.dumps(PLAIN))) == math.inf
+    assert safe_bytes(parse_avro(json.dumps(older))) == 4096
+    with running_registry() as server:
+        old, _ = server.add("s", older), server.add("s", PLAIN)
+        registry = SchemaRegistry(server.url)
+        decoder = AvroDecoder(registry.latest("s"), registry, has_header=True)
+        value = {"empty": None, "list": {"n": {"n": None}}, "again": {"n": None}, "carrier": "AA", "delay": 3}
+        assert decoder(with_id(old, avro(older, value))) == {"carrier": "AA", "delay": 3}
 
 
 def test_a_registry_that_does_not_answer_fails_the_task_not_the_record() -> None:

@@ -3,19 +3,21 @@
 import asyncio
 import json
 import struct
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
-from broker.admin.api import payloads, protobuf
+from broker.admin.api import decoder as decoder_module
+from broker.admin.api import payloads
 from broker.admin.api import schemas as schemas_module
-from broker.admin.api.schemas import Schemas
+from broker.admin.api.decoder import DecodedText, SchemaDecoder, SchemaSource
+from broker.admin.api.schemas import Schema, Schemas
 from broker.node import Node
 from broker.settings.admin_area import AdminSettings
-from tests.broker.admin.api.test_avro import written
+from tests.broker.admin.api.test_decoder_worker import written
 from tests.spark.pipeline.registry_server import RegistryServer, running_registry
 from tests.support.admin_api import ApiClient
 from tests.support.node import running_node
@@ -46,6 +48,12 @@ async def node(tmp_path: Path, registry: RegistryServer) -> AsyncIterator[Node]:
 
 def with_id(schema_id: int, body: bytes) -> bytes:
     return struct.pack(">bI", 0, schema_id) + body
+
+
+def known(schemas: Schemas) -> Mapping[int, Schema]:
+    found = schemas.current()
+    assert found is not None
+    return found
 
 
 async def values(api: ApiClient, **query: object) -> list[dict[str, Any]]:
@@ -84,7 +92,7 @@ async def test_values_are_shown_with_their_schemas(api: ApiClient, client: RawCl
     assert [each["error"] for each in found[3:6]] == [
         f"schema {strange}: xml is not decoded here",
         "schema 77: the schema registry does not have it",
-        f"the payload does not fit schema {place}: 1 bytes at byte 1, of 1",
+        f"schema {place}: the payload does not fit: IndexError string index out of range",
     ]
     assert (found[6]["truncated"], len(found[6]["text"])) == (True, 16_384)
     assert shown[7:] == [("text", "plain", None), ("avro", '{"trip": {"to": {"city": "Köln"}}}', tour)]
@@ -173,16 +181,17 @@ async def test_protobuf_is_shown_as_a_client_wrote_it(
     assert asked["error"] == "protobuf cannot be decoded: there is no header with the id of a schema"
 
 
-async def test_a_payload_that_stops_the_decoder_stops_it_once_a_batch(
+async def test_a_payload_that_stops_the_decoder_stops_it_once_a_scan(
     api: ApiClient, client: RawClient, registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare = registry.add("bare", "message Bare {}", "PROTOBUF")
-    await client.produce("t", [batch_of(*[with_id(bare, b"\0")] * 3)])
-    monkeypatch.setattr(protobuf, "TIMEOUT_S", 0)
+    await client.produce("t", [batch_of(*[with_id(bare, b"\0")] * 2)])
+    await client.produce("t", [batch_of(with_id(bare, b"\0"))])
+    monkeypatch.setattr(decoder_module, "TIMEOUT_S", 0)
     found = await values(api)
     assert [each["error"] for each in found] == [
-        f"schema {bare}: the decoder of protobuf was stopped: it took longer than 0 s over this payload",
-        *[f"schema {bare}: not decoded, as an earlier payload of the batch stopped the decoder of protobuf"] * 2,
+        f"schema {bare}: the decoder was stopped: it took longer than 0 s over this payload",
+        *[f"schema {bare}: not decoded, as earlier payloads took too long: ask for fewer records"] * 2,
     ]
     monkeypatch.undo()
     assert [each["text"] for each in await values(api)] == ["{}"] * 3
@@ -194,8 +203,7 @@ async def test_schemas_that_refer_to_each_other_are_refused(registry: RegistrySe
         registry.add(one, "{}", "PROTOBUF", references=[{"name": other, "subject": other, "version": 1}])
     schemas = Schemas(AdminSettings(schema_registry_url=registry.url))
     await schemas.load([1])
-    assert schemas.known is not None
-    assert schemas.known[1].failure == "schema 1: it refers to others over more than 20 steps"
+    assert known(schemas)[1].failure == "schema 1: it refers to others over more than 20 steps"
 
 
 async def test_long_names_make_no_long_texts(api: ApiClient, client: RawClient, registry: RegistryServer) -> None:
@@ -210,14 +218,12 @@ async def test_a_failure_is_believed_for_a_while(registry: RegistryServer, monke
     wrong = Schemas(AdminSettings(schema_registry_url=registry.url))
     registry.add("place", PLACE)
     await wrong.load([1])
-    assert wrong.known is not None
-    assert wrong.known[1].failure == "schema 1: the schema registry answers 401"
     registry.credentials = None
-    await wrong.load([1])
-    assert wrong.known[1].failure
+    assert known(wrong)[1].failure == "schema 1: the schema registry answers 401"
     monkeypatch.setattr(schemas_module, "FAILURE_S", -1)
+    assert known(wrong) == {}, "it is asked for again when the next record needs it"
     await wrong.load([1])
-    assert wrong.known[1].avro is not None
+    assert known(wrong)[1].source is not None
 
 
 async def test_a_registry_that_is_away_or_slow_or_strange_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,8 +247,7 @@ async def test_a_registry_that_is_away_or_slow_or_strange_is_a_failure(monkeypat
             monkeypatch.setattr(schemas_module, "TIMEOUT_S", timeout_s)
             schemas = Schemas(AdminSettings(schema_registry_url=f"http://127.0.0.1:{port}/"))
             await schemas.load([1])
-            assert schemas.known is not None
-            reasons.append(schemas.known[1].failure)
+            reasons.append(known(schemas)[1].failure)
             answers.append(answers.pop(0))
     assert reasons[0].startswith("schema 1: the schema registry does not answer as it should: ")
     assert reasons[1:] == [
@@ -252,8 +257,7 @@ async def test_a_registry_that_is_away_or_slow_or_strange_is_a_failure(monkeypat
     ]
     gone = Schemas(AdminSettings(schema_registry_url=f"http://127.0.0.1:{port}"))
     await gone.load([1])
-    assert gone.known is not None
-    assert "does not answer as it should" in gone.known[1].failure
+    assert "does not answer as it should" in known(gone)[1].failure
 
 
 async def test_few_schemas_are_kept_and_fetched_at_once(
@@ -265,17 +269,38 @@ async def test_few_schemas_are_kept_and_fetched_at_once(
     schemas = Schemas(AdminSettings(schema_registry_url=registry.url))
     await schemas.load(range(1, 10))
     assert len(registry.requests) == 3
-    assert schemas.known is not None
-    assert len(schemas.known) == 2
+    assert len(known(schemas)) == 2
 
 
-async def test_what_is_decoded_at_once_is_bounded(
-    api: ApiClient, client: RawClient, registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = registry.add("place", PLACE)
-    value = with_id(place, written(PLACE, {"city": "A"}))
-    await client.produce("t", [batch_of(value, value, value)])
-    monkeypatch.setattr(payloads, "DECODED_BYTES_MAX", 2 * len(value))
-    found = await values(api)
-    assert [each["format"] for each in found] == ["avro", "avro", "hex"]
-    assert found[2]["error"] == "too much is to be decoded: ask for fewer records"
+def test_time_and_size_of_what_is_decoded_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(SchemaDecoder):
+        def decode(self, schema_id: int, schema: SchemaSource, data: bytes) -> DecodedText:
+            self.cpu_s += 1.5
+            return DecodedText("1", truncated=False)
+
+    known = {1: Schema(SchemaSource("AVRO", '"int"', {}))}
+    monkeypatch.setattr(payloads, "DECODED_BYTES_MAX", 2)
+    decoder = payloads.PayloadDecoder("auto", known, Slow(10))
+    shown = [decoder.show(with_id(1, body)) for body in (b"12", b"123", b"12", b"12")]
+    assert [each and (each.format, each.error) for each in shown] == [
+        ("avro", None),
+        ("hex", "schema 1: a payload of more than 2 bytes is not decoded"),
+        ("avro", None),
+        ("hex", "schema 1: not decoded, as earlier payloads took too long: ask for fewer records"),
+    ]
+
+
+async def test_schemas_that_are_long_together_are_refused(registry: RegistryServer) -> None:
+    registry.credentials = None
+    large = {"type": "record", "name": "Large", "fields": [], "doc": "x" * 800_000}
+    references = []
+    for at in range(50):
+        registry.add(f"large{at}", large)
+        references.append({"name": f"Large{at}", "subject": f"large{at}", "version": 1})
+    all_of_them = registry.add("all", PLACE, references=references)
+    schemas = Schemas(AdminSettings(schema_registry_url=registry.url))
+    await schemas.load([all_of_them])
+    assert known(schemas)[all_of_them].failure == (
+        f"schema {all_of_them}: those that it refers to are longer than 524288 characters"
+    )
+    assert len(registry.requests) == 2, "the others are not asked for"

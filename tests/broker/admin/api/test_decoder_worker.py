@@ -1,8 +1,9 @@
-"""Avro is decoded as another implementation has written it; hostile schemas and data are refused in bounded time."""
+"""Avro is shown as JSON: logical types as they are stored, bytes as hex. What does not fit is one line."""
 
 import io
 import json
 import math
+from collections.abc import Iterable
 from typing import Any, Final
 
 import fastavro
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.admin.api.avro import DEPTH_MAX, ITEMS_MAX, AvroError, AvroSchema
+from broker.admin.api.decoder_worker import AvroSchema, InvalidError
 
 EVERYTHING: Final[dict[str, Any]] = {
     "type": "record",
@@ -40,6 +41,11 @@ def written(schema: Any, value: Any) -> bytes:
     return stream.getvalue()
 
 
+def decoded(schema: Any, data: bytes, references: Iterable[Any] = ()) -> Any:
+    text = "".join(AvroSchema(json.dumps(schema), map(json.dumps, references)).decode(data))
+    return json.loads(text)
+
+
 def test_all_types_are_decoded() -> None:
     order: dict[str, Any] = {
         "nothing": None,
@@ -59,7 +65,7 @@ def test_all_types_are_decoded() -> None:
     }
     value = order | {"next": order | {"number": 7}}
     shown = order | {"data": "00ff", "hash": "6162"}
-    found = AvroSchema(json.dumps(EVERYTHING)).decode(written(EVERYTHING, value))
+    found = decoded(EVERYTHING, written(EVERYTHING, value))
     assert found == shown | {"next": shown | {"number": 7}}
 
 
@@ -79,7 +85,7 @@ def test_all_types_are_decoded() -> None:
 )
 def test_nested_values_are_decoded(given: tuple[Any, Any]) -> None:
     schema, value = given
-    assert AvroSchema(json.dumps(schema)).decode(written(schema, value)) == value
+    assert decoded(schema, written(schema, value)) == value
 
 
 def test_names_are_found_in_their_namespace() -> None:
@@ -89,48 +95,41 @@ def test_names_are_found_in_their_namespace() -> None:
         "name": "a.b.Trip",
         "fields": [{"name": "from", "type": "Place"}, {"name": "to", "type": ["null", "a.b.Place"]}],
     }
-    schema = AvroSchema(json.dumps(trip), [json.dumps(place)])
-    assert schema.decode(b"\x02A\x02\x02B") == {"from": {"city": "A"}, "to": {"city": "B"}}
-    with pytest.raises(AvroError, match=r"the schema has no type 'a\.b\.Place'"):
-        AvroSchema(json.dumps(trip)).decode(b"\x02A\x00")
+    assert decoded(trip, b"\x02A\x02\x02B", [place]) == {"from": {"city": "A"}, "to": {"city": "B"}}
+    with pytest.raises(InvalidError, match=r"invalid schema: UnknownType a\.b\.Place"):
+        decoded(trip, b"\x02A\x00")
 
 
 def test_arrays_in_blocks_with_sizes() -> None:
-    schema = AvroSchema('{"type": "array", "items": "int"}')
-    assert schema.decode(b"\x03\x04\x02\x04\x02\x06\x00") == [1, 2, 3]
+    assert decoded({"type": "array", "items": "int"}, b"\x03\x04\x02\x04\x02\x06\x00") == [1, 2, 3]
+
+
+def test_logical_types_are_shown_as_they_are_stored() -> None:
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+    union = ["null", {"type": "long", "logicalType": "timestamp-millis"}]
+    schema = {"type": "record", "name": "R", "fields": [{"name": "d", "type": decimal}, {"name": "u", "type": union}]}
+    assert decoded(schema, b"\x04\x01\x00\x02\x02") == {"d": "0100", "u": 1}
 
 
 @pytest.mark.parametrize(
-    ("schema", "data", "reason"),
+    ("schema", "data"),
     [
-        ('"string"', b"\x05a", "-3 bytes at byte 1, of 2"),
-        ('"string"', b"\x10a", "8 bytes at byte 1, of 2"),
-        ('"int"', b"", "1 bytes at byte 0, of 0"),
-        ('"int"', b"\xff" * 11, "a number at byte 10 is too long"),
-        ('"int"', b"\x02\x02", "1 bytes after the value"),
-        ('["null"]', b"\x02", "index 1 at byte 1, of 1"),
-        ('{"type": "array", "items": "null"}', b"\xfe\xff\xff\xff\x0f\x00", f"more than {ITEMS_MAX} items"),
-        ('{"type": "record", "name": "R", "fields": [{"name": "r", "type": "R"}]}', b"", "nested too deeply"),
-        ('{"type": "record", "name": "R", "fields": [{"name": "r", "type": ["R"]}]}', b"\x00" * 10**5, "too deeply"),
-        ('{"type": "fixed", "name": "F", "size": -1}', b"", "-1 bytes at byte 0"),
+        ("string", b"\x05a"),
+        ("string", b"\x10a"),
+        ("int", b""),
+        ("int", b"\xff" * 11),
+        ("int", b"\x02\x02"),
+        (["null"], b"\x02"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\x02"),
+        ({"type": "fixed", "name": "F", "size": -1}, b""),
     ],
 )
-def test_data_that_does_not_fit_is_refused(schema: str, data: bytes, reason: str) -> None:
-    with pytest.raises(AvroError, match=reason):
-        AvroSchema(schema).decode(data)
+def test_data_that_does_not_fit_is_refused(schema: Any, data: bytes) -> None:
+    with pytest.raises(InvalidError, match="the payload does not fit: "):
+        decoded(schema, data)
 
 
-@pytest.mark.parametrize(
-    "text", ["{", "1", "null", '{"type": 1}', '{"name": "R"}', '{"type": "record", "name": "R"}', "[" * 10**5]
-)
+@pytest.mark.parametrize("text", ["{", "1", "null", '{"type": 1}', '{"name": "R"}', '{"type": "record"}', "[" * 10**5])
 def test_an_invalid_schema_is_refused(text: str) -> None:
-    with pytest.raises(AvroError, match="invalid schema"):
-        AvroSchema(text)
-
-
-def test_a_schema_that_is_nested_too_deeply_is_refused() -> None:
-    deep: Any = "int"
-    for _ in range(DEPTH_MAX + 1):
-        deep = {"type": "array", "items": deep}
-    with pytest.raises(AvroError, match="nested too deeply"):
-        AvroSchema(json.dumps(deep))
+    with pytest.raises(InvalidError, match="invalid schema: "):
+        AvroSchema(text, ())

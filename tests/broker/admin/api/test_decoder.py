@@ -1,19 +1,20 @@
-"""Protobuf is decoded in a child process, whose end, or whose silence, is one line about one payload."""
+"""Payloads are decoded in a child process, whose end, or whose silence, is one line about one payload."""
 
+import json
 import os
 import random
 import signal
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
-from broker.admin.api import protobuf
-from broker.admin.api.protobuf import DecoderStopped, ProtobufDecoder, ProtobufError, ProtobufSchema
+from broker.admin.api import decoder as decoder_module
+from broker.admin.api.decoder import DecodeError, DecoderStopped, SchemaDecoder, SchemaSource
 
 ORDER = """
 syntax = "proto3";
@@ -50,19 +51,29 @@ message Old {
 }
 extend Old { optional string more = 100; }
 """
-SHOP = ProtobufSchema(ORDER, {"shop/place.proto": PLACE})
+
+
+def proto(text: str, references: Mapping[str, str]) -> SchemaSource:
+    return SchemaSource("PROTOBUF", text, references)
+
+
+def avro(schema: object) -> SchemaSource:
+    return SchemaSource("AVRO", json.dumps(schema), {})
+
+
+SHOP = proto(ORDER, {"shop/place.proto": PLACE})
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[ProtobufDecoder]:
-    decoder = ProtobufDecoder(2000)
+def shared() -> Iterator[SchemaDecoder]:
+    decoder = SchemaDecoder(2000)
     yield decoder
     decoder.close()
 
 
 @pytest.fixture
-def decoder() -> Iterator[ProtobufDecoder]:
-    decoder = ProtobufDecoder(2000)
+def decoder() -> Iterator[SchemaDecoder]:
+    decoder = SchemaDecoder(2000)
     yield decoder
     decoder.close()
 
@@ -76,7 +87,7 @@ def any_of(name: str, content: bytes) -> bytes:
     return field(1, b"type.googleapis.com/" + name.encode()) + field(2, content)
 
 
-DECODED: list[tuple[ProtobufSchema, bytes, str]] = [
+DECODED: list[tuple[SchemaSource, bytes, str]] = [
     (SHOP, b"\0", '{"notes": {}, "status": "NEW", "seal": ""}'),
     (SHOP, b"\x02\0", '{"notes": {}, "status": "NEW", "seal": ""}'),
     (SHOP, b"\0" + field(1, field(1, b"a") + b"\x10\x05"), '{"notes": {"a": "5"}, "status": "NEW", "seal": ""}'),
@@ -98,20 +109,20 @@ DECODED: list[tuple[ProtobufSchema, bytes, str]] = [
     (SHOP, b"\x04\0\0" + field(1, b"tea"), '{"sku": "tea", "quantity": 0}'),
     (SHOP, b"\x04\0\x02" + field(1, field(1, b"tea")), '{"item": {"sku": "tea", "quantity": 0}}'),
     (SHOP, b"\x02\x02", '{"amount": 0.0}'),
-    (ProtobufSchema(OLD, {}), b"\0\x08\x01" + field(3, b"\x01\x02"), '{"number": 1, "values": [-1, 1]}'),
-    (ProtobufSchema(OLD, {}), b"\0" + b"\xa2\x06\x01x", '{"[more]": "x", "values": []}'),
-    (ProtobufSchema("message Bare {}", {}), b"\0", "{}"),
+    (proto(OLD, {}), b"\0\x08\x01" + field(3, b"\x01\x02"), '{"number": 1, "values": [-1, 1]}'),
+    (proto(OLD, {}), b"\0" + b"\xa2\x06\x01x", '{"[more]": "x", "values": []}'),
+    (proto("message Bare {}", {}), b"\0", "{}"),
 ]
 """Schemas, payloads after the id, and their texts."""
 
 
-def test_messages_are_decoded(shared: ProtobufDecoder) -> None:
+def test_messages_are_decoded(shared: SchemaDecoder) -> None:
     ids = {schema.text: at for at, (schema, _, _) in enumerate(DECODED)}
     for schema, data, text in DECODED:
         assert shared.decode(ids[schema.text], schema, data) == (text, False), data
 
 
-INVALID: list[tuple[ProtobufSchema, bytes, str]] = [
+INVALID: list[tuple[SchemaSource, bytes, str]] = [
     (SHOP, b"", "no message indexes after the id of the schema"),
     (SHOP, b"\xff" * 6, "no message indexes after the id of the schema"),
     (SHOP, b"\x01", "-1 message indexes"),
@@ -121,36 +132,36 @@ INVALID: list[tuple[ProtobufSchema, bytes, str]] = [
     (SHOP, b"\0\x0a\x7f", "the payload is no message shop.Order"),
     (SHOP, b"\0" + b"\x1a\x7f" * 200, "the payload is no message shop.Order"),
     (SHOP, b"\0" + field(7, any_of("shop.Nothing", b"")), "a message shop.Order that has no JSON form: "),
-    (ProtobufSchema("messag M {}", {}), b"\0", "invalid schema: schema-ID.proto:1:1: "),
-    (ProtobufSchema('syntax = "proto3"; enum E { A = 0; }', {}), b"\0", "the schema has no message [0]"),
+    (proto("messag M {}", {}), b"\0", "invalid schema: schema-ID.proto:1:1: "),
+    (proto('syntax = "proto3"; enum E { A = 0; }', {}), b"\0", "the schema has no message [0]"),
     (
-        ProtobufSchema('syntax = "proto3"; import "gone.proto";', {}),
+        proto('syntax = "proto3"; import "gone.proto";', {}),
         b"\0",
         "invalid schema: gone.proto: File not found.",
     ),
-    (ProtobufSchema('import "../../etc/passwd";', {}), b"\0", "invalid schema: ../../etc/passwd: "),
-    (ProtobufSchema('import "/etc/passwd";', {}), b"\0", "invalid schema: /etc/passwd: File not found."),
-    (ProtobufSchema(f"message {'M' * 501} {{}}", {}), b"\0", "invalid schema: a name is longer than 500 characters"),
+    (proto('import "../../etc/passwd";', {}), b"\0", "invalid schema: ../../etc/passwd: "),
+    (proto('import "/etc/passwd";', {}), b"\0", "invalid schema: /etc/passwd: File not found."),
+    (proto(f"message {'M' * 501} {{}}", {}), b"\0", "invalid schema: a name is longer than 500 characters"),
     (
-        ProtobufSchema('message A { optional string a = 1 [default = "\ud800"]; }', {}),
+        proto('message A { optional string a = 1 [default = "\ud800"]; }', {}),
         b"\0",
         "invalid schema: 'utf-8' codec",
     ),
-    (ProtobufSchema("message A {" * 200 + "}" * 200, {}), b"\0", "invalid schema: schema-ID.proto:1:"),
+    (proto("message A {" * 200 + "}" * 200, {}), b"\0", "invalid schema: schema-ID.proto:1:"),
     (
-        ProtobufSchema('import "a.proto";', {"a.proto": 'import "a.proto";'}),
+        proto('import "a.proto";', {"a.proto": 'import "a.proto";'}),
         b"\0",
         "invalid schema: a.proto:1:1: File recursively",
     ),
 ]
 
 
-def test_what_cannot_be_decoded_is_said_in_one_line(shared: ProtobufDecoder) -> None:
+def test_what_cannot_be_decoded_is_said_in_one_line(shared: SchemaDecoder) -> None:
     for at, (schema, data, reason) in enumerate(INVALID):
         schema_id = 100 if schema is SHOP else 101 + at
         reason = reason.replace("schema-ID", f"schema-{schema_id}")
         for _ in range(2):
-            with pytest.raises(ProtobufError) as caught:
+            with pytest.raises(DecodeError) as caught:
                 shared.decode(schema_id, schema, data)
             assert str(caught.value).startswith(reason)
             assert "\n" not in str(caught.value)
@@ -159,19 +170,19 @@ def test_what_cannot_be_decoded_is_said_in_one_line(shared: ProtobufDecoder) -> 
 
 @pytest.mark.parametrize("name", ["", "..", "../a", "a/../b", "/etc/passwd", "a//b", "a=b", "a:b", "a\0b", "a/" * 30])
 def test_names_that_are_no_paths_are_refused(name: str) -> None:
-    with pytest.raises(ProtobufError, match="which is no path of a file"):
-        ProtobufSchema(ORDER, {name: PLACE})
+    with pytest.raises(DecodeError, match="which is no path of a file"):
+        proto(ORDER, {name: PLACE})
 
 
 def test_large_sources_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protobuf, "SOURCE_CHARACTERS_MAX", len(ORDER) + len(PLACE) - 1)
-    with pytest.raises(ProtobufError, match="it is longer than"):
-        ProtobufSchema(ORDER, {"shop/place.proto": PLACE})
+    monkeypatch.setattr(decoder_module, "SOURCE_CHARACTERS_MAX", len(ORDER) + len(PLACE) - 1)
+    with pytest.raises(DecodeError, match="it is longer than"):
+        proto(ORDER, {"shop/place.proto": PLACE})
 
 
-def test_a_long_text_is_cut(shared: ProtobufDecoder) -> None:
+def test_a_long_text_is_cut(shared: SchemaDecoder) -> None:
     text, is_cut = shared.decode(
-        1, ProtobufSchema("message M { repeated string a = 1; }", {}), b"\0" + b"\x0a\x09any words" * 900
+        1, proto("message M { repeated string a = 1; }", {}), b"\0" + b"\x0a\x09any words" * 900
     )
     assert (len(text), is_cut) == (2000, True)
 
@@ -179,6 +190,8 @@ def test_a_long_text_is_cut(shared: ProtobufDecoder) -> None:
 FIELDS = "".join(f"optional int64 f{at} = {at};" for at in range(1, 4001))
 LARGE = f"message A {{ repeated B b = 1; }} message B {{ {FIELDS} }}"
 """Each empty B of two bytes takes as much memory as it has fields."""
+PRINTED = 'syntax = "proto3";' + LARGE.replace("optional ", "")
+"""Here each of them is shown, too."""
 DEEP_OPTION = f"""
 import "google/protobuf/descriptor.proto";
 message M {{ optional M m = 1; }}
@@ -188,22 +201,56 @@ option (deep) = {"{ m:" * 5000} {{}} {"}" * 5000};
 """The compiler crashes over it."""
 
 
-@pytest.mark.parametrize(
-    ("source", "data"), [(LARGE, b"\0" + b"\x0a\0" * 100_000), (DEEP_OPTION, b"\0")], ids=["memory", "crash"]
-)
-def test_hostile_schemas_stop_at_most_the_decoder(decoder: ProtobufDecoder, source: str, data: bytes) -> None:
-    with pytest.raises(ProtobufError, match=r"alloc failed|it ended over this payload"):
-        decoder.decode(1, ProtobufSchema(source, {}), data)
-    assert decoder.decode(2, ProtobufSchema("message Bare {}", {}), b"\0").text == "{}"
+def nested_records(depth: int, fields: int) -> dict[str, object]:
+    """A schema of Avro whose records of no bytes have fields ** depth values."""
+    schema: dict[str, object] = {}
+    for level in range(depth):
+        inner = [schema or "null", *[f"L{level - 1}" if level else "null"] * (fields - 1)]
+        schema = {"type": "record", "name": f"L{level}"}
+        schema["fields"] = [{"name": f"f{at}", "type": kind} for at, kind in enumerate(inner)]
+    return schema
 
 
-def test_a_decoder_that_does_not_answer_is_given_up(decoder: ProtobufDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    bare = ProtobufSchema("message Bare {}", {})
+HOSTILE: Final[Mapping[str, tuple[SchemaSource, bytes]]] = {
+    "protobuf that takes memory": (proto(LARGE, {}), b"\0" + b"\x0a\0" * 100_000),
+    "protobuf that takes time": (proto(PRINTED, {}), b"\0" + b"\x0a\0" * 2000),
+    "protobuf that crashes the compiler": (proto(DEEP_OPTION, {}), b"\0"),
+    "nested records of nulls": (avro(nested_records(9, 10)), b"7 bytes"),
+    "an array of nulls": (avro({"type": "array", "items": "null"}), b"\xfe" + b"\xff" * 8 + b"\x01\0"),
+    "a deep list": (
+        avro({"type": "record", "name": "R", "fields": [{"name": "r", "type": ["null", "R"]}]}),
+        b"\x02" * 500_000 + b"\0",
+    ),
+    "a record that contains itself": (
+        avro({"type": "record", "name": "R", "fields": [{"name": "r", "type": "R"}]}),
+        b"\0",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_hostile_payloads_stop_at_most_the_decoder(decoder: SchemaDecoder, what: str) -> None:
+    with pytest.raises(DecodeError, match=r"alloc failed|ended over this|longer than 2 s|512 MiB|RecursionError"):
+        decoder.decode(1, *HOSTILE[what])
+    assert decoder.decode(2, avro("int"), b"\x02").text == "1"
+
+
+def test_a_process_that_holds_much_memory_is_replaced(decoder: SchemaDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert decoder.decode(1, avro("int"), b"\x02").text == "1"
+    assert decoder.process_id is not None
+    exchange = decoder_module.exchange
+    monkeypatch.setattr(decoder_module, "exchange", lambda *given: exchange(*given) | {"worn": True})
+    assert decoder.decode(1, avro("int"), b"\x02").text == "1"
+    assert decoder.process_id is None
+
+
+def test_a_decoder_that_does_not_answer_is_given_up(decoder: SchemaDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = proto("message Bare {}", {})
     decoder.decode(1, bare, b"\0")
     stopped = decoder.process_id
     assert stopped is not None
     os.kill(stopped, signal.SIGSTOP)
-    monkeypatch.setattr(protobuf, "TIMEOUT_S", 0.01)
+    monkeypatch.setattr(decoder_module, "TIMEOUT_S", 0.01)
     with pytest.raises(DecoderStopped, match=r"it took longer than 0\.01 s over this payload"):
         decoder.decode(1, bare, b"\0" * 500_000)
     assert not Path(f"/proc/{stopped}").exists()
@@ -216,19 +263,19 @@ def test_a_decoder_that_does_not_answer_is_given_up(decoder: ProtobufDecoder, mo
 
 
 def test_a_decoder_that_is_closed_gives_up_what_it_does(
-    decoder: ProtobufDecoder, monkeypatch: pytest.MonkeyPatch
+    decoder: SchemaDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bare = ProtobufSchema("message Bare {}", {})
+    bare = proto("message Bare {}", {})
     decoder.decode(1, bare, b"\0")
     assert decoder.process_id is not None
     os.kill(decoder.process_id, signal.SIGSTOP)
-    reasons, is_asked, exchange = [], threading.Event(), protobuf.exchange
+    reasons, is_asked, exchange = [], threading.Event(), decoder_module.exchange
 
     def observed(*given: Any) -> Any:
         is_asked.set()
         return exchange(*given)
 
-    monkeypatch.setattr(protobuf, "exchange", observed)
+    monkeypatch.setattr(decoder_module, "exchange", observed)
 
     def decode() -> None:
         with pytest.raises(DecoderStopped) as caught:
@@ -246,12 +293,15 @@ def test_a_decoder_that_is_closed_gives_up_what_it_does(
 
 
 def test_without_the_extra_packages_a_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protobuf, "find_spec", lambda name: None)
-    with pytest.raises(ProtobufError, match=r"install anabranch\[protobuf\] on this node"):
-        ProtobufDecoder(2000).decode(1, SHOP, b"\0")
+    monkeypatch.setattr(decoder_module, "find_spec", lambda name: None)
+    for kind, schema in (("protobuf", SHOP), ("avro", avro("int"))):
+        with pytest.raises(
+            DecodeError, match=rf"^{kind} is not decoded here: install anabranch\[{kind}\] on this node"
+        ):
+            SchemaDecoder(2000).decode(1, schema, b"\0")
 
 
-def test_no_noise_stops_the_decoder(shared: ProtobufDecoder) -> None:
+def test_no_noise_stops_the_decoder(shared: SchemaDecoder) -> None:
     """Damaged sources and payloads, from a fixed seed."""
     shared.decode(0, SHOP, b"\0")
     process_id = shared.process_id
@@ -267,6 +317,6 @@ def test_no_noise_stops_the_decoder(shared: ProtobufDecoder) -> None:
             source = (
                 ORDER[:begin] + chosen.choice(["{", "}", ";", "=", '"', "message", "\0", "9" * 30]) + ORDER[begin + 3 :]
             )
-        with suppress(ProtobufError):
-            shared.decode(1000 + (at if at % 3 == 0 else 0), ProtobufSchema(source, SHOP.references), bytes(data))
+        with suppress(DecodeError):
+            shared.decode(1000 + (at if at % 3 == 0 else 0), proto(source, SHOP.references), bytes(data))
     assert shared.process_id == process_id

@@ -1,13 +1,14 @@
-"""Protobuf payloads, decoded by a child process (`broker.admin.api.protobuf_worker`).
+"""Payloads of Avro and protobuf, decoded by a child process (`broker.admin.api.decoder_worker`).
 
 The process is started for the first payload, and kept. One that does not answer in time, or ends, is given up; the next
-payload starts another. The compiler and the decoder are an optional part of the package.
+payload starts another. The libraries are optional parts of the package.
 """
 
 import json
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 from base64 import b64encode
@@ -16,59 +17,66 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
+
+from broker.admin.api.decoder_worker import CPU_S
 
 TIMEOUT_S: Final = 10.0
-"""Time for the answer to one request."""
+"""Time for the answer to one request, whatever the process waits for."""
 SOURCE_CHARACTERS_MAX: Final = 512 << 10
-"""Characters of a schema and those that it imports."""
+"""Characters of a schema and those that it refers to."""
 ANSWER_BYTES_MAX: Final = 1 << 20
 STOPPING: Final = "the node is stopping"
-MISSING: Final = "protobuf is not decoded here: install anabranch[protobuf] on this node"
-_PROGRAM: Final = Path(__file__).with_name("protobuf_worker.py")
+SchemaKind = Literal["AVRO", "PROTOBUF"]
+_LIBRARIES: Final[Mapping[SchemaKind, tuple[str, ...]]] = {
+    "AVRO": ("fastavro",),
+    "PROTOBUF": ("google.protobuf", "grpc_tools"),
+}
+_PROGRAM: Final = Path(__file__).with_name("decoder_worker.py")
 _NAME: Final = re.compile(r"(?!\.)[\w.-]{1,100}(/(?!\.)[\w.-]{1,100}){0,20}", re.ASCII)
 
 
-class ProtobufError(Exception):
+class DecodeError(Exception):
     """A schema is invalid, or a payload does not fit it. The text is the one line to show."""
 
 
-class DecoderStopped(ProtobufError):
-    """The process was stopped over a payload: further ones of the same batch are not worth the time."""
+class DecoderStopped(DecodeError):
+    """The process was stopped over a payload: further ones are not worth the time."""
 
 
 @dataclass(frozen=True, slots=True)
-class ProtobufSchema:
-    """Source of a schema, and of those that it imports, by the names of their imports."""
+class SchemaSource:
+    """Source of a schema, and of those that it refers to by their names, each after those that it refers to itself."""
 
+    kind: SchemaKind
     text: str
     references: Mapping[str, str]
 
     def __post_init__(self) -> None:
-        """Check sizes and names. Raises ProtobufError."""
+        """Check sizes and names. Raises DecodeError."""
         if len(self.text) + sum(map(len, self.references.values())) > SOURCE_CHARACTERS_MAX:
-            raise ProtobufError(f"with those that it refers to, it is longer than {SOURCE_CHARACTERS_MAX} characters")
+            raise DecodeError(f"with those that it refers to, it is longer than {SOURCE_CHARACTERS_MAX} characters")
         for name in self.references:
-            if not _NAME.fullmatch(name):
-                raise ProtobufError(f"it refers to {name[:100]!r}, which is no path of a file")
+            if self.kind == "PROTOBUF" and not _NAME.fullmatch(name):
+                raise DecodeError(f"it refers to {name[:100]!r}, which is no path of a file")
 
 
-class ProtobufText(NamedTuple):
-    """A message as JSON."""
+class DecodedText(NamedTuple):
+    """A value as JSON."""
 
     text: str
     truncated: bool
 
 
-def is_installed() -> bool:
-    """Return whether the optional part of the package is installed."""
+def is_installed(kind: SchemaKind) -> bool:
+    """Return whether the libraries for a kind of schemas are installed."""
     try:
-        return find_spec("google.protobuf") is not None and find_spec("grpc_tools") is not None
+        return all(find_spec(each) is not None for each in _LIBRARIES[kind])
     except ModuleNotFoundError:  # there is no package google
         return False
 
 
-class ProtobufDecoder:
+class SchemaDecoder:
     """Decodes payloads. Used in one thread at a time; `close` may be called in any."""
 
     def __init__(self, characters_max: int) -> None:
@@ -78,18 +86,21 @@ class ProtobufDecoder:
         self._using = Lock()
         """Held while the process is used, started or stopped."""
         self._is_closed = False
-        self.is_installed = is_installed()
+        self.cpu_s = 0.0
+        """CPU time of all answers."""
+        self._missing = {kind for kind in _LIBRARIES if not is_installed(kind)}
 
-    def decode(self, schema_id: int, schema: ProtobufSchema, data: bytes) -> ProtobufText:
-        """Return what follows the id in a payload as JSON. Raises ProtobufError."""
-        if not self.is_installed:
-            raise ProtobufError(MISSING)
+    def decode(self, schema_id: int, schema: SchemaSource, data: bytes) -> DecodedText:
+        """Return what follows the id in a payload as JSON. Raises DecodeError."""
+        if schema.kind in self._missing:
+            name = schema.kind.lower()
+            raise DecodeError(f"{name} is not decoded here: install anabranch[{name}] on this node")
         request = {"id": schema_id, "data": b64encode(data).decode()}
         answer = self._ask(request)
         if "unknown" in answer:
-            self._ask({"id": schema_id, "schema": schema.text, "references": dict(schema.references)})
-            answer = self._ask(request)
-        return ProtobufText(answer["text"], answer["cut"])
+            source = {"kind": schema.kind, "schema": schema.text, "references": dict(schema.references)}
+            answer = self._ask({**request, **source})
+        return DecodedText(answer["text"], answer["cut"])
 
     @property
     def process_id(self) -> int | None:
@@ -109,12 +120,16 @@ class ProtobufDecoder:
             try:
                 answer: dict[str, Any] = exchange(self._running(), json.dumps(request).encode())
             except OSError as error:
-                self._stop()
+                status = self._stop()
                 if self._is_closed:
                     raise DecoderStopped(STOPPING) from None
-                raise DecoderStopped(f"the decoder of protobuf was stopped: {error}") from None
+                reason = f"it took longer than {CPU_S:g} s over this payload" if status == -signal.SIGPROF else error
+                raise DecoderStopped(f"the decoder was stopped: {reason}") from None
+            self.cpu_s += answer["seconds"]
+            if answer["worn"]:
+                self._stop()
         if "error" in answer:
-            raise ProtobufError(answer["error"])
+            raise DecodeError(answer["error"])
         return answer
 
     def _running(self) -> subprocess.Popen[bytes]:
@@ -132,15 +147,17 @@ class ProtobufDecoder:
             )
         return self._process
 
-    def _stop(self) -> None:
+    def _stop(self) -> int | None:
+        """End the process; return its status, which tells if it had ended by itself."""
         process, self._process = self._process, None
         if process is None:
-            return
+            return None
         process.kill()
-        process.wait()
+        status = process.wait()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
+        return status
 
 
 def exchange(process: subprocess.Popen[bytes], body: bytes) -> Any:

@@ -1,60 +1,111 @@
-"""The program that compiles schemas of protobuf and decodes messages: a child process of the node, run as a script.
+"""The program that decodes payloads of Avro and protobuf with their schemas: a child process of the node, a script.
 
-Schemas and messages are whatever producers chose, and the compiler and the decoder are C++: what makes them use too
-much memory, or crash, ends this process instead of the node. It may use `MEMORY_BYTES_MAX` of address space, and writes
-no files: the compiler reads and writes memory (`memfd_create`). The node limits the time (`broker.admin.api.protobuf`).
+Schemas and payloads are whatever producers chose, and a few bytes may stand for more values than a machine can hold:
+what needs too much memory or time, or crashes, ends this process instead of the node. It may use `MEMORY_BYTES_MAX` of
+address space, and `CPU_S` for a request, at which the kernel ends it. It writes no files: the compiler of protobuf
+reads and writes memory (`memfd_create`).
 
 Requests and answers are JSON, each after its length in 4 bytes (big endian), one after the other:
 
-    {"id": 5, "schema": ".proto source", "references": {"place.proto": ".proto source"}} -> {}
     {"id": 5, "data": "base64 of what follows the id in the payload"} -> {"text": "...", "cut": false}
 
-An answer may also be `{"error": "one line"}`, or `{"unknown": true}` for a schema that has to be sent first. It imports
-nothing of the node, so that it starts in some 50 ms.
+An answer may also be `{"error": "one line"}`, or `{"unknown": true}` for a schema that has to be sent along: `"kind":
+"PROTOBUF", "schema": ".proto source", "references": {"place.proto": ".proto source"}`. Each has the CPU time that it
+took in `seconds`, and `worn` if this process holds so much memory that another should follow it. It imports nothing of
+the node, so that it starts in some 50 ms.
 """
 
+import io
 import json
 import os
 import re
 import resource
+import signal
 import sys
+import time
 from base64 import b64decode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
-
-import grpc_tools
-from google.protobuf import json_format
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message import DecodeError
-from google.protobuf.message_factory import GetMessageClass
-from grpc_tools import protoc
+from typing import Any, Final, Protocol
 
 MEMORY_BYTES_MAX: Final = 512 << 20
+WORN_BYTES: Final = 256 << 20
+"""Memory that is not given back after an answer, at which the process is replaced."""
+CPU_S: Final = 2.0
 SCHEMAS_MAX: Final = 50
-"""Compiled schemas that are kept; the one that was not used for the longest time goes first."""
+"""Schemas that are kept; the one that was not used for the longest time goes first."""
 NAME_CHARACTERS_MAX: Final = 500
-"""Characters of a name in a schema. Names are repeated in each message's text."""
+"""Characters of a name in a schema of protobuf. Names are repeated in each message's text."""
 DESCRIPTOR_BYTES_MAX: Final = 4 << 20
 ERROR_CHARACTERS_MAX: Final = 500
 VARINT_BYTES_MAX: Final = 5
 INDEXES_MAX: Final = 100
 _NOISE: Final = re.compile(r"^WARNING: All log messages|^[IW]\d{4} |: warning: ")
 """Lines of the compiler that are no errors."""
-_WELL_KNOWN: Final = Path(grpc_tools.__file__).parent / "_proto"
 
 
 class InvalidError(Exception):
     """The schema cannot be compiled, or the message does not fit it. The text is the one line to show."""
 
 
-class Compiled:
-    """A schema whose messages can be decoded."""
+class Schema(Protocol):
+    """A schema whose values can be decoded."""
+
+    def decode(self, data: bytes) -> Iterable[str]:
+        """Return the JSON text of a value in parts. Raises InvalidError."""
+
+
+class AvroSchema:
+    """A schema of Avro. Raises InvalidError."""
+
+    def __init__(self, text: str, references: Iterable[str]) -> None:
+        """Parse a schema, and those that it refers to, which come before it."""
+        import fastavro
+
+        self._read = fastavro.schemaless_reader
+        named: dict[str, Any] = {}
+        try:
+            for each in (*references, text):
+                self._schema = fastavro.parse_schema(_without_logical_types(json.loads(each)), named_schemas=named)
+        except Exception as error:  # noqa: BLE001 - fastavro raises many kinds of errors
+            raise InvalidError(f"invalid schema: {_reason(error)}") from None
+
+    def decode(self, data: bytes) -> Iterable[str]:
+        """Return the JSON text of a value, which must be all of the data."""
+        stream = io.BytesIO(data)
+        try:
+            value = self._read(stream, self._schema, handle_unicode_errors="replace")
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - as above
+            raise InvalidError(f"the payload does not fit: {_reason(error)}") from None
+        if left := len(data) - stream.tell():
+            raise InvalidError(f"the payload does not fit: {left} bytes after the value")
+        return json.JSONEncoder(ensure_ascii=False, default=bytes.hex).iterencode(value)
+
+
+def _without_logical_types(schema: Any) -> Any:
+    """Return a schema that shows values as they are stored."""
+    if isinstance(schema, list):
+        return [_without_logical_types(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {name: _without_logical_types(part) for name, part in schema.items() if name != "logicalType"}
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__} {error}".strip()
+
+
+class ProtobufSchema:
+    """A compiled schema of protobuf. Raises InvalidError."""
 
     def __init__(self, descriptors: bytes) -> None:
-        """Take a serialized FileDescriptorSet, the schema's own file last. Raises InvalidError."""
+        """Take a serialized FileDescriptorSet, the schema's own file last."""
+        from google.protobuf.descriptor_pb2 import FileDescriptorSet
+        from google.protobuf.descriptor_pool import DescriptorPool
+
         files = FileDescriptorSet.FromString(descriptors).file
         self._file = files[-1]
         self._pool = DescriptorPool()
@@ -66,7 +117,11 @@ class Compiled:
                 raise InvalidError(f"invalid schema: {error}") from None
 
     def decode(self, data: bytes) -> Iterator[str]:
-        """Yield the JSON text of a message, after the indexes that name its type. Raises InvalidError."""
+        """Return the JSON text of a message, after the indexes that name its type."""
+        from google.protobuf import json_format
+        from google.protobuf.message import DecodeError
+        from google.protobuf.message_factory import GetMessageClass
+
         path, start = read_indexes(data)
         name = self._name_at(path)
         try:
@@ -130,8 +185,13 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     raise InvalidError("no message indexes after the id of the schema")
 
 
-def compile_schema(schema_id: int, text: str, references: Mapping[str, str]) -> Compiled:
+def compile_protobuf(schema_id: int, text: str, references: Mapping[str, str]) -> ProtobufSchema:
     """Compile .proto source with the sources that it imports by these names. Raises InvalidError."""
+    import grpc_tools
+    from google.protobuf.message import DecodeError
+    from grpc_tools import protoc
+
+    well_known = Path(grpc_tools.__file__).parent / "_proto"
     own = f"schema-{schema_id}.proto"
     with _memory_files() as make:
         sources = {**references, own: text}
@@ -139,7 +199,7 @@ def compile_schema(schema_id: int, text: str, references: Mapping[str, str]) -> 
         out, out_path = make(b"")
         problems, _ = make(b"")
         arguments = [f"--proto_path={name}={place}" for name, place in places.items()]
-        arguments += [f"--proto_path={_WELL_KNOWN}", "--include_imports", f"--descriptor_set_out={out_path}", own]
+        arguments += [f"--proto_path={well_known}", "--include_imports", f"--descriptor_set_out={out_path}", own]
         with _standard_error_to(problems):
             status = protoc.main(["protoc", *arguments])
         if status != 0:
@@ -151,7 +211,10 @@ def compile_schema(schema_id: int, text: str, references: Mapping[str, str]) -> 
         descriptors = os.pread(out, DESCRIPTOR_BYTES_MAX + 1, 0)
     if len(descriptors) > DESCRIPTOR_BYTES_MAX:
         raise InvalidError("invalid schema: it is too large")
-    return Compiled(descriptors)
+    try:
+        return ProtobufSchema(descriptors)
+    except (DecodeError, RecursionError) as error:  # options may be nested deeper than messages
+        raise InvalidError(f"invalid schema: {error}") from None
 
 
 @contextmanager
@@ -190,7 +253,7 @@ class Worker:
 
     def __init__(self, text_max: int) -> None:
         self._text_max = text_max
-        self._schemas: dict[int, Compiled | str] = {}
+        self._schemas: dict[int, Schema | str] = {}
         """Schemas, or the reasons why they are invalid, by id; the one used last comes last."""
 
     def answer(self, request: Any) -> dict[str, Any]:
@@ -199,8 +262,7 @@ class Worker:
         known = self._schemas.pop(schema_id, None)
         try:
             if "schema" in request:
-                known = self._compile(schema_id, request["schema"], request["references"])
-                return {}
+                known = _schema_of(request)
             if known is None:
                 return {"unknown": True}
             if isinstance(known, str):
@@ -218,19 +280,27 @@ class Worker:
             if len(self._schemas) > SCHEMAS_MAX:
                 del self._schemas[next(iter(self._schemas))]
 
-    def _compile(self, schema_id: int, text: str, references: Mapping[str, str]) -> Compiled:
-        try:
-            return compile_schema(schema_id, text, references)
-        except (DecodeError, RecursionError, UnicodeError) as error:  # options may be nested deeper than messages
-            raise InvalidError(f"invalid schema: {error}") from None
-
-    def _decode(self, schema: Compiled, data: bytes) -> dict[str, Any]:
+    def _decode(self, schema: Schema, data: bytes) -> dict[str, Any]:
         text = ""
         for part in schema.decode(data):
             text += part
             if len(text) > self._text_max:
                 return {"text": text[: self._text_max], "cut": True}
         return {"text": text, "cut": False}
+
+
+def _schema_of(request: Any) -> Schema:
+    text, references = request["schema"], request["references"]
+    if request["kind"] == "AVRO":
+        return AvroSchema(text, references.values())
+    try:
+        return compile_protobuf(request["id"], text, references)
+    except UnicodeError as error:
+        raise InvalidError(f"invalid schema: {error}") from None
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * resource.getpagesize()
 
 
 def main() -> None:
@@ -240,9 +310,15 @@ def main() -> None:
     worker = Worker(int(sys.argv[1]))
     read, write = sys.stdin.buffer.read, sys.stdout.buffer
     while head := read(4):
-        answer = json.dumps(worker.answer(json.loads(read(int.from_bytes(head, "big"))))).encode()
-        write.write(len(answer).to_bytes(4, "big") + answer)
+        begun = time.process_time()
+        signal.setitimer(signal.ITIMER_PROF, CPU_S)  # SIGPROF ends the process
+        answer = worker.answer(json.loads(read(int.from_bytes(head, "big"))))
+        answer["seconds"] = time.process_time() - begun
+        answer["worn"] = _resident_bytes() > WORN_BYTES
+        body = json.dumps(answer).encode()
+        write.write(len(body).to_bytes(4, "big") + body)
         write.flush()
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 if __name__ == "__main__":
