@@ -27,6 +27,8 @@ JVM = "-XX:+UseSerialGC -Xss4m"
 QUICK_JVM = f"-XX:TieredStopAtLevel=1 {JVM}"
 """For a JVM that lives for seconds: what its better compiler would save, it would cost."""
 SPARK_TIMEOUT_S = 900
+FAILED: pytest.StashKey[bool] = pytest.StashKey()
+"""True for a test that has failed, in its set-up or clean-up too."""
 
 
 @pytest.fixture(scope="session")
@@ -113,11 +115,17 @@ def drop_sockets_of_py4j() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Keep sockets left by a Spark test from raising a warning in a later test."""
+    """Keep what a failed test, or Spark's bridge, has left open from failing a later test."""
     if item.get_closest_marker("spark") is None:
-        return (yield)
-    with drop_sockets_of_py4j():
-        return (yield)
+        result = yield
+    else:
+        with drop_sockets_of_py4j():
+            result = yield
+    if item.stash.get(FAILED, False):
+        from tests.support.leftovers import discard_leftovers
+
+        discard_leftovers()
+    return result
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -136,6 +144,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Print the state of nodes that a timed-out test shares with others; a test's own nodes do so when they end."""
     report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
     if call.excinfo is not None:
         from tests.support.node import NodeProcess, is_test_timeout
 

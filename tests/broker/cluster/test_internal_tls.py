@@ -89,6 +89,8 @@ async def test_partitions_move_while_transactions_are_written(tmp_path: Path, au
             async with asyncio.TaskGroup() as group:
                 group.create_task(writer.run())
                 for _ in range(2):
+                    written = len(writer.sent[0])
+                    await until(lambda: len(writer.sent[0]) > written, timeout_s=60, pause_s=0.01)  # noqa: B023
                     await move_all(nodes)
                 writer.stop()
             assert await read_all(nodes, writer.sent) == writer.sent
