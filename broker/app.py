@@ -30,8 +30,8 @@ from broker.admin.http import AdminServer
 from broker.cluster.handshake import SECRET_BYTES
 from broker.cluster.links import LinkContext, Links
 from broker.cluster.liveness import BEAT_S, DEAD_AFTER_S
-from broker.cluster.members import Members
-from broker.cluster.peers import NoPeers
+from broker.cluster.members import Member, Members
+from broker.cluster.reach import Reach
 from broker.cluster.secret import ClusterSecret
 from broker.configs.broker import BrokerConfigs
 from broker.configs.cluster import ClusterConfigs
@@ -151,8 +151,8 @@ class _OpenStorage:
     lease: LeaseKeeper
     wal: NodeWal
     storage: S3Stream
-    secret: ClusterSecret | None
-    """Known to the nodes of the cluster only; None without an internal port and SASL."""
+    secret: ClusterSecret
+    """Known to the nodes of the cluster only."""
     work: RecordWork
     seen_change: int
     """Number of the last change of the catalog before any of it was read."""
@@ -228,8 +228,7 @@ async def _start(
     if ports.admin is not None and access is not None:
         await admin.start(ports.admin, access)
         node.admin_address, node.console_url = admin.address, admin.console_url
-    if node.internal is not None and ports.internal is not None:
-        await _listen_to_nodes(node.internal, settings, ports.internal, tls.nodes, tasks)
+    await _listen_to_nodes(node.internal, settings, ports.internal, tls.nodes, tasks)
     await node.follower.learn_who_lives()
     if tls.clients is not None:
         tasks.spawn(tls.clients.run())
@@ -260,7 +259,7 @@ def _open_tls(settings: Settings, now_ms: Callable[[], int]) -> _NodeTls:
     area = settings.internal_ssl
     return _NodeTls(
         clients=Tls(settings.ssl, now_ms) if settings.uses_tls else None,
-        nodes=None if area is None or settings.internal_port is None else Tls(area, now_ms),
+        nodes=None if area is None else Tls(area, now_ms),
     )
 
 
@@ -355,10 +354,7 @@ async def _open_storage(
     work = RecordWork(memory.sizes.decompressed_bytes_max)
     stack.callback(work.close)
     seen_change = await catalog.last_change()
-    uses_sasl = any(each.protocol.uses_sasl for each in settings.listeners)
-    needs_secret = uses_sasl or info.internal_port
-    known = await catalog.secret(environment.random_bytes(SECRET_BYTES)) if needs_secret else b""
-    secret = ClusterSecret(catalog, known) if known else None
+    secret = ClusterSecret(catalog, await catalog.secret(environment.random_bytes(SECRET_BYTES)))
     nodes = await catalog.list_nodes()
     acls = _make_acls(settings, catalog)
     if acls is not None:
@@ -370,8 +366,7 @@ async def _open_storage(
             )
     configs = ClusterConfigs(catalog)
     await configs.load()
-    # The secret hides which users exist; without SASL nobody asks.
-    scram = ScramCredentials(configs, lambda: b"" if secret is None else secret.value)
+    scram = ScramCredentials(configs, lambda: secret.value)  # the secret hides which users exist
     tokens = await _load_tokens(environment, settings, catalog, scram, token_key) if token_key else None
     return _OpenStorage(
         environment,
@@ -455,9 +450,8 @@ def _make_node(
         parking=topics.parking,
     )
     links = _make_links(opened, members, tasks, tls.nodes)
-    peers = links or NoPeers()
     markers = MarkerWriter(topics, groups)
-    router = MarkerRouter(markers, topics, peers, node_id=info.node_id, node_epoch=info.epoch, spawn=tasks.spawn)
+    router = MarkerRouter(markers, topics, links, node_id=info.node_id, node_epoch=info.epoch, spawn=tasks.spawn)
     fetch_sessions = FetchSessions(
         settings.fetch.sessions_max,
         settings.fetch.session_idle_ms,
@@ -494,7 +488,7 @@ def _make_node(
         on_nodes_changed=opened.lease.beat_soon,
         on_lost=failure.report,
     )
-    source = PartitionSource(catalog, storage, topics, peers, may_seal=lambda: follower.pulse_age_s <= BEAT_AGE_S)
+    source = PartitionSource(catalog, storage, topics, links, may_seal=lambda: follower.pulse_age_s <= BEAT_AGE_S)
     manifests = ManifestKeeper(
         catalog=catalog,
         store=opened.stores[settings.objects.store],
@@ -533,7 +527,7 @@ def _make_node(
         own=(info.node_id, info.epoch),
         new_leaders=topics.new_leaders,
         left_any=topics.names_node,
-        reaches=lambda node: _reaches(links, node),
+        reaches=lambda other: links.reaches(member_of(other)),
         spawn=tasks.spawn,
     )
     node = Node(
@@ -582,9 +576,10 @@ def _make_node(
         groups=groups,
         transactions=transactions,
         markers=markers,
-        verifier=TransactionVerifier(transactions, topics, peers, node_id=info.node_id),
+        verifier=TransactionVerifier(transactions, topics, links, node_id=info.node_id),
         links=links,
-        internal=internal_server(settings.network, memory.sizes) if info.internal_port else None,
+        reach=Reach(members, links, has_started=lambda other: _has_started(catalog, other)),
+        internal=internal_server(settings.network, memory.sizes),
         producer_ids=producer_ids,
         fetch_sessions=fetch_sessions,
         server=server,
@@ -626,29 +621,27 @@ def _make_node(
     node.quotas.watch(configs, metering.update)
     node.address_quotas.watch(configs)
     server.connection_delay_s = node.address_quotas.delay_s
-    if node.internal is not None and opened.secret is not None:
-        internal = InternalPort(
-            node.internal,
-            members,
-            cluster=settings.node.cluster,
-            secret=opened.secret,
-            random_bytes=environment.random_bytes,
-            serve=Dispatcher(node, spawn=tasks.spawn, handlers=internal_handlers(local)).dispatch,
-        )
-        tasks.spawn(internal.run())
+    internal = InternalPort(
+        node.internal,
+        members,
+        cluster=settings.node.cluster,
+        secret=opened.secret,
+        random_bytes=environment.random_bytes,
+        hear=node.reach.hear,
+        serve=Dispatcher(node, spawn=tasks.spawn, handlers=internal_handlers(local)).dispatch,
+    )
+    tasks.spawn(internal.run())
     node.limit_connections()
     broker_configs.watch(node.limit_connections)
     return node, local
 
 
-async def _reaches(links: Links | None, node: NodeInfo) -> bool:
-    """Return whether another node answers this one, whatever the catalog says of it."""
-    return links is not None and await links.reaches(member_of(node))
+async def _has_started(catalog: Catalog, node: Member) -> bool:
+    """Return whether a node has recovered its log in this life of it. Raises StorageError."""
+    return any(wal.node_epoch == node.epoch for wal in await catalog.list_wals(node.node_id))
 
 
-def _make_links(opened: _OpenStorage, members: Members, tasks: NodeTasks, internal_tls: Tls | None) -> Links | None:
-    if opened.secret is None or not opened.info.internal_port:
-        return None
+def _make_links(opened: _OpenStorage, members: Members, tasks: NodeTasks, internal_tls: Tls | None) -> Links:
     environment = opened.environment
     tls = internal_tls if opened.settings.cluster.internal_tls in {"preferred", "required"} else None
     context = LinkContext(

@@ -17,6 +17,7 @@ from anabranch.addresses import host_port
 from broker.acls.store import ClusterAcls
 from broker.cluster.links import Links
 from broker.cluster.members import Members
+from broker.cluster.reach import Reach
 from broker.configs.broker import BrokerConfigs
 from broker.configs.broker_table import CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX, PRODUCER_ID_EXPIRATION
 from broker.configs.cluster import ClusterConfigs
@@ -182,9 +183,11 @@ class Node:
     transactions: TransactionCoordinator
     markers: MarkerWriter
     verifier: TransactionVerifier
-    links: Links | None
-    """Connections to other nodes. They and the internal port are None for a node that stays alone."""
-    internal: Server | None
+    links: Links
+    """Connections to other nodes."""
+    reach: Reach
+    """Knowledge whether connections to and from other nodes work."""
+    internal: Server
     """The internal port, for other nodes."""
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
@@ -242,9 +245,9 @@ class Node:
 
     @property
     def internal_address(self) -> str:
-        """`host:port` for other nodes; empty if none can connect."""
+        """`host:port` for other nodes."""
         own = self.members.own
-        return host_port(own.internal_host, own.internal_port) if own.internal_port else ""
+        return host_port(own.internal_host, own.internal_port)
 
     @property
     def failed(self) -> asyncio.Future[str]:
@@ -269,6 +272,7 @@ class Node:
             self._watch_storage(),
             self.follower.run(),
             self.failover.run(),
+            self.reach.run(),
             self.drain.run(),
             self.orders.run(),
             self.ownership.run(),
@@ -306,7 +310,7 @@ class Node:
             listeners=",".join(
                 f"{each.name}://{host_port(each.host, each.port)}" for each in self.members.own.listeners
             ),
-            internal=self.internal_address or "off",
+            internal=self.internal_address,
             admin=self.admin_address or "off",
             console=self.console_url or "off",
             data_dir=str(self.settings.node.data_dir),
@@ -388,10 +392,8 @@ class Node:
         self.transactions.close()
         cut_off = await self.server.drain(self.settings.node.drain_timeout_ms)
         # Requests of clients wait for other nodes, and those for this one: the links end last, but before the log.
-        if self.internal is not None:
-            cut_off += await self.internal.drain(self.settings.node.drain_timeout_ms)
-        if self.links is not None:
-            self.links.close()
+        cut_off += await self.internal.drain(self.settings.node.drain_timeout_ms)
+        self.links.close()
         self.tasks.cancel()
         await self._close_storage()
         await self.wal.close()
@@ -440,8 +442,6 @@ class Node:
     async def drop_clients(self) -> None:
         """Close the sockets of all clients and nodes at once. After a clean stop there is none left."""
         for server in (self.server, self.internal):
-            if server is not None:
-                await server.stop_accepting()
-                server.drop_all()
-        if self.links is not None:
-            self.links.close()
+            await server.stop_accepting()
+            server.drop_all()
+        self.links.close()

@@ -93,6 +93,7 @@ async def cluster_facts(node: Node) -> ClusterFacts:
         living=frozenset(member.node_id for member in node.members.living()),
         beat_ages_ms={node.node_id: 0} | {key: int(1000 * silence.seconds) for key, silence in silent.items()},
         judgements=judgements,
+        unreached=node.reach.unreached(),
         stopped={
             partition.stream.stream_id: str(partition.stream.error)
             for topic in node.topics

@@ -2,7 +2,8 @@
 
     GET /health         200 while the node serves and can write, 503 otherwise; it needs a token like all other paths
     GET /health/live    200 as long as the event loop answers: restart the process if it does not
-    GET /health/ready   200 while the node serves clients and can write, 503 otherwise
+    GET /health/ready   200 while the node serves clients, can write, and is reached by another node if there are some;
+                        503 otherwise
 
 The last two are probes. They need no token, and tell the reason only to those who may read.
 """
@@ -26,4 +27,7 @@ def unready_reason(node: Node) -> str:
     """Return why clients should not be sent to this node; empty if it serves them."""
     if len(node.server.ports) < len(node.settings.listeners):
         return "the node is starting"
-    return unhealthy_reason(node)
+    if reason := unhealthy_reason(node):
+        return reason
+    isolated = node.reach.why_isolated()
+    return f"no other node reaches this one at {node.internal_address}: {isolated}" if isolated else ""

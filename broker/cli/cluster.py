@@ -28,7 +28,7 @@ def cluster() -> None:
 @output_option
 @on_cluster
 def status(source: Source, output: str) -> None:
-    """Show nodes, partitions without a leader and why, moves, logs that are not drained, and silent nodes.
+    """Show nodes, partitions without a leader and why, moves, logs that are not drained, and nodes not reached.
 
     Exit code 0: every partition has a leader. 3: some have none. 1: the cluster could not be asked.
     """
@@ -55,6 +55,7 @@ def _show(found: dict[str, Any], console: Console) -> None:
     _show_moves(found["moves"], console)
     _show_logs(found["logs_not_drained"], console)
     _show_silent(found["silent"], console)
+    _show_unreached(found["unreached"], console)
 
 
 def _show_unavailable(rows: list[dict[str, Any]], console: Console) -> None:
@@ -113,4 +114,15 @@ def _show_silent(rows: list[dict[str, Any]], console: Console) -> None:
     for row in rows:
         judgement = "[red]dead[/]" if row["dead"] else "[yellow]not known yet[/]"
         table.add_row(str(row["node"]), age_text(row["silent_ms"]), judgement, row["reason"] or "-")
+    console.print(table)
+
+
+def _show_unreached(rows: list[dict[str, Any]], console: Console) -> None:
+    if not rows:
+        return
+    console.print()
+    console.print("[red bold]connections between living nodes that fail[/]: see cluster.internal_advertised_host")
+    table = make_table("from node", "to node", "reason")
+    for row in rows:
+        table.add_row(str(row["from_node"]), str(row["to_node"]), row["reason"])
     console.print(table)

@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from anabranch.output import emit, make_table, output_option, plain
+from broker.cli.doctor_links import check_links
 from broker.cli.doctor_machine import Finding, check_machine
 from broker.cli.doctor_storage import check_catalog, check_disk, check_stores
 from broker.cli.errors import run
@@ -26,7 +27,7 @@ STYLES: Final = {"ok": "green", "warning": "yellow", "failed": "red"}
 @data_dir_option
 @output_option
 def doctor(config_file: Path | None, data_dir: Path | None, output: str) -> None:
-    """Check clock, limits, memory, the log's disk, the object stores and the catalog of the settings.
+    """Check clock, limits, memory, the log's disk, object stores, catalog, and the way to the nodes that run.
 
     A file beside the log and some objects are written and removed. The node may be running. Exit code 0: a node can
     run here, maybe with warnings. 1: something fails.
@@ -53,4 +54,5 @@ async def _check(settings: Settings) -> Sequence[Finding]:
     with no_new_folders(settings):
         found += [each async for each in check_stores(settings, run_id)]
     found += [each async for each in check_catalog(settings)]
+    found += [each async for each in check_links(settings)]
     return found

@@ -10,6 +10,7 @@ otherwise after a pause that grows with each failure.
 """
 
 import asyncio
+import os
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -190,7 +191,9 @@ class _Link:
             return "it refuses the connection, and its log says why" if refused else "the connection is lost"
         if isinstance(error, ssl.SSLError):
             return f"it ends the TLS connection ({error.reason}), and its log says why"
-        return getattr(error, "strerror", None) or str(error) or f"no connection within {CALL_S:g} s"
+        if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+            return os.strerror(error.errno)  # asyncio's own texts repeat the address
+        return str(error) or f"no connection within {CALL_S:g} s"
 
     async def _shake_hands(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Authenticate both sides (`broker.cluster.handshake`)."""
@@ -315,9 +318,7 @@ class Links:
         if self._closed or member is None:
             raise PeerUnavailable(STOPPING if self._closed else f"node {node_id} is not known to live")
         if not member.internal_port:
-            raise PeerUnavailable(
-                f"node {node_id} takes no connections from other nodes: set its cluster.internal_port"
-            )
+            raise PeerUnavailable(f"node {node_id} takes no connections from other nodes: it runs an earlier version")
         failures = 0
         link = self._links.get(node_id)
         if link is not None:

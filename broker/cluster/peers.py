@@ -16,11 +16,3 @@ class Peers(Protocol):
         Raises PeerUnavailable when the node is unknown, cannot be reached or does not answer in time.
         """
         ...
-
-
-class NoPeers:
-    """Peers of a node that is alone."""
-
-    async def call(self, node_id: int, request: Any, version: int) -> Any:  # noqa: ARG002
-        """Raise PeerUnavailable."""
-        raise PeerUnavailable(f"node {node_id} is not known")

@@ -6,6 +6,7 @@ catalog; the offset of each other voter is that of the last change that it has a
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from broker.cluster.members import Member
@@ -46,10 +47,12 @@ def handle(
     return _respond(node, exchange.api_version)
 
 
-def report(node: Node, _request: DescribeQuorumRequest, _exchange: Exchange) -> DescribeQuorumResponse:
-    """Answer another node: how far this one has come. Without the other voters."""
+def report(node: Node, _request: DescribeQuorumRequest, exchange: Exchange) -> DescribeQuorumResponse:
+    """Answer another node: how far this one has come, and why it does not reach the other. Without other voters."""
+    assert exchange.peer is not None, "only authenticated nodes are served"
     own = node.members.own
-    return _response(_describe([own], own.node_id, node.follower.version, {}, node.now_ms()))
+    found = _response(_describe([own], own.node_id, node.follower.version, {}, node.now_ms()))
+    return replace(found, error_message=node.reach.failure_of(exchange.peer.node_id))
 
 
 async def _respond(node: Node, api_version: int) -> DescribeQuorumResponse:
@@ -70,8 +73,6 @@ async def _respond(node: Node, api_version: int) -> DescribeQuorumResponse:
 
 async def _ask(node: Node, node_id: int) -> int:
     """Return the last change that another node has applied, or UNKNOWN if it does not answer."""
-    if node.links is None:
-        return UNKNOWN
     topic = TopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=(PartitionData(partition_index=0),))
     try:
         answer: DescribeQuorumResponse = await node.links.call(

@@ -145,13 +145,16 @@ class InternalPort:
         cluster: str,
         secret: ClusterSecret,
         random_bytes: Callable[[int], bytes],
+        hear: Callable[[int, int], None],
         serve: Callable[[Exchange, Buffer], None],
     ) -> None:
+        """Set up; `hear` is told id and epoch of each node that sends a request."""
         self._server = server
         self._members = members
         self._cluster = cluster
         self._secret = secret
         self._random_bytes = random_bytes
+        self._hear = hear
         self._serve = serve
         self._challenges: WeakKeyDictionary[Connection, _Challenge] = WeakKeyDictionary()
         server.dispatch = self.dispatch
@@ -172,6 +175,7 @@ class InternalPort:
         try:
             if exchange.peer is not None:
                 self._check_current(exchange.peer)
+                self._hear(exchange.peer.node_id, exchange.peer.node_epoch)
                 self._serve(exchange, frame)
             else:
                 exchange.complete(self._answer_stranger(exchange, frame))

@@ -67,8 +67,6 @@ class Drain:
 
     def targets(self) -> Sequence[int]:
         """Return the nodes that can take this node's partitions."""
-        if not self._members.own.internal_port:
-            return []
         others = (member for member in self._members.living() if member.node_id != self._node_id)
         return [each.node_id for each in others if each.internal_port and each.node_id not in self._members.draining]
 

@@ -38,7 +38,7 @@ class Copies(NamedTuple):
     configs: ClusterConfigs
     acls: ClusterAcls | None
     tokens: DelegationTokens | None
-    secret: ClusterSecret | None
+    secret: ClusterSecret
 
 
 class CatalogFollower:
@@ -195,7 +195,7 @@ class CatalogFollower:
             await copies.acls.load()
         if changes.tokens_changed and copies.tokens is not None:
             await copies.tokens.load()
-        if changes.secret_changed and copies.secret is not None:
+        if changes.secret_changed:
             await copies.secret.load()
         self._seen = changes.version
 

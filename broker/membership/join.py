@@ -79,13 +79,9 @@ async def open_catalog_and_stores(
     return stores
 
 
-def internal_address(settings: Settings, bound: socket.socket | None) -> tuple[str, int]:
+def internal_address(settings: Settings, bound: socket.socket) -> tuple[str, int]:
     """Return the host and port that other nodes connect to, for the bound internal port."""
-    if bound is None:
-        return NO_ADDRESS
-    cluster = settings.cluster
-    announced = settings.listeners[0].advertised_host
-    host = cluster.internal_advertised_host or cluster.internal_host or announced
+    host = settings.internal_advertised_host
     return socket.gethostname() if host in ALL_ADDRESSES else host, int(bound.getsockname()[1])
 
 

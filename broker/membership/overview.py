@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from anabranch.addresses import host_port
+from broker.cluster.reach import Unreached
 from broker.membership.failover import Judgement
 from s3stream.catalog.values import NodeInfo, PartitionInfo, TopicInfo, WalInfo, WalState
 
@@ -42,6 +43,8 @@ class ClusterFacts:
     """Age of the last beat that the observer has seen, by node."""
     judgements: Sequence[Judgement] = ()
     """The observer's opinion of silent nodes."""
+    unreached: Sequence[Unreached] = ()
+    """Connections from and to the observer that fail."""
     stopped: Mapping[int, str] = field(default_factory=dict)
     """Reasons for which partitions that the observer has open cannot be used, by stream id."""
 
@@ -124,6 +127,7 @@ def describe_cluster(facts: ClusterFacts, *, controller: int | None, observer: i
             {"node": each.node_id, "silent_ms": int(1000 * each.seconds), "dead": each.is_dead, "reason": each.reason}
             for each in facts.judgements
         ],
+        "unreached": [each._asdict() for each in facts.unreached],
     }
 
 

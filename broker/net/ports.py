@@ -20,13 +20,14 @@ from broker.settings.model import Settings
 
 
 class ReservedPorts(NamedTuple):
-    """Bound sockets that do not listen yet. None: not wanted."""
+    """Bound sockets that do not listen yet."""
 
     clients: Sequence[socket.socket]
     """One for each listener, in the order of the settings."""
-    internal: socket.socket | None
+    internal: socket.socket
     """For other nodes."""
     admin: socket.socket | None
+    """None: not wanted."""
 
 
 async def resolve(host: str) -> str:
@@ -39,7 +40,7 @@ async def resolve(host: str) -> str:
 
 
 def reserve_ports(settings: Settings, stack: ExitStack | AsyncExitStack) -> ReservedPorts:
-    """Bind the ports for Kafka clients and, if enabled, for other nodes and the admin port; `stack` closes them.
+    """Bind the ports for Kafka clients, for other nodes and, if enabled, the admin port; `stack` closes them.
 
     Raises OSError with a message of one line.
     """
@@ -53,22 +54,16 @@ def reserve_ports(settings: Settings, stack: ExitStack | AsyncExitStack) -> Rese
         for other in clients:
             _check_distinct(f"listener {each.name}", bound, other, "clients of another listener")
         clients.append(bound)
-    internal = admin_bound = None
-    if settings.internal_port is not None:
-        internal = _reserve(
-            "internal port", settings.internal_host, settings.internal_port, "cluster.internal_port", stack
-        )
-        for bound in clients:
-            _check_distinct(
-                f"internal port {host_port(settings.internal_host, settings.internal_port)}", internal, bound
-            )
+    admin_bound = None
+    internal = _reserve("internal port", settings.internal_host, settings.internal_port, "cluster.internal_port", stack)
+    for bound in clients:
+        _check_distinct(f"internal port {host_port(settings.internal_host, settings.internal_port)}", internal, bound)
     if admin.enabled:
         name = f"admin port {host_port(admin.host, admin.port)}"
         admin_bound = _reserve("admin port", admin.host, admin.port, "admin.port (--admin-port)", stack)
         for bound in clients:
             _check_distinct(name, admin_bound, bound)
-        if internal is not None:
-            _check_distinct(name, admin_bound, internal, "other nodes")
+        _check_distinct(name, admin_bound, internal, "other nodes")
     return ReservedPorts(clients, internal, admin_bound)
 
 

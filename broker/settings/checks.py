@@ -79,8 +79,7 @@ def _check_ports(settings: Settings) -> None:
         (f"listener.listeners ({each.name})" if is_named else "listener.port", each.host, each.port)
         for each in settings.listeners
     ]
-    if settings.internal_port is not None:
-        taken.append(("cluster.internal_port", settings.internal_host, settings.internal_port))
+    taken.append(("cluster.internal_port", settings.internal_host, settings.internal_port))
     if admin.enabled:
         taken.append(("admin.port", admin.host, admin.port))
     for (other, other_host, other_port), (name, host, port) in combinations(taken, 2):

@@ -9,7 +9,7 @@ stores have names that the user chooses: each has a table `[stores.NAME]`, and v
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
@@ -76,18 +76,25 @@ class NodeSettings(Area):
     )
 
 
+LOOPBACK: Final = "127.0.0.1"
+
+
 class ClusterSettings(Area):
     """The internal port, which other nodes of the cluster connect to. Clients need not reach it."""
 
     internal_port: Port | None = Field(
         default=None,
         description=(
-            "Port to listen on for other nodes; 0: any free port. Unset: any free port if the catalog is on "
-            "PostgreSQL, none on SQLite. A node without it shares no partitions with others."
+            "Port to listen on for other nodes; 0: any free port. Unset: any free port; if the catalog is on SQLite, "
+            "which only processes of one machine share, on 127.0.0.1."
         ),
     )
     internal_host: str = Field(
-        default="", description="Address to listen on for other nodes. Empty: the one of the first listener."
+        default="",
+        description=(
+            "Address to listen on for other nodes. Empty: the one of the first listener, or 127.0.0.1 if "
+            "`cluster.internal_port` is unset and the catalog is on SQLite."
+        ),
     )
     internal_advertised_host: str = Field(
         default="",
@@ -218,14 +225,28 @@ class Settings(Area):
     @property
     def internal_host(self) -> str:
         """Address to listen on for other nodes. Raises SettingsError."""
-        return self.cluster.internal_host or self.listeners[0].host
+        return self.cluster.internal_host or self._local_host or self.listeners[0].host
 
     @property
-    def internal_port(self) -> int | None:
-        """Port to listen on for other nodes, 0 for any; None: do not listen."""
-        if self.cluster.internal_port is not None:
-            return self.cluster.internal_port
-        return None if self.one_machine else 0
+    def internal_advertised_host(self) -> str:
+        """Host that other nodes connect to, or one that stands for all addresses. Raises SettingsError."""
+        cluster = self.cluster
+        return (
+            cluster.internal_advertised_host
+            or cluster.internal_host
+            or self._local_host
+            or self.listeners[0].advertised_host
+        )
+
+    @property
+    def _local_host(self) -> str:
+        """Loopback if all nodes are on this machine and nothing else is asked for; otherwise empty."""
+        return LOOPBACK if self.one_machine and self.cluster.internal_port is None else ""
+
+    @property
+    def internal_port(self) -> int:
+        """Port to listen on for other nodes, 0 for any."""
+        return self.cluster.internal_port or 0
 
     @property
     def private_paths(self) -> Sequence[Path]:

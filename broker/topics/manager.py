@@ -259,11 +259,9 @@ class TopicManager(TopicMap):
     def _others(self) -> Sequence[int]:
         """Return the other living nodes, which share new partitions with this one.
 
-        A transaction over nodes needs connections between them, both ways: a node that takes none gets no partitions
-        from others, and gives them none.
+        A transaction over nodes needs connections between them: a node of an earlier version that takes none gets no
+        partitions from others.
         """
-        if not self._members.own.internal_port:
-            return []
         others = (member for member in self._members.living() if member.node_id != self._node_id)
         return [member.node_id for member in others if member.internal_port]
 

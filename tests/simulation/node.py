@@ -111,12 +111,11 @@ class SimNode:
             "catalog.url": f"sqlite:///{folder}/catalog.db",
             "listener.host": self.host,
             "listener.port": NODE_PORT,
+            "cluster.internal_port": INTERNAL_PORT,
             "wal.kind": "object" if self.world.object_log else "device",
             "wal.fencing": "strict" if self.world.strict else "auto",
             "wal.takeover": "shared" if self.world.strict else "machine",
         }
-        if len(self.world.nodes) > 1:
-            values["cluster.internal_port"] = INTERNAL_PORT
         return load(values, {})
 
     async def supervise(self) -> None:
@@ -200,10 +199,9 @@ class SimNode:
     def _reserve_ports(self, settings: Settings, _stack: object) -> ReservedPorts:
         network = self.world.network
         clients = Port(network, settings.listeners[0].host, settings.listeners[0].port)
-        port = settings.internal_port
         return ReservedPorts(
             [cast("socket.socket", clients)],
-            None if port is None else cast("socket.socket", Port(network, settings.internal_host, port)),
+            cast("socket.socket", Port(network, settings.internal_host, settings.internal_port)),
             None,
         )
 

@@ -72,7 +72,13 @@ class LinkedNode:
         randbytes = nodes.random.randbytes
         self.secret = ClusterSecret(cast("Any", nodes), secret)
         self.port = InternalPort(
-            self.server, self.members, cluster=CLUSTER, secret=self.secret, random_bytes=randbytes, serve=self._serve
+            self.server,
+            self.members,
+            cluster=CLUSTER,
+            secret=self.secret,
+            random_bytes=randbytes,
+            hear=lambda _node_id, _epoch: None,
+            serve=self._serve,
         )
         self._dispatcher = Dispatcher(
             cast("Any", SimpleNamespace(requests={}, parking=Parking(), ownership=SimpleNamespace(may_lapse=False))),

@@ -74,7 +74,6 @@ async def running_nodes(folder: Path, count: int, catalog_url: str = "", **wante
     shared = {
         "catalog_url": catalog_url or f"sqlite:///{folder}/catalog.db",
         "objects_path": folder / "objects",
-        "cluster_internal_port": 0,
         **wanted,
     }
     async with AsyncExitStack() as stack:

@@ -23,7 +23,6 @@ def node_processes(folder: Path, count: int, catalog_url: str, **wanted: object)
     shared: dict[str, object] = {
         "catalog_url": catalog_url,
         "objects_path": folder / "objects",
-        "cluster_internal_port": 0,
         **wanted,
     }
     nodes = [

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from broker.cluster.peers import NoPeers, Peers, PeerUnavailable
+from broker.cluster.peers import PeerUnavailable
 from broker.coordination.internal_topics import OFFSETS_TOPIC
 from broker.coordination.shards import partition_of
 from broker.handlers.leadership import NO_LEADER, find_leadership
@@ -53,7 +53,7 @@ class Calls:
                 host=user.host,
                 body=encode(request, version),
             )
-            relayed = await self._peers.call(node_id, relay, INTERNAL_VERSION)
+            relayed = await self._node.links.call(node_id, relay, INTERNAL_VERSION)
         if relayed.failure:
             raise LocalRefusal(f"node {node_id}: {relayed.failure}")
         return decode_exact(api.response, relayed.body, version)
@@ -61,13 +61,9 @@ class Calls:
     async def ask_node(self, node_id: int, request: Any) -> Any | None:
         """Return another node's response to a request of the internal port; None if it does not answer."""
         try:
-            return await self._peers.call(node_id, request, INTERNAL_VERSION)
+            return await self._node.links.call(node_id, request, INTERNAL_VERSION)
         except PeerUnavailable:
             return None
-
-    @property
-    def _peers(self) -> Peers:
-        return self._node.links or NoPeers()
 
     async def call_each(
         self, node_ids: Iterable[int], make: Callable[[int], Any], user: User

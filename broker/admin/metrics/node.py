@@ -133,9 +133,8 @@ def collect(node: Node) -> Iterator[Metric]:
     yield SLABS.single(server.slabs.slabs_mapped)
     yield FETCH_SESSIONS.single(len(node.fetch_sessions))
     yield from of_stats(NETWORK, server.stats)
-    if node.internal is not None:
-        yield INTERNAL_CONNECTIONS.single(len(node.internal.connections))
-        yield from of_stats(INTERNAL, node.internal.stats)
+    yield INTERNAL_CONNECTIONS.single(len(node.internal.connections))
+    yield from of_stats(INTERNAL, node.internal.stats)
     yield from _tls(node)
     yield from _quotas(node)
     yield from _telemetry(node)

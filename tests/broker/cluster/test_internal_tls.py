@@ -94,7 +94,7 @@ async def test_partitions_move_while_transactions_are_written(tmp_path: Path, au
                     await move_all(nodes)
                 writer.stop()
             assert await read_all(nodes, writer.sent) == writer.sent
-            links = [each for node in nodes for each in (node.internal.connections if node.internal else ())]
+            links = [each for node in nodes for each in node.internal.connections]
             assert {type(each) for each in links} == {TlsConnection}
             assert {each.principal for each in links} == {"User:CN=node"}
     assert not of_event(logs, "no connection to a node")

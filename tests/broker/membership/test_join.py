@@ -26,6 +26,8 @@ BOUND = cast("socket.socket", SimpleNamespace(getsockname=lambda: ("192.0.2.9", 
     ("values", "host"),
     [
         ({}, "127.0.0.1"),
+        ({"listener.host": "192.0.2.1", "catalog.url": ""}, "127.0.0.1"),
+        ({"listener.host": "192.0.2.1", "cluster.internal_port": 7000, "catalog.url": ""}, "192.0.2.1"),
         ({"listener.host": "192.0.2.1"}, "192.0.2.1"),
         ({"listener.advertised_host": "for.clients"}, "for.clients"),
         ({"listener.advertised_host": "for.clients", "cluster.internal_host": "192.0.2.2"}, "192.0.2.2"),
@@ -35,11 +37,8 @@ BOUND = cast("socket.socket", SimpleNamespace(getsockname=lambda: ("192.0.2.9", 
     ],
 )
 def test_other_nodes_get_the_nearest_address_that_is_set(values: dict[str, Any], host: str) -> None:
-    assert internal_address(load(values, {}), BOUND) == (host, 7000)
-
-
-def test_a_node_without_an_internal_port_registers_none() -> None:
-    assert internal_address(load({}, {}), None) == NO_ADDRESS
+    on_postgresql = {"catalog.url": "postgresql://h/d"}
+    assert internal_address(load(on_postgresql | values, {}), BOUND) == (host, 7000)
 
 
 DEAD, OTHER = 1, 2

@@ -141,18 +141,18 @@ def test_ports_that_do_not_meet_are_accepted(environment: dict[str, str]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("environment", "port"),
+    ("environment", "place"),
     [
-        ({}, None),
-        ({"ANABRANCH_CATALOG_URL": "postgresql://h/d"}, 0),
-        ({"ANABRANCH_CLUSTER_INTERNAL_PORT": "0"}, 0),
-        ({"ANABRANCH_CATALOG_URL": "postgresql://h/d", "ANABRANCH_CLUSTER_INTERNAL_PORT": "7000"}, 7000),
+        ({}, ("127.0.0.1", 0)),  # SQLite's nodes share a machine
+        ({"ANABRANCH_CLUSTER_INTERNAL_HOST": "192.0.2.2"}, ("192.0.2.2", 0)),
+        ({"ANABRANCH_CATALOG_URL": "postgresql://h/d"}, ("192.0.2.1", 0)),
+        ({"ANABRANCH_CLUSTER_INTERNAL_PORT": "0"}, ("192.0.2.1", 0)),
+        ({"ANABRANCH_CATALOG_URL": "postgresql://h/d", "ANABRANCH_CLUSTER_INTERNAL_PORT": "7000"}, ("192.0.2.1", 7000)),
     ],
 )
-def test_a_node_listens_for_others_where_there_may_be_some(environment: dict[str, str], port: int | None) -> None:
+def test_a_node_listens_for_others(environment: dict[str, str], place: tuple[str, int]) -> None:
     settings = load({}, {"ANABRANCH_HOST": "192.0.2.1", **environment})
-    assert settings.internal_port == port
-    assert settings.internal_host == "192.0.2.1"
+    assert (settings.internal_host, settings.internal_port) == place
 
 
 def test_the_variables_of_the_projects_own_tools_are_known() -> None:
