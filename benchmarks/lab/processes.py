@@ -136,6 +136,11 @@ class Broker:
         self._process.kill()
         self._process.wait()
 
+    def send_signal(self, number: signal.Signals) -> None:
+        """Stop it for a while (SIGSTOP), or let it go on (SIGCONT)."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def _answers(self) -> bool:
         try:
             self.connect().close()

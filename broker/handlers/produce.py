@@ -53,7 +53,6 @@ LEADERS_SINCE = 10
 """First version in which the answer names the leader of a partition that is led elsewhere (KIP-951)."""
 ADDS_TO_TRANSACTION_SINCE = 12
 """First version in which a transactional batch adds its partition to the transaction (KIP-890, part 2)."""
-_ADD_AND_RETRY = frozenset({ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.CONCURRENT_TRANSACTIONS})
 SEALED_S = 3.0
 """Longest wait for the end of a partition's move to another node."""
 SENT_BEHIND_MAX = 4
@@ -320,7 +319,7 @@ class _ProduceCall:
         try:
             self._node.transactions.verify(self._transactional_id, producer, where)
         except KafkaError as error:
-            adds = self._api_version >= ADDS_TO_TRANSACTION_SINCE and error.code in _ADD_AND_RETRY
+            adds = self._api_version >= ADDS_TO_TRANSACTION_SINCE
             if adds or self._node.verifier.leads_elsewhere(self._transactional_id):
                 self._joining = partition, producer
                 raise _NotInTransaction from None

@@ -178,6 +178,7 @@ class TransactionCoordinator:
             await self._write(shard, entry, state)
             if state.status not in PREPARED:
                 return state.producer
+            new_id = None
             # The next round waits for the abort, and gives the new epoch.
 
     async def add(
@@ -197,7 +198,6 @@ class TransactionCoordinator:
         while True:
             shard = self.shard(transactional_id)
             entry = shard.find(transactional_id)
-            state_machine.check_producer(entry.state, producer)
             if not waits_for_markers and (entry.is_ending or entry.state.status in PREPARED):
                 raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
             if await self._wait_idle(entry):
@@ -231,7 +231,9 @@ class TransactionCoordinator:
         while True:
             shard = self.shard(transactional_id)
             entry = shard.find(transactional_id)
-            if entry.pending is not None and await self._wait_idle(entry):
+            if version < VERSION_2:
+                state_machine.check_producer(entry.state, producer)
+            if await self._wait_idle(entry):
                 continue
             now_ms = self._now_ms()
             try:
@@ -352,20 +354,32 @@ class TransactionCoordinator:
     # -- Time --------------------------------------------------------------------------------------------------------
 
     async def abort_timed_out(self) -> None:
-        """Abort transactions that have been open longer than their timeout, and fence their producers."""
+        """Abort transactions that have been open longer than their timeout, with an epoch that no producer has."""
         for shard in self._shards.led_shards():
             for transactional_id in list(shard.ongoing):
                 entry = shard.entries.get(transactional_id)
-                now_ms = self._now_ms()
-                if entry is None or entry.pending is not None or not state_machine.is_timed_out(entry.state, now_ms):
-                    continue
-                _log.info(
-                    "transaction timed out",
-                    transactional_id=transactional_id,
-                    open_ms=now_ms - entry.state.start_ms,
-                    timeout_ms=entry.state.timeout_ms,
-                )
-                await shard.write(entry, state_machine.fence(entry.state, now_ms))
+                if entry is not None:
+                    with suppress(StorageError):  # no new producer id: the next turn tries again
+                        await self._abort_if_timed_out(shard, entry)
+
+    async def _abort_if_timed_out(self, shard: TransactionShard, entry: TransactionalIdEntry) -> None:
+        """Abort a transaction that has been open for too long. Raises StorageError."""
+        new_id: int | None = None
+        while not shard.closed and entry.pending is None and state_machine.is_timed_out(entry.state, self._now_ms()):
+            now_ms, state = self._now_ms(), entry.state
+            try:
+                fenced = state_machine.fence(state, now_ms, new_id)
+            except ProducerIdNeeded:
+                new_id = await self._next_producer_id()
+                continue
+            _log.info(
+                "transaction timed out",
+                transactional_id=state.transactional_id,
+                open_ms=now_ms - state.start_ms,
+                timeout_ms=state.timeout_ms,
+            )
+            await shard.write(entry, fenced)
+            return
 
     async def expire(self) -> None:
         """Delete transactional ids that have not been used for `id_expiration_ms`."""

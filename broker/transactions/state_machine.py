@@ -7,6 +7,7 @@ the theory and the table of actions.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from broker.coordination.topic_partition import TopicPartition
 from broker.partitions.producers import Producer
@@ -38,6 +39,7 @@ class Transaction:
     last_epoch: int = NO_EPOCH
     """Previous epoch, if a client may still send it in a repeated InitProducerId. Not in the log."""
     previous_producer_id: int = NO_PRODUCER_ID
+    """Producer id before the last step."""
     next_producer_id: int = NO_PRODUCER_ID
     """Producer id from the end of the transaction on, as the epochs of the current one are used up."""
     client_version: int = VERSION_1
@@ -77,14 +79,12 @@ def init(
     The result is Empty, or PrepareAbort if a transaction was open: the client then repeats the request. Raises
     KafkaError or ProducerIdNeeded.
     """
+    action = _action(TransactionEvent.INIT, state)
     if expected is not None and not _may_be(state, expected):
         raise KafkaError(ErrorCode.PRODUCER_FENCED)
-    action = TABLE[TransactionEvent.INIT].get(state.status)
     if action is TransactionAction.FENCE:
-        return fence(state, now_ms)
-    if action is not TransactionAction.NEW_EPOCH:
-        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
-    emptied = replace(
+        return fence(state, now_ms, new_producer_id)
+    emptied = _next(
         state,
         status=TransactionStatus.EMPTY,
         partitions=frozenset(),
@@ -92,19 +92,12 @@ def init(
         update_ms=now_ms,
         timeout_ms=timeout_ms,
         next_producer_id=NO_PRODUCER_ID,
-        client_version=VERSION_1,
     )
     if state.is_exhausted and (expected is None or expected.epoch == state.epoch):
         if new_producer_id is None:
             raise ProducerIdNeeded
         last_epoch = NO_EPOCH if expected is None else state.epoch
-        return replace(
-            emptied,
-            producer_id=new_producer_id,
-            previous_producer_id=state.producer_id,
-            epoch=0,
-            last_epoch=last_epoch,
-        )
+        return replace(emptied, producer_id=new_producer_id, epoch=0, last_epoch=last_epoch)
     if expected is None or state.epoch == NO_EPOCH:
         return replace(emptied, epoch=state.epoch + 1, last_epoch=NO_EPOCH)
     if expected.epoch == state.epoch:
@@ -112,6 +105,22 @@ def init(
     if expected.epoch == state.last_epoch:
         return emptied  # a retry: the first response was lost
     raise KafkaError(ErrorCode.PRODUCER_FENCED)
+
+
+def _action(event: TransactionEvent, state: Transaction) -> TransactionAction:
+    """Return the action on an event. Raises CONCURRENT_TRANSACTIONS while a decision is carried out, whoever asks.
+
+    The producer is judged afterwards: only then is it certain which producer id and epoch are the next.
+    """
+    action = TABLE[event].get(state.status, TransactionAction.WAIT)
+    if action is TransactionAction.WAIT:
+        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+    return action
+
+
+def _next(state: Transaction, **changes: Any) -> Transaction:
+    """Return the state after a step. As in Kafka, the previous producer id is that of one step before."""
+    return replace(state, previous_producer_id=state.producer_id, **changes)
 
 
 def _may_be(state: Transaction, expected: Producer) -> bool:
@@ -139,14 +148,13 @@ def add(
 
     Raises KafkaError.
     """
+    _action(TransactionEvent.ADD, state)
     check_producer(state, producer)
-    if TABLE[TransactionEvent.ADD].get(state.status) is not TransactionAction.GROW:
-        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
     ongoing = state.status is TransactionStatus.ONGOING
     grown = state.partitions.union(partitions) if ongoing else frozenset(partitions)
     if ongoing and grown == state.partitions:
         return None
-    return replace(
+    return _next(
         state,
         status=TransactionStatus.ONGOING,
         partitions=grown,
@@ -181,10 +189,11 @@ def end(
 
     Raises KafkaError or ProducerIdNeeded.
     """
-    retry = version >= VERSION_2 and _check_end(state, producer)
     if version < VERSION_2:
         check_producer(state, producer)
-    match TABLE[TransactionEvent.COMMIT if commit else TransactionEvent.ABORT].get(state.status):
+    action = _action(TransactionEvent.COMMIT if commit else TransactionEvent.ABORT, state)
+    retry = version >= VERSION_2 and _check_end(state, producer)
+    match action:
         case TransactionAction.PREPARE:
             return _prepare(state, commit=commit, version=version, now_ms=now_ms, new_producer_id=new_producer_id)
         case TransactionAction.REPEATED | TransactionAction.REPEATED_ABORT if version < VERSION_2 or retry:
@@ -192,8 +201,6 @@ def end(
         case TransactionAction.PREPARE_NOTHING | TransactionAction.REPEATED_ABORT if version >= VERSION_2 and not retry:
             nothing = replace(state, partitions=frozenset(), start_ms=now_ms)
             return _prepare(nothing, commit=False, version=version, now_ms=now_ms, new_producer_id=new_producer_id)
-        case TransactionAction.WAIT:
-            raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         case _:
             raise KafkaError(ErrorCode.INVALID_TXN_STATE)
 
@@ -210,14 +217,8 @@ def _check_end(state: Transaction, producer: Producer) -> bool:
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     after_bump = producer.producer_id == state.producer_id and state.epoch == producer.epoch + 1
     same = producer.producer_id == state.producer_id and state.epoch == producer.epoch
-    match state.status:
-        case TransactionStatus.PREPARE_COMMIT | TransactionStatus.PREPARE_ABORT:
-            valid = after_bump
-        case TransactionStatus.COMPLETE_COMMIT | TransactionStatus.COMPLETE_ABORT:
-            valid = after_bump or after_overflow or same
-        case _:
-            valid = same
-    if not valid:
+    complete = state.status in {TransactionStatus.COMPLETE_COMMIT, TransactionStatus.COMPLETE_ABORT}
+    if not same and not (complete and (after_bump or after_overflow)):
         raise KafkaError(ErrorCode.PRODUCER_FENCED)
     return after_bump or after_overflow
 
@@ -233,7 +234,7 @@ def _prepare(
                 raise ProducerIdNeeded
             next_producer_id = new_producer_id
         epoch, last_epoch = min(state.epoch + 1, EPOCH_MAX), state.epoch
-    return replace(
+    return _next(
         state,
         status=TransactionStatus.PREPARE_COMMIT if commit else TransactionStatus.PREPARE_ABORT,
         epoch=epoch,
@@ -244,21 +245,15 @@ def _prepare(
     )
 
 
-def fence(state: Transaction, now_ms: int) -> Transaction:
-    """Return the state in which an open transaction is aborted with an epoch that its producer does not have.
+def fence(state: Transaction, now_ms: int, new_producer_id: int | None = None) -> Transaction:
+    """Return the state in which the coordinator aborts an open transaction, whatever its client's version is.
 
-    In version 2 it is two above: the producer's own EndTxn leads to the epoch one above, so that the producer could
-    mistake this abort for its own.
+    The step is the same as the client's own abort in version 2: its late abort is a retry, and gets the next epoch. Its
+    late commit is refused, and so is what it still writes with the epoch of the aborted transaction. Raises
+    ProducerIdNeeded.
     """
     assert state.status is TransactionStatus.ONGOING, "only an open transaction is fenced"
-    step = 2 if state.client_version >= VERSION_2 else 1
-    return replace(
-        state,
-        status=TransactionStatus.PREPARE_ABORT,
-        epoch=min(state.epoch + step, EPOCH_MAX),
-        last_epoch=NO_EPOCH,
-        update_ms=now_ms,
-    )
+    return _prepare(state, commit=False, version=VERSION_2, now_ms=now_ms, new_producer_id=new_producer_id)
 
 
 def complete(state: Transaction, now_ms: int) -> Transaction:
@@ -266,7 +261,7 @@ def complete(state: Transaction, now_ms: int) -> Transaction:
     assert TABLE[TransactionEvent.MARKED].get(state.status) is TransactionAction.COMPLETE, (
         "only what was prepared is completed"
     )
-    done = replace(
+    done = _next(
         state,
         status=TransactionStatus.COMPLETE_COMMIT if state.is_committed else TransactionStatus.COMPLETE_ABORT,
         partitions=frozenset(),
@@ -274,13 +269,7 @@ def complete(state: Transaction, now_ms: int) -> Transaction:
     )
     if state.next_producer_id == NO_PRODUCER_ID:
         return done
-    return replace(
-        done,
-        producer_id=state.next_producer_id,
-        previous_producer_id=state.producer_id,
-        next_producer_id=NO_PRODUCER_ID,
-        epoch=0,
-    )
+    return replace(done, producer_id=state.next_producer_id, next_producer_id=NO_PRODUCER_ID, epoch=0)
 
 
 def is_timed_out(state: Transaction, now_ms: int) -> bool:

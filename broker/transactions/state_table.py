@@ -28,9 +28,15 @@ every end raises the epoch, so each transaction has a separate epoch. The client
 and adds a partition by writing to it. A repeated EndTxn no longer has the current epoch: an EndTxn with the epoch just
 below the current one is treated as a retry.
 
-When the coordinator itself aborts (after a timeout, or on InitProducerId while a transaction is open), it raises the
-epoch once more, so that the old producer is fenced. Kafka has a state for that step, PrepareEpochFence. Here the step
-is part of the one to PrepareAbort, and the state exists only as a name that tools may filter by.
+When the coordinator itself aborts (after a timeout, or on InitProducerId while a transaction is open), the step is that
+of a version 2 abort. The producer may still end its transaction: an abort is then a retry and gives it the next epoch,
+a commit is refused. Kafka has a state for that step, PrepareEpochFence. Here the step is part of the one to
+PrepareAbort, and the state exists only as a name that tools may filter by.
+
+*Prepare* to *Complete* is one change in progress: whatever a client asks meanwhile waits or gets
+CONCURRENT_TRANSACTIONS, before its producer id and epoch are judged. A client that has its answer to EndTxn has the
+next epoch, and maybe the next producer id, which the state does not show before Complete. Only version 1, where
+nothing changes with the end, judges the producer first.
 """
 
 from collections.abc import Mapping
@@ -77,7 +83,7 @@ class TransactionAction(Enum):
     NEW_EPOCH = auto()
     """Raise the epoch, or take a new producer id; the new state is Empty."""
     FENCE = auto()
-    """Abort with an epoch that the producer does not have."""
+    """Abort in the producer's place, with the next epoch."""
     GROW = auto()
     """Add partitions; the new state is Ongoing."""
     PREPARE = auto()
@@ -119,14 +125,14 @@ TABLE: Mapping[TransactionEvent, Mapping[TransactionStatus, TransactionAction]] 
         S.EMPTY: A.REFUSE,
         S.ONGOING: A.PREPARE,
         S.PREPARE_COMMIT: A.WAIT,
-        S.PREPARE_ABORT: A.REFUSE,
+        S.PREPARE_ABORT: A.WAIT,
         S.COMPLETE_COMMIT: A.REPEATED,
         S.COMPLETE_ABORT: A.REFUSE,
     },
     TransactionEvent.ABORT: {
         S.EMPTY: A.PREPARE_NOTHING,
         S.ONGOING: A.PREPARE,
-        S.PREPARE_COMMIT: A.REFUSE,
+        S.PREPARE_COMMIT: A.WAIT,
         S.PREPARE_ABORT: A.WAIT,
         S.COMPLETE_COMMIT: A.PREPARE_NOTHING,
         S.COMPLETE_ABORT: A.REPEATED_ABORT,

@@ -29,7 +29,8 @@ class ClosedError(Exception):
 class Wire:
     """One connection. Answers arrive in the order of the requests."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: Peer, client_id: str = "differential") -> None:
+        self._client_id = client_id
         self._socket = socket.create_connection((peer.host, peer.port), timeout=TIMEOUT_S)
         self._correlation_id = 0
 
@@ -43,7 +44,7 @@ class Wire:
         api = API_OF[type(request)]
         body = encode(request, version)
         self.send_bytes(
-            request_frame(api.key, version, body, correlation_id=self._correlation_id, client_id="differential")
+            request_frame(api.key, version, body, correlation_id=self._correlation_id, client_id=self._client_id)
         )
 
     def receive(self, request_type: type, version: int) -> Any:

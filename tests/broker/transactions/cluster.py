@@ -102,7 +102,7 @@ class LogStream:
 
     def __init__(self, files: PartitionFiles, delay_s: Callable[[], float]) -> None:
         self._files = files
-        self._delay_s = delay_s
+        self.delay_s = delay_s
         self._waiting: list[tuple[StreamBatch, Durable]] = []
         self.stream_id, self.leader_epoch, self.label = files.info.stream_id, files.info.leader_epoch, ""
         self.start_offset = self.committed_offset = 0
@@ -118,7 +118,7 @@ class LogStream:
         assert batch.base_offset == self.next_offset
         self.next_offset = batch.end_offset
         if not self._waiting:
-            asyncio.get_running_loop().call_later(self._delay_s(), self.flush)
+            asyncio.get_running_loop().call_later(self.delay_s(), self.flush)
         self.last_durable = Durable()
         self._waiting.append((batch._replace(payload=bytes(batch.payload)), self.last_durable))
         return self.last_durable
@@ -134,7 +134,7 @@ class LogStream:
 
     async def read(self, offset: int, _bytes_max: int, *, end_offset: int | None = None) -> ReadResult:
         end = self.confirmed_offset if end_offset is None else end_offset
-        await asyncio.sleep(self._delay_s())
+        await asyncio.sleep(self.delay_s())
         return ReadResult([each for each in self._files.batches if offset <= each.base_offset < end], end)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -15,10 +16,10 @@ from broker.transactions import coordinator
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import Marker, MarkerDone
 from broker.transactions.records import parse_record
-from broker.transactions.state_machine import VERSION_1, VERSION_2
+from broker.transactions.state_machine import EPOCH_LAST, VERSION_1, VERSION_2
 from broker.transactions.state_table import TransactionStatus
 from protocol.errors import ErrorCode, KafkaError
-from s3stream.errors import StorageFull, StorageStopped
+from s3stream.errors import CatalogUnavailable, StorageFull, StorageStopped
 from tests.support.memory_log import MemoryLog, MemoryTopic
 from tests.support.waiting import until
 from wal.interface import WalFailed
@@ -63,6 +64,7 @@ class CoordinatorProcess:
         self.markers = MemoryMarkers()
         self.now_ms = now_ms
         self.last_id = ids_from
+        self.id_refusal: CatalogUnavailable | None = None
         self.topic = MemoryTopic([self.log])
         self.coordinator = TransactionCoordinator(
             self.topic, self.markers, SETTINGS, now_ms=lambda: self.now_ms, next_producer_id=self.next_id
@@ -70,6 +72,8 @@ class CoordinatorProcess:
 
     async def next_id(self) -> int:
         await asyncio.sleep(0)
+        if self.id_refusal is not None:
+            raise self.id_refusal
         self.last_id += 1
         return self.last_id
 
@@ -260,6 +264,31 @@ async def test_a_new_life_aborts_what_is_open_and_fences(cluster: CoordinatorPro
         assert await refusal_of(asyncio.ensure_future(work)) is ErrorCode.PRODUCER_FENCED
 
 
+async def test_the_next_transaction_may_end_while_the_markers_of_the_one_before_are_written(
+    cluster: CoordinatorProcess,
+) -> None:
+    """A client that begins nothing, or whose partitions are added meanwhile, ends the next one at once."""
+    producer = await cluster.begin(version=VERSION_2)
+    entry = cluster.coordinator.shard("id").entries["id"]
+    entry.state = replace(entry.state, epoch=EPOCH_LAST)  # the next producer id is not in the state before Complete
+    producer = Producer(producer.producer_id, EPOCH_LAST)
+    for _ in range(2):
+        cluster.markers.hold = True
+        following = await cluster.coordinator.end("id", producer, commit=True, version=VERSION_2)
+        asked = [
+            cluster.coordinator.end("id", following, commit=False, version=VERSION_2),
+            cluster.coordinator.add("id", following, [U0], VERSION_2),
+        ]
+        tasks = [asyncio.ensure_future(work) for work in asked]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in tasks)
+        cluster.markers.hold = False
+        cluster.markers.release()
+        producer = await tasks[0]
+        assert await refusal_of(tasks[1]) is ErrorCode.PRODUCER_FENCED, "the abort took its epoch"
+        await cluster.coordinator.add("id", producer, [U0], VERSION_2)
+
+
 async def test_who_comes_amid_an_end_waits_for_it(cluster: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = await cluster.begin()
     cluster.markers.hold = True
@@ -344,7 +373,32 @@ async def test_a_transaction_ends_with_its_time(cluster: CoordinatorProcess, ver
     assert cluster.status() is S.COMPLETE_ABORT
     assert cluster.markers.verdicts() == {T0: False, T1: False}
     late = asyncio.ensure_future(cluster.coordinator.end("id", producer, commit=True, version=version))
-    assert await refusal_of(late) is ErrorCode.PRODUCER_FENCED
+    refused = ErrorCode.INVALID_TXN_STATE if version == VERSION_2 else ErrorCode.PRODUCER_FENCED
+    assert await refusal_of(late) is refused
+    if version == VERSION_2:
+        after = await cluster.coordinator.end("id", producer, commit=False, version=version)
+    else:
+        after = await cluster.coordinator.init("id", 10_000, producer)
+    assert after == Producer(producer.producer_id, producer.epoch + 1)
+    await cluster.coordinator.add("id", after, [U0], version)
+    await cluster.coordinator.end("id", after, commit=True, version=version)
+    await cluster.settled()
+    assert cluster.markers.verdicts() == {T0: False, T1: False, U0: True}
+
+
+async def test_a_transaction_with_the_last_epoch_ends_with_its_time(cluster: CoordinatorProcess) -> None:
+    producer = Producer((await cluster.begin(version=VERSION_2)).producer_id, EPOCH_LAST)
+    entry = cluster.coordinator.shard("id").entries["id"]
+    entry.state = replace(entry.state, epoch=producer.epoch)
+    cluster.now_ms += 10_001
+    cluster.id_refusal = CatalogUnavailable("away")
+    await cluster.coordinator.abort_timed_out()
+    assert cluster.status() is S.ONGOING
+    cluster.id_refusal = None
+    await cluster.coordinator.abort_timed_out()
+    await cluster.settled()
+    after = await cluster.coordinator.end("id", producer, commit=False, version=VERSION_2)
+    assert (after.epoch, after.producer_id) == (0, cluster.last_id)
 
 
 async def test_unused_ids_are_forgotten(cluster: CoordinatorProcess) -> None:
