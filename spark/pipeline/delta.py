@@ -16,16 +16,20 @@ from spark.pipeline.changes import DELETED, IDENTITY_COLUMNS, UNIQUE, check_mode
 from spark.pipeline.errors import PipelineError, SettingError, java_classes, reason_of
 from spark.pipeline.layout import TableLayout
 from spark.pipeline.merge import (
+    CHANGE,
+    CHANGES,
     MERGE_TRIES,
-    NEWER,
-    SAME_PLACE,
     Merge,
+    Newer,
     has_new_fields,
+    java_of,
+    newer,
     overtaken,
+    row_of,
+    same_place,
     session_settings,
-    view_of,
 )
-from spark.pipeline.names import quoted, text_literal
+from spark.pipeline.names import quoted
 from spark.pipeline.retention import Retention
 
 LOG_AGE = "delta.logRetentionDuration"
@@ -48,6 +52,8 @@ OVERTAKEN = frozenset(
     )
 )
 """Delta's errors for a merge during which another writer has committed what it has read, or replaces."""
+TABLE = "anabranch_table"
+"""Alias of the table in a merge."""
 MARKED_ROWS = "delta.enableDeletionVectors"
 """Property: a merge marks replaced rows instead of rewriting their files."""
 
@@ -104,7 +110,7 @@ class DeltaTable:
         if is_new:
             self._set(self._properties_to_change())
 
-    def merge(self, rows: DataFrame, query_id: str, batch_id: int, newer: str = NEWER) -> None:
+    def merge(self, rows: DataFrame, query_id: str, batch_id: int, newer: Newer = newer) -> None:
         """Merge changes as one version. Delta skips it if it has it already. Raises PipelineError."""
         columns = rows.drop(DELETED)
         if not self.exists() or has_new_fields(columns.schema, self.read().schema):
@@ -116,7 +122,8 @@ class DeltaTable:
         for _ in range(MERGE_TRIES):
             try:
                 with session_settings(session, settings):
-                    Merge.of(rows, self.read().schema, newer).run(self._sql_name)
+                    merge = Merge.of(rows, self.read().schema, newer)
+                    merge.run(self._table(session).merge, "execute", row_of(TABLE))
             except Exception as error:
                 if OVERTAKEN.isdisjoint(java_classes(error)):
                     raise
@@ -126,18 +133,9 @@ class DeltaTable:
 
     def remove(self, records: DataFrame) -> None:
         """Delete rows as one version. Raises what Spark raises."""
-        with view_of(records) as view:
-            # Its DELETE takes no EXISTS.
-            clauses = (
-                "MERGE INTO",
-                self._sql_name,
-                "AS t USING",
-                view,
-                "AS s ON",
-                SAME_PLACE,
-                "WHEN MATCHED THEN DELETE",
-            )
-            records.sparkSession.sql(" ".join(clauses))
+        same = java_of(same_place(row_of(TABLE), CHANGE))
+        table = self._table(records.sparkSession)
+        table.merge(java_of(records.alias(CHANGES)), same).whenMatched().delete().execute()
 
     def layout_changes(self, columns: StructType) -> list[str]:  # noqa: ARG002 - the file's settings say it all
         """Return the properties that would change. Raises SettingError for a change of partitions."""
@@ -204,6 +202,11 @@ class DeltaTable:
         newest = self.spark.sql(f"DESCRIBE HISTORY {self._sql_name} LIMIT 1").select("version").collect()[0][0]
         return self.spark.read.format("delta").option("versionAsOf", newest).load(self.location)
 
+    def _table(self, session: SparkSession) -> Any:
+        """Return the table in Java, under its alias."""
+        jvm: Any = session.sparkContext._jvm  # noqa: SLF001 - as above
+        return jvm.io.delta.tables.DeltaTable.forPath(session._jsparkSession, self.location).alias(TABLE)  # noqa: SLF001
+
     def _check_partitions(self) -> None:
         detail = self.spark.sql(f"DESCRIBE DETAIL {self._sql_name}").select("partitionColumns")
         found = list(detail.collect()[0][0])
@@ -230,9 +233,16 @@ class DeltaTable:
         """Set properties. Raises SettingError."""
         if not properties:
             return
-        pairs = ", ".join(f"{text_literal(name)} = {text_literal(value)}" for name, value in properties.items())
+        gateway: Any = self.spark.sparkContext._gateway  # noqa: SLF001 - as above
+        java = gateway.jvm.org.apache.spark.sql.connector.catalog
+        changes = gateway.new_array(java.TableChange, len(properties))
+        for n, (name, value) in enumerate(properties.items()):
+            changes[n] = java.TableChange.setProperty(name, value)
+        namespace = gateway.new_array(gateway.jvm.String, 1)
+        namespace[0] = "delta"
+        catalog = self.spark._jsparkSession.sessionState().catalogManager().v2SessionCatalog()  # noqa: SLF001 - as above
         try:
-            self.spark.sql(f"ALTER TABLE {self._sql_name} SET TBLPROPERTIES ({pairs})")
+            catalog.alterTable(java.Identifier.of(namespace, self.location), changes)
         except Exception as error:  # Delta's errors have no common class
             raise SettingError("table.properties", f"{', '.join(properties)}: {reason_of(error)}") from error
 

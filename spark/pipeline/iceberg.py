@@ -30,16 +30,20 @@ from spark.pipeline.iceberg_layout import (
 )
 from spark.pipeline.layout import TableLayout
 from spark.pipeline.merge import (
+    CHANGE,
+    CHANGES,
     MERGE_TRIES,
-    NEWER,
-    SAME_PLACE,
     BucketFunction,
     Merge,
+    Newer,
     fitted_rows,
     has_new_fields,
+    java_of,
+    newer,
     overtaken,
+    row_of,
+    same_place,
     session_settings,
-    view_of,
 )
 from spark.pipeline.names import quoted
 from spark.pipeline.retention import Retention
@@ -74,8 +78,8 @@ KEYED_PROPERTIES = {
 }
 OVERTAKEN = "ValidationException"
 """Iceberg's error for a merge during which, or after which, another writer has committed."""
-ISOLATION = "write.delete.isolation-level"
-"""Property: what a deletion takes for a conflict; by default also rows that others have appended meanwhile."""
+ISOLATION = "write.merge.isolation-level"
+"""Property: what a merge takes for a conflict; by default also rows that others have appended meanwhile."""
 MANIFESTS_MAX = 50
 """Manifests of the current snapshot, from which on they are rewritten. Each is read when a query is planned."""
 DISTRIBUTION = "write.distribution-mode"
@@ -129,7 +133,7 @@ class IcebergTable:
             writer.append()
         self.publish(query_id, batch_id)
 
-    def merge(self, rows: DataFrame, query_id: str, batch_id: int, newer: str = NEWER) -> None:
+    def merge(self, rows: DataFrame, query_id: str, batch_id: int, newer: Newer = newer) -> None:
         """Merge changes as one snapshot with the identifiers in its summary. Raises AnotherDriver and PipelineError."""
         if not self.exists():
             self._create(rows.drop(DELETED))
@@ -141,10 +145,11 @@ class IcebergTable:
             f"{SNAPSHOT_PROPERTY}{BATCH_ID}": str(batch_id),
         }
         merge = Merge.of(rows, self.read().schema, newer, self.bucket_functions())
+        name = quoted(self.name)
         for _ in range(MERGE_TRIES):
             try:
                 with session_settings(rows.sparkSession, settings):
-                    merge.run(quoted(self.name))
+                    merge.run(lambda changes, on: changes.mergeInto(name, on), "merge", row_of(name))
             except Exception as error:
                 if OVERTAKEN in java_classes(error):
                     continue
@@ -157,16 +162,9 @@ class IcebergTable:
         """Delete rows as one snapshot, which appends of others do not hinder. Raises what Spark raises."""
         if self._ensure_properties().get(ISOLATION) is None:
             self.load().updateProperties().set(ISOLATION, "snapshot").commit()
-        with view_of(records) as view:
-            clauses = (
-                "DELETE FROM",
-                quoted(self.name),
-                "AS t WHERE EXISTS (SELECT 1 FROM",
-                view,
-                "AS s WHERE",
-                SAME_PLACE,
-            )
-            records.sparkSession.sql(f"{' '.join(clauses)})")
+        name = quoted(self.name)
+        same = java_of(same_place(row_of(name), CHANGE))
+        java_of(records.alias(CHANGES)).mergeInto(name, same).whenMatched().delete().merge()
 
     def publish(self, query_id: str, batch_id: int) -> bool:
         """Make the staged micro-batch current. Raises AnotherDriver if another driver's is.

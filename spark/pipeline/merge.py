@@ -1,21 +1,23 @@
-"""The SQL that merges the newest rows of some keys into a table, for Iceberg and Delta alike.
+"""The merge of the newest rows of some keys into a table, for Iceberg and Delta alike.
 
 The merge reads those files of the table that may have one of the keys. What is known of them beforehand is part of its
 condition: the topics, the smallest and largest value of each part of the key, and the buckets. Iceberg and Delta skip
 files by that.
+
+Nothing of this is SQL text: keys and topics are literals of Spark's plan, whatever characters they have.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date
+from functools import reduce
+from operator import and_
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import (
     ArrayType,
-    AtomicType,
     BinaryType,
     ByteType,
     DataType,
@@ -30,25 +32,56 @@ from pyspark.sql.types import (
 )
 
 from spark.pipeline.changes import DELETED, IDENTITY_COLUMNS
-from spark.pipeline.names import quoted, text_literal
+from spark.pipeline.names import quoted
 
 BOUNDED = (BinaryType, ByteType, ShortType, IntegerType, LongType, StringType, DateType)
 """Types of keys whose smallest and largest value become part of the condition."""
-BOUND_CHARS_MAX = 1_000
+BOUND_LENGTH_MAX = 1_000
 """Longer values are not worth their place in the condition."""
 TOPICS_MAX, BUCKETS_MAX = 100, 100
 """Longer lists are not worth their place either."""
-LATER = "s.timestamp > t.timestamp OR (s.timestamp = t.timestamp AND s.offset >= t.offset)"
-NEWER = f"{LATER} OR (s.partition = t.partition AND s.offset > t.offset)"
-"""Condition for a row that replaces another, or is the same again. A topic that is read again from its beginning takes
-a table back for a moment only where its timestamps go back."""
-NEWER_LETTER = f"(s.partition = t.partition AND s.offset >= t.offset) OR (s.partition <> t.partition AND ({LATER}))"
-"""The same for a dead letter that is put back: no later record follows it and mends what clocks have confused."""
 MERGE_TRIES = 10
 PLACE_COLUMNS = ["topic", "partition", "offset", "timestamp"]
 """Columns that name a record. A topic that was made anew has other records at the same offsets."""
-SAME_PLACE = " AND ".join(f"t.{name} = s.{name}" for name in PLACE_COLUMNS)
-"""Condition for two rows of one record."""
+CHANGES = "anabranch_changes"
+"""Alias of the rows that are merged into a table."""
+Row = Callable[[str], Column]
+"""Gives a column of a row by its name: of the table's, or of that which may replace it."""
+Newer = Callable[[Row, Row], Column]
+"""Condition for a row, the second, that replaces the first."""
+
+
+def row_of(alias: str) -> Row:
+    """Return the columns of an alias, or of a table, whose name is quoted."""
+    return lambda name: f.col(f"{alias}.{quoted(name)}")
+
+
+CHANGE = row_of(CHANGES)
+
+
+def later(old: Row, new: Row) -> Column:
+    """Return the condition for a row of a later time."""
+    time, offset = new("timestamp"), new("offset")
+    return (time > old("timestamp")) | ((time == old("timestamp")) & (offset >= old("offset")))
+
+
+def newer(old: Row, new: Row) -> Column:
+    """Return the condition for a newer row, or the same again.
+
+    A topic that is read again from its beginning takes a table back for a moment only where its timestamps go back.
+    """
+    return later(old, new) | ((new("partition") == old("partition")) & (new("offset") > old("offset")))
+
+
+def newer_letter(old: Row, new: Row) -> Column:
+    """Return the same for a dead letter that is put back: no later record follows it and mends what clocks confuse."""
+    is_of_partition = new("partition") == old("partition")
+    return f.when(is_of_partition, new("offset") >= old("offset")).otherwise(later(old, new))
+
+
+def same_place(old: Row, new: Row) -> Column:
+    """Return the condition for two rows of one record."""
+    return _all(old(name) == new(name) for name in PLACE_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +92,10 @@ class BucketFunction:
     width: int
     column: str
 
-    def of(self, alias: str) -> str:
-        """Return the bucket of a row as SQL. The alias ends with a dot, or is empty."""
-        return f"{self.name}({self.width}, {alias}{quoted(self.column)})"
+    def of(self, row: Row) -> Column:
+        """Return the bucket of a row."""
+        first, *fields = self.column.split(".")
+        return f.call_function(self.name, f.lit(self.width), _field(row(first), fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,66 +104,64 @@ class Merge:
 
     rows: DataFrame
     """One row for each topic and key, with the column `deleted`, in the columns of the table."""
-    columns: tuple[str, ...]
     buckets: tuple[BucketFunction, ...]
-    newer: str
-    """Condition for a row that replaces the one in the table: NEWER or NEWER_LETTER."""
+    newer: Newer
 
     @classmethod
     def of(
-        cls, rows: DataFrame, table: StructType, newer: str = NEWER, buckets: tuple[BucketFunction, ...] = ()
+        cls, rows: DataFrame, table: StructType, newer: Newer = newer, buckets: tuple[BucketFunction, ...] = ()
     ) -> "Merge":
         """Return the merge of rows that may lack some of the table's columns and fields."""
-        return cls(fitted_rows(rows, table, DELETED), tuple(table.names), buckets, newer)
+        return cls(fitted_rows(rows, table, DELETED), buckets, newer)
 
-    def run(self, table: str) -> None:
-        """Merge into a table, whose name is quoted."""
-        with view_of(self.rows) as view:
-            self.rows.sparkSession.sql(self.sql(table, view))
+    def run(self, begin: Callable[[Any, Any], Any], end: str, old: Row) -> None:
+        """Merge into a table, whose columns `old` gives.
 
-    def sql(self, table: str, view: str) -> str:
-        """Return the statement. The table is `t`, and the changes are `s`."""
-        same_row = [f"t.{name} = s.{name}" for name in IDENTITY_COLUMNS]
-        condition = " AND ".join([*same_row, *bounds_of(self.rows, self.buckets)])
-        names = [quoted(name, whole=True) for name in self.columns]
-        updates = ", ".join(f"t.{name} = s.{name}" for name in names)
-        values = ", ".join(f"s.{name}" for name in names)
-        clauses = (
-            ("MERGE INTO", table, "AS t USING", view, "AS s ON", condition),
-            (f"WHEN MATCHED AND ({self.newer}) AND s.{DELETED} THEN DELETE",),
-            (f"WHEN MATCHED AND ({self.newer}) THEN UPDATE SET", updates),
-            (f"WHEN NOT MATCHED AND NOT s.{DELETED} THEN INSERT", f"({', '.join(names)}) VALUES ({values})"),
-        )
-        return " ".join(part for clause in clauses for part in clause)
+        `begin` returns the merge of Java for the changes and the condition, and `end` is its method that runs it.
+        """
+        same_row = (old(name) == CHANGE(name) for name in IDENTITY_COLUMNS)
+        condition = _all([*same_row, *bounds_of(self.rows, self.buckets, old)])
+        is_newer = self.newer(old, CHANGE)
+        merge = begin(java_of(self.rows.alias(CHANGES)), java_of(condition))
+        merge = merge.whenMatched(java_of(is_newer & CHANGE(DELETED))).delete()
+        merge = merge.whenMatched(java_of(is_newer)).updateAll()
+        getattr(merge.whenNotMatched(java_of(~CHANGE(DELETED))).insertAll(), end)()
 
 
-def bounds_of(rows: DataFrame, buckets: Sequence[BucketFunction]) -> Iterator[str]:
-    """Yield conditions on the table `t` that hold for each row with one of the keys.
+def java_of(each: Any) -> Any:
+    """Return the object of Java behind rows or a column."""
+    return each._jdf if isinstance(each, DataFrame) else each._jc  # noqa: SLF001 - Delta has no Python interface here
 
-    Without any key that is `false`, and no file is read.
+
+def bounds_of(rows: DataFrame, buckets: Sequence[BucketFunction], old: Row) -> Iterator[Column]:
+    """Yield conditions on a table's rows that hold for each of those with one of the keys.
+
+    Without any key that is false, and no file is read.
     """
-    parts = list(_parts("key", rows.schema["key"].dataType))
-    smallest = [f.min(quoted(path)).alias(f"min{n}") for n, (path, _) in enumerate(parts)]
-    largest = [f.max(quoted(path)).alias(f"max{n}") for n, (path, _) in enumerate(parts)]
-    complete = [f.every(f.col(quoted(path)).isNotNull()).alias(f"all{n}") for n, (path, _) in enumerate(parts)]
-    touched = [f.collect_set(f.expr(each.of(""))).alias(f"buckets{n}") for n, each in enumerate(buckets)]
+    parts = list(_parts((), rows.schema["key"].dataType))
+    columns = [_countable(_field(f.col("key"), path), kind) for path, kind in parts]
+    smallest = [f.min(column).alias(f"min{n}") for n, column in enumerate(columns)]
+    largest = [f.max(column).alias(f"max{n}") for n, column in enumerate(columns)]
+    complete = [f.every(column.isNotNull()).alias(f"all{n}") for n, column in enumerate(columns)]
+    touched = [f.collect_set(each.of(f.col)).alias(f"buckets{n}") for n, each in enumerate(buckets)]
     # Comparisons with an empty part hold for no row.
-    in_buckets = [f.every(f.expr(each.of("")).isNotNull()).alias(f"in_bucket{n}") for n, each in enumerate(buckets)]
+    in_buckets = [f.every(each.of(f.col).isNotNull()).alias(f"in_bucket{n}") for n, each in enumerate(buckets)]
     topics = f.collect_set("topic").alias("topics")
     found = rows.agg(topics, *smallest, *largest, *complete, *touched, *in_buckets).collect()[0]
     if not found["topics"]:
-        yield "false"
+        yield f.lit(False)
         return
     if len(found["topics"]) <= TOPICS_MAX:
-        yield f"t.topic IN ({', '.join(map(text_literal, sorted(found['topics'])))})"
-    for n, (path, _) in enumerate(parts):
-        low, high = _literal(found[f"min{n}"]), _literal(found[f"max{n}"])
-        if found[f"all{n}"] and low is not None and high is not None:
-            yield f"t.{quoted(path)} BETWEEN {low} AND {high}"
+        yield old("topic").isin(sorted(found["topics"]))
+    for n, (path, kind) in enumerate(parts):
+        bounds = found[f"min{n}"], found[f"max{n}"]
+        if found[f"all{n}"] and all(isinstance(each, int) or len(each) <= BOUND_LENGTH_MAX for each in bounds):
+            low, high = (_literal(each, kind) for each in bounds)
+            yield _field(old("key"), path).between(low, high)
     for n, each in enumerate(buckets):
         numbers = found[f"buckets{n}"]
         if found[f"in_bucket{n}"] and len(numbers) <= min(BUCKETS_MAX, each.width - 1):
-            yield f"{each.of('t.')} IN ({', '.join(map(str, sorted(numbers)))})"
+            yield each.of(old).isin(sorted(numbers))
 
 
 def overtaken(place: str, batch_id: int) -> str:
@@ -138,17 +170,6 @@ def overtaken(place: str, batch_id: int) -> str:
         f"{place}: micro-batch {batch_id} was merged {MERGE_TRIES} times, and each time another writer was faster; "
         f"stop what writes to the table besides this pipeline"
     )
-
-
-@contextmanager
-def view_of(rows: DataFrame) -> Iterator[str]:
-    """Give rows a name for SQL, for a while."""
-    name = f"rows_{id(rows)}"
-    rows.createOrReplaceTempView(name)
-    try:
-        yield name
-    finally:
-        rows.sparkSession.catalog.dropTempView(name)
 
 
 @contextmanager
@@ -179,7 +200,9 @@ def has_new_fields(rows: DataType, table: DataType) -> bool:
 
 def fitted_rows(rows: DataFrame, table: StructType, *others: str) -> DataFrame:
     """Return rows in the columns and types of a table, with null for what they lack, and other columns after that."""
-    return rows.select(*(fitted_to(f.col(quoted(each.name)), rows.schema, each) for each in table.fields), *others)
+    return rows.select(
+        *(fitted_to(f.col(quoted(each.name, whole=True)), rows.schema, each) for each in table.fields), *others
+    )
 
 
 def fitted_to(column: Column, rows: StructType, field: StructField) -> Column:
@@ -204,26 +227,29 @@ def _fitted(column: Column, found: DataType, wanted: DataType) -> Column:
     return column.cast(wanted)
 
 
-def _parts(path: str, kind: DataType) -> Iterator[tuple[str, AtomicType]]:
+def _all(conditions: Iterable[Column]) -> Column:
+    return reduce(and_, conditions)
+
+
+def _field(column: Column, path: Iterable[str]) -> Column:
+    """Return a field of a struct, by the names on the way to it."""
+    return reduce(Column.getField, path, column)
+
+
+def _parts(path: tuple[str, ...], kind: DataType) -> Iterator[tuple[tuple[str, ...], DataType]]:
     """Yield the parts of a key that have bounds, with their types."""
     if isinstance(kind, BOUNDED):
         yield path, kind
     elif isinstance(kind, StructType):
         for each in kind.fields:
-            yield from _parts(f"{path}.{each.name}", each.dataType)
+            yield from _parts((*path, each.name), each.dataType)
 
 
-def _literal(value: Any) -> str | None:
-    """Return a value as SQL, or None if that is too long."""
-    match value:
-        case str():
-            text = text_literal(value)
-        case bytes() | bytearray():
-            text = f"X'{value.hex()}'"
-        case date():
-            text = f"DATE '{value.isoformat()}'"
-        case int():
-            text = str(value)
-        case _:
-            return None
-    return text if len(text) <= BOUND_CHARS_MAX else None
+def _countable(part: Column, kind: DataType) -> Column:
+    """Return a part of a key as what Python can hold: its dates end with the year 9999."""
+    return f.unix_date(part) if isinstance(kind, DateType) else part
+
+
+def _literal(value: Any, kind: DataType) -> Column:
+    literal = f.lit(value)
+    return f.date_from_unix_date(literal) if isinstance(kind, DateType) else literal.cast(kind)

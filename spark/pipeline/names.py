@@ -10,12 +10,6 @@ def quoted(name: str, *, whole: bool = False) -> str:
     return ".".join(f"`{part.replace('`', '``')}`" for part in parts)
 
 
-def text_literal(text: str) -> str:
-    """Return a text as SQL."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
-
-
 def matching(pattern: str, topics: Iterable[str]) -> list[str]:
     """Return the topics that a pattern takes, as far as Python understands what is meant for Java."""
     try:

@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from spark.pipeline.changes import DELETED, newest_of_each_key
 from spark.pipeline.decode import RecordDecoder, RecordDecoding
 from spark.pipeline.errors import AnotherDriver, PipelineError, UnusableSchema, reason_of
-from spark.pipeline.merge import NEWER_LETTER, PLACE_COLUMNS
+from spark.pipeline.merge import PLACE_COLUMNS, newer_letter
 from spark.pipeline.run import without_ansi
 from spark.pipeline.settings import PipelineSettings
 from spark.pipeline.source import RECORD_COLUMNS, check_event_time, dead_letter_columns, decoded, table_columns
@@ -128,7 +128,7 @@ def _merge(table: LakehouseTable, pipeline: PipelineSettings, good: DataFrame) -
     # A number of its own: a merge that a table skips, because it has the number, would not be noticed.
     number = max(table.committed(REPLAYS) + 1, time.time_ns() // 1_000_000)
     with persisted(newest_of_each_key(good.select(*table_columns(pipeline), DELETED))) as changes:
-        table.merge(changes, REPLAYS, number, NEWER_LETTER)
+        table.merge(changes, REPLAYS, number, newer_letter)
     if table.committed(REPLAYS) != number:
         raise AnotherDriver(FASTER.format(table.place))
 

@@ -16,7 +16,7 @@ from spark.pipeline.delta import DeltaTable, limit_log_tasks
 from spark.pipeline.errors import SettingError
 from spark.pipeline.iceberg import IcebergTable, catalog_settings
 from spark.pipeline.layout import TableLayout
-from spark.pipeline.merge import NEWER
+from spark.pipeline.merge import Newer, newer
 from spark.pipeline.retention import Retention
 from spark.pipeline.settings import PipelineSettings, TableFormat
 
@@ -60,7 +60,7 @@ class LakehouseTable(Protocol):
     def append(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
         """Append a micro-batch in one commit. New columns of `rows` become columns of the table."""
 
-    def merge(self, rows: DataFrame, query_id: str, batch_id: int, newer: str = NEWER) -> None:
+    def merge(self, rows: DataFrame, query_id: str, batch_id: int, newer: Newer = newer) -> None:
         """Merge a micro-batch of changes in one commit, into a table with keys.
 
         `rows` has one row for each topic and key, and the column `deleted`. New columns become columns of the table.
@@ -103,6 +103,8 @@ class LakehouseTable(Protocol):
 
 def prepare_session(spark: SparkSession, pipeline: PipelineSettings) -> None:
     """Give a session the settings that the tables need. A query knows only what was set before."""
+    # Spark would put the driver's environment and settings into names and expressions with `${`.
+    spark.conf.set("spark.sql.variable.substitute", "false")
     if pipeline.table.format is TableFormat.ICEBERG:
         for key, value in catalog_settings(pipeline).items():
             spark.conf.set(key, value)
