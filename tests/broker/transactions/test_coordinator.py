@@ -275,17 +275,15 @@ async def test_the_next_transaction_may_end_while_the_markers_of_the_one_before_
     for _ in range(2):
         cluster.markers.hold = True
         following = await cluster.coordinator.end("id", producer, commit=True, version=VERSION_2)
-        asked = [
-            cluster.coordinator.end("id", following, commit=False, version=VERSION_2),
-            cluster.coordinator.add("id", following, [U0], VERSION_2),
-        ]
-        tasks = [asyncio.ensure_future(work) for work in asked]
+        ending = asyncio.ensure_future(cluster.coordinator.end("id", following, commit=False, version=VERSION_2))
+        adding = asyncio.ensure_future(cluster.coordinator.add("id", following, [U0], VERSION_2))
         await asyncio.sleep(0)
-        assert not any(task.done() for task in tasks)
+        assert not ending.done()
+        assert not adding.done()
         cluster.markers.hold = False
         cluster.markers.release()
-        producer = await tasks[0]
-        assert await refusal_of(tasks[1]) is ErrorCode.PRODUCER_FENCED, "the abort took its epoch"
+        producer = await ending
+        assert await refusal_of(adding) is ErrorCode.PRODUCER_FENCED, "the abort took its epoch"
         await cluster.coordinator.add("id", producer, [U0], VERSION_2)
 
 

@@ -1,5 +1,6 @@
 """The state machine: its table, Kafka's rules step by step, and random histories of a producer with zombies."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -95,7 +96,7 @@ def test_ending_in_version_2(
 def test_nobody_is_judged_while_a_decision_is_carried_out(status: TransactionStatus, asking: Producer) -> None:
     """Whoever has the answer to EndTxn has the next epoch, or the next producer id, which the state does not show."""
     state = replace(state_in(status, version=VERSION_2), next_producer_id=8)
-    steps = [
+    steps: list[Callable[[], object]] = [
         lambda: state_machine.init(state, asking, 1000, 0),
         lambda: state_machine.add(state, asking, [T1], VERSION_1, 0),
         lambda: state_machine.add(state, asking, [T1], VERSION_2, 0),
@@ -199,10 +200,11 @@ def test_the_coordinators_abort_takes_a_new_producer_id_when_the_epochs_are_used
     assert late is None, "a retry"
     ongoing = state_machine.add(done, Producer(9, 0), [T0], VERSION_2, 0)
     assert ongoing is not None
-    for step in (
+    forgotten: list[Callable[[], object]] = [
         lambda: state_machine.init(ongoing, Producer(7, EPOCH_LAST), 1000, 0),
         lambda: state_machine.end(ongoing, Producer(7, EPOCH_LAST), commit=False, version=VERSION_2, now_ms=0),
-    ):
+    ]
+    for step in forgotten:
         with pytest.raises(KafkaError):
             step()  # the id before is forgotten with the next transaction
 
