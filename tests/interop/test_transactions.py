@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -16,15 +17,19 @@ from aiokafka import TopicPartition as AioTopicPartition
 from aiokafka.errors import ProducerFenced
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 
-from tests.interop.test_java import TOOLS, cells, run
+from tests.differential.conftest import has_compiler
+from tests.interop.test_java import QUICK_JVM, TOOLS, cells, run
+from tests.interop.test_java import TIMEOUT_S as TOOL_TIMEOUT_S
 from tests.support.events import create_topic
 from tests.support.node import NodeProcess
+from tests.support.tools import java, kafka_class_path
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.interop
 
 TIMEOUT_S = 30
 PARTITIONS = 3
+ROUNDS = 30
 KILLS = 80 if os.environ.get("ANABRANCH_SOAK") else 8
 QUIET: dict[str, Any] = {"log_level": 0}
 SURVIVES: dict[str, Any] = {
@@ -120,6 +125,17 @@ async def test_aiokafka_commits_aborts_and_is_fenced(servers: str, topic: str) -
         async with AIOKafkaProducer(bootstrap_servers=servers, transactional_id=f"{topic}-id"):
             with pytest.raises(ProducerFenced):
                 await producer.commit_transaction()
+
+
+def test_java_ends_one_transaction_after_the_other_without_a_pause(servers: str, topic: str) -> None:
+    if not has_compiler():
+        pytest.skip("no javac: the program must be compiled")
+    program = str(Path(__file__).with_name("TransactionRounds.java"))
+    command = [str(java()), *QUICK_JVM, "-cp", kafka_class_path(), program, servers, topic, str(ROUNDS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    committed = [b"committed %d" % number for number in range(ROUNDS)]
+    assert sorted(read(servers, topic, "read_committed")) == sorted(committed)
 
 
 def test_java_uses_version_2_and_its_tools_show_it(servers: str, topic: str) -> None:
