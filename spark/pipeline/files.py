@@ -55,9 +55,9 @@ class HadoopFolder:
         return bool(system.exists(path))
 
     def remove(self, name: str) -> None:
-        """Delete a file if it exists."""
+        """Delete a file, or a folder with all that is in it, if it exists."""
         system, path = self._at(name)
-        system.delete(path, False)
+        system.delete(path, True)
 
     def _fill(self, stream: Any, text: str) -> None:
         try:

@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 
 from spark.pipeline.changes import DELETED, newest_of_each_key
 from spark.pipeline.decode import RecordDecoder, RecordDecoding
+from spark.pipeline.deletions import DeletionStore
 from spark.pipeline.errors import AnotherDriver, UnusableSchema
 from spark.pipeline.schema_store import SchemaStore
 from spark.pipeline.settings import LatePolicy, PipelineSettings
@@ -107,6 +108,8 @@ class TableWriter:
         """Take a micro-batch that has no records for the table."""
         if (watermarks := self._watermarks()) is not None:
             watermarks.write(batch_id, None)
+        if self.pipeline.table.mode.is_keyed:
+            self._deletions.skip(batch_id)
 
     def compact(self) -> int:
         """Rewrite small files of both tables. Returns the number of files rewritten. Raises what Spark raises."""
@@ -134,6 +137,10 @@ class TableWriter:
             return None
         return WatermarkStore(self.spark, self.pipeline.checkpoint, watermark.delay, self.topic)
 
+    @property
+    def _deletions(self) -> DeletionStore:
+        return DeletionStore(self.spark, self.pipeline.checkpoint, self.topic)
+
     def _append(self, records: DataFrame, metrics: list[Column], query_id: str, batch_id: int) -> Mapping[str, Any]:
         """Append the good records. Returns the metrics of all, which are computed on the way."""
         seen = Observation()
@@ -145,9 +152,11 @@ class TableWriter:
         """Merge the newest good record of each key. Returns the metrics of all."""
         good = records.filter(f.col("error").isNull()).select(*table_columns(self.pipeline), DELETED)
         # Both are read several times.
-        with persisted(records), persisted(newest_of_each_key(good)) as changes:
-            found = records.agg(*metrics).collect()[0].asDict()
-            self.table.merge(changes, query_id, batch_id)
+        with persisted(records), persisted(newest_of_each_key(good)) as newest:
+            found = records.agg(*metrics, f.max(DELETED).alias(DELETED)).collect()[0].asDict()
+            with persisted(self._deletions.without_older(newest, batch_id)) as changes:
+                self._deletions.write(newest, records, batch_id, deletes=bool(found[DELETED]))
+                self.table.merge(changes, query_id, batch_id)
         return found
 
     def _append_dead_letters(self, records: DataFrame, decoding: RecordDecoding, query_id: str, batch_id: int) -> None:
