@@ -23,6 +23,7 @@ from s3stream.append.admission import Admission, AdmissionState
 from s3stream.append.handover import StreamHandovers
 from s3stream.append.journal import Journal
 from s3stream.append.log_cache import LogCache
+from s3stream.append.log_watch import LogWatch
 from s3stream.append.recovery import StoppedStream
 from s3stream.append.registry import StreamRegistry
 from s3stream.append.sealer import Sealer
@@ -99,6 +100,7 @@ class S3Stream:
             cache,
             self._admission,
             self._sealer,
+            LogWatch(self._admission, self.stats, stall_s=settings.stall_ms / 1000),
             threshold_bytes=threshold,
             current_bytes_max=settings.log_cache_bytes + threshold,
             pressure_bytes=int(wal.capacity_bytes * settings.wal_pressure_ratio),
@@ -181,7 +183,7 @@ class S3Stream:
         return list(self._admission.obstacles())
 
     async def wait_writable(self) -> None:
-        """Return when `writable` is True. Raises StorageStopped when it never will be."""
+        """Return when `writable` is True. Raises StorageStopped when it never will be, LogStalled until it may be."""
         await self._journal.wait_writable()
 
     async def wait_stopped(self) -> StorageError:
@@ -322,6 +324,7 @@ class S3Stream:
                 log.warning("not everything was uploaded at close; the WAL has it", reason=str(error))
         self._admission.end_close()
         self._sealer.stop_timer()
+        self._journal.watch.stop()
         await end_tasks(self._tasks)
         self._loader.close(StorageStopped("the engine is closed"))
         self._sealer.abandon_all(StorageStopped("the engine is closed"))

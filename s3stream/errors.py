@@ -11,6 +11,10 @@ class StorageFull(StorageError):
     """No room for the append until an upload has freed some. Nothing was appended; the caller waits and retries."""
 
 
+class LogStalled(StorageFull):
+    """The log does not acknowledge what it has taken. Nothing was appended; clients are to try again later."""
+
+
 class StreamSealed(StorageFull):
     """The stream is being handed over to another node. Nothing was appended: wait for the outcome, and repeat."""
 

@@ -18,6 +18,8 @@ class StorageSettings:
     """Share of the WAL in use that starts an upload early: padding of small writes fills the ring before the cache."""
     wal_full_ratio: float = 0.9
     """Share of the WAL in use at which clients are slowed down, so that appends do not find the ring full."""
+    stall_ms: int = 10_000
+    """Time without an acknowledgement of the WAL after which appends are refused: clients' requests end after 30 s."""
     split_bytes: int = 8 * MIB
     """A stream's run of at least this size becomes a stream object (SO) at once; smaller ones share an SSO."""
     uploads_in_flight: int = 2

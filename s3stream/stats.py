@@ -50,3 +50,5 @@ class StorageStats:
     skipped_records: int = 0
     """WAL records that were committed already, or whose stream is deleted."""
     stopped_streams: int = 0
+    log_stalls: int = 0
+    """Times that appends were refused because the log did not acknowledge what it had taken."""

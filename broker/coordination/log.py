@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from broker.partitions.producers import Producer
 from protocol.errors import ErrorCode
-from s3stream.errors import StorageError, StorageFull
+from s3stream.errors import LogStalled, StorageError, StorageFull
 from wal.interface import Durable, WalError
 
 
@@ -102,6 +102,7 @@ FULL_RETRY_S = 0.02
 class _QueuedWrite(NamedTuple):
     records: Sequence[KeyValue]
     done: WriteDone | None
+    refusable: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,7 +116,8 @@ class LogWriter:
     """Appends to one log in the order of calls, one batch per turn of the loop, and rewrites the log to its live state.
 
     While the storage is full, writes wait as produced records do: refusing them would make groups rebalance. The queue
-    is bounded by the number of requests in progress.
+    is bounded by the number of requests in progress. While the log has stalled, the same is done with all that changes
+    the state of a group ahead of the log; what a client can simply send again is refused (`refusable`).
 
     Invariant: after `close` nothing is appended, and no write is reported as durable.
     """
@@ -133,8 +135,11 @@ class LogWriter:
         self._in_flight: dict[_AppendedBatch, None] = {}
         self._drained: asyncio.Future[None] | None = None
 
-    def write(self, records: Sequence[KeyValue], done: WriteDone | None = None) -> None:
-        """Queue records for the end of this turn of the loop, in the order of calls."""
+    def write(self, records: Sequence[KeyValue], done: WriteDone | None = None, *, refusable: bool = False) -> None:
+        """Queue records for the end of this turn of the loop, in the order of calls.
+
+        `refusable`: while the log has stalled, call `done` with COORDINATOR_NOT_AVAILABLE instead.
+        """
         if self._closed:
             if done is not None:
                 done(ErrorCode.NOT_COORDINATOR)
@@ -143,7 +148,7 @@ class LogWriter:
             if done is not None:
                 done(ErrorCode.MESSAGE_TOO_LARGE)
             return
-        self._queue.append(_QueuedWrite(records, done))
+        self._queue.append(_QueuedWrite(records, done, refusable))
         self._schedule_flush()
 
     def write_transactional(self, records: Sequence[KeyValue], producer: Producer, done: WriteDone) -> bool:
@@ -237,15 +242,17 @@ class LogWriter:
         for index, batch in enumerate(batches):
             try:
                 durable = self.log.append(batch.records)
-            except StorageFull:
-                self._queue[:0] = [write for later in batches[index:] for write in later.completes]
+            except StorageFull as error:
+                left = [write for later in batches[index:] for write in later.completes]
+                is_stalled = isinstance(error, LogStalled)
+                self._queue[:0] = [write for write in left if not (is_stalled and write.refusable)]
                 self._flush_scheduled = True
                 asyncio.get_running_loop().call_later(FULL_RETRY_S, self._flush)
+                if is_stalled:
+                    _refuse(write for write in left if write.refusable)
                 return
             except StorageError:
-                for write in batch.completes:
-                    if write.done is not None:
-                        write.done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                _refuse(batch.completes)
                 continue
             self._track_append(durable, batch)
 
@@ -268,6 +275,12 @@ class LogWriter:
     def _wake_rewrite(self) -> None:
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
+
+
+def _refuse(writes: Iterable[_QueuedWrite]) -> None:
+    for write in writes:
+        if write.done is not None:
+            write.done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 def _size_bytes(records: Iterable[KeyValue]) -> int:

@@ -121,7 +121,8 @@ class OffsetManager:
                     offsets.supersede(key, order)
             done(error)
 
-        self._writer.write([offset_record(entry.group_id, key, committed) for key, committed in commits], written)
+        records = [offset_record(entry.group_id, key, committed) for key, committed in commits]
+        self._writer.write(records, written, refusable=True)
 
     def _write_transactional(self, entry: ShardGroup, commits: Commits, producer: Producer, done: WriteDone) -> None:
         records = [offset_record(entry.group_id, key, committed) for key, committed in commits]

@@ -13,7 +13,7 @@ from broker.cluster.links import RESPONSE_BYTES_MAX
 from broker.handlers import Handler
 from broker.handlers.parking import may_read
 from broker.net.connection import UNKNOWN_SOFTWARE
-from broker.net.exchange import Exchange, Peer
+from broker.net.exchange import Exchange, Peer, RefusedBatch
 from broker.node import Node
 from protocol.codec import decode_exact, encode
 from protocol.errors import KafkaError, ProtocolError
@@ -84,7 +84,7 @@ class _LocalConnection:
         self.listener = node.settings.listeners[0].name
         self.closed = False
         self.draining = node.stopping
-        self.refused_batches: dict[tuple[str | bytes, int], int] = {}
+        self.refused_batches: dict[tuple[str | bytes, int], RefusedBatch] = {}
         self.software_name = self.software_version = UNKNOWN_SOFTWARE
         self.peer: Peer | None = Peer(node.node_id, node.node_epoch)  # ACLs do not apply to nodes
         self.answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

@@ -25,7 +25,7 @@ from broker.handlers.produce_response import (
     refusal,
     refuse_all,
 )
-from broker.net.exchange import Exchange
+from broker.net.exchange import Exchange, RefusedBatch
 from broker.net.parking import parked_until_s
 from broker.node import Node
 from broker.partitions.partition import Partition
@@ -44,7 +44,7 @@ from protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from s3stream.errors import StorageError, StorageFull, StreamSealed
+from s3stream.errors import LogStalled, StorageError, StorageFull, StreamSealed
 from wal.interface import Durable, WalError
 
 TOPIC_IDS_SINCE = 13
@@ -58,6 +58,8 @@ SEALED_S = 3.0
 SENT_BEHIND_MAX = 4
 """Batches of an idempotent producer that may follow one without its answer."""
 REFUSED_PARTITIONS_MAX = 1000
+_SENT_AGAIN = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS})
+"""Refusals after which a client sends the batch again, and those that it has sent behind it."""
 VERIFICATIONS_MAX = 5
 """Verifications of a batch whose answers a marker may overtake, before the client is told to try again."""
 
@@ -164,6 +166,9 @@ class _ProduceCall:
                     self._answer(self._failure(data, ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition is moving"))
                     continue
                 return False
+            except LogStalled as error:
+                self._answer(self._failure(data, ErrorCode.NOT_ENOUGH_REPLICAS, str(error)))
+                continue
             except StorageFull:
                 self._needs_flush = self._node.storage.writable
                 return False
@@ -200,21 +205,22 @@ class _ProduceCall:
     def _keep_order(self, result: PartitionProduceResponse) -> PartitionProduceResponse:
         """Refuse a batch that was sent behind a refused one like that one, and not as out of order.
 
-        The partition may have been opened between the two. To OUT_OF_ORDER_SEQUENCE_NUMBER librdkafka reacts with a new
-        producer id, under which it repeats what is not acked in all partitions, also what is stored already.
+        The partition may have been opened, or the log have caught up, between the two. To OUT_OF_ORDER_SEQUENCE_NUMBER
+        librdkafka reacts with a new epoch, in which it repeats what is not acked in all partitions, also what is stored
+        already.
         """
         refused, place = self._connection.refused_batches, self._place()
-        if result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        if result.error_code in _SENT_AGAIN:
             if len(refused) >= REFUSED_PARTITIONS_MAX:
                 refused.clear()
-            refused[place] = SENT_BEHIND_MAX
+            refused[place] = RefusedBatch(ErrorCode(result.error_code), SENT_BEHIND_MAX)
         elif not result.error_code:
             refused.pop(place, None)
-        elif result.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and refused.get(place):
-            refused[place] -= 1
-            if not refused[place]:  # what comes now was sent after the client knew of the refusal
-                del refused[place]
-            return failure(result.index, ErrorCode.NOT_LEADER_OR_FOLLOWER, "an earlier batch was refused")
+        elif result.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and place in refused:
+            code, left = refused.pop(place)
+            if left > 1:  # what comes after the last one was sent when the client knew of the refusal
+                refused[place] = RefusedBatch(code, left - 1)
+            return failure(result.index, code, "an earlier batch was refused")
         return result
 
     def _append(self, topic: TopicProduceData, data: PartitionProduceData) -> PartitionProduceResponse:

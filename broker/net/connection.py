@@ -20,7 +20,7 @@ from typing import Protocol, cast
 
 from anabranch.addresses import normal_host
 from broker.net.budget import FrameBudget
-from broker.net.exchange import Exchange, Peer
+from broker.net.exchange import Exchange, Peer, RefusedBatch
 from broker.net.principals import ANONYMOUS
 from broker.net.slabs import SlabPool
 from broker.net.stalls import Transfer
@@ -182,8 +182,8 @@ class Connection(asyncio.BufferedProtocol):
         """Name and version of the client's software, as it sends them (KIP-511)."""
         self.peer: Peer | None = None
         """The node at the other end, once it is authenticated; None for a client."""
-        self.refused_batches: dict[tuple[str | bytes, int], int] = {}
-        """By partition, how many batches may follow that were sent behind a refused one (`broker.handlers.produce`)."""
+        self.refused_batches: dict[tuple[str | bytes, int], RefusedBatch] = {}
+        """By partition, the last batch that was refused and is to be sent again (`broker.handlers.produce`)."""
         self.closed = False
         self.draining = False
         self.active_tick = manager.tick

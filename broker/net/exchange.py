@@ -3,8 +3,18 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from protocol.errors import ErrorCode
 from protocol.header import response_frame
 from wal.interface import Buffer
+
+
+class RefusedBatch(NamedTuple):
+    """A batch of a connection that its client is to send again."""
+
+    code: ErrorCode
+    """Error with which it was refused."""
+    behind: int
+    """Number of batches that may have been sent behind it before the client knew."""
 
 
 class Peer(NamedTuple):
@@ -43,8 +53,8 @@ class ClientConnection(Protocol):
     closed: bool
     draining: bool
     """True if the node is stopping."""
-    refused_batches: dict[tuple[str | bytes, int], int]
-    """By partition, how many batches may have been sent behind one that was refused for want of a leader."""
+    refused_batches: dict[tuple[str | bytes, int], RefusedBatch]
+    """By partition, the last batch that was refused and is to be sent again (`broker.handlers.produce`)."""
     software_name: str
     software_version: str
     peer: Peer | None

@@ -36,6 +36,7 @@ def storage_settings(settings: Settings, sizes: MemorySizes) -> StorageSettings:
     return replace(
         _with(StorageSettings(), settings.storage),
         upload_threshold_bytes=settings.storage.upload_bytes,
+        stall_ms=settings.wal.stall_ms,
         log_cache_bytes=sizes.log_cache_bytes,
         block_cache_bytes=sizes.block_cache_bytes,
         index_cache_bytes=sizes.index_cache_bytes,

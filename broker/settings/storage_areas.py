@@ -74,6 +74,17 @@ class WalArea(Area):
             "that are in no other object yet, which may change at any start."
         ),
     )
+    stall_ms: int = Field(
+        default=_STORAGE.stall_ms,
+        ge=100,
+        le=CENTURY_MS,
+        description=(
+            "Time that a record may wait for its acknowledgement by the log. Then the node refuses new ones with "
+            "NOT_ENOUGH_REPLICAS, and is not ready, until the log has caught up: otherwise a log that could not be "
+            "written for a while would store all that clients send again after each time-out. Keep it well below the "
+            "clients' `request.timeout.ms`."
+        ),
+    )
     durability: Durability = Field(
         default=_WAL.durability,
         description=(

@@ -275,7 +275,7 @@ class TransactionCoordinator:
 
     @staticmethod
     async def _write(shard: TransactionShard, entry: TransactionalIdEntry, state: Transaction) -> None:
-        error = await shard.write(entry, state)
+        error = await shard.write(entry, state, refusable=True)
         if error == ErrorCode.MESSAGE_TOO_LARGE:
             error = ErrorCode.UNKNOWN_SERVER_ERROR  # Kafka's code for a transaction with too many partitions
         if error:

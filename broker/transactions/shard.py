@@ -111,8 +111,13 @@ class TransactionShard:
             if entry.state.epoch != NO_EPOCH:
                 yield transaction_record(transactional_id, entry.state)
 
-    def write(self, entry: TransactionalIdEntry, state: Transaction) -> asyncio.Future[ErrorCode]:
-        """Write the next state. The future gets the error code when the state has taken effect, or failed."""
+    def write(
+        self, entry: TransactionalIdEntry, state: Transaction, *, refusable: bool = False
+    ) -> asyncio.Future[ErrorCode]:
+        """Write the next state. The future gets the error code when the state has taken effect, or failed.
+
+        `refusable`: the write fails while the log has stalled, because a client can ask for it again.
+        """
         assert entry.pending is None, "one change at a time"
         entry.pending = state
         outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
@@ -131,7 +136,7 @@ class TransactionShard:
             if not entry.is_busy:
                 entry.wake()
 
-        self.writer.write([transaction_record(state.transactional_id, state)], done)
+        self.writer.write([transaction_record(state.transactional_id, state)], done, refusable=refusable)
         return outcome
 
     def forget(self, transactional_id: str) -> None:

@@ -14,7 +14,8 @@ FULL means that the WAL had no room for an append; it ends as soon as something 
 levels that rise before that point, uncommitted bytes of the log cache and used bytes of the WAL, are compared with
 their limits on each query. In the last three states `error` holds the reason.
 
-In addition, a single stream may refuse appends: see `StreamAdmission`.
+In addition, appends are refused while the WAL has stalled, in whatever state (`LogWatch`), and a single stream may
+refuse them: see `StreamAdmission`.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from enum import Enum, auto
 from typing import Final
 
 from s3stream.append.log_cache import LogCache
-from s3stream.errors import StorageError, StorageStopped, StreamFenced
+from s3stream.errors import LogStalled, StorageError, StorageStopped, StreamFenced
 from wal.interface import WriteAheadLog
 
 
@@ -54,11 +55,13 @@ class Admission:
     __slots__ = (
         "_cache",
         "_cache_bytes_max",
+        "_stall",
         "_stopped",
         "_waiters",
         "_wal",
         "_wal_bytes_max",
         "error",
+        "is_stalled",
         "needs_upload",
         "state",
     )
@@ -78,6 +81,9 @@ class Admission:
         """Reason for which all appends are refused; None in OPEN and FULL."""
         self.needs_upload = False
         """True in FULL if only an upload makes the room that an append lacked."""
+        self.is_stalled = False
+        """True while appends are refused because the WAL does not acknowledge what it has taken."""
+        self._stall = ""
 
     # transitions
 
@@ -93,6 +99,20 @@ class Admission:
         if self.state is AdmissionState.FULL:
             self._enter(AdmissionState.OPEN)
         self._wake()
+
+    def begin_stall(self, reason: str) -> None:
+        """Refuse appends with LogStalled, also those of callers that wait for room."""
+        self.is_stalled, self._stall = True, reason
+        self._wake()
+
+    def end_stall(self) -> None:
+        """Take appends again as the state allows."""
+        self.is_stalled = False
+        self._wake()
+
+    def stalled(self) -> LogStalled:
+        """Return the error of an append while the WAL has stalled."""
+        return LogStalled(f"{self._stall}: appends are refused until it has caught up")
 
     def begin_close(self) -> None:
         """Enter CLOSING: refuse appends, continue uploads. Without effect once appends are refused."""
@@ -137,6 +157,8 @@ class Admission:
         """Reasons for clients to send no more appends; empty while they may."""
         if self.error is not None:
             yield str(self.error)
+        if self.is_stalled:
+            yield str(self.stalled())
         if self.state is AdmissionState.FULL:
             yield "the log had no room for an append, and nothing was written out or uploaded since"
         if (uncommitted_bytes := self._cache.uncommitted_bytes) > self._cache_bytes_max:

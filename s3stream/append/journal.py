@@ -13,6 +13,7 @@ import structlog
 
 from s3stream.append.admission import Admission, AdmissionState
 from s3stream.append.log_cache import EVICT_BATCHES_MAX, LogCache, UploadRun
+from s3stream.append.log_watch import LogWatch
 from s3stream.append.sealer import Sealer
 from s3stream.errors import AppendTooLarge, StorageError, StorageFull, StorageStopped
 from wal.interface import Durable, OverCapacity, QueueFull, WalError, WriteAheadLog
@@ -35,6 +36,7 @@ class Journal:
         cache: LogCache,
         admission: Admission,
         sealer: Sealer,
+        watch: LogWatch,
         *,
         threshold_bytes: int,
         current_bytes_max: int,
@@ -50,6 +52,7 @@ class Journal:
         self.cache = cache
         self.admission = admission
         self.sealer = sealer
+        self.watch = watch
         self.threshold_bytes = threshold_bytes
         self.current_bytes_max = current_bytes_max
         self.durable: Durable | None = None
@@ -82,12 +85,15 @@ class Journal:
             return
         self.durable = durable
         self.pending = pending = {stream: end_offset}
+        self.watch.appended()
         durable.add_done_callback(partial(self._completed, pending))
 
     async def wait_writable(self) -> None:
-        """Return when clients may send more appends. Raises StorageStopped when appends are refused."""
+        """Return when clients may send more appends. Raises StorageStopped or LogStalled when appends are refused."""
         admission = self.admission
         while not admission.is_writable:
+            if admission.is_stalled:
+                raise admission.stalled()
             if admission.state is AdmissionState.OPEN:
                 self.sealer.request()
             await admission.wait_change()
@@ -118,6 +124,7 @@ class Journal:
             self.sealer.abandon_current(error)
 
     def _completed(self, pending: dict[Confirmable, int], error: WalError | None) -> None:
+        self.watch.completed()
         if error is not None:
             self.wal_failed(error)
             return

@@ -186,11 +186,13 @@ class Stream(StreamAdmission):
         """Append the batch that begins at `next_offset`; its payload must not change until it is uploaded.
 
         Cheap and synchronous. When the completion's callbacks run, `confirmed_offset` has advanced. Raises
-        OffsetOutOfRange, StorageFull (nothing appended; wait for `wait_writable` and repeat), AppendTooLarge,
-        StorageStopped, or the stream's own refusal.
+        OffsetOutOfRange, StorageFull (nothing appended; wait for `wait_writable` and repeat), LogStalled,
+        AppendTooLarge, StorageStopped, or the stream's own refusal.
         """
         if self.error is not None or self._admission.error is not None:
             raise self._refused()
+        if self._admission.is_stalled:
+            raise self._admission.stalled()
         stream_id, base, end, count, timestamp, payload = batch
         if base != self.next_offset or end <= base or stream_id != self.stream_id:
             raise OffsetOutOfRange(

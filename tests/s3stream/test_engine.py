@@ -16,6 +16,7 @@ from s3stream.engine import S3Stream
 from s3stream.errors import (
     AppendTooLarge,
     Discontinuity,
+    LogStalled,
     OffsetOutOfRange,
     StorageError,
     StorageFull,
@@ -166,6 +167,28 @@ async def test_a_full_queue_to_the_device_is_waited_for_without_an_upload(
             assert [*seen, engine.writable] == [False, True]
             fill(stream, 1)
             assert engine.stats.uploads == 0
+
+
+async def test_a_log_that_stands_still_refuses_appends_before_they_are_queued(tmp_path: Path) -> None:
+    async with memory_cluster(tmp_path, replace(SMALL, stall_ms=1)) as cluster:
+        (stream_id,) = await cluster.create(1)
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams([stream_id])
+            cluster.wal.auto_complete = False
+            sent = fill(stream, 3)
+            await until(lambda: engine.stats.log_stalls == 1)
+            used_bytes = cluster.wal.used_bytes
+            with pytest.raises(LogStalled, match="until it has caught up"):
+                fill(stream, 1)
+            with pytest.raises(LogStalled):
+                await engine.wait_writable()
+            assert (cluster.wal.used_bytes, stream.next_offset) == (used_bytes, 30)
+            cluster.wal.auto_complete = True
+            cluster.wal.complete()
+            await engine.wait_writable()
+            sent += fill(stream, 1)
+            await engine.flush()
+            assert same(await read_all(stream), sent)
 
 
 async def test_an_empty_log_whose_device_is_behind_is_waited_for(

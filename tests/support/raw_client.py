@@ -107,10 +107,7 @@ class RawClient:
 
     async def commit_offset(self, group: str, topic: str, partition: int, offset: int) -> None:
         """Commit an offset of a group without members."""
-        wanted = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset, committed_metadata="")
-        topics = [OffsetCommitRequestTopic(name=topic, partitions=[wanted])]
-        request = OffsetCommitRequest(group_id=group, generation_id_or_member_epoch=-1, topics=topics)
-        response = await self.call(request, 8)
+        response = await self.call(offset_commit(group, topic, partition, offset), 8)
         assert response.topics[0].partitions[0].error_code == 0, response
 
     async def closed(self) -> bool:
@@ -132,6 +129,13 @@ class RawClient:
         self._writer.close()
         with suppress(ConnectionError):
             await self._writer.wait_closed()
+
+
+def offset_commit(group: str, topic: str, partition: int, offset: int) -> OffsetCommitRequest:
+    """A request that commits an offset of a group without members."""
+    wanted = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset, committed_metadata="")
+    topics = [OffsetCommitRequestTopic(name=topic, partitions=[wanted])]
+    return OffsetCommitRequest(group_id=group, generation_id_or_member_epoch=-1, topics=topics)
 
 
 def produce_request(

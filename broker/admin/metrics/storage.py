@@ -14,7 +14,7 @@ from s3stream.stats import StorageStats
 from s3stream.store.interface import CallCounts
 from wal.stats import WalStats
 
-WRITABLE = gauge("anabranch_writable", "1 while the node accepts records, 0 while producers must wait.")
+WRITABLE = gauge("anabranch_writable", "1 while the node accepts records, 0 while producers must wait or try again.")
 OUTAGE = gauge("anabranch_outage", "1 while the catalog or an object store does not answer.", "where")
 OUTAGE_START = gauge("anabranch_outage_start_timestamp_seconds", "First failure of the outage.", "where")
 STOPPED_STREAMS = gauge("anabranch_stopped_streams", "Partitions that are stopped: a record in the middle is missing.")
@@ -65,6 +65,7 @@ STORAGE: Mapping[str, Definition] = {
     "recovered_records": _stored("recovered_records", "Records of the log found again at the start."),
     "recovered_bytes": _stored("recovered_bytes", "Bytes of these records."),
     "skipped_records": _stored("skipped_records", "Records of the log at the start that were in objects, or deleted."),
+    "log_stalls": _stored("log_stalls", "Times that records were refused because the log did not acknowledge others."),
     "stopped_streams": _stored("stopped_streams", "Streams stopped at the start: a record in the middle is missing."),
 }
 

@@ -11,7 +11,7 @@ from broker.partitions.producers import Producer
 from broker.settings.client_areas import GroupSettings
 from broker.transactions.shard import TransactionShard
 from protocol.errors import ErrorCode
-from s3stream.errors import StorageFull, StorageStopped
+from s3stream.errors import LogStalled, StorageFull, StorageStopped
 from tests.support.memory_log import MemoryLog
 from tests.support.waiting import until
 from wal.interface import Durable, WalFailed
@@ -82,6 +82,24 @@ async def test_writes_wait_while_the_storage_is_full(monkeypatch: pytest.MonkeyP
     await until(lambda: len(done) == 2)
     assert done == ["a", "b"]
     assert log.records() == [record("a"), record("b")]
+
+
+async def test_a_log_that_has_stalled_refuses_what_can_be_sent_again_and_keeps_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_module, "FULL_RETRY_S", 0)
+    log = MemoryLog()
+    log.refusal = LogStalled("stalled")
+    writer = LogWriter(log)
+    done: dict[str, ErrorCode] = {}
+    for key in "abcd":
+        writer.write([record(key)], partial(done.__setitem__, key), refusable=key in "bd")
+    await until(lambda: len(done) == 2)
+    assert done == dict.fromkeys("bd", ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    log.refusal = None
+    await until(lambda: len(done) == 4)
+    assert done == dict.fromkeys("bd", ErrorCode.COORDINATOR_NOT_AVAILABLE) | dict.fromkeys("ac", ErrorCode.NONE)
+    assert log.records() == [record("a"), record("c")]
 
 
 async def test_batches_are_bounded() -> None:

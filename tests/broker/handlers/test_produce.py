@@ -10,6 +10,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
+from broker.admin.health import unready_reason
 from broker.handlers.produce import _while_connected
 from broker.net.exchange import Exchange
 from broker.node import Node
@@ -30,7 +31,7 @@ from protocol.messages.produce import (
 )
 from protocol.records import Record, build_batch, decode_records
 from tests.support.node import running_node
-from tests.support.raw_client import RawClient, batch_of, produce_request, raw_client
+from tests.support.raw_client import RawClient, batch_of, offset_commit, produce_request, raw_client
 from tests.support.waiting import until
 from wal.log import DeltaWal
 from wal.requests import IoRequest
@@ -442,6 +443,53 @@ async def held_writes(node: Node) -> AsyncIterator[list[IoRequest]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device, "submit", held.append)
         yield held
+
+
+async def test_a_log_that_stands_still_refuses_what_is_new_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
+    async with (
+        running_node(tmp_path, wal_stall_ms=100) as node,
+        raw_client(node.bootstrap) as client,
+        raw_client(node.bootstrap) as other,
+    ):
+        await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
+        await node.transactions.ensure_topic()
+        await node.groups.ensure_topic()
+        begin = InitProducerIdRequest(transactional_id="id", transaction_timeout_ms=60_000)
+        for coordinator in (node.transactions, node.groups):
+            await until(lambda each=coordinator: each.is_open and not each.is_loading("id"))  # type: ignore[misc]
+        assert (await other.call(begin, 4)).error_code == 0
+        await other.commit_offset("id", "t", 0, 1)
+        partition = node.topics.partition("t", 0)
+        batches = [batch_of(b"%d" % at, producer_id=5, producer_epoch=0, base_sequence=at) for at in range(4)]
+        async with held_writes(node) as held:
+            client.send(produce_request("t", batches[:1]), 9)
+            await until(lambda: unready_reason(node) != "")
+            assert "has not acknowledged an append for 0.1 s" in unready_reason(node)
+            other.send(produce_request("t", batches[:1]), 9)  # its time is over: it is the one that waits
+            other.send(produce_request("t", batches[1:2]), 9)
+            assert (await client_of(node, begin)).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            commit = offset_commit("id", "t", 0, 2)
+            answer = (await client_of(node, commit)).topics[0].partitions[0]
+            assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert isinstance(node.wal, DeltaWal)
+        for request in held:
+            node.wal.device.submit(request)
+        for waiting in (client, other):
+            assert outcomes((await waiting.receive(ProduceRequest, 9))[1]) == [(ErrorCode.NONE, 0)]
+        assert outcomes((await other.receive(ProduceRequest, 9))[1]) == [(ErrorCode.NOT_ENOUGH_REPLICAS, -1)]
+        assert partition.stream.next_offset == 1, "it was not queued"
+        await until(lambda: not unready_reason(node))
+        behind = [(await produce_one(other, batch)).error_code for batch in batches[2:]]
+        assert behind == [ErrorCode.NOT_ENOUGH_REPLICAS] * 2, "they may have been sent before the refusal was known"
+        assert [(await produce_one(other, batch)).base_offset for batch in batches] == [0, 1, 2, 3]
+        assert (await other.call(begin, 4)).error_code == 0
+        await other.commit_offset("id", "t", 0, 2)
+
+
+async def client_of(node: Node, request: object) -> Any:
+    """Return the answer to a request on a connection of its own."""
+    async with raw_client(node.bootstrap) as client:
+        return await client.call(request, 4 if isinstance(request, InitProducerIdRequest) else 8)
 
 
 def fail(request: IoRequest) -> None:
