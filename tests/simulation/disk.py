@@ -37,6 +37,11 @@ class SimLogDevice(SimDevice):
         # The disk works on while the process is paused: this is no callback of the process.
         self._loop.call_later(self._times.uniform(*(STALL_S if stall else WRITE_S)), self._step, context=Context())
 
+    def go_on(self) -> None:
+        """Complete what is under way, after `faults.hang` has ended."""
+        if self.under_way:
+            self._schedule()
+
     def _complete(self, request: IoRequest) -> None:
         self._loop.call_soon(request.done, request, context=self._context)
 
@@ -71,6 +76,12 @@ class SimLogFiles:
     def is_open(self) -> bool:
         """True if a process has the newest opening."""
         return self.open_device is not None and not self.open_device.closed
+
+    def hang(self, *, hangs: bool) -> None:
+        """Let the disks complete no request, or all of them again."""
+        self.faults.hang = hangs
+        if not hangs and self.is_open and self.open_device is not None:
+            self.open_device.go_on()
 
     def share(self) -> None:
         """Let another machine open the disks while a process of this one has them open."""

@@ -20,6 +20,8 @@ WRITES_UNDER_WAY = 3
 WRITING_TRIES, WRITING_S = 10_000, 0.000_5
 COMMAND_S = 20.0
 """Longest time that an operator waits for a command."""
+STUCK_S_MAX = 20.0
+"""Longest time that a log stands still: a device's write that takes 30 s has failed."""
 FENCED_S_MAX = 25.0
 """Time within which a fenced process ends: a third of its lease, and its stop."""
 Fault = Callable[[World, Random], Awaitable[None]]
@@ -137,6 +139,20 @@ async def disk_errors(world: World, random: Random) -> None:
     world.note("disk fails", node=node.host)
     await asyncio.sleep(random.uniform(0.5, 5))
     node.logs.faults.write_error = 0.0
+
+
+async def log_stuck(world: World, random: Random) -> None:
+    """Let a log stand still for a while: a disk that completes no request, or a store that refuses PUTs of logs."""
+    node, stuck_s = _node(world, random), random.uniform(2, STUCK_S_MAX)
+    world.note("logs are refused" if world.object_log else "disk hangs", node=node.host)
+    if world.object_log:
+        world.store.faults.logs_refused = True
+    else:
+        node.logs.hang(hangs=True)
+    await asyncio.sleep(stuck_s)
+    world.note("logs go on", node=node.host)
+    world.store.faults.logs_refused = False
+    node.logs.hang(hangs=False)
 
 
 async def store_rot(world: World, random: Random) -> None:
@@ -313,6 +329,8 @@ FAULTS: Mapping[str, tuple[Fault, float]] = {
     "twin": (twin, 40.0),
 }
 """All kinds, with the mean time between two of a kind in seconds, in a run of `FAULTS_PER_S` or longer."""
+NEWER_FAULTS: Mapping[str, tuple[Fault, float]] = {"log_stuck": (log_stuck, 40.0)}
+"""Kinds that a seed chooses after everything else, so that seeds stay what they were."""
 CLUSTER_FAULTS: Mapping[str, tuple[Fault, float]] = {"cut": (cut, 20.0), "move": (move, 3.0), "drain": (drain, 30.0)}
 """Kinds that need several nodes."""
 FAULTS_PER_S = 60.0
@@ -334,7 +352,7 @@ async def _writing(node: SimNode) -> None:
 async def keep(world: World, kind: str, seconds: float) -> None:
     """Let faults of a kind happen until the task is cancelled, in a short run as many as in one of a minute."""
     random = world.random(f"fault/{kind}")
-    fault, mean_s = {**FAULTS, **CLUSTER_FAULTS}[kind]
+    fault, mean_s = {**FAULTS, **NEWER_FAULTS, **CLUSTER_FAULTS}[kind]
     mean_s *= min(1.0, seconds / FAULTS_PER_S)
     while True:
         await asyncio.sleep(random.expovariate(1 / mean_s))

@@ -40,8 +40,10 @@ CATALOG, STORE = "catalog", "local"
 """Catalog and store, as hosts that a node may be cut off from; the store's name, too."""
 
 PREPARE_TTL_MS = 300_000
+STALL_MS = 2_000
 SETTINGS: Mapping[str, object] = {
     "wal.capacity_bytes": 8 << 20,
+    "wal.stall_ms": STALL_MS,
     "storage.upload_bytes": 64 << 10,
     "storage.upload_age_ms": 3_000,
     "storage.split_bytes": 64 << 10,

@@ -2,14 +2,18 @@
 
 import asyncio
 import re
+from typing import cast
 
+from s3stream.append.stream import Stream
 from s3stream.catalog.catalog import Catalog
 from s3stream.maintain.verify import Finding, FindingKind, verify
 from s3stream.model import parse_object_key
 from tests.simulation.history import Violation
-from tests.simulation.node import STORE, SimNode
+from tests.simulation.loop import Process
+from tests.simulation.node import STALL_MS, STORE, SimNode
 from tests.simulation.plan import Plan
 from tests.simulation.world import World
+from wal.log import DeltaWal
 
 SETTLED_S = 560.0
 """Virtual time after which every object that is not committed is deleted."""
@@ -17,6 +21,46 @@ REST_CHECKS = 60
 LEFT = re.compile(r"objects of a late upload may be left in the store.* objects=\[([\d, ]*)\]")
 TASKS_MAX = 40
 """More than a node without clients has: about 17."""
+LOOK_S = 0.5
+STALLED_S = 2 * STALL_MS / 1000
+"""Time without an acknowledgement after which a log takes nothing more."""
+
+
+async def watch_logs(world: World) -> None:
+    """Check, while faults happen, that a log which acknowledges nothing takes nothing, or it would store it all later.
+
+    The time for which a process is paused does not count.
+    """
+    stuck_s: dict[Process, float] = {}
+    """Time for which each process's log has acknowledged nothing although something waits."""
+    durable: dict[Process, int] = {}
+    ends: dict[Process, dict[Stream, int]] = {}
+    """Ends of the streams when the log was known to have stalled."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        for sim_node in world.nodes:
+            node, process = sim_node.node, sim_node.process
+            if node is None or process is None or process.paused:
+                continue
+            wal = cast("DeltaWal", node.wal)  # or one in objects, which has the same methods
+            queued, before = wal._queued_bytes(), durable.get(process)
+            durable[process] = wal._end_offset() - queued
+            if not queued or durable[process] != before:
+                stuck_s[process] = 0.0
+                ends.pop(process, None)
+                continue
+            stuck_s[process] += LOOK_S
+            if stuck_s[process] < STALLED_S:
+                continue
+            streams = [each.stream for topic in node.topics for each in topic.partitions if each is not None]
+            known = ends.setdefault(process, {each: each.next_offset for each in streams})
+            world.count("log stuck")
+            for stream in streams:
+                if stream.next_offset > known.get(stream, stream.next_offset):
+                    raise Violation(
+                        f"{sim_node.host}: {stream.label} took records although the log had acknowledged nothing for "
+                        f"{stuck_s[process]} s"
+                    )
 
 
 async def _check_left(world: World, sim_node: SimNode) -> None:

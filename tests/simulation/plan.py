@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from tests.simulation.faults import CLUSTER_FAULTS, FAULTS
+from tests.simulation.faults import CLUSTER_FAULTS, FAULTS, NEWER_FAULTS
 
 COUNTS = (
     "plain",
@@ -91,6 +91,7 @@ def plan_of(seed: int, nodes: int | None = None) -> Plan:
     )
     faults = [kind for kind in CLUSTER_FAULTS if random.random() < 0.5]
     plan = replace(plan, object_log=random.random() < OBJECT_LOG_SHARE)
+    plan = replace(plan, faults=[*plan.faults, *(kind for kind in NEWER_FAULTS if random.random() < 0.35)])
     if nodes is not None:
         plan = replace(plan, nodes=nodes)
     return plan if plan.nodes == 1 else replace(plan, faults=[*plan.faults, *faults])

@@ -20,7 +20,7 @@ from tests.simulation.faults import end_drains, keep
 from tests.simulation.final_checks import check_all
 from tests.simulation.groups import ClassicMember, ConsumerMember, GroupHistory
 from tests.simulation.history import History, TopicPartition, Violation
-from tests.simulation.node_checks import check_storage
+from tests.simulation.node_checks import check_storage, watch_logs
 from tests.simulation.plan import Plan
 from tests.simulation.producers import Producer
 from tests.simulation.routing import GROUP, TRANSACTION, Client, Lost
@@ -131,6 +131,7 @@ class Scenario:
             if "clock" not in plan.faults:  # by a wrong clock the delay may be over at once
                 world.store.delete_delay_s = plan.delete_delay_ms / 1000 - 2 * LIVE_PERIOD_S - WAIT_COUNTED_S
                 faults.append(group.create_task(self._note_live()))
+            faults.append(group.create_task(watch_logs(world)))
             if plan.nodes > 1:
                 faults.append(group.create_task(watch_liveness(world)))
             await asyncio.sleep(plan.seconds)

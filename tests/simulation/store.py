@@ -24,6 +24,8 @@ TAIL_SHARE = 0.02
 TAIL_S = (0.2, 3.0)
 TIMEOUT_S = 30.0
 """Longest time of a call on its way: a client of a real store gives up."""
+LOGS = "wal/"
+"""Prefix of the keys of logs."""
 PROMPT_S = 1.0
 """A PUT that takes longer may land after a wrong clock has made another node give up its object."""
 
@@ -40,6 +42,8 @@ class StoreFaults:
     """A PUT raises, and takes effect later."""
     away: bool = False
     """All calls are refused, after a while."""
+    logs_refused: bool = False
+    """PUTs of logs are refused, as when a policy of the bucket forbids them."""
     slow: float = 1.0
     """Factor of all times."""
     rot: float = 0.0
@@ -127,6 +131,8 @@ class Way:
             raise StoreError(f"{self.disk.objects.name}:{key}: simulated: {call} timed out")
         if self.disk.faults.away or self.is_cut():
             await asyncio.sleep(random.uniform(0.5, 10.0))
+        if faults.logs_refused and call == "put" and key.startswith(LOGS):
+            raise StoreError(f"{self.disk.objects.name}:{key}: simulated: AccessDenied")
         if self.disk.faults.away or self.is_cut() or random.random() < faults.refused:
             raise StoreError(f"{self.disk.objects.name}:{key}: simulated: {call} was refused")
 

@@ -95,6 +95,7 @@ class World:
         self.catalog_faults.away = False
         for node in self.nodes:
             node.logs.faults.write_error = node.logs.faults.read_error = 0.0
+            node.logs.hang(hangs=False)
             node.end_others()
             node.resume()
         self.network.heal()

@@ -13,6 +13,7 @@ from tests.simulation.planted.symptoms import (
     GROWN,
     LEADER,
     LOST,
+    MULTIPLIED,
     ORDER,
     SEQUENCE,
     STOPPED,
@@ -409,6 +410,14 @@ PLANTED: Sequence[Planted] = (
         found_by=LEADER,
         seeds=100,
         adapt=having("catalog_errors", churns=3, seconds=60.0),
+    ),
+    Planted(
+        "stall-ignored",
+        "a log that acknowledges nothing takes what clients send again and again",
+        [Edit("s3stream.append.stream", "        if self._admission.is_stalled:\n", "        if False:\n")],
+        found_by=MULTIPLIED,
+        seeds=20,
+        adapt=having("log_stuck", idempotent=2),
     ),
     *CLUSTER,
 )
