@@ -22,6 +22,7 @@ from broker.settings.model import Settings
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import NodeHolder, NodeInfo, NodeListener
 from s3stream.errors import CatalogError, NodeFenced
+from s3stream.maintain.claim import claim_store
 from s3stream.maintain.manifest_store import check_catalog_is_newest, newest_manifest_key
 from s3stream.store.interface import ObjectStore
 from wal.owner import Owner
@@ -42,10 +43,10 @@ async def open_catalog_and_stores(
     new_catalog_id: Callable[[], bytes],
     make_stores: Callable[[], Mapping[str, ObjectStore]],
 ) -> Mapping[str, ObjectStore]:
-    """Open the catalog and all object stores; return the stores by name. `stack` closes the stores.
+    """Open the catalog and all object stores, and claim the stores; return them by name. `stack` closes the stores.
 
     Raises StorageError when they do not belong together. An empty catalog next to a log or objects is refused, and left
-    as it is.
+    as it is. Of two clusters that begin in one store at once, one is refused before it has written anything else there.
     """
     cluster = settings.node.cluster
     blank = await catalog.is_blank()
@@ -76,6 +77,8 @@ async def open_catalog_and_stores(
     else:
         await check_catalog_is_newest(catalog, default, cluster)
         await check_stores_hold_objects(catalog, stores, cluster)
+    for store in stores.values():
+        await claim_store(store, cluster, catalog.identity())
     return stores
 
 

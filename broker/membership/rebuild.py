@@ -31,6 +31,7 @@ from s3stream.catalog.restore import CatalogContents
 from s3stream.catalog.schema import MIGRATIONS
 from s3stream.catalog.values import Takeover, WalInfo, WalState
 from s3stream.errors import CatalogError, CorruptObject, ObjectDamage, StorageError
+from s3stream.maintain.claim import check_claim
 from s3stream.maintain.manifest import Manifest, parse_manifest_key
 from s3stream.maintain.manifest_store import manifest_keys, read_manifest
 from s3stream.maintain.rebuild import EPOCHS_SKIPPED, LocalLog, assemble
@@ -177,6 +178,9 @@ class CatalogRebuild:
         """
         for manifest, source in await self._find_states(manifest_key):
             self.manifest, self.source = manifest, source
+            if any(manifest.state.catalog_id):
+                for store in self._stores.values():
+                    await check_claim(store, manifest.cluster, manifest.state.catalog_id)
             self.log = await self._find_log()
             self.stored = await scan_stores(self._stores, self.manifest, on_progress=on_progress)
             self.plan = plan_rebuild(

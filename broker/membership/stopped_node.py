@@ -25,6 +25,7 @@ from compaction.interface import CleaningHooks
 from compaction.service import CompactionService
 from s3stream.catalog.catalog import Catalog
 from s3stream.errors import CatalogError
+from s3stream.maintain.claim import check_claim
 from s3stream.maintain.manifest_store import check_catalog_is_newest
 
 UNREGISTERED = -1
@@ -61,6 +62,7 @@ class StoppedNode:
             for store in stores.values():
                 stack.push_async_callback(store.close)
                 await store.open()
+                await check_claim(store, cluster, catalog.identity())
             await check_catalog_is_newest(catalog, stores[settings.objects.store], cluster)
             await check_stores_hold_objects(catalog, stores, cluster)
             configs = ClusterConfigs(catalog)

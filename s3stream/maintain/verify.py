@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from s3stream.catalog.catalog import Catalog
 from s3stream.errors import CorruptObject, ObjectNotFound, StoreError
+from s3stream.maintain.claim import CLAIMS
 from s3stream.maintain.manifest import parse_manifest_key
 from s3stream.model import (
     LOG_KEYS,
@@ -143,7 +144,7 @@ class _Verification:
             if manifest is not None:
                 self._note_manifest(manifest.cluster)
                 continue
-            if item.key.startswith(LOG_KEYS):
+            if item.key.startswith((LOG_KEYS, CLAIMS)):
                 continue
             parsed = parse_object_key(item.key)
             if parsed is None:

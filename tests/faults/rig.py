@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from broker.settings.stores import make_stores
 from s3stream.catalog.catalog import Catalog
+from s3stream.maintain.claim import CLAIMS
 from s3stream.maintain.manifest import PREFIX
 from s3stream.maintain.verify import VerifyReport, verify
 from s3stream.model import ObjectState
@@ -81,7 +82,7 @@ class Rig:
         report = await self._verify()
         assert report.ok, report.findings[:5]
         assert set(report.objects) == {ObjectState.COMMITTED}
-        files = sum(path.is_file() and PREFIX not in path.parts for path in self.objects.rglob("*"))
+        files = sum(path.is_file() and not {PREFIX, CLAIMS[:-1]} & {*path.parts} for path in self.objects.rglob("*"))
         assert files == report.stored_objects == report.objects[ObjectState.COMMITTED]
 
     async def _verify(self) -> VerifyReport:

@@ -73,10 +73,12 @@ SETTINGS: Mapping[str, object] = {
 class SimNode:
     """A node and the machine under it: its disk outlives it, and a supervisor starts it again."""
 
-    def __init__(self, world: "World", node_id: int) -> None:
+    def __init__(self, world: "World", node_id: int, host: str = "", catalog: str = "catalog.db") -> None:
         self.world = world
         self.node_id = node_id
-        self.host = f"node-{node_id}"
+        self.host = host or f"node-{node_id}"
+        self.catalog = catalog
+        """File of the catalog."""
         self.random = world.random(self.host)
         self.logs = SimLogFiles(world.loop, world.random(f"{self.host}/disk"), volatile=lambda: False)
         self.process: Process | None = None
@@ -110,7 +112,7 @@ class SimNode:
             "node.node_id": self.node_id,
             "storage.delete_delay_ms": self.world.delete_delay_ms,
             "node.data_dir": folder / self.host,
-            "catalog.url": f"sqlite:///{folder}/catalog.db",
+            "catalog.url": f"sqlite:///{folder}/{self.catalog}",
             "listener.host": self.host,
             "listener.port": NODE_PORT,
             "cluster.internal_port": INTERNAL_PORT,
@@ -317,7 +319,7 @@ class _LogFiles:
         self._world = world
 
     def _of(self, path: Path) -> SimLogFiles:
-        return next(node.logs for node in self._world.nodes if node.host in path.parts)
+        return next(node.logs for node in (*self._world.nodes, self._world.rival) if node.host in path.parts)
 
     def exists(self, path: Path) -> bool:
         return self._of(path).exists(path)

@@ -24,6 +24,7 @@ COUNTS = (
 """Fields of a plan that count actors."""
 
 OBJECT_LOG_SHARE = 0.25
+RIVAL_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class Plan:
     """Nodes of the cluster."""
     object_log: bool
     """Keep the nodes' logs in the object store, not on their disks."""
+    rival: bool
+    """Another cluster of the same name begins in the store at the same moment."""
 
     def lines(self) -> list[str]:
         return [f"{name} = {value}" for name, value in vars(self).items()]
@@ -88,10 +91,12 @@ def plan_of(seed: int, nodes: int | None = None) -> Plan:
         settles=random.random() < 0.2,
         nodes=random.choice((1, 1, 2, 3)),
         object_log=False,
+        rival=False,
     )
     faults = [kind for kind in CLUSTER_FAULTS if random.random() < 0.5]
     plan = replace(plan, object_log=random.random() < OBJECT_LOG_SHARE)
     plan = replace(plan, faults=[*plan.faults, *(kind for kind in NEWER_FAULTS if random.random() < 0.35)])
+    plan = replace(plan, rival=random.random() < RIVAL_SHARE)
     if nodes is not None:
         plan = replace(plan, nodes=nodes)
     return plan if plan.nodes == 1 else replace(plan, faults=[*plan.faults, *faults])
@@ -114,6 +119,8 @@ def smaller(plan: Plan) -> list[Plan]:
         found += [with_nodes(plan, 1), with_nodes(plan, plan.nodes - 1)]
     if plan.object_log:
         found.append(replace(plan, object_log=False))
+    if plan.rival:
+        found.append(replace(plan, rival=False))
     if plan.partitions > 1:
         found.append(replace(plan, partitions=1))
     if plan.seconds > 10:

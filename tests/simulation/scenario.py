@@ -23,6 +23,7 @@ from tests.simulation.history import History, TopicPartition, Violation
 from tests.simulation.node_checks import check_storage, watch_logs
 from tests.simulation.plan import Plan
 from tests.simulation.producers import Producer
+from tests.simulation.rivals import begin_beside_rival
 from tests.simulation.routing import GROUP, TRANSACTION, Client, Lost
 from tests.simulation.transactions import TransactionalProducer
 from tests.simulation.views import all_see_all, watch_liveness
@@ -122,6 +123,8 @@ class Scenario:
         world, plan = self.world, self.plan
         async with asyncio.TaskGroup() as group:
             node_tasks = [group.create_task(node.supervise()) for node in world.nodes]
+            if plan.rival:
+                await begin_beside_rival(world)
             await all_see_all(world)
             self._begin_offsets()
             await self._create_topics()

@@ -54,6 +54,8 @@ class World:
         self.store.late_s_max = 0.7 * min(delete_delay_ms, PREPARE_TTL_MS / 2) / 1000
         self.catalog_faults = CatalogFaults()
         self.nodes = [SimNode(self, node_id) for node_id in range(1, nodes + 1)]
+        self.rival = SimNode(self, 1, "rival", "rival.db")
+        """A node of another cluster of the same name, which uses the same store."""
         self.trace = Trace(self.loop, folder)
         self.faults_over = asyncio.Event()
         """Set when nothing is broken any more: from now on everything must succeed within a time."""

@@ -17,6 +17,7 @@ from tests.simulation.planted.symptoms import (
     ORDER,
     SEQUENCE,
     STOPPED,
+    TWO_CLUSTERS,
     UNDECIDED,
     UNREADABLE,
     having,
@@ -418,6 +419,20 @@ PLANTED: Sequence[Planted] = (
         found_by=MULTIPLIED,
         seeds=20,
         adapt=having("log_stuck", idempotent=2),
+    ),
+    Planted(
+        "claim-ignored",
+        "a node uses a store that another catalog has claimed",
+        [
+            Edit(
+                "broker.membership.join",
+                "        await claim_store(store, cluster, catalog.identity())\n",
+                "        pass\n",
+            )
+        ],
+        found_by=TWO_CLUSTERS,
+        seeds=20,
+        adapt=having(rival=True),
     ),
     *CLUSTER,
 )
