@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.types import StructType
 
 from spark.pipeline.changes import DELETED, IDENTITY_COLUMNS, UNIQUE, check_mode
-from spark.pipeline.errors import PipelineError, SettingError, java_classes, reason_of
+from spark.pipeline.errors import PipelineError, SettingError, java_classes, reason_of, unfit
 from spark.pipeline.layout import TableLayout
 from spark.pipeline.merge import (
     CHANGE,
@@ -54,6 +54,8 @@ OVERTAKEN = frozenset(
 """Delta's errors for a merge during which another writer has committed what it has read, or replaces."""
 TABLE = "anabranch_table"
 """Alias of the table in a merge."""
+WIDENING = "delta.enabletypewidening"
+"""Property, in lower case: a write may widen the type of a column."""
 MARKED_ROWS = "delta.enableDeletionVectors"
 """Property: a merge marks replaced rows instead of rewriting their files."""
 
@@ -137,13 +139,15 @@ class DeltaTable:
         table = self._table(records.sparkSession)
         table.merge(java_of(records.alias(CHANGES)), same).whenMatched().delete().execute()
 
-    def layout_changes(self, columns: StructType) -> list[str]:  # noqa: ARG002 - the file's settings say it all
-        """Return the properties that would change. Raises SettingError for a change of partitions."""
+    def layout_changes(self, columns: StructType) -> list[str]:
+        """Return the properties that would change. Raises SettingError for a change of partitions or types."""
         if not self.exists():
             return []
         self._check_partitions()
         self._check_mode()
         known = self._known_properties()
+        if known.get(WIDENING) != "true":
+            self._check_types(columns)
         return [
             f"property {name} changes from {known.get(name.lower(), 'none')} to {value}"
             for name, value in self._properties_to_change().items()
@@ -217,6 +221,18 @@ class DeltaTable:
                 f"{self.location} is partitioned by {old}, and would be by {new}; a table of format delta cannot "
                 f"change that: use a new checkpoint and another location",
             )
+
+    def _check_types(self, columns: StructType) -> None:
+        jvm: Any = self.spark.sparkContext._jvm  # noqa: SLF001 - as above
+        utils = jvm.org.apache.spark.sql.delta.schema.SchemaMergingUtils
+        no_widening = getattr(utils, "mergeSchemas$default$5")()
+        table, wanted = (
+            jvm.org.apache.spark.sql.types.DataType.fromJson(each.json()) for each in (self.read().schema, columns)
+        )
+        try:
+            utils.mergeSchemas(table, wanted, False, False, no_widening, False)
+        except Exception as error:  # Delta's errors have no common class
+            raise SettingError("table.location", unfit(self.location, error)) from error
 
     def _known_properties(self) -> dict[str, str]:
         """Return all properties by name in lower case, with the features that the table's protocol has."""

@@ -64,6 +64,11 @@ def reason_of(error: BaseException) -> str:
     return text if len(text) <= REASON_CHARS_MAX else f"{text[:REASON_CHARS_MAX]}..."
 
 
+def unfit(place: str, error: BaseException) -> str:
+    """Return the message for a table whose columns cannot become those of the pipeline."""
+    return f"{place} has other types than the pipeline: {reason_of(error)}; use another table, and a new checkpoint"
+
+
 def java_classes(error: BaseException) -> list[str]:
     """Return the names, without packages, of the classes of Java's error and its causes."""
     return [str(each.getClass().getSimpleName()) for each in _chain_of(error)]

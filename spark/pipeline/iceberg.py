@@ -18,8 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from spark.pipeline.changes import DELETED, IDENTITY_COLUMNS, UNIQUE, check_mode
-from spark.pipeline.errors import AnotherDriver, PipelineError, java_classes
+from spark.pipeline.errors import AnotherDriver, PipelineError, SettingError, java_classes, unfit
 from spark.pipeline.iceberg_layout import (
+    LayoutChange,
     apply_change,
     check_layout,
     java_schema,
@@ -207,21 +208,13 @@ class IcebergTable:
 
     def layout_changes(self, columns: StructType) -> list[str]:
         """Return what `apply_layout` would change. Raises SettingError."""
-        check_layout(self._jvm(), self.layout, columns)
-        self._check_mode()
-        return list(plan_change(self._jvm(), self.load(), self.layout).lines) if self.exists() else []
+        return list(self._plan_layout(columns).lines)
 
     def apply_layout(self, columns: StructType) -> list[str]:
         """Change partition spec, sort order and properties in one commit. Raises SettingError."""
-        jvm = self._jvm()
-        check_layout(jvm, self.layout, columns)
-        self._check_mode()
-        if not self.exists():
-            return []
-        table = self.load()
-        change = plan_change(jvm, table, self.layout)
+        change = self._plan_layout(columns)
         if change.lines:
-            apply_change(jvm, table, change, columns)
+            apply_change(self._jvm(), self.load(), change, columns)
         return list(change.lines)
 
     def compact(self) -> int:
@@ -355,10 +348,22 @@ class IcebergTable:
     def _keyed_properties(self) -> dict[str, str]:
         return {**KEYED_PROPERTIES, UNIQUE: ", ".join(IDENTITY_COLUMNS)}
 
-    def _check_mode(self) -> None:
-        """Raise SettingError if the table has rows that another mode has written."""
+    def _plan_layout(self, columns: StructType) -> LayoutChange:
+        """Return what gives an existing table the layout of the file. Raises SettingError."""
+        jvm = self._jvm()
+        check_layout(jvm, self.layout, columns)
         if not self.exists():
-            return
+            return LayoutChange((), (), (), None, {})
+        self._check_mode()
+        table = self.load()
+        try:
+            table.updateSchema().unionByNameWith(java_schema(jvm, columns)).apply()  # which commits nothing
+        except Exception as error:  # Iceberg's errors have no common class
+            raise SettingError("table.name", unfit(self.name, error)) from error
+        return plan_change(jvm, table, self.layout)
+
+    def _check_mode(self) -> None:
+        """Raise SettingError if the table, which exists, has rows that another mode has written."""
         table = self.load()
         if table.currentSnapshot() is not None:
             was_keyed = table.properties().get(UNIQUE) is not None

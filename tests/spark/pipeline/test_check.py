@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
-from spark.pipeline.check import check_pipeline
+from spark.pipeline.check import RECORDS, check_pipeline
+from spark.pipeline.decode import RecordDecoder
 from spark.pipeline.errors import SettingError
 from spark.pipeline.settings import PipelineSettings
+from spark.pipeline.source import decoded, table_columns
+from spark.pipeline.tables import open_tables
 from tests.spark.pipeline.support import make_pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -44,6 +48,39 @@ def test_what_spark_would_not_take(spark: SparkSession, tmp_path: Path) -> None:
     assert refused(spark, make("ddl")).startswith(
         f"decode.schema_file: {tmp_path}/values.ddl: the schema can't be read"
     )
+
+
+@pytest.mark.parametrize("table_format", ["iceberg", "delta"])
+def test_a_type_that_the_table_cannot_take(spark: SparkSession, tmp_path: Path, table_format: str) -> None:
+    """It would stop the first micro-batch with records, which may be days after the start."""
+
+    def make(columns: str) -> PipelineSettings:
+        (tmp_path / "values.ddl").write_text(columns)
+        return make_pipeline("127.0.0.1:1", tmp_path, "types", table_format, table={"partition_by": "none"})
+
+    pipeline = make("n INT, name STRING, part STRUCT<a: INT>")
+    (column,) = (each for each in pipeline_columns(spark, pipeline) if each.name == "data")
+    table, _ = open_tables(spark, pipeline)
+    table.append(spark.createDataFrame([], StructType([column])), "q", 0)
+    assert check_pipeline(spark, pipeline) == []
+    for columns, field in (
+        ("n STRING, name STRING", "n"),
+        ("n INT, name INT", "name"),
+        ("part STRUCT<a: STRING>", "a"),
+        ("part INT", "part"),
+    ):
+        said = refused(spark, make(columns))
+        assert said.startswith(f"table.{'name' if table_format == 'iceberg' else 'location'}: {table.place} has other")
+        assert field in said
+        assert said.endswith("; use another table, and a new checkpoint")
+    # A field that is new, or missing, or in Iceberg one that becomes wider, is no matter.
+    wider = "BIGINT" if table_format == "iceberg" else "INT"
+    assert check_pipeline(spark, make(f"n {wider}, more STRING")) == []
+
+
+def pipeline_columns(spark: SparkSession, pipeline: PipelineSettings) -> StructType:
+    records = decoded(spark.createDataFrame([], RECORDS), RecordDecoder(pipeline).current(), pipeline.table.mode)
+    return records.select(*table_columns(pipeline)).schema
 
 
 @pytest.mark.interop
