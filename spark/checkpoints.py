@@ -5,7 +5,7 @@ it takes offsets without ids itself.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from spark.connect import ConnectError, is_connect
 
 @dataclass(frozen=True, slots=True)
 class OffsetFiles:
-    """The files of a folder of a checkpoint, one for each of the newest micro-batches."""
+    """The numbered files of a folder of a checkpoint: of Spark's, one for each of the newest micro-batches."""
 
     spark: SparkSession
     checkpoint: str
@@ -41,8 +41,9 @@ class OffsetFiles:
             stream.close()
 
     def replace(self, number: int, lines: Sequence[str]) -> None:
-        """Replace a file in one step."""
+        """Replace a file in one step. The folder may be new."""
         manager, folder = self._manager()
+        manager.mkdirs(folder)
         output = manager.createAtomic(self._jvm.org.apache.hadoop.fs.Path(folder, str(number)), True)
         output.write("\n".join(lines).encode())
         output.close()
@@ -68,12 +69,36 @@ def drop_topic_ids(spark: SparkSession, checkpoint: str) -> int:
             "drop_topic_ids reads and writes files through a JVM of its own process, which Spark Connect has not: "
             "call it with a session of spark.session.build_session"
         )
+    return _replace_offsets(spark, checkpoint, _without_ids)
+
+
+def forget_topics(spark: SparkSession, checkpoint: str, topics: Collection[str]) -> None:
+    """Let a query of the Kafka source begin anew with some topics, while it does not run."""
+
+    def without(found: dict[str, Any]) -> dict[str, Any]:
+        return {topic: each for topic, each in found.items() if topic not in topics}
+
+    _replace_offsets(spark, checkpoint, without)
+
+
+def _replace_offsets(spark: SparkSession, checkpoint: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> int:
+    """Change the offsets of each source of each micro-batch. Returns the number of files that were changed."""
+
+    def changed_line(line: str) -> str:
+        try:
+            found = json.loads(line)
+        except ValueError:
+            return line
+        if not isinstance(found, dict) or (wanted := change(found)) == found:
+            return line  # as another source may have written it
+        return json.dumps(wanted, separators=(",", ":"))
+
     files, changed = OffsetFiles(spark, checkpoint), 0
     for number in files.numbers():
         lines = files.read(number)
-        without = [*lines[:HEADER_LINES], *map(_without_ids, lines[HEADER_LINES:])]
-        if without != lines:
-            files.replace(number, without)
+        wanted = [*lines[:HEADER_LINES], *map(changed_line, lines[HEADER_LINES:])]
+        if wanted != lines:
+            files.replace(number, wanted)
             changed += 1
     return changed
 
@@ -92,16 +117,9 @@ def committed_offsets(spark: SparkSession, checkpoint: str) -> JsonOffsets | Non
     return source_offsets(files.read(max(done))) if done else None
 
 
-def _without_ids(line: str) -> str:
-    """Return the offsets of a source without topic ids; those of other sources as they are."""
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return line
-    if not isinstance(found, dict) or not any(isinstance(each, dict) and TOPIC_ID in each for each in found.values()):
-        return line
-    kept = {
+def _without_ids(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the offsets of a source without topic ids."""
+    return {
         topic: {key: value for key, value in each.items() if key != TOPIC_ID} if isinstance(each, dict) else each
         for topic, each in found.items()
     }
-    return json.dumps(kept, separators=(",", ":"))

@@ -26,6 +26,7 @@ from pyspark.sql.streaming.listener import (
 
 from spark.freshness import Freshness, Offsets, parse_offsets
 from spark.pipeline.errors import reason_of
+from spark.pipeline.topic_ids import open_admin
 
 COMMIT_TIMEOUT_S = 10
 Commit = Callable[[Offsets], None]
@@ -225,12 +226,7 @@ class PipelineListener(StreamingQueryListener):
 def group_commit(spark: SparkSession, group: str, options: Mapping[str, str]) -> Iterator[Commit]:
     """Yield a function that commits offsets for a group with the source's Kafka client and its `options`."""
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - the client is Java's
-    properties = jvm.java.util.HashMap()
-    for name, value in options.items():
-        if name.startswith(("kafka.bootstrap.", "kafka.security.", "kafka.sasl.", "kafka.ssl.")):
-            properties.put(name.removeprefix("kafka."), value)
-    properties.put("client.id", f"anabranch-spark-{group}")
-    admin = jvm.org.apache.kafka.clients.admin.Admin.create(properties)
+    admin = open_admin(spark, options, f"anabranch-spark-{group}")
 
     def commit(offsets: Offsets) -> None:
         wanted = jvm.java.util.HashMap()

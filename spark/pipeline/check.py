@@ -1,6 +1,7 @@
 """Checks of a pipeline that need Spark: schema, SQL, and access to the table. They write nothing."""
 
 from collections.abc import Sequence
+from contextlib import closing
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -12,6 +13,7 @@ from spark.pipeline.parquet import parquet_tables
 from spark.pipeline.settings import PipelineSettings, TableFormat, is_in_s3
 from spark.pipeline.source import check_event_time, decoded, table_columns
 from spark.pipeline.tables import open_dead_letters, open_tables
+from spark.pipeline.topic_ids import TopicIds
 from spark.pipeline.topics import known_topics
 
 RECORDS = (
@@ -28,10 +30,13 @@ def check_pipeline(spark: SparkSession, pipeline: PipelineSettings, found: Seque
     and those that were `found`.
 
     Raises SettingError for a schema that cannot be read, SQL or a layout that does not fit it, or a table out of reach;
-    PipelineError for a topic of dead letters that is.
+    PipelineError for a topic of dead letters that is, or a topic that was made anew.
     """
     check_places(spark, pipeline)
     lines: list[str] = []
+    if pipeline.source.kind == "kafka":
+        with closing(TopicIds.of(spark, pipeline)) as topic_ids:
+            lines += topic_ids.changes()
     for topic in known_topics(spark, pipeline, found):
         own = pipeline.for_topic(topic)
         if topic is not None:

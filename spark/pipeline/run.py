@@ -5,7 +5,7 @@ differs: Spark's file sink has its own log, and dead letters are a second query.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +27,7 @@ from spark.pipeline.settings import PipelineSettings, TableFormat
 from spark.pipeline.source import check_event_time, decoded, read_stream
 from spark.pipeline.source_options import source_options
 from spark.pipeline.tables import prepare_session
+from spark.pipeline.topic_ids import TopicIds
 from spark.pipeline.topics import known_topics, refuse_shared_places
 from spark.pipeline.writer import TableWriter, persisted
 from spark.storage import find_storage
@@ -54,6 +55,8 @@ class MicroBatchWriter:
     """Set as soon as the query has started."""
     failure: BaseException | None = None
     """Python error that failed the query; Spark has only its text."""
+    topic_ids: TopicIds | None = None
+    """With the Kafka source: notices a topic that is made anew."""
     compaction_failure: str | None = None
     """Error of the last rewrite of small files. It does not stop the query."""
     maintenance_failure: str | None = None
@@ -109,6 +112,8 @@ class MicroBatchWriter:
 
     def _take(self, batch: DataFrame, batch_id: int) -> None:
         query_id = self.query_id.result(QUERY_ID_TIMEOUT_S)
+        if self.topic_ids is not None:
+            self.topic_ids.check()
         # In the query's session only. A time that cannot be parsed becomes null, instead of failing the query.
         batch.sparkSession.conf.set(ANSI, "false")
         if self.pipeline.has_table_per_topic:
@@ -153,6 +158,8 @@ class RunningPipeline:
     queries: list[StreamingQuery]
     """The first fills the table. Parquet has a second one for its dead letters."""
     batches: MicroBatchWriter | None = None
+    topic_ids: TopicIds | None = None
+    """With the Kafka source."""
 
     @property
     def query(self) -> StreamingQuery:
@@ -163,6 +170,14 @@ class RunningPipeline:
         """Stop the queries."""
         for query in self.queries:
             query.stop()
+        if self.topic_ids is not None:
+            self.topic_ids.close()
+
+    def start_topics(self, checkpoints: Sequence[str], tell: Callable[[str], None]) -> None:
+        """Compare the ids of topics before the queries with these checkpoints start. Raises PipelineError."""
+        if self.topic_ids is not None:
+            for line in self.topic_ids.start(checkpoints):
+                tell(line)
 
     def finish(self) -> int:
         """Rewrite small files after an available-now run, and maintain the tables. Returns the files rewritten."""
@@ -184,17 +199,33 @@ def start_pipeline(
     `counted` receives the number of records of each micro-batch, `tell` a line about each change of the table's layout
     and each maintenance. Raises PipelineError, and what Spark raises.
     """
-    if pipeline.table.format is TableFormat.PARQUET:
-        with without_ansi(spark):  # the query keeps the settings of its start
-            return _start_parquet(spark, pipeline)
-    batches = MicroBatchWriter(spark, pipeline, {} if counted is None else counted, tell)
+    running = RunningPipeline(pipeline, [])
+    try:
+        if pipeline.source.kind == "kafka":
+            running.topic_ids = TopicIds.of(spark, pipeline)
+        if pipeline.table.format is TableFormat.PARQUET:
+            with without_ansi(spark):  # the query keeps the settings of its start
+                _start_parquet(spark, running, tell)
+        else:
+            _start_batches(spark, running, MicroBatchWriter(spark, pipeline, {} if counted is None else counted, tell))
+    except BaseException:
+        running.stop()
+        raise
+    return running
+
+
+def _start_batches(spark: SparkSession, running: RunningPipeline, batches: MicroBatchWriter) -> None:
+    pipeline = running.pipeline
     stream = read_stream(spark, pipeline)
     with without_ansi(spark):
         batches.open(stream)
-    writer = stream.writeStream.queryName(pipeline.name).foreachBatch(batches)
-    query = _start(spark, writer, pipeline, pipeline.checkpoint)
+    running.batches, batches.topic_ids = batches, running.topic_ids
+    running.start_topics([pipeline.checkpoint], batches.tell)
+    query = _start(
+        spark, stream.writeStream.queryName(pipeline.name).foreachBatch(batches), pipeline, pipeline.checkpoint
+    )
+    running.queries.append(query)
     batches.query_id.set_result(query.id)
-    return RunningPipeline(pipeline, [query], batches)
 
 
 @contextmanager
@@ -209,23 +240,19 @@ def without_ansi(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(ANSI, before)
 
 
-def _start_parquet(spark: SparkSession, pipeline: PipelineSettings) -> RunningPipeline:
+def _start_parquet(spark: SparkSession, running: RunningPipeline, tell: Callable[[str], None]) -> None:
+    pipeline = running.pipeline
     decoding = RecordDecoder(pipeline).current()
     records = decoded(read_stream(spark, pipeline), decoding, pipeline.table.mode)
     records = check_event_time(records, pipeline)
     tables = parquet_tables(spark, pipeline, records, decoding)
     for table in tables:
         table.check()
-    running = RunningPipeline(pipeline, [])
-    try:
-        for table in tables:
-            query = _start(spark, table.writer(), pipeline, table.checkpoint)
-            running.queries.append(query)
-            table.claim(query)
-    except BaseException:
-        running.stop()
-        raise
-    return running
+    running.start_topics([table.checkpoint for table in tables], tell)
+    for table in tables:
+        query = _start(spark, table.writer(), pipeline, table.checkpoint)
+        running.queries.append(query)
+        table.claim(query)
 
 
 def _start(

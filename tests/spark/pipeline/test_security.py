@@ -19,9 +19,10 @@ from rich.console import Console
 from spark.cli import main
 from spark.jobs import run_pipeline
 from spark.kafka_options import read_kafka_options
-from spark.pipeline.errors import reason_of
+from spark.pipeline.errors import PipelineError, reason_of
 from spark.pipeline.run import start_pipeline
 from spark.pipeline.settings import PipelineSettings
+from spark.pipeline.source import read_stream
 from spark.session import REDACTION
 from tests.spark.pipeline.support import every_offset_once, make_pipeline, numbered, offsets
 from tests.support.certificates import Issued
@@ -118,13 +119,15 @@ def test_a_wrong_password_fails_the_query_without_showing_it(
     spark: SparkSession, node: SecureNode, tmp_path: Path
 ) -> None:
     pipeline = pipeline_of(node, tmp_path, node.properties("SASL_SSL", **login("admin", WRONG)))
-    running = start_pipeline(spark, pipeline)
+    with pytest.raises(PipelineError, match=f"topic {TOPIC} cannot be looked up: .*SaslAuthentication") as refused:
+        start_pipeline(spark, pipeline)
+    query = read_stream(spark, pipeline).writeStream.format("noop").start()
     with pytest.raises(StreamingQueryException) as caught:
-        running.query.awaitTermination(100)
-    running.stop()
+        query.awaitTermination(100)
     text = str(caught.value)
     assert "SaslAuthenticationException" in text
-    assert_unmarked({"error": text, "reason": reason_of(caught.value), "repr": repr(caught.value)})
+    errors = {"error": text, "reason": reason_of(caught.value), "repr": repr(caught.value)}
+    assert_unmarked({**errors, "refused": str(refused.value), "cause": str(refused.value.__cause__)})
 
 
 def test_a_driver_shows_no_secret_in_its_log_and_event_log(node: SecureNode, tmp_path: Path) -> None:
