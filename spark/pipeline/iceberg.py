@@ -121,7 +121,7 @@ class IcebergTable:
         if not self.exists():
             self._create(rows)
         found = self._ensure_properties()
-        self._add_columns(rows.schema)
+        columns = self._add_columns(rows.schema)
         options = {
             **self.options,
             # A range, the default of sorted tables, needs samples: the micro-batch would be read and counted twice.
@@ -129,7 +129,7 @@ class IcebergTable:
             f"snapshot-property.{QUERY_ID}": query_id,
             f"snapshot-property.{BATCH_ID}": str(batch_id),
         }
-        writer = fitted_rows(rows, self.read().schema).writeTo(self.name).options(**options)
+        writer = fitted_rows(rows, columns).writeTo(self.name).options(**options)
         with session_settings(rows.sparkSession, {STAGE_ID: _stage_id(query_id, batch_id)}):
             writer.append()
         self.publish(query_id, batch_id)
@@ -139,13 +139,13 @@ class IcebergTable:
         if not self.exists():
             self._create(rows.drop(DELETED))
         self._ensure_properties()
-        self._add_columns(rows.drop(DELETED).schema)
+        columns = self._add_columns(rows.drop(DELETED).schema)
         settings = {
             STAGE_ID: _stage_id(query_id, batch_id),
             f"{SNAPSHOT_PROPERTY}{QUERY_ID}": query_id,
             f"{SNAPSHOT_PROPERTY}{BATCH_ID}": str(batch_id),
         }
-        merge = Merge.of(rows, self.read().schema, newer, self.bucket_functions())
+        merge = Merge.of(rows, columns, newer, self.bucket_functions())
         name = quoted(self.name)
         for _ in range(MERGE_TRIES):
             try:
@@ -369,10 +369,13 @@ class IcebergTable:
             was_keyed = table.properties().get(UNIQUE) is not None
             check_mode(self.name, is_keyed=self.is_keyed, was_keyed=was_keyed)
 
-    def _add_columns(self, columns: StructType) -> None:
-        """Add the columns and fields that the table lacks."""
-        if has_new_fields(columns, self.read().schema):
-            self.load().updateSchema().unionByNameWith(java_schema(self._jvm(), columns)).commit()
+    def _add_columns(self, columns: StructType) -> StructType:
+        """Add the columns and fields that the table lacks. Returns all that it has then."""
+        found = self.read().schema
+        if not has_new_fields(columns, found):
+            return found
+        self.load().updateSchema().unionByNameWith(java_schema(self._jvm(), columns)).commit()
+        return self.read().schema
 
     def _another_driver(self, batch_id: int) -> AnotherDriver:
         return AnotherDriver(

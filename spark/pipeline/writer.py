@@ -43,6 +43,8 @@ class TableWriter:
     schemas: SchemaStore
     topic: str | None = None
     """With a table for each topic: the topic."""
+    _is_first: bool = True
+    """False after the first micro-batch of a run: only that one may have been begun before."""
 
     @classmethod
     def of(cls, spark: SparkSession, pipeline: PipelineSettings, topic: str | None = None) -> "TableWriter":
@@ -68,10 +70,12 @@ class TableWriter:
 
         Returns how many they are; None if the table has them already, and they were not counted. Raises PipelineError.
         """
-        if self.topic is not None and self._are_dead(query_id, batch_id):
+        is_there = self._is_there(query_id, batch_id)
+        may_be_dead = self.topic is not None and self._is_first and not is_there
+        self._is_first = False
+        if may_be_dead and self._are_dead(query_id, batch_id):
             self.skip(batch_id)
             return None
-        is_there = self._is_there(query_id, batch_id)
         try:
             decoding = (self.schemas.former(self.decoder) if is_there else None) or self.decoder.current()
         except UnusableSchema as error:
@@ -126,10 +130,11 @@ class TableWriter:
         return committed == batch_id
 
     def _are_dead(self, query_id: str, batch_id: int) -> bool:
-        """Return whether an earlier attempt at the micro-batch found no schema, and made all records dead letters."""
-        if not self.pipeline.has_dead_letters:
-            return False
-        return self.table.committed(query_id) < batch_id <= self.dead_letters.committed(query_id)
+        """Return whether an earlier attempt, of which the table has nothing, made all records dead letters.
+
+        It found no schema.
+        """
+        return self.pipeline.has_dead_letters and batch_id <= self.dead_letters.committed(query_id)
 
     def _watermarks(self) -> WatermarkStore | None:
         watermark = self.pipeline.watermark

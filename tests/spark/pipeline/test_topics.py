@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from spark import cli
 from spark.pipeline.errors import PipelineError, SettingError
 from spark.pipeline.maintenance import maintain_now
 from spark.pipeline.replay import Replayed, replay
-from spark.pipeline.run import start_pipeline
+from spark.pipeline.run import ROWS_PER_TASK, MicroBatchWriter, start_pipeline
 from spark.pipeline.settings import PipelineSettings
 from spark.pipeline.tables import LakehouseTable, open_tables
 from spark.pipeline.topics import known_topics
@@ -256,6 +257,22 @@ def test_topics_that_would_share_a_table_stop_the_pipeline(
 def parse(table: dict[str, object], *topics: str, **sections: object) -> PipelineSettings:
     source = {"topics": topics} if topics else {"topic_pattern": ".*"}
     return PipelineSettings.model_validate({"checkpoint": "c", "source": source, "table": table, **sections})
+
+
+@pytest.mark.spark
+def test_a_topic_gets_the_tasks_that_its_rows_are_worth(spark: SparkSession, tmp_path: Path) -> None:
+    tasks: list[int] = []
+
+    def write(rows: DataFrame, *_: object) -> None:
+        tasks.append(rows.rdd.getNumPartitions())
+
+    pipeline = per_topic("127.0.0.1:1", tmp_path, "small", maintenance={"enabled": False})
+    writer: Any = SimpleNamespace(write=write, tables=())
+    batches = MicroBatchWriter(spark, pipeline, writers={"a": writer, "b": writer})
+    batches.query_id.set_result("query")
+    rows = spark.range(0, ROWS_PER_TASK + 6, numPartitions=8).selectExpr("IF(id < 5, 'a', 'b') AS topic")
+    batches(rows, 0)
+    assert (tasks, batches.counted) == ([1, 2], {0: ROWS_PER_TASK + 6})
 
 
 def test_what_stands_for_the_topic() -> None:
