@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from tests.spark.direct.conftest import Lake
 from tests.support.events import QUIET, TIMEOUT_S, Event, create_topic, send
@@ -220,3 +221,8 @@ def test_errors_name_what_is_wrong(lake: Lake) -> None:
     ):
         with pytest.raises(PySparkException, match=text):
             lake.direct(**options).count()
+
+
+def test_java_reads_arrow_without_checking_each_value(spark: SparkSession) -> None:
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - Java's Arrow has no Python interface
+    assert not jvm.org.apache.arrow.memory.BoundsChecking.BOUNDS_CHECKING_ENABLED
