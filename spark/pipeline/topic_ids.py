@@ -25,7 +25,6 @@ CONNECTION: Final = ("kafka.bootstrap.", "kafka.security.", "kafka.sasl.", "kafk
 TIMEOUT_S: Final = 60
 NO_ID: Final = "0" * 32
 """What brokers tell that have no ids."""
-
 UNKNOWN_TOPIC: Final = "UnknownTopicOrPartitionException"
 ANEW: Final = "topic {} was deleted and made anew: it is read from its start"
 
