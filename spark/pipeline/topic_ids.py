@@ -24,7 +24,7 @@ CONNECTION: Final = ("kafka.bootstrap.", "kafka.security.", "kafka.sasl.", "kafk
 """Beginnings of the options of the Kafka source that an administrative client needs, too."""
 TIMEOUT_S: Final = 60
 NO_ID: Final = "0" * 32
-"""What brokers tell that have no ids."""
+"""Id of every topic of a broker that has none."""
 UNKNOWN_TOPIC: Final = "UnknownTopicOrPartitionException"
 ANEW: Final = "topic {} was deleted and made anew: it is read from its start"
 
