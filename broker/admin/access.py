@@ -61,7 +61,11 @@ class AdminAccess:
     def __init__(self, settings: AdminSettings, *, is_local: bool, tls: Tls | None = None) -> None:
         """Read the tokens once. `is_local`: the port listens on loopback."""
         self.tls = tls
+        self.is_open = settings.is_open
+        """True if it is open to all."""
         self._settings = settings
+        self._unreadable: dict[str, str] = {}
+        """Reasons why tokens cannot be read, that were logged last."""
         self._is_local = is_local
         self._checks_host = settings.is_open and is_local
         for name in ("read_token", "operate_token"):
@@ -134,8 +138,11 @@ class AdminAccess:
             try:
                 tokens = self._tokens(name)
             except AccessError as error:
-                _log.error("tokens of the admin port cannot be read, and are not accepted", reason=str(error))
+                if self._unreadable.get(name) != str(error):
+                    self._unreadable[name] = str(error)
+                    _log.error("tokens of the admin port cannot be read, and are not accepted", reason=str(error))
                 continue
+            self._unreadable.pop(name, None)
             for token in tokens:
                 if hmac.compare_digest(sha256(token.encode()).digest(), given):
                     found = max(found, level)

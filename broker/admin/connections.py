@@ -2,7 +2,9 @@
 
 aiohttp parses requests and keeps connections alive. This module adds what strangers make necessary:
 
-- At most `CONNECTIONS_MAX` connections are open, TLS handshakes included. Further ones are closed at once.
+- At most `CONNECTIONS_MAX` connections are open, TLS handshakes included. A further one takes the place of a stranger:
+  of the address that has most, the oldest one. If all are of clients that are known, it takes that of an idle one. So
+  probes and clients are served, however many strangers there are.
 - A client that does not complete the head of its first request in time is disconnected; so is one that is idle.
 - A client that does not read what it is sent is disconnected: a response is sent when the kernel has taken all of it.
 - Requests that are sent before the one under way is answered are bounded in bytes.
@@ -11,12 +13,14 @@ aiohttp parses requests and keeps connections alive. This module adds what stran
 import asyncio
 import socket
 import ssl
+from collections import Counter
 from http import HTTPStatus
 from typing import Final, cast
 
 import structlog
 from aiohttp import web
 
+from broker.logging.line_limit import LineLimit
 from broker.net.tls import Tls
 from s3stream.tasks import end_tasks
 
@@ -25,7 +29,7 @@ REQUEST_TIMEOUT_S = 10.0
 IDLE_TIMEOUT_S = 75.0
 """Time without a complete request after which a connection is closed."""
 CONNECTIONS_MAX = 100
-"""Connections at a time. Further ones are closed at once."""
+"""Connections at a time."""
 LINE_BYTES_MAX: Final = 8 << 10
 """Longest request line, and longest header."""
 HEADERS_MAX: Final = 64
@@ -42,7 +46,7 @@ _log = structlog.get_logger("admin")
 class AdminConnection(web.RequestHandler):
     """One connection of the admin port."""
 
-    def __init__(self, manager: web.Server, loop: asyncio.AbstractEventLoop, body_bytes_max: int) -> None:
+    def __init__(self, manager: web.Server, loop: asyncio.AbstractEventLoop, host: str, body_bytes_max: int) -> None:
         super().__init__(
             manager,
             loop=loop,
@@ -54,6 +58,13 @@ class AdminConnection(web.RequestHandler):
             lingering_time=0,
             auto_decompress=False,
         )
+        self.host = host
+        self.is_known = False
+        """True if its client has shown who it is; on a port that is open to all, while a request is under way."""
+        self.is_idle = True
+        """True if no request is under way."""
+        self.is_leaving = False
+        """True if it has been closed, and only has to end."""
         self._socket: asyncio.Transport | None = None
         self._bytes_max = UNHANDLED_BYTES_MAX + body_bytes_max
         self._unhandled_bytes = 0
@@ -79,7 +90,16 @@ class AdminConnection(web.RequestHandler):
     def request_begun(self) -> None:
         """Note that a request is complete, except for its body, and is handled now."""
         self._unhandled_bytes = 0
+        self.is_idle = False
         self._cancel_limit()
+
+    def request_ended(self, *, is_open: bool) -> None:
+        """Note that a request is answered. `is_open`: the port is open to all; otherwise a stranger may not stay."""
+        self.is_idle = True
+        if is_open:
+            self.is_known = False
+        elif not self.is_known:
+            self._limit_time()
 
     def pause_writing(self) -> None:
         """Wait until the client takes what it is sent, for a limited time."""
@@ -98,6 +118,7 @@ class AdminConnection(web.RequestHandler):
 
     def abort(self) -> None:
         """Close the socket without sending what is left."""
+        self.is_leaving = True
         if self._socket is not None:
             self._socket.abort()
 
@@ -120,6 +141,8 @@ class AdminConnection(web.RequestHandler):
         """Answer what is no valid request, and close."""
         if request.writer.output_size > 0:
             raise ConnectionError("a part of the response is sent already")
+        if isinstance(exc, UnicodeEncodeError):  # aiohttp's own refusal repeats bytes that are no text
+            status = HTTPStatus.BAD_REQUEST
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             _log.error("request failed", exc_info=exc)
         text = "not an HTTP request\n" if status == HTTPStatus.BAD_REQUEST else f"{HTTPStatus(status).phrase}\n"
@@ -136,7 +159,9 @@ class Acceptor:
         self._bound = bound
         self._tls = tls
         self._body_bytes_max = body_bytes_max
-        self._handshakes: set[asyncio.Task[object]] = set()
+        self._handshakes: dict[asyncio.Task[object], str] = {}
+        """Handshakes under way, and the addresses of their clients."""
+        self._warnings = LineLimit(asyncio.get_running_loop().time)
         bound.setblocking(False)
         bound.listen()
         self._accepting: asyncio.Task[None] = asyncio.get_running_loop().create_task(self._accept())
@@ -153,23 +178,38 @@ class Acceptor:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                accepted, _ = await loop.sock_accept(self._bound)
+                accepted, address = await loop.sock_accept(self._bound)
             except OSError as error:
                 _log.error("no connection can be accepted; trying again", reason=str(error))
                 await asyncio.sleep(PAUSE_S)
                 continue
-            if len(self._handshakes) + len(self._server.connections) >= CONNECTIONS_MAX:
+            if not self._make_room():
                 accepted.close()
                 continue
-            handshake = loop.create_task(self._handshake(accepted, loop))
-            self._handshakes.add(handshake)
-            handshake.add_done_callback(self._handshakes.discard)
+            handshake = loop.create_task(self._handshake(accepted, address[0], loop))
+            self._handshakes[handshake] = address[0]
+            handshake.add_done_callback(self._handshakes.pop)
 
-    async def _handshake(self, accepted: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+    def _make_room(self) -> bool:
+        """Close a connection if there are as many as there may be; return False if none can be closed."""
+        handshakes = [(host, task.cancel) for task, host in self._handshakes.items() if not task.cancelling()]
+        connections = [cast("AdminConnection", each) for each in self._server.connections]
+        connections = [each for each in connections if not each.is_leaving]
+        if len(handshakes) + len(connections) < CONNECTIONS_MAX:
+            return True
+        strangers = [*handshakes, *((each.host, each.abort) for each in connections if not each.is_known)]
+        for crowd in (strangers, [(each.host, each.abort) for each in connections if each.is_idle]):
+            if crowd:
+                ((most, _),) = Counter(host for host, _ in crowd).most_common(1)
+                next(end for host, end in crowd if host == most)()
+                return True
+        return False
+
+    async def _handshake(self, accepted: socket.socket, host: str, loop: asyncio.AbstractEventLoop) -> None:
         timeout_s = None if self._tls is None else REQUEST_TIMEOUT_S
         try:
             await loop.connect_accepted_socket(
-                lambda: AdminConnection(self._server, loop, self._body_bytes_max),
+                lambda: AdminConnection(self._server, loop, host, self._body_bytes_max),
                 accepted,
                 ssl=None if self._tls is None else self._tls.files.context,
                 ssl_handshake_timeout=timeout_s,
@@ -177,7 +217,9 @@ class Acceptor:
             )
         except OSError as error:
             reason = error.reason if isinstance(error, ssl.SSLError) else error
-            _log.warning("TLS handshake failed on the admin port", reason=str(reason))
+            left_out = self._warnings.fields("handshake")
+            if left_out is not None:
+                _log.warning("TLS handshake failed on the admin port", reason=str(reason), **left_out)
         except asyncio.CancelledError:
             accepted.close()
             raise

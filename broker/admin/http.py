@@ -137,7 +137,17 @@ class AdminServer:
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Pass a request to its handler if its client may send it, and audit changes."""
-        cast("AdminConnection", request.protocol).request_begun()
+        assert self._access is not None, "it listens"
+        connection = cast("AdminConnection", request.protocol)
+        connection.request_begun()
+        try:
+            return await self._guarded(request, handler, connection)
+        finally:
+            connection.request_ended(is_open=self._access.is_open)
+
+    async def _guarded(
+        self, request: web.Request, handler: _Handler, connection: AdminConnection
+    ) -> web.StreamResponse:
         path = request.path
         if request.method == "GET" and (path in _PUBLIC or path.startswith(PREFIX)):
             return await self._answer(request, handler)
@@ -149,7 +159,10 @@ class AdminServer:
         except Refusal as refusal:
             event = "authentication failed" if refusal.status == HTTPStatus.UNAUTHORIZED else "denied"
             self._audit(event, refusal.client, host, reason=str(refusal), **asked)
-            return _failure(request, refusal.status, str(refusal))
+            refused = _failure(request, refusal.status, str(refusal))
+            refused.force_close()
+            return refused
+        connection.is_known = True
         if path.startswith(API_PREFIX):
             request[USER] = User(client, host)
             request[MAY_OPERATE] = self._may_operate(request)

@@ -26,7 +26,7 @@ from broker.handlers import api_versions as api_versions_handler
 from broker.net.connection import Connection
 from broker.net.exchange import Exchange
 from broker.node import Node
-from broker.sasl.mechanism import AuthenticationFailed, Mechanism
+from broker.sasl.mechanism import AuthenticationFailed, Mechanism, TooManyAttempts
 from broker.sasl.scram import HASHES
 from broker.settings.sasl_area import SaslSettings, mechanisms_of
 from protocol.codec import decode
@@ -69,14 +69,14 @@ class GateContext:
     node: Node
     settings: SaslSettings
     mechanisms: Sequence[str]
-    begin: Callable[[str], Mechanism]
-    """Begin an exchange by a mechanism."""
+    begin: Callable[[str, str], Mechanism]
+    """Begin an exchange by a mechanism, with a client at an address."""
     spawn: Callable[[Coroutine[Any, Any, None]], None]
     """Runs a coroutine as a task."""
 
 
-def make_gates(node: Node, begin: Callable[[str], Mechanism]) -> Mapping[str, "SaslGate"]:
-    """Return the gates of the listeners with SASL, by their names. `begin` begins an exchange by a mechanism."""
+def make_gates(node: Node, begin: Callable[[str, str], Mechanism]) -> Mapping[str, "SaslGate"]:
+    """Return the gates of the listeners with SASL, by their names. `begin` is that of `GateContext`."""
     settings = node.settings
     area, named = settings.sasl, settings.listener.sasl_mechanisms
     return {
@@ -103,7 +103,7 @@ class SaslGate:
         """Drop what is kept for a connection that is closed."""
         session = self._sessions.pop(connection, None)
         if session is not None:
-            session.stop_timer()
+            session.end()
 
 
 class _Session:
@@ -116,6 +116,8 @@ class _Session:
         self._state = State.VERSIONS_OR_HANDSHAKE
         self._mechanism = ""
         self._exchange: Mechanism | None = None
+        self._stepping: asyncio.Task[Any] | None = None
+        """The step of the exchange that is under way."""
         self._user: str | None = None
         """The user, once it has been authenticated."""
         self._ends_s: float | None = None
@@ -133,6 +135,12 @@ class _Session:
             request_bytes_max=self._context.settings.server_max_receive_bytes,
             requests_in_flight_max=REQUESTS_IN_FLIGHT_MAX,
         )
+
+    def end(self) -> None:
+        """Do nothing further: the connection is closed."""
+        self.stop_timer()
+        if self._stepping is not None:
+            self._stepping.cancel()
 
     def stop_timer(self) -> None:
         """Cancel what is due later."""
@@ -238,7 +246,7 @@ class _Session:
             self._state = State.OTHER_MECHANISM
         else:
             self._mechanism = request.mechanism
-            self._exchange = self._context.begin(request.mechanism)
+            self._exchange = self._context.begin(request.mechanism, self._connection.host)
             self._state = State.TOKEN
         exchange.complete(SaslHandshakeResponse(mechanisms=mechanisms))
 
@@ -256,7 +264,10 @@ class _Session:
 
     async def _step(self, exchange: Exchange, token: bytes) -> None:
         assert self._exchange is not None, "a mechanism was chosen"
+        if self._connection.closed:
+            return
         try:
+            self._stepping = asyncio.current_task()
             answer = await self._exchange.step(token)
             if self._exchange.is_complete:
                 self._check_user(self._exchange.user)
@@ -267,6 +278,9 @@ class _Session:
             )
             response = SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=message)
             self._fail(exchange, response, str(error))
+            return
+        except TooManyAttempts as error:
+            self._connection.refuse(str(error))
             return
         except Exception as error:  # noqa: BLE001 - a bug must not stop the node, nor may what it was handed be logged
             self._context.node.request_failures += 1

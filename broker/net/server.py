@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import structlog
 from structlog.typing import FilteringBoundLogger
 
+from broker.logging.line_limit import LineLimit
 from broker.net.budget import FrameBudget
 from broker.net.closed_peers import find_closed_peers
 from broker.net.connection import LARGE_FRAME_BYTES, SCRATCH_BYTES, Connection
@@ -155,12 +156,15 @@ class Server:
     """Ports of the listeners by their names."""
     handshakes: int = 0
     """TLS handshakes under way. They count against the limits as connections do."""
+    warnings: LineLimit = field(init=False)
+    """Warnings that strangers cause."""
     _listeners: list[asyncio.Server | TlsAcceptor] = field(default_factory=list)
     _sweep: asyncio.TimerHandle | None = None
     _all_closed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.new_exchange = Exchange
+        self.warnings = LineLimit(self.clock)
         self.connection_delay_s = lambda _: 0.0
         self.connections_max = self.settings.connections_max
         self.connections_per_address_max = self.settings.connections_per_address_max
@@ -291,7 +295,7 @@ class Server:
         if too_many or self._per_host[host] >= self.connections_per_address_max:
             self.stats.refused_limit += 1
             limit = "connections_max" if too_many else "connections_per_address_max"
-            self.log.warning("connection refused", client=host, limit=limit, value=getattr(self, limit))
+            self.warn("connection refused", client=host, limit=limit, value=getattr(self, limit))
             return False
         self._per_host[host] += 1
         return True
@@ -314,10 +318,16 @@ class Server:
             self._all_closed.set()
         self.log.debug("disconnected", client=connection.host, port=connection.port, error=error and str(error))
 
+    def warn(self, event: str, **fields: Any) -> None:
+        """Log a warning that a stranger has caused, unless there are too many of its kind."""
+        left_out = self.warnings.fields(event)
+        if left_out is not None:
+            self.log.warning(event, **fields, **left_out)
+
     def refused(self, connection: Connection, reason: str) -> None:
         """Log why a connection is closed for invalid input."""
         self.stats.closed_bad_input += 1
-        self.log.warning("connection closed", client=connection.host, port=connection.port, reason=reason)
+        self.warn("connection closed", client=connection.host, port=connection.port, reason=reason)
 
     def answered(self, exchange: Exchange) -> None:
         """Count a request by its duration."""
@@ -355,7 +365,7 @@ class Server:
         self._transfers, stalled = check_stalls(self._transfers, transfers)
         for connection in stalled:
             self.stats.closed_stalled += 1
-            self.log.warning(
+            self.warn(
                 "connection closed",
                 client=connection.host,
                 port=connection.port,

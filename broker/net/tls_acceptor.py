@@ -58,6 +58,10 @@ class TlsServer(ConnectionManager, Protocol):
         """Count it no longer: it has become a connection, or has failed."""
         ...
 
+    def warn(self, event: str, **fields: Any) -> None:
+        """Log a warning that a stranger has caused, unless there are too many of its kind."""
+        ...
+
 
 class TlsAcceptor:
     """A listener with TLS, on a bound socket, until `close`."""
@@ -182,7 +186,7 @@ class TlsAcceptor:
             if not established:
                 self._server.end_handshake(host, failed=bool(problem))
         if problem:
-            _log.warning("TLS handshake failed", listener=self._listener, client=host, port=port, reason=problem)
+            self._server.warn("TLS handshake failed", listener=self._listener, client=host, port=port, reason=problem)
 
     async def _handshake(self, accepted: socket.socket, established: Callable[[], None]) -> None:
         """Complete a handshake with the newest certificate. Raises OSError."""

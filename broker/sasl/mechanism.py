@@ -14,6 +14,10 @@ class AuthenticationFailed(Exception):
         self.answer = answer
 
 
+class TooManyAttempts(Exception):
+    """Too many clients of an address wait for the check of their passwords. Nothing is known about this one."""
+
+
 class Mechanism(Protocol):
     """One exchange of one client by a mechanism, from its first token to success or failure."""
 

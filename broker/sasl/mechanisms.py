@@ -60,12 +60,12 @@ class Mechanisms:
     random_bytes: Callable[[int], bytes]
     now_ms: Callable[[], int]
 
-    def begin(self, mechanism: str) -> Mechanism:
-        """Begin an exchange with a client."""
+    def begin(self, mechanism: str, host: str) -> Mechanism:
+        """Begin an exchange with a client at an address."""
         files = self.files
         if mechanism == PLAIN:
             assert files.plain is not None, "checked with the settings"
-            return PlainExchange(files.plain)
+            return PlainExchange(files.plain, host)
         if mechanism == OAUTHBEARER:
             assert files.keys is not None, "checked with the settings"
             return OauthExchange(files.keys, files.rules, self.now_ms)

@@ -5,8 +5,9 @@ In each line of the file are a name, a colon, and the hash of a password by scry
     billing:$scrypt$ln=14,r=8,p=1$SALT$HASH
 
 Lines that are empty or begin with `#` are left out. One hash is computed at a time, in a thread: clients with wrong
-passwords take at most one core. A password that was right is found again by a short digest, whose key is made at the
-start of the process, so that clients that connect again do not wait.
+passwords take at most one core. Addresses take turns, few clients of each wait, and those that leave do not. A password
+that was right is found again by a short digest, whose key is made at the start of the process, so that clients that
+connect again do not wait.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import binascii
 import hashlib
 import hmac
 import re
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +24,7 @@ from typing import Final
 
 import structlog
 
-from broker.sasl.mechanism import AuthenticationFailed
+from broker.sasl.mechanism import AuthenticationFailed, TooManyAttempts
 
 SCRYPT_LN: Final = 14
 SCRYPT_R: Final = 8
@@ -34,6 +36,8 @@ MEMORY_BYTES_MAX: Final = 256 << 20
 CHECK_S: Final = 1.0
 """Interval of checks for a changed file. It is read when two checks in a row find the same change."""
 PARTS: Final = 3
+WAITING_MAX: Final = 20
+"""Clients of an address that wait for their hashes: about a second."""
 _HASH: Final = re.compile(r"\$scrypt\$ln=(\d{1,2}),r=(\d{1,2}),p=(\d{1,2})\$([A-Za-z0-9+/]+)\$([A-Za-z0-9+/]+)")
 
 _log = structlog.get_logger("network")
@@ -131,27 +135,37 @@ class PlainUsers:
         self._key = random_bytes(HASH_BYTES)
         self._nobody = PasswordHash(SCRYPT_LN, SCRYPT_R, SCRYPT_P, random_bytes(SALT_BYTES), random_bytes(HASH_BYTES))
         """Hash that is computed for unknown users, so that they take as long as others."""
-        self._turn = asyncio.Semaphore(1)
+        self._turns = _Turns()
         self._verified: dict[str, bytes] = {}
         """Digest of the password that was right last, by user."""
         self._seen = self._changed = self._signature()
         self._users = read_users(path)
 
-    async def check(self, user: str, password: str) -> bool:
-        """Return whether this is the password of a user."""
+    async def check(self, user: str, password: str, host: str) -> bool:
+        """Return whether a client at an address has the password of a user. Raises TooManyAttempts."""
         encoded = password.encode()
         digest = hmac.digest(self._key, user.encode() + b"\0" + encoded, "sha256")
-        if hmac.compare_digest(self._verified.get(user, b""), digest):
+        if self._was_right(user, digest):
             return True
-        async with self._turn:
-            users = self._users
-            found = users.get(user)
-            fits = await asyncio.to_thread((found or self._nobody).fits, encoded)
-        if not fits or found is None:
-            return False
-        if users is self._users:
-            self._verified[user] = digest
-        return True
+        await self._turns.wait(host)
+        if self._was_right(user, digest):
+            self._turns.give()
+            return True
+        users = self._users
+        found = users.get(user)
+
+        def end_turn(hashing: asyncio.Future[bool]) -> None:
+            if found is not None and users is self._users and not hashing.exception() and hashing.result():
+                self._verified[user] = digest
+            self._turns.give()
+
+        hashing = asyncio.get_running_loop().run_in_executor(None, (found or self._nobody).fits, encoded)
+        hashing.add_done_callback(end_turn)  # the thread goes on if this wait is cancelled
+        await asyncio.wait((hashing,))
+        return hashing.result() and found is not None
+
+    def _was_right(self, user: str, digest: bytes) -> bool:
+        return hmac.compare_digest(self._verified.get(user, b""), digest)
 
     async def run(self) -> None:
         """Read the file again when it has changed, until cancelled."""
@@ -182,25 +196,70 @@ class PlainUsers:
         return found.st_ino, found.st_size, found.st_mtime_ns
 
 
+class _Turns:
+    """A turn for one at a time, in which addresses follow each other."""
+
+    def __init__(self) -> None:
+        self._is_taken = False
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        """Those that wait by their addresses, the one whose turn is next first."""
+
+    async def wait(self, host: str) -> None:
+        """Take the turn when it comes. Raises TooManyAttempts."""
+        if not self._is_taken:
+            self._is_taken = True
+            return
+        queue = self._waiting.setdefault(host, deque())
+        if len(queue) >= WAITING_MAX:
+            raise TooManyAttempts(f"{WAITING_MAX} clients of this address wait for the check of their passwords")
+        turn = asyncio.get_running_loop().create_future()
+        queue.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():
+                self.give()  # it had come
+            elif turn in queue:
+                queue.remove(turn)
+                if not queue:
+                    del self._waiting[host]
+            raise
+
+    def give(self) -> None:
+        """Give the turn to the next one."""
+        while self._waiting:
+            host = next(iter(self._waiting))
+            queue = self._waiting.pop(host)
+            turn = queue.popleft()
+            if queue:
+                self._waiting[host] = queue
+            if not turn.cancelled():
+                turn.set_result(None)
+                return
+        self._is_taken = False
+
+
 class PlainExchange:
     """One exchange: a single token, with a name and a password."""
 
     expires_ms: int | None = None
     uses_delegation_token = False
 
-    def __init__(self, users: PlainUsers) -> None:
+    def __init__(self, users: PlainUsers, host: str) -> None:
+        """Begin with a client at an address."""
         self._users = users
+        self._host = host
         self._ended = False
         self.user = ""
         self.is_complete = False
 
     async def step(self, token: bytes) -> bytes:
-        """Return the answer to the token, which is empty. Raises AuthenticationFailed."""
+        """Return the answer to the token, which is empty. Raises AuthenticationFailed, TooManyAttempts."""
         if self._ended:
             raise AuthenticationFailed("a token after the end of the exchange")
         self._ended = True
         authzid, self.user, password = parse_plain(token)
-        if not await self._users.check(self.user, password):
+        if not await self._users.check(self.user, password, self._host):
             raise AuthenticationFailed(
                 "unknown user or wrong password", answer="Authentication failed: Invalid username or password"
             )

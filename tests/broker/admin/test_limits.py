@@ -9,6 +9,9 @@ import pytest
 
 from broker.admin import connections
 from broker.node import Node
+from tests.broker.admin.test_access import tls_settings
+from tests.support.admin_api import READ, TOKENS
+from tests.support.certificates import Authority
 from tests.support.node import running_node
 from tests.support.raw_client import raw_client
 from tests.support.waiting import until
@@ -161,16 +164,63 @@ async def test_who_is_slow_is_cut_off_and_others_are_answered(node: Node, monkey
         await assert_served(node)
 
 
-async def test_more_connections_than_the_limit_are_closed_and_kafka_clients_served(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+KEPT = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+async def kept(node: Node, stack: AsyncExitStack, token: str = "") -> Streams:
+    """A connection that has been answered, and stays open."""
+    reader, writer = await connect(node, stack)
+    path, wanted = (b"/status", b"Authorization: Bearer %s\r\n" % token.encode()) if token else (b"/health/live", b"")
+    writer.write(b"GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n" % (path, wanted))
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    size = int(head.lower().partition(b"content-length: ")[2].split()[0])
+    await reader.readexactly(size)
+    return reader, writer
+
+
+async def test_strangers_give_way_to_others_when_there_are_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "CONNECTIONS_MAX", 3)
-    async with AsyncExitStack() as crowd:
-        first, *_ = [await connect(node, crowd) for _ in range(3)]
-        reader, _ = await connect(node, crowd)
-        assert await all_of(reader) == b""
-        first[1].write(METRICS)
-        assert (await all_of(first[0])).startswith(b"HTTP/1.1 200 OK\r\n"), "those before it are not affected"
+    monkeypatch.setattr(connections, "CONNECTIONS_MAX", 5)
+    async with running_node(tmp_path, **TOKENS) as node, AsyncExitStack() as crowd:
+        known = await kept(node, crowd, READ)
+        strangers = [await kept(node, crowd) for _ in range(3)]
+        strangers.append(await connect(node, crowd))  # without a request
+        probe = await kept(node, crowd)
+        assert await all_of(strangers[0][0]) == b"", "the oldest stranger is closed"
+        for left in (*strangers[1:3], probe):
+            left[1].write(KEPT)
+            assert (await left[0].readuntil(b"ok\n")).startswith(b"HTTP/1.1 200 OK\r\n")
+        known[1].write(b"GET /status HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n" % READ.encode())
+        assert (await known[0].readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
         async with raw_client(node.bootstrap):
             await until(lambda: len(node.server.connections) == 1)
-    await assert_served(node)
+        for _ in range(10):
+            await kept(node, crowd, READ)
+        assert (await answer(node, KEPT.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))).endswith(b"ok\n")
+
+
+async def test_a_hundred_strangers_leave_room_for_probes(node: Node) -> None:
+    async with AsyncExitStack() as crowd:
+        for _ in range(connections.CONNECTIONS_MAX + 5):
+            await kept(node, crowd)
+        await assert_served(node)
+
+
+async def test_handshakes_give_way_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "CONNECTIONS_MAX", 3)
+    async with running_node(tmp_path, **tls_settings(Authority(tmp_path))) as node, AsyncExitStack() as crowd:
+        silent = [await connect(node, crowd) for _ in range(3)]
+        await connect(node, crowd)
+        assert await all_of(silent[0][0]) == b""
+
+
+async def test_who_shows_no_token_may_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "REQUEST_TIMEOUT_S", 0.1)
+    async with running_node(tmp_path, **TOKENS) as node, AsyncExitStack() as stack:
+        reader, writer = await connect(node, stack)
+        writer.write(b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await all_of(reader)).startswith(b"HTTP/1.1 401 ")
+        reader, _ = await kept(node, stack)
+        assert await all_of(reader) == b""

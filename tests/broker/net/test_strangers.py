@@ -6,8 +6,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker.handlers import HANDLERS
+from broker.logging.line_limit import LINES_MAX, LineLimit
 from broker.node import Node
 from protocol.codec import encode
 from protocol.decoder import ELEMENTS_MAX
@@ -72,6 +74,24 @@ async def test_an_array_bomb_of_any_api_closes_its_connection_only(node: Node, o
                 client.send_bytes(request_frame(4242, 0, b""))  # closes the connection, should it be open
             await assert_served(node, other)
     assert node.server.bytes_held == 0
+
+
+async def test_a_flood_of_garbage_is_a_few_lines_of_the_log(node: Node, other: RawClient) -> None:
+    now_s = [0.0]
+    node.server.warnings = LineLimit(lambda: now_s[0])
+    with capture_logs() as logs:
+        for _ in range(LINES_MAX + 10):
+            async with raw_client(node.bootstrap) as client:
+                client.send_bytes(b"GET / HTTP/1.1\r\n\r\n")
+                assert await client.closed()
+        now_s[0] = 60
+        async with raw_client(node.bootstrap) as client:
+            client.send_bytes(b"GET / HTTP/1.1\r\n\r\n")
+            assert await client.closed()
+    lines = [line for line in logs if line["event"] == "connection closed"]
+    assert [line.get("left_out") for line in lines] == [None] * LINES_MAX + [10]
+    assert node.server.stats.closed_bad_input == LINES_MAX + 11
+    await assert_served(node, other)
 
 
 async def test_more_elements_than_the_limit_close_the_connection(node: Node, other: RawClient) -> None:

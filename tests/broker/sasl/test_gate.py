@@ -1,10 +1,11 @@
 """A listener with SASL: what is served to whom, in which order, within which limits."""
 
 import asyncio
+import threading
 import time
 from asyncio import IncompleteReadError
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.node import Node
+from broker.sasl.plain import WAITING_MAX, PasswordHash
 from protocol.errors import ErrorCode
 from protocol.messages.api_versions import ApiVersionsRequest
 from protocol.messages.describe_cluster import DescribeClusterRequest
@@ -89,6 +91,32 @@ async def test_plain(node: Node) -> None:
             answer = await log_in_plain(client, version=version)
             assert (answer.error_code, answer.auth_bytes) == (0, b"")
             await assert_served(node, client)
+
+
+async def test_a_flood_of_wrong_passwords_keeps_nobody_out(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[bytes] = []
+    begun, go = threading.Event(), threading.Event()
+
+    def fits(_: PasswordHash, password: bytes) -> bool:
+        computed.append(password)
+        begun.set()
+        assert go.wait(60)
+        return password == PASSWORD.encode()
+
+    monkeypatch.setattr(PasswordHash, "fits", fits)
+    message = SaslAuthenticateRequest(auth_bytes=b"\0alice\0wrong")
+    async with AsyncExitStack() as flood:
+        for _ in range(80):
+            client = await flood.enter_async_context(client_of(node))
+            await handshake(client, "PLAIN")
+            client.send(message, 2)
+        await asyncio.to_thread(begun.wait, 60)
+        await until(lambda: len(node.server.connections) == 1 + WAITING_MAX)  # the others are closed
+    await until(lambda: not node.server.connections)
+    go.set()
+    async with client_of(node) as client:
+        assert (await log_in_plain(client)).error_code == 0
+    assert computed == [b"wrong", PASSWORD.encode()], "nothing is computed for those who have left"
 
 
 async def test_an_authenticated_client_may_send_large_requests(tmp_path: Path) -> None:

@@ -1,15 +1,27 @@
 """PLAIN: messages, the file of users, and passwords that are checked."""
 
+import asyncio
 import hashlib
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from broker.sasl.mechanism import AuthenticationFailed
-from broker.sasl.plain import PlainExchange, PlainUsers, UsersFileError, hash_password, parse_hash, parse_plain
+from broker.sasl import plain
+from broker.sasl.mechanism import AuthenticationFailed, TooManyAttempts
+from broker.sasl.plain import (
+    PasswordHash,
+    PlainExchange,
+    PlainUsers,
+    UsersFileError,
+    hash_password,
+    parse_hash,
+    parse_plain,
+)
 
 ALICE, BOB = "alice:" + hash_password("pässword", b"s" * 16).to_text(), hash_password("x", b"t" * 16).to_text()
 Write = Callable[..., Path]
@@ -45,7 +57,7 @@ def test_malformed_messages_are_refused_without_being_shown(token: bytes, reason
 
 
 async def step(users: PlainUsers, token: bytes) -> PlainExchange:
-    exchange = PlainExchange(users)
+    exchange = PlainExchange(users, "h")
     assert await exchange.step(token) == b""
     return exchange
 
@@ -80,13 +92,97 @@ async def test_an_unknown_user_costs_a_hash_and_a_password_that_was_right_none(
 
     monkeypatch.setattr(hashlib, "scrypt", counted)
     users = PlainUsers(write(ALICE), os.urandom)
-    assert not await users.check("mallory", "a")
-    assert not await users.check("alice", "b")
+    assert not await users.check("mallory", "a", "h")
+    assert not await users.check("alice", "b", "h")
     assert hashed == [b"a", b"b"]
-    assert await users.check("alice", "pässword")
-    assert await users.check("alice", "pässword")
-    assert not await users.check("alice", "c")
+    assert await users.check("alice", "pässword", "h")
+    assert await users.check("alice", "pässword", "h")
+    assert not await users.check("alice", "c", "h")
     assert hashed == [b"a", b"b", "pässword".encode(), b"c"]
+
+
+class Hashes:
+    """Stands for the computation of hashes: a password that fits is "right", and "slow" takes until `go` is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.computed: list[bytes] = []
+        self.begun, self.go = threading.Event(), threading.Event()
+        monkeypatch.setattr(PasswordHash, "fits", lambda _, password: self._fits(password))
+
+    def _fits(self, password: bytes) -> bool:
+        self.computed.append(password)
+        if password == b"slow":
+            self.begun.set()
+            assert self.go.wait(60)
+        return password == b"right"
+
+
+@asynccontextmanager
+async def busy(write: Write, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[PlainUsers, Hashes]]:
+    """Users, while a hash is being computed."""
+    users, hashes = PlainUsers(write(ALICE), os.urandom), Hashes(monkeypatch)
+    assert await users.check("alice", "right", "known")
+    async with asyncio.TaskGroup() as group:
+        group.create_task(users.check("mallory", "slow", "attacker"))
+        await asyncio.to_thread(hashes.begun.wait, 60)
+        yield users, hashes
+        hashes.go.set()
+
+
+async def test_addresses_take_turns(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with busy(write, monkeypatch) as (users, hashes), asyncio.TaskGroup() as group:
+        for at in range(plain.WAITING_MAX):
+            group.create_task(users.check("alice", str(at), "attacker"))
+        await asyncio.sleep(0)
+        with pytest.raises(TooManyAttempts, match="clients of this address wait"):
+            await users.check("alice", "right too late", "attacker")
+        assert await users.check("alice", "right", "attacker"), "a password that was right needs no turn"
+        valid = group.create_task(users.check("alice", "valid", "other"))
+        await asyncio.sleep(0)
+        hashes.go.set()
+        await valid
+        assert hashes.computed.index(b"valid") < 5
+
+
+async def test_clients_that_leave_cost_nothing(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with busy(write, monkeypatch) as (users, hashes), asyncio.TaskGroup() as group:
+        for _ in range(3):
+            tasks = [group.create_task(users.check("a", "gone", "attacker")) for _ in range(plain.WAITING_MAX)]
+            await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+            await asyncio.sleep(0)
+        hashes.go.set()
+        assert not await users.check("alice", "wrong", "attacker")
+    assert hashes.computed[1:] == [b"slow", b"wrong"]
+    assert await users.check("alice", "right", "other")
+
+
+async def test_a_turn_that_came_to_a_client_that_leaves_is_passed_on(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with busy(write, monkeypatch) as (users, hashes), asyncio.TaskGroup() as group:
+        first = group.create_task(users.check("a", "first", "attacker"))
+        second = group.create_task(users.check("a", "second", "attacker"))
+        await asyncio.sleep(0)
+        users._turns.give()  # noqa: SLF001 - at the moment at which the first one leaves
+        first.cancel()
+        hashes.go.set()
+        assert not await second
+
+
+async def test_one_hash_is_enough_for_a_password_that_many_clients_have(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with busy(write, monkeypatch) as (users, hashes), asyncio.TaskGroup() as group:
+        write(f"alice:{BOB}")
+        users.look()
+        users.look()
+        checks = [group.create_task(users.check("alice", "right", "crowd")) for _ in range(20)]
+        await asyncio.sleep(0)
+        hashes.go.set()
+    assert all(check.result() for check in checks)
+    assert hashes.computed == [b"right", b"slow", b"right"]
 
 
 @pytest.mark.parametrize(
@@ -114,21 +210,21 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 async def test_the_file_is_read_again_when_it_changes(write: Write) -> None:
     users = PlainUsers(write(ALICE), os.urandom)
-    assert await users.check("alice", "pässword")
+    assert await users.check("alice", "pässword", "h")
     write(f"alice:{BOB}")
     with capture_logs() as logs:
         users.look()
         assert not logs, "it may still be written"
         users.look()
         assert [line["event"] for line in logs] == ["the file of users has changed and is in use"]
-        assert not await users.check("alice", "pässword"), "a password of before is forgotten"
-        assert await users.check("alice", "x")
+        assert not await users.check("alice", "pässword", "h"), "a password of before is forgotten"
+        assert await users.check("alice", "x", "h")
         write("broken")
         users.look()
         users.look()
         users.look()
     assert [line["event"] for line in logs[1:]] == ["the changed file of users cannot be used; those of before remain"]
-    assert await users.check("alice", "x")
+    assert await users.check("alice", "x", "h")
 
 
 def test_hashes_are_not_shown_and_survive_as_text() -> None:
