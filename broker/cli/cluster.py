@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 
 from anabranch.output import count_text, emit, make_table, output_option
-from anabranch.times import age_text
+from anabranch.times import age_text, second_text
 from broker.cli.cluster_source import Source, on_cluster
 from broker.cli.node import log_kind_text, log_state_text, openers_text, show_nodes
 
@@ -85,7 +85,7 @@ def _show_moves(rows: list[dict[str, Any]], console: Console) -> None:
             "-" if row["from"] is None else str(row["from"]),
             str(row["to"]),
             row["reason"],
-            f"{age_text(row['age_ms'])} ago",
+            second_text(row["asked_ms"]),
             row["failure"] or "-",
         )
     if len(rows) > SHOWN:

@@ -36,6 +36,8 @@ OpenConnection = Callable[[str, int], Awaitable[tuple[asyncio.StreamReader, asyn
 
 CALL_S: Final = 5.0
 """Time limit of a call, of a handshake, and of a node's silence while it owes responses."""
+REFUSAL_S: Final = 1.0
+"""Time within which a node that refuses a connection closes it."""
 LOST_S: Final = 30.0
 """Time after which a response is not waited for any more, even if others arrive."""
 CALLS_MAX: Final = 1000
@@ -105,6 +107,7 @@ class _Link:
         """Calls by correlation id, the oldest one first."""
         self._calls_bytes = 0
         self._correlation_id = 0
+        self._began_s = self._loop.time()
         self._received_s = 0.0
         """Time of the last response."""
         self._task: asyncio.Task[None] | None = None
@@ -186,14 +189,19 @@ class _Link:
             self._end(STOPPING, expected=True)
 
     def _describe(self, error: Exception) -> str:
-        refused = not self._opened.is_set()
-        if isinstance(error, EOFError) or (refused and isinstance(error, ConnectionResetError)):
-            return "it refuses the connection, and its log says why" if refused else "the connection is lost"
+        begins = not self._opened.is_set()
+        if begins and (isinstance(error, EOFError | ConnectionResetError)):
+            waited_s = self._loop.time() - self._began_s
+            if waited_s >= REFUSAL_S:  # it knows nothing of this node: packets are lost on the way
+                return f"no answer for {waited_s:.1f} s, and then the connection was closed"
+            return "it refuses the connection, and its log says why"
+        if isinstance(error, EOFError):
+            return "the connection is lost"
         if isinstance(error, ssl.SSLError):
             return f"it ends the TLS connection ({error.reason}), and its log says why"
         if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
             return os.strerror(error.errno)  # asyncio's own texts repeat the address
-        return str(error) or f"no connection within {CALL_S:g} s"
+        return str(error) or f"no {'connection' if self._writer is None else 'answer'} within {CALL_S:g} s"
 
     async def _shake_hands(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Authenticate both sides (`broker.cluster.handshake`)."""

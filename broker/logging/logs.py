@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from broker.logging.levels import ROOT, LogLevels
+from broker.logging.levels import METHODS, ROOT, LogLevels
 from broker.logging.writer import LineWriter
 from broker.settings.model import LogSettings
 
@@ -24,15 +24,14 @@ class NamedLogger:
 
 
 class _StandardLogHandler(logging.Handler):
-    """Writes what libraries log through the standard library."""
-
-    def __init__(self, writer: LineWriter) -> None:
-        super().__init__()
-        self._writer = writer
+    """Logs what libraries log through the standard library, by the names of their loggers."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        method = record.levelname.lower()
+        logger = structlog.get_logger(record.name)
         try:
-            self._writer.line(self.format(record))
+            write = getattr(logger, method if method in METHODS else "warning")
+            write(record.getMessage().strip(), logger=record.name, exc_info=record.exc_info)
         except Exception:  # noqa: BLE001 - as every handler does
             self.handleError(record)
 
@@ -77,6 +76,5 @@ def configure(settings: LogSettings, levels: LogLevels, writer: LineWriter) -> N
         logger_factory=partial(NamedLogger, writer),
         cache_logger_on_first_use=False,
     )
-    logging.basicConfig(
-        handlers=[_StandardLogHandler(writer)], level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
-    )
+    logging.basicConfig(handlers=[_StandardLogHandler()], level=logging.WARNING)
+    logging.captureWarnings(capture=True)

@@ -168,12 +168,13 @@ class Failover:
             now_ms=self._recovery.now_ms(),
             even_if_alive=even_if_alive,
         )
-        _log.warning(
-            "a node is dead: it is taken over",
-            dead_node_id=node.node_id,
-            silent_seconds=round(silence.seconds, 1),
-            has_log=wal_id is not None,
-        )
+        if silence.beat.has_lease:  # otherwise somebody has taken it over before, and what it left is taken again
+            _log.warning(
+                "a node is dead: it is taken over",
+                dead_node_id=node.node_id,
+                silent_seconds=round(silence.seconds, 1),
+                has_log=wal_id is not None,
+            )
         return epoch
 
     def _is_being_recovered(self, log: WalInfo) -> bool:

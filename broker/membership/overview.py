@@ -78,7 +78,6 @@ def describe_nodes(facts: ClusterFacts) -> list[dict[str, Any]]:
 
 def _describe_node(facts: ClusterFacts, node: NodeInfo, leads: int) -> dict[str, Any]:
     logs = logs_of(facts, node.node_id)
-    commit_ms = facts.last_commits.get(node.node_id)
     return {
         "id": node.node_id,
         "state": state_of(node, logs, lives=facts.lives(node)).value,
@@ -88,9 +87,21 @@ def _describe_node(facts: ClusterFacts, node: NodeInfo, leads: int) -> dict[str,
         "machine": node.holder.host_name,
         "leads": leads,
         "beat_age_ms": facts.beat_ages_ms.get(node.node_id) if node.lease_until_ms > 0 else None,
-        "commit_age_ms": None if commit_ms is None else max(0, facts.now_ms - commit_ms),
+        "commit_age_ms": _commit_age_ms(facts, node),
         "log": describe_log(logs[-1]) if logs else None,
     }
+
+
+def _commit_age_ms(facts: ClusterFacts, node: NodeInfo) -> int | None:
+    """Return the age of a node's last upload by its own clock: at its last beat, and the age of that for the observer.
+
+    Clocks of two machines are never compared. None if it has no upload, or no beat that was observed.
+    """
+    commit_ms, beat_age_ms = facts.last_commits.get(node.node_id), facts.beat_ages_ms.get(node.node_id)
+    if commit_ms is None or beat_age_ms is None or node.lease_until_ms <= 0:
+        return None
+    beat_ms = node.lease_until_ms - node.lease_ms
+    return max(0, beat_ms - commit_ms) + beat_age_ms
 
 
 def describe_log(log: WalInfo) -> dict[str, Any]:
@@ -143,7 +154,6 @@ def _moves(facts: ClusterFacts) -> Iterator[dict[str, Any]]:
                     "to": order.to_node,
                     "reason": order.reason.name.lower(),
                     "asked_ms": order.asked_ms,
-                    "age_ms": max(0, facts.now_ms - order.asked_ms),
                     "failure": order.failure or None,
                 }
 

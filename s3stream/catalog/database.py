@@ -109,6 +109,8 @@ LISTEN_S: Final = 1.0
 """Longest wait for a notification before the thread is free again."""
 CLOSE_TIMEOUT_S: Final = 5.0
 """Time that `close` gives a running command before it shuts down the connection."""
+SESSION_CHECKS: Final = 3
+"""Times that two connections are asked for their sessions: a pooler may give each the same one twice by chance."""
 CHECKPOINT_TIMEOUT_MS: Final = 2_000
 """Time that `close` waits for readers of SQLite's log."""
 
@@ -210,6 +212,9 @@ class Database:
     async def open(self) -> None:
         """Connect and migrate the schema; if read-only, check that it has this program's version."""
         # Without retries: an operator waits for the start, and nothing depends on the catalog yet.
+        if self._dialect == "postgresql":
+            # In the one thread of the writer: several at a time could take all connections, and wait for each other.
+            await self._run(self._reader, self._writer_thread, self._check_sessions, repeated=False)
         if self._read_only:
             await self._run(
                 self._reader,
@@ -225,6 +230,21 @@ class Database:
                 lambda connection: migrate(connection, self._dialect, self._where),
                 repeated=False,
             )
+
+    def _check_sessions(self, _: Connection) -> None:
+        """Check that a connection is one session of PostgreSQL: locks, time limits and notifications depend on it.
+
+        A pooler may give each transaction the session that is free. Raises CatalogError.
+        """
+        with self._reader.connect() as one, self._reader.connect() as other:
+            for _ in range(SESSION_CHECKS):
+                first, second, again = map(_session_id, (one, other, one))
+                if first != again or first == second:
+                    raise CatalogError(
+                        f"catalog {self._where}: a pooler that gives each transaction another session of PostgreSQL; "
+                        "nodes need sessions of their own, for locks, time limits and notifications: connect to "
+                        "PostgreSQL itself, or let the pooler give whole sessions (PgBouncer: pool_mode = session)"
+                    )
 
     async def _wait_for_older_nodes(self) -> None:
         """Wait until no node can be alive that would write as an older version does. Raises CatalogError if one is.
@@ -468,6 +488,13 @@ def _transact(engine: Engine, command: Callable[[Connection], Result], attempt: 
         result = command(connection)
         attempt.committing = True
     return result
+
+
+def _session_id(connection: Connection) -> int:
+    """Return the process of PostgreSQL that serves a transaction."""
+    with connection.begin():
+        found: int = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+    return found
 
 
 def _listen(connection: Any, _record: object) -> None:

@@ -1,8 +1,10 @@
 """Links between nodes: pipelined calls, lost connections, restarted and silent nodes, limits."""
 
 import asyncio
+import re
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -336,6 +338,34 @@ async def test_a_node_with_another_secret_is_refused(nodes: LinkedNodes) -> None
         assert "it refuses the connection, and its log says why" in await failure(first.ask(2))
     assert {"Hello of node 1, which does not know the secret of the cluster"} <= {line.get("reason") for line in said}
     assert second.server.stats.closed_bad_input == 1
+
+
+class BlackHole(asyncio.Protocol):
+    """A server whose answers are lost, and which closes the connection after some seconds."""
+
+    def __init__(self, close_s: float) -> None:
+        self._close_s = close_s
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        asyncio.get_running_loop().call_later(self._close_s, transport.close)
+
+
+@linked
+async def test_a_node_that_does_not_answer_is_not_said_to_refuse(nodes: LinkedNodes) -> None:
+    """A node closes a connection on which nobody proves himself: it may never have received anything."""
+    first = await nodes.start(1)
+    for node_id, close_s, text in (
+        (2, 0.2, "it refuses the connection"),
+        (3, 3.0, r"no answer for 3[.]\d s, and then"),
+        (4, 60.0, "no answer within 5 s"),
+    ):
+        where = Member(node_id, 1, (), internal_host=f"node-{node_id}", internal_port=7001)
+        Port(nodes.network, where.internal_host, 7001).listen(partial(BlackHole, close_s))
+        first.members.update([where])
+        with capture_logs() as said:
+            await failure(first.ask(node_id))
+            await asyncio.sleep(1)
+        assert re.search(text, said[0]["reason"])
 
 
 class Impostor(asyncio.Protocol):

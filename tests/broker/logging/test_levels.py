@@ -1,5 +1,6 @@
 """Levels of loggers: every logger is listed, and its level decides which lines are written."""
 
+import logging
 import re
 from pathlib import Path
 
@@ -50,5 +51,6 @@ def test_what_is_below_the_level_is_not_said(tmp_path: Path) -> None:
         network.error("e")
         network.critical("f")
         structlog.configure(**before)
+        logging.captureWarnings(capture=False)
         assert writer.flush(60)
         assert re.findall(r'"event": "(\w+)"', (tmp_path / "log").read_text()) == ["b", "c", "f"]

@@ -1,7 +1,9 @@
 """Lines of the log: one line each, whatever names clients choose."""
 
 import json
+import logging
 import os
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -22,6 +24,7 @@ def written() -> Iterator[tuple[LineWriter, int]]:
     before = structlog.get_config()
     yield LineWriter(writing), reading
     structlog.configure(**before)
+    logging.captureWarnings(capture=False)
     os.close(reading)
     os.close(writing)
 
@@ -60,3 +63,28 @@ def test_tracebacks_show_no_variables(written: tuple[LineWriter, int], log_forma
     text = os.read(reading, 1 << 16).decode()
     assert "IndexError: string index out of range" in text
     assert "planted-secret" not in text
+
+
+def test_lines_of_libraries_have_the_same_format(
+    written: tuple[LineWriter, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, reading = written
+    monkeypatch.setattr(logging.root, "handlers", [])  # pytest's
+    monkeypatch.setattr(logging.root, "level", logging.WARNING)
+    configure(LogSettings(format="json"), LogLevels(), writer)
+    logging.getLogger("psycopg").warning("error ignored in %s: %r", "rollback", STRANGE)
+    logging.getLogger("asyncio").error("Task exception was never retrieved", exc_info=OSError("reset"))
+    logging.getLogger("aiobotocore.credentials").info("found credentials")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("old way", DeprecationWarning, stacklevel=1)
+    assert writer.flush(10)
+    lines = [json.loads(line) for line in os.read(reading, 1 << 16).decode().splitlines()]
+    assert [(each["logger"], each["level"]) for each in lines] == [
+        ("psycopg", "warning"),
+        ("asyncio", "error"),
+        ("py.warnings", "warning"),
+    ]
+    assert lines[0]["event"] == f"error ignored in rollback: {STRANGE!r}"
+    assert "OSError: reset" in lines[1]["exception"]
+    assert "DeprecationWarning: old way" in lines[2]["event"]

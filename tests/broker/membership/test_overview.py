@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.membership.failover import Judgement
-from broker.membership.overview import ClusterFacts, NodeState, describe_cluster, state_of
+from broker.membership.overview import ClusterFacts, NodeState, describe_cluster, describe_nodes, state_of
 from s3stream.catalog.values import (
     MoveOrder,
     MoveReason,
@@ -99,11 +99,21 @@ def test_moves_under_way_and_failed_are_shown() -> None:
     moving = [replace(each, order=order) for each, order in zip(topic.partitions, (under_way, failed), strict=True)]
     given = replace(given, topics=[replace(topic, partitions=moving)])
     found = describe_cluster(given, controller=2, observer=2)["moves"]
-    assert [(each["partition"], each["from"], each["to"], each["reason"], each["age_ms"]) for each in found] == [
-        (0, 2, 3, "operator", 7),
-        (1, 3, 2, "drain", 9),
+    assert [(each["partition"], each["from"], each["to"], each["reason"], each["asked_ms"]) for each in found] == [
+        (0, 2, 3, "operator", NOW - 7),
+        (1, 3, 2, "drain", NOW - 9),
     ]
     assert [each["failure"] for each in found] == [None, "busy"]
+
+
+@pytest.mark.parametrize("ahead_ms", [-420_000, 0, 86_400_000])
+def test_the_age_of_an_upload_does_not_depend_on_the_clocks_of_machines(ahead_ms: int) -> None:
+    now_ms = NOW + ahead_ms  # by the clock of the node
+    node = replace(NODE, node_id=2, lease_until_ms=now_ms + NODE.lease_ms)
+    commits, ages = {2: now_ms - 3_000}, {2: 500}
+    given = replace(facts((2, 2)), nodes=[node], last_commits=commits, beat_ages_ms=ages)
+    assert describe_nodes(given)[0]["commit_age_ms"] == 3_500
+    assert describe_nodes(replace(given, beat_ages_ms={}))[0]["commit_age_ms"] is None, "nobody has observed it"
 
 
 def test_without_an_observer_a_node_lives_while_its_lease_lasts() -> None:

@@ -24,6 +24,7 @@ from s3stream.catalog.schema import METADATA, MIGRATIONS
 from s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable
 from tests.support.catalog_node import MetadataNode, span
 from tests.support.postgres import PostgresServer
+from tests.support.transaction_pooler import transaction_pooler
 from tests.support.waiting import until
 
 
@@ -45,6 +46,19 @@ def test_a_bad_url_is_named_without_its_password(url: str, message: str) -> None
     with pytest.raises(CatalogError, match=message) as caught:
         Catalog(url)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_a_pooler_of_transactions_is_refused(postgres: PostgresServer, *, read_only: bool) -> None:
+    url = postgres.new_database()
+    direct = Database(url)
+    await direct.open()
+    await direct.close()
+    async with transaction_pooler(url) as pooled:
+        database = Database(pooled, read_only=read_only)
+        with pytest.raises(CatalogError, match="a pooler that gives each transaction another session"):
+            await database.open()
+        await database.close()
 
 
 async def test_the_tables_are_those_the_migrations_make(url: str) -> None:
