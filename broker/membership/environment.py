@@ -4,7 +4,6 @@ In a running node only this module reads the wall clock and creates random numbe
 arguments. The simulator (`tests/simulation`) gives a node another environment, and runs the same code in it.
 """
 
-import asyncio
 import random
 import secrets
 import time
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 
 from broker.cluster.links import OpenConnection
 from broker.net.ports import ReservedPorts, reserve_ports
+from broker.net.vanished import open_connection
 from broker.settings.data_dir import DataDirLock
 from broker.settings.model import Settings
 from broker.settings.stores import make_stores
@@ -97,7 +97,7 @@ class Environment:
     """Create and lock the data directory. Raises DataDirError."""
     reserve_ports: Callable[[Settings, AsyncExitStack], ReservedPorts] = reserve_ports
     """Bind the ports for Kafka clients and, if enabled, for other nodes and the admin port. Raises OSError."""
-    open_connection: OpenConnection = asyncio.open_connection
+    open_connection: OpenConnection = open_connection
     """Connect to a host and port. Raises OSError."""
     logs: LogFiles = field(default_factory=DiskLogFiles)
     make_catalog: Callable[[str], Catalog] = Catalog

@@ -14,6 +14,7 @@ import structlog
 
 from anabranch.addresses import host_port
 from broker.net.server import bind
+from broker.net.vanished import notice_vanishing
 from broker.settings.checks import is_loopback, share_port
 from broker.settings.listeners import Listener, SecurityProtocol
 from broker.settings.model import Settings
@@ -56,6 +57,7 @@ def reserve_ports(settings: Settings, stack: ExitStack | AsyncExitStack) -> Rese
         clients.append(bound)
     admin_bound = None
     internal = _reserve("internal port", settings.internal_host, settings.internal_port, "cluster.internal_port", stack)
+    notice_vanishing(internal)
     for bound in clients:
         _check_distinct(f"internal port {host_port(settings.internal_host, settings.internal_port)}", internal, bound)
     if admin.enabled:

@@ -21,6 +21,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from broker.net.principals import ANONYMOUS, NoMatchingRule, PrincipalRules, RuleError
+from broker.net.vanished import open_connection
 from broker.settings.ssl_area import InternalSslSettings, SslSettings, ciphers_of, protocols_of
 
 CHECK_S: Final = 1.0
@@ -94,7 +95,7 @@ class Tls:
         context = self.files.client_context
         assert context is not None, "the files are those of the internal port"
         try:
-            return await asyncio.open_connection(host, port, ssl=context)
+            return await open_connection(host, port, context)
         except ssl.SSLCertVerificationError as error:
             raise TlsError(
                 f"its certificate is not accepted: {error.verify_message.rstrip('.')} (setting {self.prefix}ca_file)"
