@@ -51,6 +51,7 @@ async def test_of_two_clusters_that_begin_at_once_one_serves(
 async def test_all_stores_are_claimed_and_each_start_compares(tmp_path: Path) -> None:
     cold = tmp_path / "cold"
     settings = {"stores": ["cold.type=local", f"cold.path={cold}"]}
+    identity = b""
     for _ in range(2):
         async with running_node(tmp_path, **settings) as node:
             identity = node.catalog.identity()
