@@ -32,6 +32,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from spark.pipeline.avro_reasons import wrong_field
 from spark.pipeline.registry import (
     NotDecodableError,
     RegisteredSchema,
@@ -48,6 +49,8 @@ LOGICAL: dict[str, DataType] = {
     "date": DateType(), "timestamp-millis": TimestampType(), "timestamp-micros": TimestampType(),
     "local-timestamp-millis": TimestampNTZType(), "local-timestamp-micros": TimestampNTZType(), "uuid": StringType(),
 }  # fmt: skip
+DIGITS_MAX = 100_000
+"""More than a decimal of Spark has."""
 FREE_VALUES_MAX = 4_000_000
 """Values of no bytes, such as nulls, that a record may have: a few bytes may stand for any number of them."""
 RECURSIVE_BYTES_MAX = 4096
@@ -95,7 +98,8 @@ class AvroDecoder:
         """Decode a value. Raises NotDecodableError, and RegistryError when the registry does not answer."""
         if self._shape is None:
             self._reader = parse_avro(self.reader.text, tuple(self.reader.references))
-            self._shape = _shaper(avro_type(self._reader))
+            self._shape = _shaper("", avro_type(self._reader))
+            _keep_digits(self._reader)
             self._reader_bytes_max = safe_bytes(self._reader)
         body, writer, bytes_max = value, self._reader, self._reader_bytes_max
         if self.has_header:
@@ -108,7 +112,8 @@ class AvroDecoder:
         try:
             found = fastavro.schemaless_reader(stream, writer, self._reader if writer is not self._reader else None)
         except Exception as error:  # noqa: BLE001 - fastavro raises many kinds of errors for invalid bytes
-            raise NotDecodableError(f"not Avro of this schema: {type(error).__name__}: {error}") from None
+            reason = wrong_field(writer, body) or f"{type(error).__name__}: {error}"
+            raise NotDecodableError(f"not Avro of this schema: {reason}") from None
         if left := len(body) - stream.tell():
             raise NotDecodableError(f"not Avro of this schema: {left} bytes are left over")
         return self._shape(found)
@@ -122,6 +127,7 @@ class AvroDecoder:
                 try:
                     schema = self.registry.by_id(schema_id)
                     parsed = parse_avro(schema.text, tuple(schema.references))
+                    _keep_digits(parsed)
                     self._writers[schema_id] = parsed, safe_bytes(parsed)
                 except (UnknownSchemaError, SchemaError) as error:
                     self._writers[schema_id] = error
@@ -207,9 +213,23 @@ def _without_times(schema: Any) -> Any:
         return schema
     kept = {key: _without_times(part) if key in {"type", "fields", "items", "values"} else part
             for key, part in schema.items()}  # fmt: skip
-    if str(kept.get("logicalType", "")).startswith(("time-", "duration")):
+    logical = kept.get("logicalType")
+    # A UUID stays the text that was written.
+    if str(logical).startswith(("time-", "duration")) or (logical == "uuid" and kept["type"] == "string"):
         del kept["logicalType"]
     return kept
+
+
+def _keep_digits(schema: Any) -> None:
+    """Let fastavro keep all digits of a parsed schema's decimals: it rounds those that have too many."""
+    if isinstance(schema, dict):
+        if schema.get("logicalType") == "decimal":
+            schema["precision"] = DIGITS_MAX
+        for part in schema.values():
+            _keep_digits(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            _keep_digits(part)
 
 
 def _type_of(schema: Any, named: dict[str, Any], inside: tuple[str, ...]) -> DataType:
@@ -255,17 +275,30 @@ def _union(schema: list[Any], named: dict[str, Any], inside: tuple[str, ...]) ->
     raise SchemaError(f"a union of more than null and one type has no column: {json.dumps(members)[:200]}")
 
 
-def _shaper(kind: DataType) -> Callable[[Any], Any]:
-    """Return a function that turns fastavro's values into those of Arrow: maps become pairs, and UUIDs text."""
+def _shaper(path: str, kind: DataType) -> Callable[[Any], Any]:
+    """Return a function that turns fastavro's values into those of Arrow: maps become pairs, and UUIDs text.
+
+    It raises NotDecodableError for a decimal with too many digits.
+    """
     if isinstance(kind, StructType):
-        parts = [(part.name, _shaper(part.dataType)) for part in kind.fields]
+        inside = f"{path}." if path else ""
+        parts = [(part.name, _shaper(f"{inside}{part.name}", part.dataType)) for part in kind.fields]
         return lambda value: None if value is None else {name: shape(value.get(name)) for name, shape in parts}
     if isinstance(kind, ArrayType):
-        element = _shaper(kind.elementType)
+        element = _shaper(path, kind.elementType)
         return lambda value: None if value is None else [element(part) for part in value]
     if isinstance(kind, MapType):
-        of_value = _shaper(kind.valueType)
+        of_value = _shaper(path, kind.valueType)
         return lambda value: None if value is None else [(key, of_value(part)) for key, part in value.items()]
     if isinstance(kind, StringType):
         return lambda value: None if value is None else str(value)
+    if isinstance(kind, DecimalType):
+        digits_max = kind.precision - kind.scale
+
+        def checked(value: Any) -> Any:
+            if value and value.adjusted() >= digits_max:
+                raise NotDecodableError(f"{path}: {value} has more digits than a {kind.simpleString()}")
+            return value
+
+        return checked
     return lambda value: value

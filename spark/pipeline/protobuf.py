@@ -282,7 +282,7 @@ def _add_well_known(pool: DescriptorPool, name: str) -> None:
 def _message(descriptor: Any, inside: tuple[str, ...]) -> tuple[DataType, Convert]:
     name = descriptor.full_name
     if name == "google.protobuf.Timestamp":
-        return TimestampType(), lambda m: EPOCH + timedelta(seconds=m.seconds, microseconds=m.nanos // 1000)
+        return TimestampType(), _timestamp
     if name in _AS_JSON:
         return StringType(), lambda m: json_format.MessageToJson(m, indent=None)
     if name in _WRAPPERS:
@@ -292,7 +292,37 @@ def _message(descriptor: Any, inside: tuple[str, ...]) -> tuple[DataType, Conver
         raise SchemaError(f"{name} contains itself, which a table cannot")
     parts = [(part.name, *_field(part, (*inside, name))) for part in descriptor.fields]
     kind = StructType([StructField(part_name, part_kind) for part_name, part_kind, _ in parts])
-    return kind, lambda m: {part_name: get(m) for part_name, _, get in parts}
+
+    def convert_all(m: Any) -> Any:
+        try:
+            return {part_name: get(m) for part_name, _, get in parts}
+        except Exception:  # noqa: BLE001 - protobuf and Python raise many kinds for values that they cannot show
+            raise _wrong_field(m, parts) from None
+
+    return kind, convert_all
+
+
+class _WrongField(NotDecodableError):
+    """A value that has no column. The text begins with its field."""
+
+
+def _wrong_field(message: Any, parts: Sequence[tuple[str, DataType, Convert]]) -> _WrongField:
+    """Return the error of the first field that cannot be converted."""
+    for name, _, get in parts:
+        try:
+            get(message)
+        except _WrongField as error:
+            return _WrongField(f"{name}.{error}")
+        except Exception as error:  # noqa: BLE001 - as above
+            return _WrongField(f"{name}: {error}")
+    raise AssertionError("one of them failed before")
+
+
+def _timestamp(message: Any) -> datetime:
+    """Return a time. Raises NotDecodableError and OverflowError."""
+    if message.nanos % 1000 or not 0 <= message.nanos < 1_000_000_000:
+        raise NotDecodableError(f"{message.nanos} nanoseconds are not whole microseconds of a second")
+    return EPOCH + timedelta(seconds=message.seconds, microseconds=message.nanos // 1000)
 
 
 def _field(part: Any, inside: tuple[str, ...]) -> tuple[DataType, Convert]:
@@ -311,6 +341,11 @@ def _field(part: Any, inside: tuple[str, ...]) -> tuple[DataType, Convert]:
     return kind, lambda m: convert(getattr(m, name))
 
 
+def _text(value: str | bytes) -> str:
+    """Return a text: protobuf gives one of proto2 that is not UTF-8 as bytes. Raises UnicodeDecodeError."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
 def _single(part: Any, inside: tuple[str, ...]) -> tuple[DataType, Convert]:
     if part.cpp_type == _CPP_MESSAGE:
         return _message(part.message_type, inside)
@@ -318,5 +353,5 @@ def _single(part: Any, inside: tuple[str, ...]) -> tuple[DataType, Convert]:
         names = {number: value.name for number, value in part.enum_type.values_by_number.items()}
         return StringType(), lambda number: names.get(number, str(number))
     if part.cpp_type == _CPP_STRING:
-        return (BinaryType(), bytes) if part.type == _TYPE_BYTES else (StringType(), str)
+        return (BinaryType(), bytes) if part.type == _TYPE_BYTES else (StringType(), _text)
     return _CPP[_CPP_NAMES[part.cpp_type]]

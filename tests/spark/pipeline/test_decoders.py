@@ -4,6 +4,7 @@ import io
 import json
 import math
 import pickle
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -43,6 +44,7 @@ from spark.pipeline.registry import (
 from spark.pipeline.settings import DecodeSection
 from tests.spark.pipeline.registry_server import RegistryServer, running_registry
 from tests.spark.pipeline.support import make_pipeline
+from tests.support.wheel import ROOT
 
 PLAIN = {"type": "record", "name": "Flight", "fields": [
     {"name": "carrier", "type": "string"},
@@ -294,6 +296,165 @@ def test_protobuf_by_a_registry() -> None:
         find_message(data, "air.None")
     with pytest.raises(SchemaError, match="not a descriptor set"):
         descriptor_set(b"syntax = 'proto3';")
+
+
+INFINITE = (float("inf"), float("-inf"))
+DAY = datetime(2020, 1, 1, tzinfo=UTC)
+MICROS = {"millis": 1_577_836_800_000, "micros": 1_577_836_800_000_000, "nanos": 1_577_836_800_000_000_001}
+
+
+def long_of(logical: str) -> Any:
+    return {"type": "long", "logicalType": logical}
+
+
+def decimal_of(unscaled: int) -> bytes:
+    return unscaled.to_bytes(8, "big", signed=True)
+
+
+AVRO: dict[str, list[tuple[Any, Any, Any, Any, str]]] = {
+    "`timestamp-millis`, `timestamp-micros`": [
+        (long_of(f"timestamp-{unit}"), "long", MICROS[unit], DAY, f"is no timestamp-{unit} of the years 1 to 9999")
+        for unit in ("millis", "micros")
+    ],
+    "`local-timestamp-millis`, `local-timestamp-micros`": [
+        (long_of(f"local-timestamp-{unit}"), "long", MICROS[unit], DAY.replace(tzinfo=None), "of the years 1 to 9999")
+        for unit in ("millis", "micros")
+    ],
+    "`timestamp-nanos`, `local-timestamp-nanos`": [
+        (long_of(f"{prefix}timestamp-nanos"), "long", MICROS["nanos"], MICROS["nanos"], "") for prefix in ("", "local-")
+    ],
+    "`time-millis`, `time-micros`, `duration`": [
+        ({"type": "int", "logicalType": "time-millis"}, "int", 5, 5, ""),
+        (long_of("time-micros"), "long", 5, 5, ""),
+        ({"type": "fixed", "size": 12, "name": "D", "logicalType": "duration"},
+         {"type": "fixed", "size": 12, "name": "D"}, b"123456789012", b"123456789012", ""),
+    ],
+    "`date`": [({"type": "int", "logicalType": "date"}, "int", 18_262, DAY.date(), "is no date of the years")],
+    "`decimal`": [
+        ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, "bytes",
+         decimal_of(1234), Decimal("12.34"), "1234567.89 has more digits than a decimal(4,2)"),
+    ],
+    "`uuid`": [({"type": "string", "logicalType": "uuid"}, "string", ID.replace("0", "A"), ID.replace("0", "A"), "")],
+    "`float`, `double`": [(kind, kind, each, each, "") for kind in ("float", "double") for each in INFINITE],
+    "`string`": [("string", "bytes", "é".encode(), "é", "not valid UTF-8 at byte 0")],
+    "`map`": [
+        ({"type": "map", "values": "int"},
+         {"type": "array", "items": {"type": "record", "name": "Pair", "fields": [
+             {"name": "key", "type": "string"}, {"name": "value", "type": "int"}]}},
+         [{"key": "a", "value": 1}, {"key": "a", "value": 2}], [("a", 2)], ""),
+    ],
+}  # fmt: skip
+"""Type and the one it is written with, a value, what it becomes, and the error of another one; by rows of the guide."""
+WRONG = {"long": 10**18, "int": 2_147_000_000, "bytes": b"\xff"}
+
+
+def guide_rows(kind: str) -> list[str]:
+    """Types of Avro or protobuf in the guide's table."""
+    lines = (ROOT / "docs" / "spark.md").read_text().splitlines()
+    return [line.split(" | ")[0].removeprefix(f"| {kind} ") for line in lines if line.startswith(f"| {kind} ")]
+
+
+@pytest.mark.parametrize("of", AVRO)
+def test_what_comes_out_of_avro_is_what_was_written(of: str) -> None:
+    assert guide_rows("Avro") == list(AVRO)
+    for kind, written, value, wanted, reason in AVRO[of]:
+        schemas = [
+            {
+                "type": "record",
+                "name": "R",
+                "fields": [{"name": "a", "type": ["null", {"type": "array", "items": each}]}],
+            }
+            for each in (kind, written)
+        ]
+        text = json.dumps(schemas[0])
+        decoder = AvroDecoder(RegisteredSchema(-1, "AVRO", text), None, has_header=False)
+        wrong = decimal_of(123_456_789) if of == "`decimal`" else WRONG.get(written if isinstance(written, str) else "")
+        values = [value, wrong] if reason else [value]
+        bodies = [avro(schemas[1], {"a": [each]}) for each in values]
+        rows = decode_column(bodies, decoder, avro_type(parse_avro(text))).to_pylist()
+        assert (rows[0]["error"], rows[0]["data"]) == (None, {"a": [wanted]})
+        if reason:
+            assert rows[1]["data"] is None
+            assert reason in rows[1]["error"]
+            assert re.search(r"\ba(\[0\])?: ", rows[1]["error"])
+
+
+def value_descriptor() -> FileDescriptorSet:
+    """Descriptor set of a message with each kind of field that may have a value without a column."""
+    file = FileDescriptorProto(name="values.proto", package="air", syntax="proto2")
+    file.dependency.extend([f"google/protobuf/{name}.proto" for name in ("timestamp", "duration", "struct", "any")])
+    file.enum_type.add(name="Kind").value.add(name="NONE", number=0)
+    inner = file.message_type.add(name="Inner")
+    inner.field.add(name="at", number=1, type=Field.TYPE_MESSAGE, label=Field.LABEL_OPTIONAL,
+                    type_name=".google.protobuf.Timestamp")  # fmt: skip
+    values = file.message_type.add(name="Values")
+    entry = values.nested_type.add(name="MEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=Field.TYPE_STRING, label=Field.LABEL_OPTIONAL)
+    entry.field.add(name="value", number=2, type=Field.TYPE_INT32, label=Field.LABEL_OPTIONAL)
+    for number, (name, type_, type_name) in enumerate(
+        [
+            ("inner", Field.TYPE_MESSAGE, ".air.Inner"),
+            ("duration", Field.TYPE_MESSAGE, ".google.protobuf.Duration"),
+            ("u32", Field.TYPE_UINT32, None),
+            ("u64", Field.TYPE_UINT64, None),
+            ("f", Field.TYPE_FLOAT, None),
+            ("d", Field.TYPE_DOUBLE, None),
+            ("s", Field.TYPE_STRING, None),
+            ("e", Field.TYPE_ENUM, ".air.Kind"),
+            ("m", Field.TYPE_MESSAGE, ".air.Values.MEntry"),
+            ("json", Field.TYPE_MESSAGE, ".google.protobuf.Value"),
+            ("any", Field.TYPE_MESSAGE, ".google.protobuf.Any"),
+        ],
+        1,
+    ):
+        label = Field.LABEL_REPEATED if name == "m" else Field.LABEL_OPTIONAL
+        values.field.add(name=name, number=number, type=type_, label=label, type_name=type_name)
+    return FileDescriptorSet(file=[file])
+
+
+def tagged(number: int, body: bytes) -> bytes:
+    """A field of bytes on the wire."""
+    return bytes([number << 3 | 2, len(body)]) + body
+
+
+LAST = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+PROTOBUF: dict[str, list[tuple[bytes | dict[str, Any], Any]]] = {
+    "`Timestamp`": [
+        ({"inner": {"at": {"seconds": 253_402_300_799, "nanos": 999_999_000}}}, {"inner": {"at": LAST}}),
+        ({"inner": {"at": {"nanos": 1}}}, "inner.at: 1 nanoseconds are not whole microseconds of a second"),
+        ({"inner": {"at": {"seconds": 253_402_300_800}}}, "inner.at: date value out of range"),
+    ],
+    "`Duration`": [({"duration": {"nanos": 1}}, {"duration": {"seconds": 0, "nanos": 1}})],
+    "`uint32`, `uint64`": [({"u32": 2**32 - 1, "u64": 2**64 - 1}, {"u32": 2**32 - 1, "u64": Decimal(2**64 - 1)})],
+    "`float`, `double`": [({"f": each, "d": each}, {"f": each, "d": each}) for each in INFINITE],
+    "`string`": [({"s": "é"}, {"s": "é"}), (tagged(7, b"\xff"), "s: 'utf-8' codec can't decode byte")],
+    "enum": [({"e": 0}, {"e": "NONE"})],
+    "`map`": [(tagged(9, tagged(1, b"a") + b"\x10\x01") + tagged(9, tagged(1, b"a") + b"\x10\x02"), {"m": [("a", 2)]})],
+    "`Struct`, `Value`, `ListValue`, `Any`": [
+        ({"json": {"number_value": 1.5}}, {"json": "1.5"}),
+        ({"json": {"number_value": float("nan")}}, "json: "),
+        ({"any": {"type_url": "x.y/Unknown", "value": b"1"}}, "any: "),
+    ],
+}
+"""Values, and what they become or the beginning of their error; by rows of the guide."""
+
+
+@pytest.mark.parametrize("of", PROTOBUF)
+def test_what_comes_out_of_protobuf_is_what_was_written(of: str) -> None:
+    assert guide_rows("protobuf") == list(PROTOBUF)
+    data = descriptor_set(value_descriptor().SerializeToString())
+    message = find_message(data, "air.Values")
+    decoder = ProtobufDecoder(data, "air.Values", has_header=False)
+    for given, wanted in PROTOBUF[of]:
+        body = given if isinstance(given, bytes) else GetMessageClass(message)(**given).SerializeToString()
+        (row,) = decode_column([body], decoder, protobuf_type(message)).to_pylist()
+        if isinstance(wanted, str):
+            assert row["data"] is None
+            assert row["error"].startswith(wanted)
+        else:
+            assert row["error"] is None
+            assert {name: row["data"][name] for name in wanted} == wanted
 
 
 FIRST, SECOND, THIRD = b"\x00", b"\x02\x02", b"\x02\x04"
