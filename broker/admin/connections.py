@@ -14,6 +14,7 @@ import asyncio
 import socket
 import ssl
 from collections import Counter
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final, cast
 
@@ -39,6 +40,9 @@ SERVER: Final = "anabranch"
 """Header `Server`. The default would name versions of Python and aiohttp."""
 PAUSE_S: Final = 1.0
 """Pause after the system refuses to accept a connection."""
+
+_Place = tuple[str, Callable[[], object]]
+"""Address of a client, and a function that ends its connection."""
 
 _log = structlog.get_logger("admin")
 
@@ -192,13 +196,16 @@ class Acceptor:
 
     def _make_room(self) -> bool:
         """Close a connection if there are as many as there may be; return False if none can be closed."""
-        handshakes = [(host, task.cancel) for task, host in self._handshakes.items() if not task.cancelling()]
+        handshakes: list[_Place] = [
+            (host, task.cancel) for task, host in self._handshakes.items() if not task.cancelling()
+        ]
         connections = [cast("AdminConnection", each) for each in self._server.connections]
         connections = [each for each in connections if not each.is_leaving]
         if len(handshakes) + len(connections) < CONNECTIONS_MAX:
             return True
         strangers = [*handshakes, *((each.host, each.abort) for each in connections if not each.is_known)]
-        for crowd in (strangers, [(each.host, each.abort) for each in connections if each.is_idle]):
+        idle: list[_Place] = [(each.host, each.abort) for each in connections if each.is_idle]
+        for crowd in (strangers, idle):
             if crowd:
                 ((most, _),) = Counter(host for host, _ in crowd).most_common(1)
                 next(end for host, end in crowd if host == most)()

@@ -139,6 +139,7 @@ class _Session:
     def end(self) -> None:
         """Do nothing further: the connection is closed."""
         self.stop_timer()
+        self._exchange = None
         if self._stepping is not None:
             self._stepping.cancel()
 
@@ -263,9 +264,8 @@ class _Session:
         self._context.spawn(self._step(exchange, request.auth_bytes))
 
     async def _step(self, exchange: Exchange, token: bytes) -> None:
-        assert self._exchange is not None, "a mechanism was chosen"
-        if self._connection.closed:
-            return
+        if self._exchange is None:
+            return  # the connection was closed before the step began
         try:
             self._stepping = asyncio.current_task()
             answer = await self._exchange.step(token)
