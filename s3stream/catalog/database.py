@@ -231,7 +231,7 @@ class Database:
                 repeated=False,
             )
 
-    def _check_sessions(self, _: Connection) -> None:
+    def _check_sessions(self, _connection: Connection) -> None:
         """Check that a connection is one session of PostgreSQL: locks, time limits and notifications depend on it.
 
         A pooler may give each transaction the session that is free. Raises CatalogError.
