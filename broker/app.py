@@ -349,6 +349,7 @@ async def _open_storage(
         kind=node_log.kind,
         location=node_log.location,
         takeover=takeover_of(settings, wal),
+        held={*storage.recovered_streams, *storage.stopped_streams},
         now_ms=now_ms(),
     )
     work = RecordWork(memory.sizes.decompressed_bytes_max)

@@ -223,7 +223,10 @@ def _show_done(work: CatalogRebuild, reader: RebuildReader, console: Console) ->
     )
     console.print(_describe_tail(work))
     if others := nodes_with_logs(work):
-        console.print(f"the logs of nodes {', '.join(map(str, others))} are replayed by their own next starts")
+        console.print(
+            f"the logs of nodes {', '.join(map(str, others))} are replayed by their own next starts; the loss of one "
+            "is accepted with `anabranch node give-up ID`"
+        )
     table = make_table("partition", "first offset", "end", right=("first offset", "end"))
     for stream_id, chain in sorted(work.plan.chains.items(), key=lambda item: names[item[0]])[:SHOWN]:
         table.add_row(names[stream_id], f"{chain.start_offset:,}", f"{chain.end_offset:,}")

@@ -21,8 +21,7 @@ def partition_names(work: CatalogRebuild) -> dict[int, str]:
 
 def nodes_with_logs(work: CatalogRebuild) -> list[int]:
     """Return the other nodes whose logs may hold records, which their own next starts replay."""
-    found = {wal.node_id for wal in work.manifest.state.wals if wal.state is WalState.OPEN}
-    return sorted(found - {work.settings.node.node_id})
+    return sorted({wal.node_id for wal in work.live_logs} - {work.settings.node.node_id})
 
 
 def plan_data(work: CatalogRebuild) -> dict[str, Any]:

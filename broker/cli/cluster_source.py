@@ -17,6 +17,7 @@ import click
 from broker.cli.admin_port import AdminOptions, AdminPort, admin_option
 from broker.cli.errors import run
 from broker.cli.options import BadSetting, config_option, read_settings
+from broker.membership.failover import NO_LOG
 from broker.membership.lease import Claimant, wait_until_free
 from broker.membership.loss import give_up_logs, partitions_at_risk
 from broker.membership.overview import ClusterFacts, describe_cluster, describe_log, describe_nodes
@@ -74,7 +75,7 @@ class StoppedCluster:
             seen = await self._find_gone(catalog, node_id)
             logs = [log for log in await catalog.list_wals(node_id) if log.is_live]
             if not logs:
-                raise click.ClickException(f"node {node_id} has no log that may hold records outside of objects")
+                raise click.ClickException(NO_LOG.format(node_id))
             at_risk = await partitions_at_risk(catalog, node_id)
             if accept:
                 await give_up_logs(catalog, logs, at_risk, seen=seen, now_ms=_now_ms())

@@ -26,6 +26,12 @@ RETRY_S: Final = 1.0
 _log = structlog.get_logger("node")
 
 
+NO_LOG: Final = (
+    "node {0} has no log that may hold records outside of objects: nothing of it is to be given up. If it will not "
+    "return: `anabranch node remove {0}`"
+)
+
+
 class TakeoverRefused(Exception):
     """A node is not declared dead, or its log is not given up, for the reason in the text."""
 
@@ -214,19 +220,26 @@ class Failover:
             log = await self._live_log(node_id)
             if log is None:
                 if not silence.beat.has_lease and not self._left_any(node_id):
-                    raise TakeoverRefused(f"node {node_id} has stopped, or was taken over: it has left nothing")
+                    raise TakeoverRefused(
+                        f"node {node_id} has stopped, or was taken over: it has left nothing. If it will not return: "
+                        f"`anabranch node remove {node_id}`"
+                    )
                 await self._fence_now(node, silence)
                 return None
             if log.wal_id in self._left:
                 raise TakeoverRefused(
-                    f"node {node_id} was taken over, but a part of its log, {log.location}, cannot be recovered"
+                    f"node {node_id} was taken over, but a part of its log, {log.location}, cannot be recovered: start "
+                    f"the node, or accept the loss with `anabranch node give-up {node_id}`"
                 )
             try:
                 dead_log = await self._recovery.open(log, node)
             except WalInUse as error:
                 raise TakeoverRefused(f"the process of node {node_id} has its log: stop it first ({error})") from None
             except WalError as error:
-                raise TakeoverRefused(f"the log of node {node_id} cannot be opened here: {error}") from None
+                raise TakeoverRefused(
+                    f"the log of node {node_id} cannot be opened here: {error}. Start the node, ask one that can open "
+                    f"it, or accept the loss of the log with `anabranch node give-up {node_id}`"
+                ) from None
             try:
                 await self._recover(log, node, silence, dead_log, even_if_alive=True)
             except NodeInUse as error:
@@ -248,7 +261,7 @@ class Failover:
             node = await self.find_dead(node_id)
             log = await self._live_log(node_id)
             if log is None:
-                raise TakeoverRefused(f"node {node_id} has no log that may hold records outside of objects")
+                raise TakeoverRefused(NO_LOG.format(node_id))
             if log.wal_id not in self._left and not isinstance(self._failures.get(node_id), WalCorrupt):
                 await self._check_lost(node, log)
             return node, log
@@ -266,7 +279,8 @@ class Failover:
         seen, beat = found
         if beat.has_lease and (beat != silence.beat or not _is_dead(known, silence)):
             raise TakeoverRefused(
-                f"node {node_id} is not known to be dead: its last sign of life was seen {silence.seconds:.1f} s ago"
+                f"node {node_id} is not known to be dead: its last sign of life was seen {silence.seconds:.1f} s ago. "
+                "Stop its process, wait some seconds, and repeat"
             )
         return seen
 
@@ -299,7 +313,9 @@ class Failover:
         silence = self._follower.silent().get(node_id)
         found = [node for node in self._follower.nodes if node.node_id == node_id]
         if silence is None or not found:
-            raise TakeoverRefused(f"there is no node {node_id}, or it was not observed yet")
+            raise TakeoverRefused(
+                f"there is no node {node_id}, or it was not observed yet: `anabranch node list` shows all"
+            )
         return found[0], silence
 
     async def _live_log(self, node_id: int) -> WalInfo | None:

@@ -64,8 +64,9 @@ async def open_device_of(files: LogFiles, wal: WalInfo, dead: NodeInfo, settings
     With `Takeover.MACHINE` it is locked, which proves that the process that wrote it has ended.
     """
     path = Path(wal.location)
-    if wal.takeover is Takeover.MACHINE and dead.holder.host_name != host_name:
-        raise WalRefused(f"{path}: the log is on {dead.holder.host_name or 'another machine'}, this is {host_name}")
+    # After a rebuild of the catalog no machine is known. The log itself and its lock show whether this is the one.
+    if wal.takeover is Takeover.MACHINE and dead.holder.host_name not in ("", host_name):
+        raise WalRefused(f"{path}: the log is on {dead.holder.host_name}, this is {host_name}")
     exclusive = wal.takeover is Takeover.MACHINE
     if not await asyncio.to_thread(files.exists, path):
         raise WalRefused(f"{path}: there is no such file or device")

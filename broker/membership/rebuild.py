@@ -134,6 +134,8 @@ class CatalogRebuild:
         """The node's log, if it exists at its path in the settings."""
         self.stored: StoreContents
         self.plan: RebuildPlan
+        self.live_logs: Sequence[WalInfo] = ()
+        """Logs that may hold records, after `execute`."""
         self._newest_sequence = 0
         """Sequence number of the newest manifest in the store, which may differ from the one used."""
 
@@ -354,6 +356,7 @@ class CatalogRebuild:
             )
             await catalog.open(cluster=self.manifest.cluster, new_id=self.manifest.state.catalog_id)
             await catalog.restore(self._with_preferred(filling))
+            self.live_logs = [wal for wal in filling.wals if wal.is_live]
         finally:
             await catalog.close()
         return reader

@@ -261,14 +261,18 @@ class Catalog:
         kind: str = nodes.DEVICE,
         location: str,
         takeover: Takeover = Takeover.NONE,
+        held: Collection[int] | None = None,
         now_ms: int,
     ) -> None:
         """Register the log that the node acknowledges into from now on.
 
+        After a recovery that found records of the streams `held` past their ends, the node owns and leads no others.
         Raises NodeFenced; CatalogError when the log was given up, or another log may hold records of the node's
         streams.
         """
-        await self._change(lambda c: nodes.open_wal(c, wal_id, node_id, node_epoch, kind, location, takeover, now_ms))
+        await self._change(
+            lambda c: nodes.open_wal(c, wal_id, node_id, node_epoch, kind, location, takeover, held, now_ms)
+        )
 
     async def reclaim_streams(self, wal_id: str, *, node_id: int, node_epoch: int, claimed_epoch: int) -> None:
         """Before a recovery: make an older copy of the catalog know that the node's log may hold records of streams.

@@ -14,13 +14,12 @@ from s3stream.catalog.nodes import (
     count_open_streams,
     get_node,
     list_wals,
-    release_streams,
     set_wal_state,
 )
 from s3stream.catalog.orders import fail_orders_to, leave_node
 from s3stream.catalog.rows import ENDED, chunks, next_change
 from s3stream.catalog.schema import nodes, objects, streams
-from s3stream.catalog.takeover import give_leadership
+from s3stream.catalog.takeover import give_leadership, release_streams
 from s3stream.catalog.topics import NOBODY
 from s3stream.catalog.values import NodeInfo, WalState
 from s3stream.errors import NodeInUse, NotFound
@@ -65,8 +64,9 @@ def give_up_streams(
 
 
 def remove_node(connection: Connection, seen: NodeInfo, heir: int, now_ms: int) -> int:
-    """Remove a dead node's registration, and let `heir` compact its objects; return the number of these.
+    """Remove a dead node's registration, and let `heir` lead what it led, and compact its objects.
 
+    Returns the number of these objects.
     The row keeps the epoch, which never falls, and which fences the node.
     """
     node_id = seen.node_id
@@ -78,15 +78,24 @@ def remove_node(connection: Connection, seen: NodeInfo, heir: int, now_ms: int) 
         raise NotFound(f"node {node_id} is not registered")
     if found != seen:
         raise NodeInUse(f"node {node_id} is alive: it was registered, or its lease renewed, meanwhile")
-    led = connection.execute(select(func.count()).select_from(streams).where(streams.c.leader == node_id)).scalar_one()
-    if led:
-        raise NodeInUse(f"node {node_id} leads {led} partitions")
-    if owned := count_open_streams(connection, node_id):
-        raise NodeInUse(f"the log of node {node_id} may hold records of {owned} partitions that are in no object")
+    live = [wal for wal in list_wals(connection, node_id) if wal.is_live]
+    if live and (owned := count_open_streams(connection, node_id)):
+        raise NodeInUse(
+            f"the log of node {node_id}, {live[-1].location}, may hold records of {owned} partitions that are in no "
+            f"object: start the node, or accept their loss with `anabranch node give-up {node_id}`"
+        )
     other = get_node(connection, heir)
     if heir == node_id or other is None or other.lease_until_ms <= REMOVED_MAX:
         raise NotFound(f"node {heir}, which is to compact the objects of node {node_id}, is not registered")
-    next_change(connection)
+    change = next_change(connection)
+    release_streams(connection, node_id, change)
+    give_leadership(connection, node_id, [heir], change)
+    led = connection.execute(select(func.count()).select_from(streams).where(streams.c.leader == node_id)).scalar_one()
+    if led:
+        raise NodeInUse(
+            f"node {node_id} leads {led} partitions, and node {heir}, which is to lead them, does not run: start it, "
+            "and repeat"
+        )
     fail_orders_to(connection, node_id, f"node {node_id} was removed")
     row = nodes.c.node_id == node_id
     connection.execute(update(nodes).where(row).values(epoch=nodes.c.epoch + 1, lease_until_ms=removed))

@@ -4,7 +4,7 @@ Each function is the body of one transaction.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, func, insert, inspect, select, update
@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, bindparam, func, insert, inspect, select
 from s3stream.catalog.orders import cancel_drain, fail_orders_to, leave_node
 from s3stream.catalog.rows import CHANGE, ENDED, ChangeKind, check_node, next_change
 from s3stream.catalog.schema import cluster, counters, nodes, streams, wals
-from s3stream.catalog.takeover import end_recovery, give_leadership
+from s3stream.catalog.takeover import end_recovery, give_leadership, lead_owned, release_streams
 from s3stream.catalog.topics import NOBODY
 from s3stream.catalog.values import NodeBeat, NodeHolder, NodeInfo, NodeListener, Pulse, Takeover, WalInfo, WalState
 from s3stream.errors import CatalogError, NodeFenced, NotFound
@@ -286,9 +286,13 @@ def open_wal(
     kind: str,
     location: str,
     takeover: Takeover,
+    held: Collection[int] | None,
     now_ms: int,
 ) -> None:
-    """Register the log that the node acknowledges into from now on."""
+    """Register the log that the node acknowledges into from now on.
+
+    Of the streams `held` it has records past the ends. The node leads them, and owns no others any more.
+    """
     check_node(connection, node_id, node_epoch)
     known = {wal.wal_id: wal for wal in list_wals(connection, node_id)}
     found = known.pop(wal_id, None)
@@ -299,6 +303,10 @@ def open_wal(
         raise CatalogError(f"the log {left[0].wal_id} of node {node_id} may hold records that are in no object")
     for wal in left:  # the node has no streams, so that the records in it are not needed
         set_wal_state(connection, wal.wal_id, WalState.DRAINED, now_ms)
+    if held is not None and count_open_streams(connection, node_id):
+        change = next_change(connection)
+        release_streams(connection, node_id, change, kept=held)
+        lead_owned(connection, node_id, change)
     adopted = (streams.c.node_id == node_id, streams.c.wal_id == "")
     connection.execute(update(streams).where(*adopted).values(wal_id=wal_id))
     values = {
@@ -341,12 +349,6 @@ def next_stream_id(connection: Connection) -> int:
     query = select(counters.c.next).where(counters.c.name == "stream")
     found: int = connection.execute(query).scalar_one()
     return found
-
-
-def release_streams(connection: Connection, node_id: int, change: int) -> None:
-    """Leave the node's streams without owner: nothing past their ends is left to be read. They keep their leader."""
-    free = {"node_id": NOBODY, "wal_id": "", "changed": change}
-    connection.execute(update(streams).where(streams.c.node_id == node_id).values(free))
 
 
 def set_wal_state(connection: Connection, wal_id: str, state: WalState, now_ms: int) -> None:

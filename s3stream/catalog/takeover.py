@@ -1,5 +1,8 @@
 """Statements about dead nodes: who recovers their logs, and who leads their partitions.
 
+One rule says whether the log of a node may hold something of a stream: the node owns the stream, and has a live log.
+So a node without a live log owns nothing: whatever takes the last one away, or finds none, releases its streams.
+
 A recoverer raises the dead node's epoch and acts under it, so that commits of the dead process, of an earlier recoverer
 and of a process that returns exclude each other. Each function is the body of one transaction, or a part of one.
 """
@@ -55,9 +58,19 @@ def take_over(
     )
     fenced = {"state": int(WalState.FENCED), "recoverer": recoverer[0], "recoverer_epoch": recoverer[1]}
     connection.execute(update(wals).where(*live).values(**fenced, seen_ms=now_ms))
+    if not logs:
+        release_streams(connection, node_id, change)
     leave_node(connection, node_id, f"node {node_id} has died")
     give_leadership(connection, node_id, leaders, change)
     return epoch + 1
+
+
+def release_streams(connection: Connection, node_id: int, change: int, *, kept: Collection[int] = ()) -> None:
+    """Leave the node's streams, except `kept`, without owner: its log holds nothing of them. They keep their leader."""
+    owned = connection.execute(select(streams.c.stream_id).where(streams.c.node_id == node_id)).scalars()
+    for piece in chunks(sorted(set(owned).difference(kept))):
+        free = {"node_id": NOBODY, "wal_id": "", "changed": change}
+        connection.execute(update(streams).where(streams.c.stream_id.in_(piece)).values(free))
 
 
 def give_leadership(
@@ -104,11 +117,7 @@ def release_recovered(
     Without any that is kept the log is drained.
     """
     check_node(connection, node_id, node_epoch)
-    owned = connection.execute(select(streams.c.stream_id).where(streams.c.node_id == node_id)).scalars()
-    change = next_change(connection)
-    for piece in chunks(sorted(set(owned) - set(kept))):
-        free = {"node_id": NOBODY, "wal_id": "", "changed": change}
-        connection.execute(update(streams).where(streams.c.stream_id.in_(piece)).values(free))
+    release_streams(connection, node_id, next_change(connection), kept=kept)
     # The recoverer has claimed the log in this epoch: a copy from before lacks what it has voided.
     values = {"node_epoch": node_epoch, "seen_ms": now_ms}
     if not kept:
@@ -127,6 +136,11 @@ def end_recovery(connection: Connection, node_id: int, change: int) -> None:
     fenced = (wals.c.node_id == node_id, wals.c.state == int(WalState.FENCED))
     reopened = {"state": int(WalState.OPEN), "recoverer": NOBODY, "recoverer_epoch": 0}
     if connection.execute(update(wals).where(*fenced).values(reopened)).rowcount:
-        lost = (streams.c.node_id == node_id, streams.c.leader != node_id)
-        values = {"leader": node_id, "leader_epoch": streams.c.leader_epoch + 1, "changed": change}
-        connection.execute(update(streams).where(*lost).values(values))
+        lead_owned(connection, node_id, change)
+
+
+def lead_owned(connection: Connection, node_id: int, change: int) -> None:
+    """Let the node lead what it owns: nobody else may open it."""
+    lost = (streams.c.node_id == node_id, streams.c.leader != node_id)
+    values = {"leader": node_id, "leader_epoch": streams.c.leader_epoch + 1, "changed": change}
+    connection.execute(update(streams).where(*lost).values(values))

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from s3stream.catalog.manifest_state import StreamState
 from s3stream.catalog.restore import CatalogContents, RecoveredTopic, RestoredRange, RestoredStream
 from s3stream.catalog.topics import NOBODY
 from s3stream.catalog.values import WalInfo, WalState
@@ -56,6 +55,7 @@ def assemble(
     which may be another one than `manifest`. Each stream prefers its leader.
     """
     state = manifest.state
+    wals = _wals(manifest, log)
     infos = {info.stream_id: info for info in state.streams}
     streams: list[RestoredStream] = []
     for stream_id, chain in sorted(plan.chains.items()):
@@ -65,7 +65,7 @@ def assemble(
             RestoredStream(
                 stream_id=stream_id,
                 epoch=(0 if info is None else info.epoch) + EPOCHS_SKIPPED,
-                node_id=node_id if info is None else _owner(info, log),
+                node_id=_owner(node_id if info is None else info.node_id, leader, wals, log),
                 leader=leader,
                 leader_epoch=max(replay.leader_epoch, 0 if info is None else info.leader_epoch) + EPOCHS_SKIPPED,
                 start_offset=chain.start_offset,
@@ -91,7 +91,7 @@ def assemble(
         counters=counters,
         manifest=newest_sequence,
         nodes=_epochs(manifest, node_id, log, stored),
-        wals=_wals(manifest, log),
+        wals=_with_owners_live(wals, {stream.node_id for stream in streams}),
         topics=state.topics,
         new_topics=[
             RecoveredTopic(_free_name(stream_id, {topic.name for topic in state.topics}), new_topic_id(), stream_id)
@@ -106,13 +106,23 @@ def assemble(
     )
 
 
-def _owner(info: StreamState, log: LocalLog | None) -> int:
-    """Return the node whose log may hold records past the end, or NOBODY."""
-    if info.node_id != NOBODY:
-        return info.node_id
-    if log is not None and log.wal.node_id == info.leader and log.wal.state is WalState.DRAINED:
-        return NOBODY
-    return info.leader  # may have opened it after the manifest
+def _owner(owner: int, leader: int, wals: Sequence[WalInfo], log: LocalLog | None) -> int:
+    """Return the node whose log may hold records past a stream's end, or NOBODY, given the last owner that is known."""
+    if owner == NOBODY:
+        owner = leader  # may have opened it after the manifest
+    if log is not None and log.wal.node_id == owner:
+        return NOBODY if log.wal.state is WalState.DRAINED else owner
+    return owner if any(wal.node_id == owner and wal.state is not WalState.GIVEN_UP for wal in wals) else NOBODY
+
+
+def _with_owners_live(wals: Sequence[WalInfo], owners: Collection[int]) -> Sequence[WalInfo]:
+    """Return the logs with the newest one of each owner of streams open: its node may have used it after the manifest.
+
+    A node that owns streams has a log that may hold something of them. Whoever opens that log finds out what it holds.
+    """
+    usable = [wal for wal in wals if wal.state is not WalState.GIVEN_UP and wal.node_id in owners]
+    newest = {wal.node_id: wal.wal_id for wal in sorted(usable, key=lambda wal: wal.node_epoch)}
+    return [replace(wal, state=WalState.OPEN) if newest.get(wal.node_id) == wal.wal_id else wal for wal in wals]
 
 
 def _free_name(stream_id: int, taken: Collection[str]) -> str:

@@ -62,7 +62,7 @@ def test_a_dead_node_is_shown_its_log_given_up_and_the_node_removed(tmp_path: Pa
             "dead",
         ):
             assert expected in shown.output
-        assert "node 1 leads 1 partitions" in run(node, "remove", "1", *asked(second)).output
+        assert "`anabranch node give-up 1`" in run(node, "remove", "1", *asked(second)).output
         plan = run(node, "give-up", "1", *asked(second), answer="n\n")
         assert plan.exit_code == 1
         assert "Acknowledged records of 1 partition that were only in it will be lost for good" in plan.output
