@@ -192,7 +192,7 @@ async def _start(
         tls = _open_tls(settings, now_ms)
         sasl = open_files(settings.sasl, environment.random_bytes)
         token_key = read_key(settings.delegation_token)
-        access = None if ports.admin is None else open_access(settings.admin, ports.admin, now_ms)
+        access = None if ports.admin is None else open_access(settings, ports.admin, now_ms)
     announced = announced_listeners(settings, [int(bound.getsockname()[1]) for bound in ports.clients])
     internal = internal_address(settings, ports.internal)
     failure = NodeFailure()

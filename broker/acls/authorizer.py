@@ -8,10 +8,11 @@ everything.
 An ACL that allows READ, WRITE, DELETE or ALTER allows DESCRIBE, too, and one that allows ALTER_CONFIGS allows
 DESCRIBE_CONFIGS. One that denies them denies nothing else.
 
-A decision looks at the ACLs of one name and of its prefixes only, however many there are, and is remembered until ACLs
-change.
+A decision looks at the ACLs of one principal for one name and its prefixes only, however many there are, and is
+remembered until ACLs change.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from typing import Final
 
@@ -56,6 +57,10 @@ class _Patterns:
         self.prefixed: dict[str, _Rules] = {}
         self._lengths: dict[int, int] = {}
         """Number of prefixes by length."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.literal or self.prefixed)
 
     def add(self, acl: Acl) -> None:
         is_prefix = acl.pattern_type is PatternType.PREFIXED
@@ -105,6 +110,8 @@ class Authorizer:
         self._allow_if_no_acl = allow_if_no_acl
         self._acls: frozenset[Acl] | None = None
         self._patterns = {each: _Patterns() for each in AclResourceType}
+        self._own: dict[tuple[AclResourceType, str], _Patterns] = defaultdict(_Patterns)
+        """The patterns of each principal."""
         self.version = 0
         """Grows with every change of the ACLs."""
         self._remembered: dict[tuple[str, str, int, int, str], bool] = {}
@@ -124,17 +131,29 @@ class Authorizer:
         wanted, had = frozenset(acls), self.acls
         for acl in had:
             if acl not in wanted:
-                self._patterns[acl.resource_type].remove(_comparable(acl))
+                for patterns in self._patterns_of(acl):
+                    patterns.remove(_comparable(acl))
+                if self._own[acl.resource_type, acl.principal].is_empty:
+                    del self._own[acl.resource_type, acl.principal]
         for acl in wanted:
             if acl not in had:
-                self._patterns[acl.resource_type].add(_comparable(acl))
+                for patterns in self._patterns_of(acl):
+                    patterns.add(_comparable(acl))
         self._acls = wanted
         self.version += 1
         self._remembered.clear()
 
+    def _patterns_of(self, acl: Acl) -> tuple[_Patterns, _Patterns]:
+        return self._patterns[acl.resource_type], self._own[acl.resource_type, acl.principal]
+
     def is_super_user(self, principal: str) -> bool:
         """Return whether a principal may do everything."""
         return principal in self._super_users
+
+    def may_nothing(self, principal: str, resource_type: AclResourceType) -> bool:
+        """Return whether no rule can allow a principal anything on a type of resource, whatever its name."""
+        nobody = (resource_type, principal) not in self._own and (resource_type, EVERYBODY) not in self._own
+        return nobody and not self._allow_if_no_acl and principal not in self._super_users
 
     def authorize(
         self, principal: str, host: str, operation: AclOperation, resource_type: AclResourceType, name: str
@@ -158,11 +177,11 @@ class Authorizer:
         if self._acls is None:
             return False
         allowing = IMPLYING[operation]
-        found = allowed = False
-        for rules in self._patterns[resource_type].matching(name):
-            found = True
-            for who in (principal, EVERYBODY):
-                for acl in rules.get(who, ()):
+        allowed = False
+        for who in (principal, EVERYBODY):
+            own = self._own.get((resource_type, who))
+            for rules in () if own is None else own.matching(name):
+                for acl in rules[who]:
                     if acl.host not in {WILDCARD, host}:
                         continue
                     if acl.permission is Permission.DENY:
@@ -170,7 +189,9 @@ class Authorizer:
                             return False
                     elif acl.operation is AclOperation.ALL or acl.operation in allowing:
                         allowed = True
-        return allowed if found else self._allow_if_no_acl
+        if allowed or not self._allow_if_no_acl:
+            return allowed
+        return not any(self._patterns[resource_type].matching(name))
 
     def authorize_any(self, principal: str, host: str, operation: AclOperation, resource_type: AclResourceType) -> bool:
         """Return whether a principal may do an operation to at least one resource of a type (KIP-679).

@@ -5,9 +5,8 @@ Tokens come from settings or files; a file is read for each request, so that tok
 
 A page of a stranger can make a browser of somebody who may use the port send requests. No state is changed by GET; any
 other request that a browser has sent, which names an `Origin`, is refused unless its page is the console of this port.
-On a port that is open to its machine the `Host` must be an address or localhost: a stranger's name that resolves to
-this machine (DNS rebinding) would let the page read the answers. On any port without authentication, pages that are
-named otherwise change nothing. No answer allows other origins to read it.
+On a port without authentication the `Host` must be an address or a name of this node: a stranger's name that leads
+here (DNS rebinding) would let the page read the answers. No answer allows other origins to read it.
 """
 
 import hmac
@@ -27,6 +26,7 @@ from broker.net.principals import ANONYMOUS
 from broker.net.tls import Tls
 from broker.settings.admin_area import AdminSettings
 from broker.settings.checks import is_loopback
+from broker.settings.model import Settings
 
 TOKEN_CHARACTERS_MIN: Final = 16
 _BEARER: Final = "bearer "
@@ -58,8 +58,10 @@ class Refusal(Exception):
 class AdminAccess:
     """Checks of requests, and TLS. Raises AccessError for tokens that cannot be used."""
 
-    def __init__(self, settings: AdminSettings, *, is_local: bool, tls: Tls | None = None) -> None:
-        """Read the tokens once. `is_local`: the port listens on loopback."""
+    def __init__(
+        self, settings: AdminSettings, *, is_local: bool, names: Iterable[str] = (), tls: Tls | None = None
+    ) -> None:
+        """Read the tokens once. `is_local`: the port listens on loopback; `names`: those of this node."""
         self.tls = tls
         self.is_open = settings.is_open
         """True if it is open to all."""
@@ -67,7 +69,8 @@ class AdminAccess:
         self._unreadable: dict[str, str] = {}
         """Reasons why tokens cannot be read, that were logged last."""
         self._is_local = is_local
-        self._checks_host = settings.is_open and is_local
+        known = ("localhost", *names, *settings.allowed_hosts.split(","))
+        self._names = frozenset(_plain(each) for each in known) - {""}
         for name in ("read_token", "operate_token"):
             for token in self._tokens(name):
                 if len(token) < TOKEN_CHARACTERS_MIN:
@@ -87,9 +90,10 @@ class AdminAccess:
         """
         if method != "GET":
             self._check_page(headers)
-        if self._checks_host and not _is_local(headers.get("host", "localhost")):
+        if self.is_open and not self._is_own(headers.get("host", "localhost")):
             raise Refusal(
-                HTTPStatus.FORBIDDEN, "the Host must be an address or localhost, on a port without authentication"
+                HTTPStatus.FORBIDDEN,
+                "without authentication, the Host must be an address or a name of this node: see admin.allowed_hosts",
             )
         if self._settings.is_open:
             return ANONYMOUS
@@ -118,10 +122,15 @@ class AdminAccess:
         is_own = origin is not None and origin.partition("://")[2].lower() == host.lower() != ""
         if not is_own or site not in {None, "same-origin"}:
             raise Refusal(HTTPStatus.FORBIDDEN, "pages of other origins may change nothing")
-        if self._settings.is_open and not _is_local(host):
-            raise Refusal(
-                HTTPStatus.FORBIDDEN, "on a port without authentication, the page must be opened by an address"
-            )
+
+    def _is_own(self, host: str) -> bool:
+        """Return whether a Host header is an address or a name of this node, with or without a port."""
+        name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return _plain(name) in self._names
+        return True
 
     def _level_of(self, principal: str) -> Level:
         settings = self._settings
@@ -132,7 +141,7 @@ class AdminAccess:
     def _level_of_token(self, authorization: str) -> Level:
         if authorization[: len(_BEARER)].lower() != _BEARER:
             return Level.NOTHING
-        given = sha256(authorization[len(_BEARER) :].strip().encode()).digest()
+        given = sha256(authorization[len(_BEARER) :].strip().encode(errors="surrogateescape")).digest()
         found = Level.NOTHING
         for name, level in (("read_token", Level.READ), ("operate_token", Level.OPERATE)):
             try:
@@ -156,10 +165,13 @@ class AdminAccess:
         return [] if path is None else read_tokens(f"admin.{name}_file", path)
 
 
-def open_access(settings: AdminSettings, bound: socket.socket, now_ms: Callable[[], int]) -> AdminAccess:
+def open_access(settings: Settings, bound: socket.socket, now_ms: Callable[[], int]) -> AdminAccess:
     """Read certificates and tokens, for the port of a bound socket. Raises OSError if they cannot be used."""
-    tls = None if settings.ssl is None else Tls(settings.ssl, now_ms)
-    return AdminAccess(settings, is_local=is_loopback(bound.getsockname()[0]), tls=tls)
+    admin = settings.admin
+    tls = None if admin.ssl is None else Tls(admin.ssl, now_ms)
+    announced = (each.advertised_host for each in settings.listeners)
+    names = (*announced, settings.cluster.internal_advertised_host, admin.host, socket.gethostname())
+    return AdminAccess(admin, is_local=is_loopback(bound.getsockname()[0]), names=names, tls=tls)
 
 
 def read_tokens(setting: str, path: Path) -> list[str]:
@@ -174,11 +186,6 @@ def read_tokens(setting: str, path: Path) -> list[str]:
     return tokens
 
 
-def _is_local(host: str) -> bool:
-    """Return whether a Host header names an address or localhost, with or without a port."""
-    name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return name.lower().rstrip(".") == "localhost"
-    return True
+def _plain(name: str) -> str:
+    """Return the one spelling of a name that is compared."""
+    return name.strip().lower().rstrip(".")

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from broker.acls.model import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclOperation, AclResourceType
 from broker.acls.store import ClusterAcls
 from broker.handlers.token_requests import may_ask
+from broker.logging.audit import EVENTS_MAX
 from broker.net.exchange import Exchange
 from broker.node import Node
 from protocol.registry import APIS
@@ -14,7 +15,17 @@ from protocol.wire import ZERO_UUID
 class Caller:
     """The client of one request. Denials are logged unless `audited` is False: then a check only filters an answer."""
 
-    __slots__ = ("_api_key", "_authorizer", "_connection", "_host", "node", "principal", "version")
+    __slots__ = (
+        "_api_key",
+        "_authorizer",
+        "_connection",
+        "_denials",
+        "_host",
+        "_powerless",
+        "node",
+        "principal",
+        "version",
+    )
 
     def __init__(self, node: Node, exchange: Exchange, acls: ClusterAcls) -> None:
         self.node = node
@@ -25,6 +36,9 @@ class Caller:
         """Principal of the client, in Kafka's notation."""
         self._connection = exchange.connection
         self._host = exchange.connection.host
+        self._denials = 0
+        self._powerless: tuple[AclResourceType, int] | None = None
+        """Type of resource on which the client may do nothing by the ACLs of this version: a request may name many."""
 
     @property
     def may_ask_for_tokens(self) -> bool:
@@ -33,13 +47,23 @@ class Caller:
 
     def may(self, operation: AclOperation, resource_type: AclResourceType, name: str, *, audited: bool = True) -> bool:
         """Return whether the client may do an operation to a resource."""
-        allowed = self._authorizer.authorize(self.principal, self._host, operation, resource_type, name)
+        authorizer = self._authorizer
+        if self._powerless == (resource_type, authorizer.version):
+            allowed = False
+        else:
+            allowed = authorizer.authorize(self.principal, self._host, operation, resource_type, name)
+            if not allowed and authorizer.may_nothing(self.principal, resource_type):
+                self._powerless = resource_type, authorizer.version
         if audited and not allowed:
             self.denied(operation, resource_type, name)
         return allowed
 
     def denied(self, operation: AclOperation, resource_type: AclResourceType, name: str) -> None:
         """Log that an action was denied."""
+        self._denials += 1
+        if self._denials > EVENTS_MAX:
+            self.node.audit.leave_out("denied")
+            return
         self.node.audit.record(
             "denied",
             principal=self.principal,

@@ -25,6 +25,10 @@ class AuditLog:
         self._limit = LineLimit(clock, EVENTS_MAX, EVENT_S)
         self._log: FilteringBoundLogger = structlog.get_logger("audit")
 
+    def leave_out(self, event: str) -> None:
+        """Count an event of a kind of which there were more than `EVENTS_MAX` just now."""
+        self._limit.leave_out(event)
+
     def record(self, event: str, **fields: str) -> None:
         """Log an event of a kind, unless there are too many of it."""
         left_out = self._limit.fields(event)

@@ -29,6 +29,10 @@ class LineLimit:
         self._line_s = line_s
         self._allowances: dict[str, _Allowance] = {}
 
+    def leave_out(self, kind: str) -> None:
+        """Count a line of this kind, of which there were more than `lines_max` just now."""
+        self._allowances[kind].left_out += 1
+
     def fields(self, kind: str) -> dict[str, int] | None:
         """Return fields of a line of this kind: how many were left out before it, if any. None: leave this one out."""
         now_s = self._clock()

@@ -16,6 +16,12 @@ class AdminSettings(Area):
     enabled: bool = Field(default=True, description="Listen on the port.")
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
     port: Port = Field(default=9644, description="Port to listen on; 0 takes a free one.")
+    allowed_hosts: str = Field(
+        default="",
+        description="Names, separated by commas, by which a port without authentication is asked, as of a service or a "
+        "proxy: others are refused, since a stranger's name may lead a browser here. Addresses, `localhost`, the "
+        "machine's name and the names that the node announces are always accepted.",
+    )
     read_token: SecretStr | None = Field(
         default=None,
         description="Bearer token whose owner may read: everything that is asked for with GET. There is no flag: "

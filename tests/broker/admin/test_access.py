@@ -8,6 +8,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from click.testing import CliRunner, Result
 from pydantic import SecretStr
@@ -67,7 +68,34 @@ def test_a_node_without_authentication_is_open_to_addresses_of_its_machine() -> 
     assert outcome(access, "POST") == 200
     for host in ("evil.example:9644", "localhost.evil.example", "", "[evil]:1"):
         assert outcome(access, host=host) == 403
-    assert outcome(AdminAccess(AdminSettings(), is_local=False), host="node-1:9644") == 200
+
+
+def test_a_port_without_authentication_is_asked_by_its_own_names() -> None:
+    access = AdminAccess(AdminSettings(allowed_hosts="a.example, B.example."), is_local=False, names=["node-1", ""])
+    for host in ("node-1:9644", "Node-1.", "a.example", "b.example:1", "192.0.2.1", "[::1]:9644", "localhost"):
+        assert outcome(access, host=host) == 200, host
+    for host in (
+        "evil.example:9644",
+        "node-1.evil.example",
+        "",
+        ",",
+        ".",
+        "\udcff",
+        "a.example@evil.example",
+        "[node-1",
+    ):
+        assert outcome(access, host=host) == outcome(access, "POST", host=host) == 403, host
+    assert outcome(tokens(), host="evil.example", authorization=BEARER["read"]) == 200, "its pages have no token"
+
+
+async def test_the_names_of_a_node_are_those_that_it_announces(tmp_path: Path) -> None:
+    settings = {"advertised_host": "kafka.example", "admin_host": "0.0.0.0", "admin_allowed_hosts": "proxy.example"}
+    async with running_node(tmp_path, **settings) as node:
+        url = f"http://127.0.0.1:{node.admin_address.rpartition(':')[2]}/api/v1/topics"
+        async with aiohttp.ClientSession() as session:
+            for host, status in (("kafka.example", 200), ("proxy.example:80", 200), ("evil.example", 403)):
+                async with session.get(url, headers={"Host": host}) as response:
+                    assert response.status == status
 
 
 @pytest.mark.parametrize("access", [tokens(), AdminAccess(AdminSettings(), is_local=True)])
@@ -95,6 +123,7 @@ def test_the_page_of_the_port_itself_may_change_something() -> None:
     assert outcome(tokens(), "POST", authorization=BEARER["operate"], **own) == 200
     assert outcome(AdminAccess(AdminSettings(), is_local=True), "POST", **by_address) == 200
     assert outcome(AdminAccess(AdminSettings(), is_local=False), "POST", **own) == 403, "the name may be a stranger's"
+    assert outcome(AdminAccess(AdminSettings(), is_local=False, names=["node-1"]), "POST", **own) == 200
 
 
 def test_certificates_read_and_those_of_operators_operate(tmp_path: Path) -> None:
