@@ -28,7 +28,7 @@ from broker.handlers.produce_response import (
 from broker.net.exchange import Exchange, RefusedBatch
 from broker.net.parking import parked_until_s
 from broker.node import Node
-from broker.partitions.partition import Partition
+from broker.partitions.partition import ADDS_TO_TRANSACTION_SINCE, Partition
 from broker.partitions.producers import Producer
 from broker.partitions.record_checks import PreparationDeferred, PreparedBatch
 from broker.partitions.transactions import Verification
@@ -51,8 +51,6 @@ TOPIC_IDS_SINCE = 13
 ABORTABLE_SINCE = 11
 LEADERS_SINCE = 10
 """First version in which the answer names the leader of a partition that is led elsewhere (KIP-951)."""
-ADDS_TO_TRANSACTION_SINCE = 12
-"""First version in which a transactional batch adds its partition to the transaction (KIP-890, part 2)."""
 SEALED_S = 3.0
 """Longest wait for the end of a partition's move to another node."""
 SENT_BEHIND_MAX = 4
@@ -351,6 +349,8 @@ class _ProduceCall:
     def _transaction_error(self, error: KafkaError) -> KafkaError:
         abortable = self._api_version >= ABORTABLE_SINCE
         code = code_for_writer(error.code, knows_abortable=abortable, retry=ErrorCode.NOT_ENOUGH_REPLICAS)
+        if code == ErrorCode.CONCURRENT_TRANSACTIONS and self._api_version < ADDS_TO_TRANSACTION_SINCE:
+            code = ErrorCode.NOT_ENOUGH_REPLICAS  # the client would not try again
         not_added = code == ErrorCode.INVALID_TXN_STATE
         return KafkaError(code, "Partition was not added to the transaction" if not_added else error.message)
 

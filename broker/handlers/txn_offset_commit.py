@@ -124,7 +124,7 @@ async def _verify(
     except KafkaError as error:
         code = error.code
     if not code and not _partition(node, where).transactions.is_valid(verification):
-        code = ErrorCode.CONCURRENT_TRANSACTIONS  # by now the transaction has ended
+        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # by now the transaction has ended: ask again
     if code:
         abortable = version >= ABORTABLE_VERSION
         raise KafkaError(code_for_writer(code, knows_abortable=abortable, retry=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))

@@ -40,6 +40,9 @@ log = structlog.get_logger("storage")
 
 VACATED_KEPT_MS = 60 * 60_000
 """Longest time that a read which began before a compaction may take."""
+ADDS_TO_TRANSACTION_SINCE = 12
+"""First version of Produce in which a transactional batch adds its partition to the transaction (KIP-890, part 2). Each
+transaction has an epoch of its own, and begins with sequence 0 in each partition."""
 TransactionCheck = Callable[["Partition", int, int], None]
 """Called with partition, producer id and epoch before a transaction opens in the partition; raises to refuse it."""
 ChangeListener = Callable[["Partition"], None]
@@ -233,7 +236,7 @@ class Partition:
                 pending = None if duplicate.end_offset <= self.stream.confirmed_offset else self.stream.last_durable
                 return AppendResult(duplicate.base_offset, duplicate.end_offset, duplicate.append_time_ms, pending)
             if header.is_transactional or self.transactions.open:
-                self._check_transaction(header, verify)
+                self._check_transaction(header, verify, api_version)
         append_time_ms = -1
         max_timestamp_ms = header.max_timestamp
         if config.log_append_time:
@@ -283,7 +286,7 @@ class Partition:
             )
         return found
 
-    def _check_transaction(self, header: BatchHeader, verify: TransactionCheck | None) -> None:
+    def _check_transaction(self, header: BatchHeader, verify: TransactionCheck | None, api_version: int) -> None:
         transactional = header.is_transactional
         known = self.transactions.check_data(header.producer_id, transactional=transactional)
         # An epoch other than that of the open transaction has to be verified like a new transaction. Otherwise the
@@ -296,6 +299,8 @@ class Partition:
         if transactional and not known:
             assert verify is not None, "checked above"
             verify(self, header.producer_id, header.producer_epoch)
+            if api_version >= ADDS_TO_TRANSACTION_SINCE:
+                self.producers.check_first(header.producer_id, header.base_sequence)
 
     def append_marker(
         self,

@@ -218,10 +218,6 @@ class TransactionCoordinator:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
         state_machine.verify(entry.state, producer, partition)
 
-    async def wait_until_idle(self, transactional_id: str) -> None:
-        """Wait until no change is in progress. Raises KafkaError, CONCURRENT_TRANSACTIONS if it takes too long."""
-        await self._wait_idle(self.shard(transactional_id).find(transactional_id))
-
     async def end(self, transactional_id: str, producer: Producer, *, commit: bool, version: int) -> Producer:
         """Handle EndTxn: decide, durably. Return the producer of the next transaction.
 

@@ -25,12 +25,7 @@ def code_for_writer(code: ErrorCode, *, knows_abortable: bool, retry: ErrorCode)
             return ErrorCode.INVALID_PRODUCER_EPOCH
         case ErrorCode.TRANSACTION_ABORTABLE if not knows_abortable:
             return ErrorCode.INVALID_TXN_STATE
-        case (
-            ErrorCode.CONCURRENT_TRANSACTIONS
-            | ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            | ErrorCode.COORDINATOR_NOT_AVAILABLE
-            | ErrorCode.NOT_COORDINATOR
-        ):
+        case ErrorCode.COORDINATOR_LOAD_IN_PROGRESS | ErrorCode.COORDINATOR_NOT_AVAILABLE | ErrorCode.NOT_COORDINATOR:
             return retry
     return code
 

@@ -73,7 +73,6 @@ class TransactionVerifier:
         elif add:
             await self._coordinator.add(transactional_id, producer, [where], VERSION_2)
         else:
-            await self._coordinator.wait_until_idle(transactional_id)
             self._coordinator.verify(transactional_id, producer, where)
 
     async def _ask_elsewhere(
