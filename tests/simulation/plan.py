@@ -20,6 +20,7 @@ COUNTS = (
     "keyed",
     "expiring",
     "idempotent",
+    "restless",
 )
 """Fields of a plan that count actors."""
 
@@ -56,6 +57,7 @@ class Plan:
     """Wait at the end until everything that is not needed is deleted, and check that it is."""
     nodes: int
     """Nodes of the cluster."""
+    restless: int
     object_log: bool
     """Keep the nodes' logs in the object store, not on their disks."""
     rival: bool
@@ -90,6 +92,7 @@ def plan_of(seed: int, nodes: int | None = None) -> Plan:
         window_bytes=random.choice((4 << 10, 32 << 10, 4 << 20)),
         settles=random.random() < 0.2,
         nodes=random.choice((1, 1, 2, 3)),
+        restless=Random(f"restless/{seed}").randint(0, 1),
         object_log=False,
         rival=False,
     )

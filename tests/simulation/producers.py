@@ -50,6 +50,7 @@ class Producer:
         self.numbers = 0
         self.producer_id = self.epoch = -1
         self.sequences: dict[TopicPartition, int] = {}
+        self.produce_version = 9
         self.acked = 0
 
     async def run(self) -> None:
@@ -175,13 +176,13 @@ class Producer:
         try:
             raw = await self.client.raw(node)
             async with asyncio.timeout(TIMEOUT_S):
-                sent = [raw.send(request_of(batch, transactional_id), 9) for batch in flight]
+                sent = [raw.send(request_of(batch, transactional_id), self.produce_version) for batch in flight]
                 if self.random.random() < MISSING_SHARE:
                     # It is refused at once, and answered after those before it.
                     missing = replace(flight[-1], where=(f"missing-{self.name}", 0))
-                    sent.append(raw.send(request_of(missing, transactional_id), 9))
+                    sent.append(raw.send(request_of(missing, transactional_id), self.produce_version))
                 for correlation_id in sent:
-                    found_id, answer = await raw.receive(ProduceRequest, 9)
+                    found_id, answer = await raw.receive(ProduceRequest, self.produce_version)
                     if found_id != correlation_id:
                         raise Violation(f"{self.name}: the answer to {found_id} came before that to {correlation_id}")
                     answers.append(answer)

@@ -23,6 +23,7 @@ from tests.simulation.history import History, TopicPartition, Violation
 from tests.simulation.node_checks import check_storage, watch_logs
 from tests.simulation.plan import Plan
 from tests.simulation.producers import Producer
+from tests.simulation.restless import RestlessProducer
 from tests.simulation.rivals import begin_beside_rival
 from tests.simulation.routing import GROUP, TRANSACTION, Client, Lost
 from tests.simulation.transactions import TransactionalProducer
@@ -184,6 +185,7 @@ class Scenario:
             *(Producer(world, history, f"plain{index}", topics, idempotent=False) for index in range(plan.plain)),
             *(Producer(world, history, f"idem{index}", topics, idempotent=True) for index in range(plan.idempotent)),
             *(TransactionalProducer(world, history, f"txn{index}", topics) for index in range(plan.transactional)),
+            *(RestlessProducer(world, history, f"restless{index}", topics) for index in range(plan.restless)),
             *(
                 Committer(world, f"committer{index}", partitions[index % len(partitions)])
                 for index in range(plan.committers)

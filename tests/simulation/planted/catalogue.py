@@ -15,6 +15,7 @@ from tests.simulation.planted.symptoms import (
     LOST,
     MULTIPLIED,
     ORDER,
+    REPLACED,
     SEQUENCE,
     STOPPED,
     TWO_CLUSTERS,
@@ -331,6 +332,40 @@ PLANTED: Sequence[Planted] = (
         found_by=FENCED,
         seeds=10,
         adapt=having(transactional=2),
+    ),
+    Planted(
+        "end-judged-too-early",
+        "the producer is judged while the markers of its last transaction are written",
+        [
+            Edit(
+                "broker.transactions.coordinator",
+                "            if await self._wait_idle(entry):\n                continue\n            now_ms",
+                "            now_ms",
+            ),
+            Edit(
+                "broker.transactions.state_machine",
+                "raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)\n    return action",
+                "raise KafkaError(ErrorCode.PRODUCER_FENCED)\n    return action",
+            ),
+        ],
+        found_by=REPLACED,
+        seeds=10,
+        adapt=having(restless=1),
+    ),
+    Planted(
+        "time-out-fences",
+        "the abort of a transaction that has timed out takes an epoch that its producer cannot get",
+        [
+            Edit(
+                "broker.transactions.state_machine",
+                "    return _prepare(state, commit=False, version=VERSION_2,",
+                "    state = replace(state, epoch=state.epoch + 1)\n"
+                "    return _prepare(state, commit=False, version=VERSION_2,",
+            )
+        ],
+        found_by=REPLACED,
+        seeds=20,
+        adapt=having(restless=1),
     ),
     Planted(
         "markers-cleaned",
