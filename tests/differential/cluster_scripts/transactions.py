@@ -23,6 +23,7 @@ from protocol.messages.txn_offset_commit import (
 )
 from protocol.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 from tests.differential.cluster_script import NODES, ClusterScript
+from tests.differential.scripts.transactions import in_turn
 from tests.support.raw_client import batch_of
 
 Producer = tuple[int, int]
@@ -221,6 +222,12 @@ def transaction_offsets_at_others(script: ClusterScript) -> None:
     script.call("fetched when that is aborted", stable, 7, on="1")
 
 
+def transactions_of_others_without_a_pause(script: ClusterScript) -> None:
+    """Begin and end each transaction while another broker may still get the marker of the one before."""
+    script.place("xp-a", 2, segment_ms=FOREVER)
+    in_turn(script, script.key_at("xp", 1), "xp-a", to_coordinator="1", to_leader="2")
+
+
 def transactions_of_all(script: ClusterScript) -> None:
     """Ids of all coordinators, named together in requests to each broker; and markers at brokers that do not lead."""
     script.place("xa-a", 1, 2, 3)
@@ -245,5 +252,6 @@ SCRIPTS = (
     transactions_of_several_leaders,
     transactions_2_of_several_leaders,
     transaction_offsets_at_others,
+    transactions_of_others_without_a_pause,
     transactions_of_all,
 )

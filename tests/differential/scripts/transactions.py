@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from protocol.batch import TRANSACTIONAL_MASK
+from protocol.errors import ErrorCode
 from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -26,13 +27,16 @@ from protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from protocol.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
-from tests.differential.script import Script
+from tests.differential.answers import error_name
+from tests.differential.script import MAIN, Script
 from tests.differential.scripts.groups import coordinator as group_coordinator
 from tests.support.raw_client import batch_of
 
 FOREVER = str(2**63 - 1)
 """Apache Kafka begins a new segment after a batch dated back, and a Fetch response does not go past it."""
 COMPLETE = ("CompleteCommit", "CompleteAbort")
+ROUNDS = 10
+CONCURRENT = (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_ENOUGH_REPLICAS)
 
 
 def _init(
@@ -174,6 +178,40 @@ def transaction_life_2(script: Script) -> None:
     script.call("abort nothing", _end("tw", producer, committed=False), 5)
     _ended(script, "tw")
     script.call("commit nothing", _end("tw", producer, committed=True), 5)
+
+
+def transactions_without_a_pause(script: Script) -> None:
+    """Begin and end each transaction while the markers of the one before may be on their way."""
+    _coordinator(script)
+    script.topic("tp-a", segment_ms=FOREVER)
+    in_turn(script, "tp", "tp-a", to_coordinator=MAIN, to_leader=MAIN)
+
+
+def in_turn(script: Script, transactional_id: str, topic: str, *, to_coordinator: str, to_leader: str) -> None:
+    """Repeat only what gets CONCURRENT_TRANSACTIONS, or its like, as clients do; note the answers after that."""
+    answer = script.until(_init(transactional_id), 4, lambda answer: not answer.error_code, on=to_coordinator)
+
+    def end(name: str, *, committed: bool) -> None:
+        nonlocal answer
+        request = _end(transactional_id, (answer.producer_id, answer.producer_epoch), committed=committed)
+        answer = script.until(
+            request, 5, lambda answer: answer.error_code != ErrorCode.CONCURRENT_TRANSACTIONS, on=to_coordinator
+        )
+        script.note(name, [error_name(answer.error_code), answer.producer_epoch])
+
+    for number in range(ROUNDS):
+        for committed in (True, False):
+            name = f"{'commit' if committed else 'abort'} {number}"
+            request = _produce(transactional_id, (answer.producer_id, answer.producer_epoch), topic, 0, name.encode())
+            written = script.until(request, 12, lambda answer: _code(answer) not in CONCURRENT, on=to_leader)
+            script.note(f"produce before {name}", error_name(_code(written)))
+            end(name, committed=committed)
+        end(f"abort nothing {number}", committed=False)
+
+
+def _code(answer: Any) -> int:
+    code: int = answer.responses[0].partition_responses[0].error_code
+    return code
 
 
 def transaction_refusals(script: Script) -> None:
@@ -324,4 +362,11 @@ def transaction_offsets(script: Script) -> None:
     script.call("fetched when that is aborted", fetch, 7)
 
 
-SCRIPTS = (transaction_life, transaction_life_2, transaction_refusals, transaction_lists, transaction_offsets)
+SCRIPTS = (
+    transaction_life,
+    transaction_life_2,
+    transactions_without_a_pause,
+    transaction_refusals,
+    transaction_lists,
+    transaction_offsets,
+)
