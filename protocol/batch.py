@@ -20,8 +20,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from protocol.compression import Compression, compression_of
-from protocol.errors import CorruptBatch, InvalidRecord, MalformedMessage, UnsupportedMagic
-from protocol.varint import read_uvarint
+from protocol.errors import CorruptBatch, InvalidRecord, UnsupportedMagic
 from protocol.wire import Buffer
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
@@ -44,12 +43,6 @@ DELETE_HORIZON_MASK: Final = 0x40
 
 RECORD_BYTES_MIN: Final = 7
 """Length, attributes, two deltas, lengths of key and value, count of headers: at least a byte each."""
-_CODEC_MASK: Final = 7
-_FRAME_MAGIC: Final = {
-    Compression.GZIP.value: b"\x1f\x8b",
-    Compression.LZ4.value: b"\x04\x22\x4d\x18",
-    Compression.ZSTD.value: b"\x28\xb5\x2f\xfd",
-}
 _SEQUENCE_MODULUS: Final = 1 << 31
 _BASE_OFFSET: Final = Struct(">q")
 _LEADER_EPOCH: Final = Struct(">i")
@@ -179,35 +172,6 @@ def check_client_batch(header: BatchHeader) -> None:
         )
     if header.is_control:
         raise InvalidRecord("Clients are not allowed to write control records")
-
-
-def records_fit(view: Buffer, attributes: int, count: int) -> bool:
-    """Return whether the batch can hold `count` records, checked in constant time.
-
-    Uncompressed, the first record must end inside the batch (a single one at its end) and leave room for the others.
-    Compressed, the bytes must begin with the codec's magic; raw snappy has none.
-    """
-    if attributes & _CODEC_MASK:
-        magic = _FRAME_MAGIC.get(attributes & _CODEC_MASK)
-        return magic is None or view[HEADER_BYTES : HEADER_BYTES + len(magic)] == magic
-    size = len(view) - HEADER_BYTES
-    if size < count * RECORD_BYTES_MIN:
-        return False
-    zigzag, end = view[HEADER_BYTES], 1
-    if zigzag > 127:
-        second = view[HEADER_BYTES + 1]
-        if second < 128:
-            zigzag, end = zigzag & 127 | second << 7, 2
-        else:
-            try:
-                zigzag, position = read_uvarint(view, HEADER_BYTES)
-            except (IndexError, MalformedMessage):
-                return False
-            end = position - HEADER_BYTES
-    end += zigzag >> 1
-    if zigzag & 1:
-        return False
-    return end == size if count == 1 else size - end >= (count - 1) * RECORD_BYTES_MIN
 
 
 def patch(view: bytearray | memoryview, base_offset: int, leader_epoch: int, offset: int = 0) -> None:

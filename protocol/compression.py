@@ -1,23 +1,26 @@
 """The compression codecs of record batches, with a limit on the decompressed size.
 
-Read: gzip; snappy either raw (librdkafka) or in the framing of the Java library xerial; lz4 frames; zstd frames.
-Written: gzip, raw-in-xerial snappy (all readers accept it), lz4 frames of independent blocks (Apache Kafka's reader
-refuses linked ones), zstd.
+Read is what Apache Kafka's consumer reads: gzip; snappy either raw (librdkafka) or in the framing of the Java library
+xerial; lz4 frames of independent blocks; zstd frames without a dictionary. Written are gzip, raw-in-xerial snappy (all
+readers accept it), lz4, zstd.
 
 Decompression writes into a private mapping of the size of the limit, so a small batch that would decompress to more
 fails at the limit, and pages beyond the real size are never touched. The GIL is released during decompression.
 """
 
 import mmap
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import IntEnum
 from struct import Struct
+from struct import error as struct_error
 from typing import Any, Final
 
 import cramjam
 
-from protocol.errors import CorruptBatch, DecompressedTooLarge, ErrorCode, KafkaError
+from protocol import lz4_frame
+from protocol.errors import DecompressedTooLarge, ErrorCode, InvalidRecord, KafkaError
 from protocol.wire import Buffer
 
 DECOMPRESSED_BYTES_MAX: Final = 128 * 1024 * 1024
@@ -26,9 +29,12 @@ _INT32: Final = Struct(">i")
 _ROOM_IS_FULL: Final = "failed to write whole buffer"
 """Text of the codecs' error when the output is larger than the buffer."""
 
-_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
-_XERIAL_HEADER: Final = _XERIAL_MAGIC + bytes((0, 0, 0, 1, 0, 0, 0, 1))
+XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER: Final = XERIAL_MAGIC + bytes((0, 0, 0, 1, 0, 0, 0, 1))
+XERIAL_HEADER_BYTES: Final = len(_XERIAL_HEADER)
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
+_GZIP_HEAD: Final = b"\x1f\x8b\x08"
+_GZIP_PIECE_BYTES: Final = 256 * 1024
 
 
 class Compression(IntEnum):
@@ -55,7 +61,7 @@ def decompressed(
 ) -> Iterator[memoryview]:
     """Yield a view of a batch's decompressed records, valid inside the `with` block only.
 
-    Raises CorruptBatch for bytes that the codec cannot decompress, DecompressedTooLarge past `bytes_max`.
+    Raises InvalidRecord for bytes that Kafka's consumers could not decompress, DecompressedTooLarge past `bytes_max`.
     """
     if compression is Compression.NONE:
         with memoryview(data) as view:
@@ -81,16 +87,14 @@ def decompress(compression: Compression, data: Buffer, *, bytes_max: int = DECOM
 
 
 def _decompress_into(compression: Compression, data: Buffer, room: memoryview) -> int:
-    with room:
-        if compression is Compression.SNAPPY:
-            return _decompress_snappy(memoryview(data), room)
+    with room, memoryview(data) as view:
         try:
-            return int(_module(compression).decompress_into(data, room))
-        except cramjam.DecompressionError as error:
-            what = f"{compression.name.lower()} records of {len(data)} bytes"
+            return int(_DECOMPRESSORS[compression](view, room))
+        except (cramjam.DecompressionError, zlib.error, struct_error, IndexError) as error:
+            what = f"{compression.name.lower()} records of {len(view)} bytes"
             if _ROOM_IS_FULL in str(error):
                 raise DecompressedTooLarge(f"{what} decompress to more than {len(room)} bytes") from None
-            raise CorruptBatch(f"{what} cannot be decompressed: {error}") from error
+            raise InvalidRecord(f"{what} cannot be decompressed: {error}") from error
 
 
 def compress(compression: Compression, data: Buffer, *, level: int | None = None) -> bytes:
@@ -101,11 +105,8 @@ def compress(compression: Compression, data: Buffer, *, level: int | None = None
         return _compress_snappy(data)
     if compression is Compression.LZ4:
         return _compress_lz4(data, level)
-    return bytes(_module(compression).compress(data, level))
-
-
-def _module(compression: Compression) -> Any:
-    return {Compression.GZIP: cramjam.gzip, Compression.LZ4: cramjam.lz4, Compression.ZSTD: cramjam.zstd}[compression]
+    module: Any = cramjam.gzip if compression is Compression.GZIP else cramjam.zstd
+    return bytes(module.compress(data, level))
 
 
 def _blocks(data: Buffer, size: int) -> Iterator[memoryview]:
@@ -128,17 +129,57 @@ def _compress_snappy(data: Buffer) -> bytes:
     return b"".join(pieces)
 
 
+def _decompress_gzip(data: memoryview, room: memoryview) -> int:
+    """Decompress all members. Bytes behind the last are ignored."""
+    position = end = 0
+    while position == 0 or bytes(data[position : position + 3]) == _GZIP_HEAD:
+        member = zlib.decompressobj(zlib.MAX_WBITS + 16)
+        while not member.eof:
+            piece: Buffer = member.unconsumed_tail
+            if not piece:
+                piece = data[position : position + _GZIP_PIECE_BYTES]
+                position += len(piece)
+            if not piece:
+                raise InvalidRecord("gzip records are cut short")
+            output = member.decompress(piece, _GZIP_PIECE_BYTES)
+            if len(output) > len(room) - end:
+                raise DecompressedTooLarge(f"gzip records decompress to more than {len(room)} bytes")
+            room[end : end + len(output)] = output
+            end += len(output)
+        position -= len(member.unused_data)
+    return end
+
+
+def _decompress_lz4(data: memoryview, room: memoryview) -> int:
+    """Decompress the first frame, without what Kafka's consumers ignore: content size, checksum, bytes behind it."""
+    flags, begin = lz4_frame.parse_head(data)
+    end = lz4_frame.find_end(data, begin, flags, blocks_max=len(data))
+    assert end is not None, "each block has a byte"
+    if flags & (lz4_frame.CONTENT_SIZE | lz4_frame.CONTENT_CHECKSUM):
+        head = bytes((lz4_frame.EXPECTED_FLAGS | flags & lz4_frame.BLOCK_CHECKSUM, data[5]))
+        whole = lz4_frame.MAGIC + head + bytes((lz4_frame.header_checksum(head),)) + data[begin:end]
+        return int(cramjam.lz4.decompress_into(whole, room))
+    return int(cramjam.lz4.decompress_into(data[:end], room))
+
+
+def _decompress_zstd(data: memoryview, room: memoryview) -> int:
+    return int(cramjam.zstd.decompress_into(data, room))
+
+
 def _decompress_snappy(data: memoryview, room: memoryview) -> int:
-    if data[:8].tobytes() != _XERIAL_MAGIC:
+    if bytes(data[:8]) != XERIAL_MAGIC:
         return _decompress_snappy_block(data, room, 0)
-    position, end = len(_XERIAL_HEADER), 0
-    while position < len(data):
-        if position + 4 > len(data):
-            raise CorruptBatch(f"snappy block at byte {position}: expected a length, found the end")
+    position, end = XERIAL_HEADER_BYTES, 0
+    while position + 4 <= len(data):
+        if bytes(data[position : position + 8]) == XERIAL_MAGIC:  # streams may follow each other
+            if _INT32.unpack_from(data, position + 8)[0] < 1:
+                raise InvalidRecord(f"snappy stream at byte {position}: an unknown version")
+            position += XERIAL_HEADER_BYTES
+            continue
         size = _INT32.unpack_from(data, position)[0]
         position += 4
         if not 0 <= size <= len(data) - position:
-            raise CorruptBatch(f"snappy block at byte {position}: length {size} of {len(data) - position} bytes left")
+            raise InvalidRecord(f"snappy block at byte {position}: length {size} of {len(data) - position} bytes left")
         end = _decompress_snappy_block(data[position : position + size], room, end)
         position += size
     return end
@@ -146,13 +187,20 @@ def _decompress_snappy(data: memoryview, room: memoryview) -> int:
 
 def _decompress_snappy_block(block: memoryview, room: memoryview, start: int) -> int:
     """Decompress one block to `start` of the buffer; return its end."""
-    try:
-        end = start + cramjam.snappy.decompress_raw_len(block)
-        if end > len(room):
-            raise DecompressedTooLarge(f"snappy records decompress to more than {len(room)} bytes")
-        if end > start:
-            with room[start:end] as place:
-                cramjam.snappy.decompress_raw_into(block, place)
-        return int(end)
-    except cramjam.DecompressionError as error:
-        raise CorruptBatch(f"snappy block of {len(block)} bytes: {error}") from error
+    if not block:
+        raise InvalidRecord("an empty snappy block")
+    end = start + cramjam.snappy.decompress_raw_len(block)
+    if end > len(room):
+        raise DecompressedTooLarge(f"snappy records decompress to more than {len(room)} bytes")
+    if end > start:
+        with room[start:end] as place:
+            cramjam.snappy.decompress_raw_into(block, place)
+    return int(end)
+
+
+_DECOMPRESSORS: Final[Mapping[Compression, Callable[[memoryview, memoryview], int]]] = {
+    Compression.GZIP: _decompress_gzip,
+    Compression.SNAPPY: _decompress_snappy,
+    Compression.LZ4: _decompress_lz4,
+    Compression.ZSTD: _decompress_zstd,
+}

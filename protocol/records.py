@@ -62,7 +62,7 @@ class ControlType(IntEnum):
 def decode_records(batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX) -> list[Record]:
     """Return the records of one whole batch. Does not verify the checksum.
 
-    Raises CorruptBatch or UnsupportedMagic like `parse_batch`, CorruptBatch or DecompressedTooLarge like
+    Raises CorruptBatch or UnsupportedMagic like `parse_batch`, InvalidRecord or DecompressedTooLarge like
     `decompress`, InvalidRecord for records that do not fill the batch exactly.
     """
     header = parse_batch(batch)
@@ -90,7 +90,7 @@ def decode_records(batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_
 def first_records(batch: Buffer, count: int, *, bytes_max: int) -> list[Record]:
     """Return up to `count` records from the beginning of a batch, as far as they lie in its first `bytes_max` bytes.
 
-    Raises CorruptBatch, UnsupportedMagic, and DecompressedTooLarge for a compressed batch of more bytes.
+    Raises CorruptBatch, InvalidRecord, and DecompressedTooLarge for a compressed batch of more bytes.
     """
     header = parse_batch(batch)
     packed = memoryview(batch)[HEADER_BYTES : header.size_bytes]

@@ -142,8 +142,9 @@ Different by design:
   ids; a validated topic has none.
 - `min.insync.replicas` is a plain default, not one set by eligible leader replicas (KIP-966).
 - There is no tiered storage (KIP-405): ListOffsets returns the log start offset for -4, and nothing for -5 and -6.
-- A batch is validated by its header, its checksum, and the beginning of its first record or compressed frame. Its
-  records are not decoded. A batch is refused if its producer set the log append time bit.
+- A batch is validated by its header, its checksum, and the beginning of its first record or the shape of its compressed
+  frame. Its records are decoded only if that shape is unusual. A batch is refused if its producer set the log append
+  time bit.
 - Client metrics need no plug-in: with `telemetry.enabled` they are accepted and decoded at once.
 - Patterns of topics (groups) and of ids (ListTransactions) use RE2's syntax, and their size is limited.
 - Frames are decoded strictly: negative lengths other than -1 and invalid UTF-8 are malformed.

@@ -5,6 +5,7 @@ records. Checks of single records are in `record_checks`.
 """
 
 import struct
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -22,10 +23,10 @@ from protocol.batch import (
     check_client_batch,
     check_crc,
     parse_batch,
-    records_fit,
 )
 from protocol.compression import Compression
 from protocol.errors import CorruptBatch, ErrorCode, InvalidRecord, KafkaError
+from protocol.record_shape import has_plain_frame, records_fit
 from wal.interface import Buffer
 
 _PLAIN_ATTRIBUTES_END = Compression.ZSTD.value
@@ -37,14 +38,23 @@ _RECORD_BYTES_MIN = 14
 """Smallest record of the oldest format. Kafka refuses anything shorter."""
 
 
+class CheckedBatch(NamedTuple):
+    """A batch with a valid header."""
+
+    view: memoryview
+    header: BatchHeader
+    out_of_range: bool
+    """The header shows timestamps outside the allowed range: `record_checks` finds the records."""
+    odd_frame: bool
+    """The records are compressed in an unusual way: they must be decompressed to be accepted."""
+
+
 def check_batch(
     records: Buffer | None, config: TopicConfig, api_version: int, now_ms: int, where: object
-) -> tuple[memoryview, BatchHeader, bool]:
+) -> CheckedBatch:
     """Check the one batch in `records`; `where` names the partition in errors. Raises KafkaError.
 
-    Returns the batch, its header, and True if the header shows timestamps outside the allowed range: `record_checks`
-    finds the records. All rules are checked in one expression first; a batch that fails it is checked rule by rule,
-    to find the error.
+    All rules are checked in one expression first; a batch that fails it is checked rule by rule, to find the error.
     """
     if records is not None and len(records) > HEADER_BYTES:
         view = records if type(records) is memoryview else memoryview(records)
@@ -74,12 +84,22 @@ def check_batch(
             and crc32c(view[CHECKED_POSITION:]) == crc
             and max_timestamp <= now_ms + config.timestamp_after_max_ms
             and config.timestamp_before_max_ms > now_ms
-            and records_fit(view, attributes, count)
+            and (
+                has_plain_frame(view, HEADER_BYTES, attributes, count)
+                if attributes
+                else records_fit(view, HEADER_BYTES, len(view) - HEADER_BYTES, count)
+            )
         ):
-            return view, header, False
+            return CheckedBatch(view, header, out_of_range=False, odd_frame=False)
     view, header = _parse(records, api_version)
     _check_rules(view, header, config, where)
-    return view, header, not config.log_append_time and _lies_out_of_range(header, config, now_ms)
+    codec = header.compression
+    return CheckedBatch(
+        view,
+        header,
+        out_of_range=not config.log_append_time and _lies_out_of_range(header, config, now_ms),
+        odd_frame=bool(codec) and not has_plain_frame(view, HEADER_BYTES, codec, header.record_count),
+    )
 
 
 def _parse(records: Buffer | None, api_version: int) -> tuple[memoryview, BatchHeader]:
@@ -120,11 +140,9 @@ def _check_rules(view: memoryview, header: BatchHeader, config: TopicConfig, whe
         )
     check_crc(view, header)
     check_client_batch(header)
-    if not records_fit(view, header.attributes, header.record_count):
-        raise InvalidRecord(
-            f"{len(view) - HEADER_BYTES} bytes that are not {header.record_count} records "
-            f"({header.compression.name.lower()})"
-        )
+    size = len(view) - HEADER_BYTES
+    if not header.compression and not records_fit(view, HEADER_BYTES, size, header.record_count):
+        raise InvalidRecord(f"{size} bytes that are not {header.record_count} records")
     if header.is_transactional and header.producer_id == NO_PRODUCER_ID:
         raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a producer id")
 

@@ -220,9 +220,9 @@ class Partition:
         """
         now_ms = self.now_ms()
         config = self.config
-        view, header, out_of_range = check_batch(records, config, api_version, now_ms, self)
+        view, header, out_of_range, odd_frame = check_batch(records, config, api_version, now_ms, self)
         recompression = config.compression is not None and config.compression != header.compression
-        if out_of_range or recompression or config.compacted:
+        if out_of_range or recompression or config.compacted or odd_frame:
             if prepared is None or prepared.config is not config:
                 required = RequiredWork(out_of_range, config.compacted, recompression)
                 prepared = prepare_batch(view, header, config, required, now_ms, self, self.work)

@@ -4,6 +4,7 @@ Errors name each record at fault, as in Kafka (KIP-467), so that a client can dr
 number of errors that an answer can name.
 """
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -69,7 +70,10 @@ def prepare_batch(
     where: object,
     work: RecordWork,
 ) -> PreparedBatch:
-    """Check the records of a batch and recompress them if required. Raises KafkaError or PreparationDeferred."""
+    """Decode and check the records of a batch; recompress them if required.
+
+    Raises KafkaError or PreparationDeferred.
+    """
 
     def records(data: memoryview) -> Iterator[RecordHead]:
         return check_frame(work.interruptible(scan_records(data, header)), header, where)
@@ -79,6 +83,8 @@ def prepare_batch(
             check_timestamps(records(data), header, config, now_ms)
         if required.keys:
             check_keys(records(data), where)
+        if not (required.timestamps or required.keys):
+            deque(records(data), maxlen=0)
         return PreparedBatch(config, _recompressed(view, header, data, config) if required.recompression else view)
 
     try:

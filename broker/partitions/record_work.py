@@ -58,11 +58,11 @@ class RecordWork:
         self._stopped = threading.Event()
 
     def inspect_on_loop(self, batch: Buffer, header: BatchHeader, inspection: Inspection[T]) -> T:
-        """Inspect a batch now, on the loop. Raises LoopBudgetExceeded, CorruptBatch, and what `inspection` raises."""
+        """Inspect a batch now, on the loop. Raises LoopBudgetExceeded, InvalidRecord, and what `inspection` raises."""
         if not self._turn_bytes:
             asyncio.get_running_loop().call_soon(self._next_turn)
         left = TURN_BYTES_MAX - self._turn_bytes - header.record_count * RECORD_COST_BYTES
-        if left <= 0:
+        if left < len(batch):  # compressed records are hardly smaller than their batch, but may have many small blocks
             raise LoopBudgetExceeded
         try:
             with _decompressed_records(batch, header, left) as data:
@@ -78,8 +78,8 @@ class RecordWork:
     async def inspect_in_thread(self, batch: Buffer, header: BatchHeader, inspection: Inspection[T]) -> T:
         """Inspect a batch in the thread, as `run_in_thread` does.
 
-        Raises DecompressedTooLarge, also for more than `RECORDS_MAX` records; CorruptBatch, RecordWorkStopped, and what
-        `inspection` raises.
+        Raises DecompressedTooLarge, also for more than `RECORDS_MAX` records; InvalidRecord, RecordWorkStopped, and
+        what `inspection` raises.
         """
         if header.record_count > RECORDS_MAX:
             raise DecompressedTooLarge(f"{header.record_count} records in a batch, {RECORDS_MAX} can be inspected")

@@ -125,9 +125,9 @@ class TopicSettings(Area):
         ge=64 * KIB,
         le=2**31 - 1,
         description=(
-            "Largest decompressed size of a record batch whose records the node must read: in compacted topics, and in "
-            "topics with a `compression.type` other than `producer`. A larger batch is refused with "
-            "MESSAGE_TOO_LARGE. Unset: 64MiB, less if memory is short."
+            "Largest decompressed size of a record batch whose records the node must read: in compacted topics, in "
+            "topics with a `compression.type` other than `producer`, and in unusual frames. A larger batch is refused "
+            "with MESSAGE_TOO_LARGE. Unset: 64MiB, less if memory is short."
         ),
     )
     message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = Field(

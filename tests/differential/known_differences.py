@@ -49,8 +49,8 @@ START_OF_LOG = (
 )
 NOT_LOOKED_INTO = (
     "Apache Kafka decodes every record of a batch. Here a batch is accepted if its header is consistent, its checksum "
-    "is correct, and its first record or compressed frame begins correctly. More would cost time for each record. "
-    "A consumer of such a batch fails, as for any corrupt batch, and must seek past it."
+    "is correct, and its first record or the shape of its compressed frame is right. More would cost time for each "
+    "record. A consumer of such a batch fails, as for any corrupt batch, and must seek past it."
 )
 DUPLICATE_TIME = (
     "For a duplicate, Apache Kafka returns the largest timestamp of its batch as if the broker had set it. "
@@ -165,6 +165,16 @@ KNOWN: Mapping[str, Sequence[Known]] = {
             "log append time bit *",
             "*.partition_responses.0.*",
             "Apache Kafka accepts a batch whose producer set the log append time bit. Here it is refused.",
+        ),
+    ),
+    "produce_frames": (
+        Known("*", "*.error_message", SAYS_WHY, kafka=None),
+        Known(
+            "* v9",
+            "*.error_code",
+            "Apache Kafka fails with an internal error. Here the error is specific.",
+            "UNKNOWN_SERVER_ERROR",
+            "INVALID_RECORD",
         ),
     ),
     "produce_limits": (Known("*", "*.error_message", SAYS_WHY, kafka=None),),

@@ -61,7 +61,7 @@ def check(data: bytes) -> None:
         seal(batch)
     arrived = bytes(batch)
     try:
-        view, header, out_of_range = check_batch(batch, config, 3 + how % 10, NOW_MS, "t-0")
+        view, header, out_of_range, odd_frame = check_batch(batch, config, 3 + how % 10, NOW_MS, "t-0")
     except KafkaError:
         return
     finally:
@@ -69,7 +69,7 @@ def check(data: bytes) -> None:
     read_as_consumers_do(view, header)
     recompression = config.compression is not None and config.compression != header.compression
     required = RequiredWork(out_of_range, config.compacted, recompression)
-    if not any(required):
+    if not (any(required) or odd_frame):
         return
     try:
         prepared = asyncio.run(prepare(view, header, config, required))

@@ -1,7 +1,7 @@
 """Batches with a valid header and checksum whose records cannot be decoded: accepted as bytes, and nothing fails.
 
-Produce checks only the first record, or the codec's first bytes (more would be work per record). So everything that
-decodes the records later must tolerate such batches: search by time, cleaning, a restart.
+Produce checks only the first record, or the shape of the compressed frame (more would be work per record). So
+everything that decodes the records later must tolerate such batches: search by time, cleaning, a restart.
 """
 
 import asyncio
@@ -13,13 +13,13 @@ import pytest
 
 from broker.node import Node
 from protocol.batch import HEADER_BYTES, iterate_batches, seal
-from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.records import Record, build_batch
+from tests.support.frames import FAMILIES, as_batch
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
 
@@ -30,22 +30,26 @@ def keyed(*values: bytes) -> bytearray:
     return build_batch([Record(key=b"k", value=value, timestamp_ms=NOW_MS) for value in values])
 
 
-def garbled(batch: bytearray, kept: int, *, attributes: int = 0) -> bytearray:
+def garbled(batch: bytearray, kept: int) -> bytearray:
     """The batch with other bytes for its records, but for the first few."""
     begin = HEADER_BYTES + kept
     batch[begin:] = b"\xff" * (len(batch) - begin)
-    batch[22] = attributes
     seal(batch)
     return batch
 
 
+def damaged(name: str, number: int) -> bytearray:
+    family = FAMILIES[name]
+    return as_batch(family.codec, family.frames[number])
+
+
 FIRST_RECORD_BYTES = 10
 GARBAGE = {
-    "uncompressed": lambda: garbled(batch_of(b"abc", b"def"), FIRST_RECORD_BYTES),
-    "gzip": lambda: garbled(batch_of(b"abc", b"def", compression=Compression.GZIP), 4, attributes=Compression.GZIP),
-    "snappy": lambda: garbled(batch_of(b"abc", b"def"), 0, attributes=Compression.SNAPPY),
-    "lz4": lambda: garbled(batch_of(b"abc", b"def", compression=Compression.LZ4), 4, attributes=Compression.LZ4),
-    "zstd": lambda: garbled(batch_of(b"abc", b"def", compression=Compression.ZSTD), 4, attributes=Compression.ZSTD),
+    "uncompressed": lambda: garbled(batch_of(b"abc", b"def", b"ghi"), FIRST_RECORD_BYTES),
+    "gzip": lambda: damaged("gzip: checksums wrong", 2),
+    "snappy": lambda: damaged("snappy: raw, first tag", 0),
+    "lz4": lambda: damaged("lz4: block checksum", 1),
+    "zstd": lambda: damaged("zstd: checksum", 1),
 }
 
 
@@ -77,7 +81,11 @@ async def fetched(client: RawClient, *, committed: bool = False) -> list[int]:
     """Base offsets of all batches."""
     partition = FetchPartition(partition=0, partition_max_bytes=1 << 20)
     request = FetchRequest(
-        max_bytes=1 << 20, isolation_level=int(committed), topics=[FetchTopic(topic="t", partitions=[partition])]
+        max_wait_ms=30_000,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        isolation_level=int(committed),
+        topics=[FetchTopic(topic="t", partitions=[partition])],
     )
     answer = (await client.call(request, 11)).responses[0].partitions[0]
     assert answer.error_code == ErrorCode.NONE
@@ -89,17 +97,17 @@ async def test_it_is_kept_found_by_time_and_read(tmp_path: Path, name: str) -> N
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         await create(client)
         assert await produce(client, GARBAGE[name]()) == 0
-        assert await produce(client, batch_of(b"good", timestamp_ms=NOW_MS + 10)) == 2
+        assert await produce(client, batch_of(b"good", timestamp_ms=NOW_MS + 10)) == 3
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        assert await fetched(client) == await fetched(client, committed=True) == [0, 2]
+        assert await fetched(client) == await fetched(client, committed=True) == [0, 3]
         assert await offset_at(client, NOW_MS) == (ErrorCode.NONE, 0), "the batch is the best answer there is"
-        assert await offset_at(client, NOW_MS + 5) == (ErrorCode.NONE, 2)
-        assert await offset_at(client, -3) == (ErrorCode.NONE, 2)
+        assert await offset_at(client, NOW_MS + 5) == (ErrorCode.NONE, 3)
+        assert await offset_at(client, -3) == (ErrorCode.NONE, 3)
         upto = DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=1)])
         answer = await client.call(DeleteRecordsRequest(topics=[upto], timeout_ms=10_000), 2)
         assert answer.topics[0].partitions[0].low_watermark == 1
-        assert await offset_at(client, NOW_MS) == (ErrorCode.NONE, 2)
-        assert await produce(client, batch_of(b"more")) == 3
+        assert await offset_at(client, NOW_MS) == (ErrorCode.NONE, 3)
+        assert await produce(client, batch_of(b"more")) == 4
 
 
 async def test_it_does_not_stop_the_cleaning_of_what_is_around_it(node: Node) -> None:
@@ -118,4 +126,4 @@ async def test_it_does_not_stop_the_cleaning_of_what_is_around_it(node: Node) ->
             await node.compaction.run_once()
         bases = await fetched(client)
         assert 2 in bases, "what cannot be read stays"
-        assert await produce(client, keyed(b"more")) == 5
+        assert await produce(client, keyed(b"more")) == 6

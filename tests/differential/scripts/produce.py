@@ -12,6 +12,7 @@ from protocol.messages.init_producer_id import InitProducerIdRequest
 from protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from protocol.records import Record, build_batch
 from tests.differential.script import Script
+from tests.support.frames import FAMILIES, as_batch
 from tests.support.raw_client import batch_of
 
 TIME_MS = 1_700_000_000_000
@@ -178,6 +179,31 @@ def produce_bad(script: Script) -> None:
     script.call("all of it", _fetch("pb-a"), 12)
 
 
+def produce_frames(script: Script) -> None:
+    """Frames that not all readers can read: a few of those whose verdicts are recorded."""
+    script.topic("pf-a")
+    chosen = {
+        "LZ4 of linked blocks": ("lz4: large: linked", 0),
+        "LZ4 with a wrong checksum of its header": ("lz4: header checksum wrong", 1),
+        "LZ4 with its size": ("lz4: flags", 0x68),
+        "LZ4 with a dictionary": ("lz4: flags", 0x61),
+        "LZ4 without an end": ("lz4: cut", 40),
+        "LZ4 and other bytes": ("lz4: tail", 3),
+        "snappy's framing format": ("snappy: framing format", 0),
+        "snappy in two streams": ("snappy: xerial, several", 0),
+        "zstd with a dictionary": ("zstd: descriptor", 0x21),
+        "zstd of a large window": ("zstd: window", 0x90),
+        "zstd behind a frame to skip": ("zstd: skippable", 1),
+        "gzip and other bytes": ("gzip: tail", 3),
+        "gzip in two members": ("gzip: several members", 0),
+        "gzip without an end": ("gzip: cut", 40),
+    }
+    for what, (name, number) in chosen.items():
+        family = FAMILIES[name]
+        script.call(what, _request("pf-a", as_batch(family.codec, family.frames[number], like=family.like)), 9)
+    script.call("all of it", _fetch("pf-a"), 12)
+
+
 def _gaps() -> bytearray:
     return build_batch([Record(None, b"x", TIME_MS, offset=offset) for offset in (0, 2, 5)])
 
@@ -284,4 +310,4 @@ def init_producer_id(script: Script) -> None:
     script.call("empty transactional id", request(""), 0, 3, 5)
 
 
-SCRIPTS = (produce_good, produce_bad, produce_limits, produce_idempotent, init_producer_id)
+SCRIPTS = (produce_good, produce_bad, produce_frames, produce_limits, produce_idempotent, init_producer_id)
