@@ -43,7 +43,7 @@ def scan_records(data: memoryview, header: BatchHeader) -> Iterator[RecordHead]:
             yield _head(window, body, body + size, header)
             position = body + size
             at += 1
-    except (IndexError, UnicodeDecodeError, MalformedMessage) as error:
+    except (IndexError, MalformedMessage) as error:
         raise InvalidRecord(f"record {at} of {count} at byte {start + position}: {error}") from error
     if start + position != len(data):
         raise InvalidRecord(f"record batch: {len(data) - start - position} bytes after its {count} records")
@@ -96,7 +96,6 @@ def _skip_headers(window: bytes, position: int, end: int) -> int:
         size, position = _size(window, position, end)
         if size < 0:
             raise MalformedMessage("a header without a key")
-        window[position : position + size].decode()
         size, position = _size(window, position + size, end)
         position = max(position, position + size)
     return position

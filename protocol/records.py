@@ -43,7 +43,10 @@ _MARKER_VALUE: Final = Struct(">hi")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record. `offset` is -1 for a record without an offset: `build_batch` assigns one."""
+    """One record. `offset` is -1 for a record without an offset: `build_batch` assigns one.
+
+    Names of headers may be any bytes: those that are not UTF-8 are lone surrogates here (see `header_name_bytes`).
+    """
 
     key: bytes | None
     value: bytes | None
@@ -80,7 +83,7 @@ def decode_records(batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_
         for _ in range(header.record_count):
             record, position = _read_record(body, position, header)
             records.append(record)
-    except (IndexError, UnicodeDecodeError, MalformedMessage) as error:
+    except (IndexError, MalformedMessage) as error:
         raise InvalidRecord(f"record {len(records)} of {header.record_count} at byte {position}: {error}") from error
     if position != len(body):
         raise InvalidRecord(f"record batch: {len(body) - position} bytes after its {header.record_count} records")
@@ -104,7 +107,7 @@ def first_records(batch: Buffer, count: int, *, bytes_max: int) -> list[Record]:
         while len(records) < min(count, header.record_count):
             record, position = _read_record(body, position, header)
             records.append(record)
-    except (IndexError, UnicodeDecodeError, MalformedMessage):
+    except (IndexError, MalformedMessage):
         pass  # the record is cut off, or invalid
     return records
 
@@ -127,7 +130,7 @@ def _read_record(body: bytes, position: int, header: BatchHeader) -> tuple[Recor
         if name is None:
             raise MalformedMessage("a header without a key")
         content, position = _read_bytes(body, position, end)
-        headers.append((name.decode(), content))
+        headers.append((name.decode(errors="surrogateescape"), content))
     if position != end:
         raise MalformedMessage(f"length ends at byte {end}, its fields at byte {position}")
     timestamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp + timestamp_delta
@@ -141,6 +144,11 @@ def _read_bytes(body: bytes, position: int, end: int) -> tuple[bytes | None, int
     if size < 0 or position + size > end:
         raise MalformedMessage(f"a field of {size} bytes, found {end - position}")
     return body[position : position + size], position + size
+
+
+def header_name_bytes(name: str) -> bytes:
+    """Return the bytes of a decoded header's name."""
+    return name.encode(errors="surrogateescape")
 
 
 def build_batch(
@@ -200,7 +208,7 @@ def _write_record(body: bytearray, record: Record, timestamp_delta: int, offset_
     _write_bytes(fields, record.value)
     fields += varlong(len(record.headers))
     for name, content in record.headers:
-        _write_bytes(fields, name.encode())
+        _write_bytes(fields, header_name_bytes(name))
         _write_bytes(fields, content)
     body += varlong(len(fields))
     body += fields

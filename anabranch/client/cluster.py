@@ -11,7 +11,9 @@ from typing import Any, Final, Self
 
 from anabranch.client.connection import Connection, connect_to_any, error_text
 from anabranch.client.errors import ClientError
+from protocol.batch import iterate_batches
 from protocol.errors import ErrorCode
+from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -151,3 +153,22 @@ class Cluster:
                     if not each.error_code:
                         found[topic_answer.name, each.partition_index] = each.offset
         return found
+
+    def fetch_batch(self, place: Place, offset: int) -> memoryview:
+        """Return the batch with the record at an offset, which must exist."""
+        name, index = place
+        (topic,) = self.topics([name])
+        leader = next(each.leader_id for each in topic.partitions if each.partition_index == index)
+        wanted = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1)
+        request = FetchRequest(
+            replica_id=-1,
+            max_wait_ms=0,
+            min_bytes=0,
+            topics=[FetchTopic(topic=name, topic_id=topic.topic_id, partitions=[wanted])],
+        )
+        answer: FetchResponse = self.node(leader).call(request)
+        found = answer.responses[0].partitions[0]
+        records: Any = found.records or b""  # received in one piece
+        for _, batch in iterate_batches(records):
+            return batch
+        raise ClientError(f"{name}-{index}: offset {offset} cannot be read: {error_text(found.error_code)}")

@@ -32,8 +32,7 @@ class GroupRead(Read):
         follow: bool,
         read_committed: bool,
     ) -> None:
-        super().__init__(follow=follow)
-        self._client = client
+        super().__init__(client, follow=follow)
         self._topics = topics
         self._settings = {
             "group.id": group,
@@ -52,7 +51,7 @@ class GroupRead(Read):
         """Join the group."""
         if sys.stderr.isatty():  # for seconds nothing else is seen
             click.echo(f"joining group {self._settings['group.id']} ...", err=True)
-        self.consumer = self.make_consumer(self._client, **self._settings)
+        self.consumer = self.make_consumer(**self._settings)
         self.consumer.subscribe(list(self._topics), on_assign=self._on_assign, on_revoke=self._on_revoke)
 
     def is_over(self) -> bool:

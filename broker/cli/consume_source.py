@@ -10,8 +10,9 @@ from anabranch.client.cluster import Place
 from anabranch.client.errors import ClientError
 from broker.cli.client import LIBRDKAFKA_LOG, CommandClient
 from broker.cli.consume_ranges import Ranges
-from broker.cli.record_lines import TIMESTAMP_TYPES, ReadRecord
+from broker.cli.record_lines import TIMESTAMP_TYPES, Headers, ReadRecord
 from broker.cli.streams import reader_has_ended
+from protocol.records import decode_records
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, KafkaException, Message
@@ -27,8 +28,11 @@ class Read(ABC):
 
     consumer: "Consumer"
 
-    def __init__(self, *, follow: bool) -> None:
+    def __init__(self, client: CommandClient, *, follow: bool) -> None:
         self.follow = follow
+        self._client = client
+        self._fetched: dict[tuple[Place, int], Headers] = {}
+        """Headers of the records of the last batch that had to be fetched again, by partition and offset."""
         self._outage: KafkaError | None = None
 
     def __enter__(self) -> Self:
@@ -68,11 +72,11 @@ class Read(ABC):
     def finish(self) -> None:  # noqa: B027 - a hook
         """Do what is left to do before the consumer closes."""
 
-    def make_consumer(self, client: CommandClient, **settings: object) -> "Consumer":
+    def make_consumer(self, **settings: object) -> "Consumer":
         """Return a consumer. Raises ClientError."""
         from confluent_kafka import Consumer
 
-        with client.librdkafka() as properties:
+        with self._client.librdkafka() as properties:
             return Consumer(
                 {
                     **properties,
@@ -124,8 +128,34 @@ class Read(ABC):
             if error.retriable() or error.code() == KafkaError._TRANSPORT:  # noqa: SLF001
                 return None
             raise ClientError(f"{place[0]}-{place[1]}: {error.name()}: {error.str()}")
-        record = _record(message)
+        record = self._record(place, message)
         return record if self.wants(record) else None
+
+    def _record(self, place: Place, message: "Message") -> ReadRecord:
+        kind, timestamp_ms = message.timestamp()
+        offset = message.offset()
+        assert offset is not None, "it is a record"
+        try:
+            headers: Any = message.headers() or []  # its types allow texts and dicts, which only producers give
+        except SystemError:  # the binding's, for a name that is not UTF-8
+            headers = self._fetch_headers(place, offset)
+        return ReadRecord(
+            *place,
+            offset,
+            timestamp_ms if kind else -1,
+            TIMESTAMP_TYPES.get(kind),
+            message.key(),
+            message.value(),
+            headers,
+        )
+
+    def _fetch_headers(self, place: Place, offset: int) -> Headers:
+        """Return the headers of a record that has been read, without librdkafka. Raises ClientError."""
+        if (place, offset) not in self._fetched:
+            with self._client.cluster() as cluster:
+                batch = cluster.fetch_batch(place, offset)
+            self._fetched = {(place, record.offset): record.headers for record in decode_records(batch)}
+        return self._fetched.get((place, offset), ())
 
 
 def client_error(error: "KafkaException", where: str = "") -> ClientError:
@@ -134,29 +164,11 @@ def client_error(error: "KafkaException", where: str = "") -> ClientError:
     return ClientError(f"{where}: " * bool(where) + f"{found.name()}: {found.str()}")
 
 
-def _record(message: "Message") -> ReadRecord:
-    kind, timestamp_ms = message.timestamp()
-    headers: Any = message.headers() or []  # its types allow texts and dicts, which only producers give
-    offset = message.offset()
-    assert offset is not None, "it is a record"
-    return ReadRecord(
-        message.topic() or "",
-        message.partition() or 0,
-        offset,
-        timestamp_ms if kind else -1,
-        TIMESTAMP_TYPES.get(kind),
-        message.key(),
-        message.value(),
-        headers,
-    )
-
-
 class RangeRead(Read):
     """Reads ranges of offsets, without a group."""
 
     def __init__(self, client: CommandClient, ranges: Ranges, *, follow: bool, read_committed: bool) -> None:
-        super().__init__(follow=follow)
-        self._client = client
+        super().__init__(client, follow=follow)
         self._ranges = ranges
         self._open = set(ranges)
         self._isolation = "read_committed" if read_committed else "read_uncommitted"
@@ -166,9 +178,7 @@ class RangeRead(Read):
         from confluent_kafka import TopicPartition
 
         # librdkafka wants a group, which is never used: nothing is committed.
-        self.consumer = self.make_consumer(
-            self._client, **{"group.id": "anabranch-cli", "isolation.level": self._isolation}
-        )
+        self.consumer = self.make_consumer(**{"group.id": "anabranch-cli", "isolation.level": self._isolation})
         self.consumer.assign([TopicPartition(name, index, each.start) for (name, index), each in self._ranges.items()])
 
     def is_over(self) -> bool:

@@ -5,7 +5,8 @@ The JSON form has one object a line, and what `consume` prints `produce` reads:
     {"topic": "t", "partition": 0, "offset": 5, "timestamp": 1764057600000, "timestamp_type": "create",
      "key": "k1", "value": "hello", "headers": [{"name": "trace", "value": "7"}]}
 
-A key, a value or a header that is not UTF-8 is an object `{"base64": "..."}`, and null is null.
+A key, a value or a header that is not UTF-8 is an object `{"base64": "..."}`, and null is null. The name of a header
+may be such an object as well, but librdkafka cannot send it again.
 """
 
 import base64
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from anabranch.times import time_text
+from protocol.records import header_name_bytes
 
 Headers = Sequence[tuple[str, bytes | None]]
 FORMATS: Final = ("text", "json", "raw", "hex")
@@ -88,7 +90,7 @@ def _line(record: ReadRecord, shown: Callable[[bytes], str]) -> bytes:
     if record.key is not None:
         parts.append(f"key={shown(record.key)}")
     for name, value in record.headers:
-        parts.append(f"[{visible(name.encode())}={'null' if value is None else shown(value)}]")
+        parts.append(f"[{visible(header_name_bytes(name))}={'null' if value is None else shown(value)}]")
     parts.append("(tombstone)" if record.value is None else shown(record.value))
     return ("  ".join(parts) + "\n").encode()
 
@@ -114,7 +116,10 @@ def _as_json(record: ReadRecord) -> bytes:
         "timestamp_type": record.timestamp_type,
         "key": _json_bytes(record.key),
         "value": _json_bytes(record.value),
-        "headers": [{"name": name, "value": _json_bytes(value)} for name, value in record.headers],
+        "headers": [
+            {"name": _json_bytes(header_name_bytes(name)), "value": _json_bytes(value)}
+            for name, value in record.headers
+        ],
     }
     return json.dumps(shown, ensure_ascii=False).encode() + b"\n"
 
@@ -139,7 +144,7 @@ def _template(form: str) -> Writer:
         "T": lambda record: b"%d" % record.timestamp_ms,
         "d": lambda record: time_text(record.timestamp_ms).encode(),
         "h": lambda record: b",".join(
-            name.encode() + b"=" + (b"NULL" if value is None else value) for name, value in record.headers
+            header_name_bytes(name) + b"=" + (b"NULL" if value is None else value) for name, value in record.headers
         ),
         "K": lambda record: b"%d" % (-1 if record.key is None else len(record.key)),
         "S": lambda record: b"%d" % (-1 if record.value is None else len(record.value)),

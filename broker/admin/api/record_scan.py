@@ -23,7 +23,7 @@ from protocol.batch import BatchHeader, iterate_batches
 from protocol.errors import KafkaError, ProtocolError
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.records import Record as StoredRecord
-from protocol.records import decode_records
+from protocol.records import decode_records, header_name_bytes
 from s3stream.errors import StorageError
 
 FETCH_BYTES: Final = 256 << 10
@@ -81,7 +81,8 @@ class RecordFilter(NamedTuple):
             return False
         if not self.contains:
             return True
-        parts = [record.key, record.value, *(part for name, value in record.headers for part in (name.encode(), value))]
+        headers = (part for name, value in record.headers for part in (header_name_bytes(name), value))
+        parts = [record.key, record.value, *headers]
         return any(self.contains in part for part in parts if part is not None)
 
 
@@ -274,11 +275,14 @@ def _row(index: int, header: BatchHeader, record: StoredRecord, decoder: Payload
         offset=record.offset,
         timestamp_ms=record.timestamp_ms,
         timestamp_type="append" if header.is_log_append_time else "create",
-        size=size + sum(len(name.encode()) + len(value or b"") for name, value in record.headers),
+        size=size + sum(len(header_name_bytes(name)) + len(value or b"") for name, value in record.headers),
         key=decoder.show(record.key),
         value=decoder.show(record.value),
         headers=[
-            HeaderRow(name=name, value=None if value is None else show_plainly(value, "auto"))
+            HeaderRow(
+                name=header_name_bytes(name).decode(errors="replace"),
+                value=None if value is None else show_plainly(value, "auto"),
+            )
             for name, value in record.headers[:HEADERS_MAX]
         ],
         more_headers=len(record.headers) > HEADERS_MAX,
