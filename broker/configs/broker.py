@@ -11,11 +11,10 @@ from typing import Final
 import structlog
 
 from anabranch.addresses import host_port
-from broker.configs.broker_table import BROKER_CONFIGS, CLEANER_BACKOFF, DYNAMIC, STORAGE_POLICY
+from broker.configs.broker_table import BROKER_CONFIGS, DYNAMIC, STORAGE_POLICY
 from broker.configs.cluster import BROKER, ClusterConfigs
 from broker.configs.definitions import ConfigDef, ConfigSource, ConfigType, Synonym, default_value
 from broker.settings.model import Settings
-from compaction.settings import CompactionSettings
 from protocol.errors import KafkaError
 from s3stream.catalog.values import NodeListener
 
@@ -94,8 +93,7 @@ def _known(entries: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in entries.items():
         try:
             if name in DYNAMIC:
-                BROKER_CONFIGS[name].check(value)
-                known[name] = value
+                known[name] = BROKER_CONFIGS[name].normalize(value)
         except KafkaError as error:
             log.warning("a broker config is invalid here and ignored", config=name, reason=error.message)
     return known
@@ -113,8 +111,7 @@ def fixed_configs(
 
     `announced` are the addresses that clients are told, `bound` the ports of the listeners by name.
     """
-    text, number, long, items = ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.LIST
-    node, backoff = settings.node, str(CompactionSettings().clean_backoff_ms)
+    text, number, items, node = ConfigType.STRING, ConfigType.INT, ConfigType.LIST, settings.node
     return (
         (
             ConfigDef("advertised.listeners", text, "", "Addresses that clients connect to."),
@@ -131,7 +128,6 @@ def fixed_configs(
             ConfigDef("listeners", text, "", "Addresses that this node listens on."),
             ",".join(f"{each.name}://{host_port(each.host, bound[each.name])}" for each in settings.listeners),
         ),
-        (ConfigDef(CLEANER_BACKOFF, long, "15000", "Time between two cleanings of a compacted partition."), backoff),
         (
             ConfigDef(STORAGE_POLICY, text, "local", "Object store of topics that do not set `storage.policy`."),
             settings.objects.store,

@@ -15,12 +15,11 @@ from broker.configs.topic_table import TOPIC_CONFIGS
 from broker.settings.names import area_models
 
 AUTO_CREATE: Final = "auto.create.topics.enable"
-CLEANER_BACKOFF: Final = "log.cleaner.backoff.ms"
 CONNECTIONS_MAX: Final = "max.connections"
 CONNECTIONS_PER_ADDRESS_MAX: Final = "max.connections.per.ip"
 PRODUCER_ID_EXPIRATION: Final = "producer.id.expiration.ms"
 STORAGE_POLICY: Final = "log.storage.policy"
-_B, _S, _I, _L = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
+_B, _S, _I, _L, _D = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE
 _STATIC_ROWS = (
     ("connections.max.idle.ms", _L, "600000", ("network", "idle_timeout_ms")),
     ("connection.failed.authentication.delay.ms", _I, "100", ("sasl", "failed_authentication_delay_ms")),
@@ -70,6 +69,22 @@ _DYNAMIC_ROWS = (
     (CONNECTIONS_PER_ADDRESS_MAX, _I, str(INT_MAX), ("network", "connections_per_address_max"), 1),
     (PRODUCER_ID_EXPIRATION, _I, "86400000", ("topic", "producer_id_expiration_ms"), 1),
 )
+_CLEANER = "compaction has a thread of its own, and takes turns with uploads."
+_THREADS = "a node has one event loop."
+_WITHOUT_EFFECT = (
+    ("background.threads", _I, "10", 1, _THREADS),
+    ("log.cleaner.backoff.ms", _L, "15000", 0, _CLEANER),
+    ("log.cleaner.dedupe.buffer.size", _L, "134217728", None, _CLEANER),
+    ("log.cleaner.io.buffer.load.factor", _D, "0.9", None, _CLEANER),
+    ("log.cleaner.io.buffer.size", _I, "524288", 0, _CLEANER),
+    ("log.cleaner.io.max.bytes.per.second", _D, "1.7976931348623157E308", None, _CLEANER),
+    ("log.cleaner.threads", _I, "1", 1, _CLEANER),
+    ("num.io.threads", _I, "8", 1, _THREADS),
+    ("num.network.threads", _I, "3", 1, _THREADS),
+    ("num.recovery.threads.per.data.dir", _I, "2", 1, _THREADS),
+    ("num.replica.fetchers", _I, "1", 1, "a partition has one replica."),
+)
+"""Configs that Kafka's operators tune while brokers run: threads and buffers of another design."""
 THROTTLES: Final = (
     "follower.replication.throttled.rate",
     "leader.replication.throttled.rate",
@@ -95,6 +110,9 @@ def _static_definitions() -> Iterator[ConfigDef]:
 def _dynamic_definitions() -> Iterator[ConfigDef]:
     for name, kind, default, setting, least in _DYNAMIC_ROWS:
         yield ConfigDef(name, kind, default, _documentation(setting), setting=setting, minimum=least)
+    for name, kind, default, least, reason in _WITHOUT_EFFECT:
+        text = f"Accepted for compatibility; it has no effect here: {reason}"
+        yield ConfigDef(name, kind, default, text, minimum=least, has_effect=False)
     for name in THROTTLES:
         yield ConfigDef(name, _L, str(LONG_MAX), _THROTTLE_TEXT, minimum=0, has_effect=False)
     for row in TOPIC_CONFIGS.values():

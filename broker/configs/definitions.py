@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import IntEnum
 
 from broker.settings.model import Settings
@@ -11,6 +12,13 @@ from protocol.errors import ErrorCode, KafkaError
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
+_TRIMMED = "".join(map(chr, range(0x21)))
+_SPACES = " \t\n\v\f\r"
+_DOUBLE = re.compile(
+    r"(?P<number>[+-]?((NaN|Infinity)$"
+    r"|([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?"
+    r"|0[xX]([0-9a-fA-F]+(\.[0-9a-fA-F]*)?|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+))[fFdD]?"
+)
 
 
 class ConfigType(IntEnum):
@@ -61,8 +69,8 @@ class ConfigDef:
     item_pattern: str = ""
     """Regular expression of each item of a list, unless the list is a single `*`."""
 
-    def check(self, value: str) -> None:
-        """Raise INVALID_CONFIG with Kafka's message if `value` is not allowed."""
+    def normalize(self, value: str) -> str:
+        """Return a value as Kafka shows it after parsing. Raises INVALID_CONFIG, with Kafka's message."""
         parse = _PARSERS[self.type]
         try:
             parsed = parse(value)
@@ -70,6 +78,10 @@ class ConfigDef:
             raise invalid_config(
                 f"Invalid value {value} for configuration {self.name}: {_EXPECTED[self.type]}"
             ) from None
+        if isinstance(parsed, list) and not self.item_pattern:
+            if "" in parsed:
+                raise invalid_config(f"Configuration '{self.name}' values must not be empty.")
+            parsed = list(dict.fromkeys(parsed))
         if self.choices:
             items = parsed if isinstance(parsed, list) else [parsed]
             for item in items:
@@ -82,9 +94,10 @@ class ConfigDef:
             self._check_range(parsed)
         elif isinstance(parsed, list) and self.item_pattern:
             self._check_items(parsed)
+        return _text(parsed)
 
     def _check_items(self, items: list[str]) -> None:
-        if items != ["*"] and not all(re.fullmatch(self.item_pattern, item) for item in items):
+        if items != ["*"] and not all(re.fullmatch(self.item_pattern, item) for item in items if item):
             raise invalid_config(
                 f"Invalid value [{', '.join(items)}] for configuration {self.name}: {self.name} must be the literal "
                 "'*' or a list of replicas in the following format: "
@@ -129,17 +142,23 @@ def invalid_config(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_CONFIG, message)
 
 
+def _trim(value: str) -> str:
+    """Remove what Java's `trim` does: spaces and control characters, but no other spaces of Unicode."""
+    return value.strip(_TRIMMED)
+
+
 def _parse_bool(value: str) -> bool:
-    lowered = value.strip().lower()
-    if lowered not in {"true", "false"}:
+    upper = _trim(value).upper()
+    if upper not in {"TRUE", "FALSE"}:
         raise ValueError(value)
-    return lowered == "true"
+    return upper == "TRUE"
 
 
 def _parse_int(bits: int) -> Callable[[str], int]:
     def parse(value: str) -> int:
-        number = int(value.strip())
-        if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
+        trimmed = _trim(value)
+        number = int(trimmed)
+        if "_" in trimmed or trimmed != trimmed.strip() or not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
             raise ValueError(value)
         return number
 
@@ -147,20 +166,44 @@ def _parse_int(bits: int) -> Callable[[str], int]:
 
 
 def _parse_double(value: str) -> float:
-    number = float(value)
-    if not math.isfinite(number):
+    """Parse what Java's `Double.parseDouble` does."""
+    found = _DOUBLE.fullmatch(_trim(value))
+    if found is None:
         raise ValueError(value)
-    return number
+    number = found["number"]
+    try:
+        return float.fromhex(number) if "x" in number.lower() else float(number)
+    except OverflowError:
+        return math.copysign(math.inf, -1 if number.startswith("-") else 1)
 
 
 def parse_list(value: str) -> list[str]:
     """Split a list at its commas."""
-    return [item.strip() for item in value.split(",") if item.strip()]
+    trimmed = _trim(value)
+    return [item.strip(_SPACES) for item in trimmed.split(",")] if trimmed else []
+
+
+def _text(parsed: object) -> str:
+    """Return a parsed value as Java shows it."""
+    if isinstance(parsed, list):
+        return ",".join(parsed)
+    if isinstance(parsed, bool):
+        return str(parsed).lower()
+    if not isinstance(parsed, float):
+        return str(parsed)
+    if not math.isfinite(parsed):
+        return "NaN" if math.isnan(parsed) else "Infinity" if parsed > 0 else "-Infinity"
+    if not parsed or 1e-3 <= abs(parsed) < 1e7:
+        return repr(parsed)
+    sign, digits, exponent = Decimal(repr(parsed)).normalize().as_tuple()
+    first, *rest = map(str, digits)
+    assert isinstance(exponent, int), "it is finite"
+    return f"{'-' * sign}{first}.{''.join(rest) or '0'}E{exponent + len(rest)}"
 
 
 _PARSERS: Mapping[ConfigType, Callable[[str], bool | int | float | str | list[str]]] = {
     ConfigType.BOOLEAN: _parse_bool,
-    ConfigType.STRING: str.strip,
+    ConfigType.STRING: _trim,
     ConfigType.INT: _parse_int(32),
     ConfigType.SHORT: _parse_int(16),
     ConfigType.LONG: _parse_int(64),

@@ -57,8 +57,7 @@ def check_topic_configs(
             raise invalid_config(f"Unknown topic config name: {name}")
         if value is None:
             raise invalid_config(f"Null value not supported for topic configs: {name}")
-        row.check(value)
-        checked[name] = value
+        checked[name] = row.normalize(value)
     policy = checked.get("storage.policy", settings.objects.store)
     if policy not in store_names(settings):
         raise invalid_config(
@@ -127,7 +126,7 @@ def parse_topic_config(configs: Mapping[str, str], defaults: TopicDefaults) -> T
     """Parse a topic's configs, with defaults for those that it does not set."""
 
     def value(name: str) -> str:
-        return (configs.get(name) or defaults.topic_default(TOPIC_CONFIGS[name])).strip()
+        return (configs[name] if name in configs else defaults.topic_default(TOPIC_CONFIGS[name])).strip()
 
     return TopicConfig(
         max_message_bytes=int(value("max.message.bytes")),

@@ -31,7 +31,7 @@ def _def(  # a table row: positional on purpose
     return ConfigDef(name, kind, default, documentation, broker, setting, choices, low, high, effect)
 
 
-_REPLICA = r"\d+:\d+"
+_REPLICA = "[0-9]+:[0-9]+"
 _B, _S, _I, _L, _D, _LIST = (
     ConfigType.BOOLEAN,
     ConfigType.STRING,

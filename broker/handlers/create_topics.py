@@ -63,7 +63,7 @@ async def handle(node: Node, request: CreateTopicsRequest, exchange: Exchange) -
                 error_message=None,
                 num_partitions=spec.partitions,
                 replication_factor=1,
-                configs=_described(node, spec.configs),
+                configs=_described(node, _configs(topic)),
             )
     if not request.validate_only:
         await _create(node, creation.specs, results)
@@ -155,10 +155,12 @@ def _assigned_leaders(node: Node, requested: CreatableTopic, registered: Collect
     return [leaders[index] for index in range(len(leaders))]
 
 
-def _described(node: Node, configs: Mapping[str, str]) -> list[CreatableTopicConfigs]:
+def _described(node: Node, configs: Mapping[str, str | None]) -> list[CreatableTopicConfigs]:
+    """Return all configs of a topic, with the given ones as they were given, as Kafka does."""
     described = []
     for name, row in TOPIC_CONFIGS.items():
         synonyms = node.broker_configs.topic_synonyms(row)
+        value: str | None
         value, source = synonyms[0][1:] if synonyms else (row.default, ConfigSource.DEFAULT_CONFIG)
         if name in configs:
             value, source = configs[name], ConfigSource.DYNAMIC_TOPIC_CONFIG

@@ -51,16 +51,15 @@ class BrokerResource:
         check_unique_names([change.name for change in changes])
         own = node.cluster_configs.get(BROKER, name)
         values, unset = split_changes({change.name: _changed(node, change, own) for change in changes})
-        _check(values)
-        await _store(node, name, values, [key for key in unset if key in own], validate_only=validate_only)
+        unset = [key for key in unset if key in own]
+        await _store(node, name, _normalized(values), unset, validate_only=validate_only)
 
     async def replace(
         self, node: Node, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
     ) -> None:
         """Set these configs, and unset all others."""
         _check_name(node, name)
-        values = replacement_values(configs)
-        _check(values)
+        values = _normalized(replacement_values(configs))
         unset = [key for key in node.cluster_configs.get(BROKER, name) if key not in values]
         await _store(node, name, values, unset, validate_only=validate_only)
 
@@ -93,16 +92,15 @@ def _changed(node: Node, change: ConfigChange, own: Mapping[str, str]) -> str | 
     return apply_change(change, row.type, own.get(change.name, default_value(row, node.settings)))
 
 
-def _check(values: Mapping[str, str]) -> None:
-    """Raise INVALID_REQUEST for configs that cannot be changed while nodes run, and for invalid values."""
+def _normalized(values: Mapping[str, str]) -> Mapping[str, str]:
+    """Return valid values. Raises INVALID_REQUEST for others, and for configs that are fixed while nodes run."""
     fixed = [key for key in values if key not in DYNAMIC]
     if fixed:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
-    for key, value in values.items():
-        try:
-            BROKER_CONFIGS[key].check(value)
-        except KafkaError as error:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, error.message) from None
+    try:
+        return {key: BROKER_CONFIGS[key].normalize(value) for key, value in values.items()}
+    except KafkaError as error:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, error.message) from None
 
 
 def check_node_id(node: Node, name: str, *, or_empty: bool = False) -> None:

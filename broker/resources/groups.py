@@ -10,6 +10,8 @@ from broker.resources.stored import StoredResource
 from broker.resources.values import ConfigValue
 from protocol.errors import ErrorCode, KafkaError
 
+_NOT_SERVED = ("share", "streams")
+
 
 class GroupResource(StoredResource):
     """Groups by their ids."""
@@ -28,8 +30,10 @@ class GroupResource(StoredResource):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
 
     def unknown(self, key: str) -> KafkaError:
-        """Build Kafka's error for an unknown config."""
-        return KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {key}")
+        """Build Kafka's error for an unknown config. Those of groups that are not served are said to be that."""
+        kind = key.partition(".")[0]
+        served = f" ({kind} groups are not served)" if kind in _NOT_SERVED else ""
+        return KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {key}{served}")
 
     def check_values(self, node: Node, values: Mapping[str, str]) -> None:
         """Check the node's limits."""

@@ -43,7 +43,8 @@ class StoredResource:
         # As in Kafka, no config counts as a list here, so APPEND and SUBTRACT are refused.
         values, unset = split_changes({change.name: apply_change(change, None, "") for change in changes})
         kept = {key: value for key, value in own.items() if key not in values and key not in unset}
-        self._check(node, name, {**kept, **values})
+        checked = self._normalized(node, name, {**kept, **values})
+        values = {key: checked[key] for key in values}
         if not validate_only and (values or unset):
             await node.cluster_configs.alter(self.kind, name, set_configs=values, unset=unset)
 
@@ -51,20 +52,19 @@ class StoredResource:
         self, node: Node, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
     ) -> None:
         """Set these configs, and unset all others."""
-        values = replacement_values(configs)
-        self._check(node, name, values)
+        values = self._normalized(node, name, replacement_values(configs))
         if not validate_only:
             unset = [key for key in node.cluster_configs.get(self.kind, name) if key not in values]
             await node.cluster_configs.alter(self.kind, name, set_configs=values, unset=unset)
 
-    def _check(self, node: Node, name: str, values: Mapping[str, str]) -> None:
+    def _normalized(self, node: Node, name: str, values: Mapping[str, str]) -> dict[str, str]:
         self.check_altered(name)
         for key in values:
             if key not in self.table:
                 raise self.unknown(key)
-        for key, value in values.items():
-            self.table[key].check(value)
-        self.check_values(node, values)
+        normalized = {key: self.table[key].normalize(value) for key, value in values.items()}
+        self.check_values(node, normalized)
+        return normalized
 
     # implemented by each type
 

@@ -291,11 +291,14 @@ async def test_a_value_that_a_newer_node_has_set_does_not_end_this_one(tmp_path:
         await change(client, ALL, compression_type=None)
 
 
-async def test_what_clients_read_of_the_cleaner_is_there(client: RawClient) -> None:
-    found = await describe(client, ONE, "log.cleaner.backoff.ms", "log.retention.ms")
-    backoff = found["log.cleaner.backoff.ms"]
-    assert (backoff.value, backoff.read_only) == ("15000", True)
-    assert found["log.retention.ms"].read_only is False
+async def test_what_operators_tune_is_taken_without_effect(client: RawClient) -> None:
+    tuned = {"log.cleaner.backoff.ms": "15000", "log.cleaner.threads": "1", "num.io.threads": "8"}
+    found = await describe(client, ONE, *tuned)
+    assert {name: (each.value, each.read_only) for name, each in found.items()} == {
+        name: (value, False) for name, value in tuned.items()
+    }
+    assert (await alter(client, ALL, *((name, SET, " 2") for name in tuned))).error_code == 0
+    assert {each.value for each in (await describe(client, ONE, *tuned)).values()} == {"2"}
 
 
 async def test_throttles_of_reassignments_are_accepted_and_described_where_they_are_set(client: RawClient) -> None:
