@@ -57,16 +57,19 @@ def handle(
     ):
         return _refuse(request)
     requested_topics = tuple(dict.fromkeys(request.topics))
-    missing = [
-        requested.name
-        for requested in requested_topics
-        if requested.name
-        and requested.topic_id == ZERO_UUID
-        and node.topics.get(requested.name) is None
-        and not node.topics.is_being_removed(requested.name)  # its deletion must not seem to have failed
-    ]
-    if missing and request.allow_auto_topic_creation and node.broker_configs.is_on(AUTO_CREATE):
-        return _create_and_respond(node, request, exchange, requested_topics, missing)
+    if request.allow_auto_topic_creation and node.broker_configs.is_on(AUTO_CREATE):
+        missing = [
+            requested.name
+            for requested in requested_topics
+            if requested.name
+            and requested.topic_id == ZERO_UUID
+            and node.topics.get(requested.name) is None
+            # The deletion of a topic must not seem to have failed.
+            and not node.topics.is_being_removed(requested.name)
+            and not node.topics.take_removed(requested.name)
+        ]
+        if missing:
+            return _create_and_respond(node, request, exchange, requested_topics, missing)
     return _respond(asked, [_lookup(asked, requested) for requested in requested_topics])
 
 

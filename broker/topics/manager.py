@@ -36,6 +36,7 @@ from s3stream.catalog.values import CatalogChanges, NewTopic, PartitionInfo, Top
 from s3stream.engine import S3Stream
 from s3stream.errors import AlreadyExists, CatalogError, CatalogUnavailable, NotFound, StorageError
 
+REMOVED_NAMES_MAX: Final = 1000
 OPENED_ELSEWHERE_S: Final = 5.0
 """Longest wait for other nodes to open partitions that were created here."""
 
@@ -89,6 +90,8 @@ class TopicManager(TopicMap):
         self._new_topic_id = new_topic_id
         self._being_removed: dict[bytes, Topic] = {}
         """Topics by id whose removal is under way in the catalog, or whose outcome is unknown."""
+        self._removed_names: dict[str, None] = {}
+        """Names of topics whose removal has ended, until somebody asks for one. The oldest are forgotten."""
         self._configs_unknown = False
         """True while a change of a topic's configs is under way, and after its answer was lost."""
         self._growth_pending: set[bytes] = set()
@@ -99,6 +102,14 @@ class TopicManager(TopicMap):
     def is_being_removed(self, name: str | None, topic_id: bytes = ZERO_UUID) -> bool:
         """Return whether a topic of that name or id is being deleted or detached, or the outcome of that is unknown."""
         return topic_id in self._being_removed or any(topic.name == name for topic in self._being_removed.values())
+
+    def take_removed(self, name: str) -> bool:
+        """Return whether a topic of that name was removed before, once after each removal.
+
+        A client that asks for a topic at once after its deletion must be told that it is gone, although it may be
+        created again. Apache Kafka says so to the first request for any topic that it creates on request.
+        """
+        return self._removed_names.pop(name, "") is None
 
     def known_id(self, name: str) -> bytes | None:
         """Return the id that the name stands for as far as this node knows, also if that topic is being removed."""
@@ -561,6 +572,9 @@ class TopicManager(TopicMap):
 
     async def _release(self, topic: Topic) -> None:
         """Close a removed topic's streams, and notify readers that wait on it."""
+        self._removed_names[topic.name] = None
+        if len(self._removed_names) > REMOVED_NAMES_MAX:
+            del self._removed_names[next(iter(self._removed_names))]
         self.parking.end(topic.topic_id)
         for partition in topic.partitions:
             if partition is not None:
