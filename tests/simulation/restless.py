@@ -114,8 +114,8 @@ class RestlessProducer(TransactionalProducer):
                     raise
                 await self.client.pause()
             else:
+                self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
                 break
-        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
         self.sequences.clear()
         if commit:
             transaction.outcome = Outcome.COMMITTED
