@@ -3,10 +3,16 @@
 import asyncio
 
 from tests.simulation.history import Violation
+from tests.simulation.node import SimNode
 from tests.simulation.world import World
 
 LOOK_S = 0.05
-REFUSED = "belongs to another cluster of the name"
+REFUSED = ("belongs to another cluster of the name", "there are objects of cluster", "holds a log")
+"""Parts of the reasons why the slower one does not start: it finds the claim, or already what the faster one wrote."""
+
+
+def _is_refused(node: SimNode) -> bool:
+    return any(reason in each for each in node.refusals for reason in REFUSED)
 
 
 async def begin_beside_rival(world: World) -> None:
@@ -22,9 +28,9 @@ async def begin_beside_rival(world: World) -> None:
         serving = [node for node in world.nodes if node.node is not None]
         if serving and rival.node is not None:
             raise Violation("two clusters of one name serve from one store")
-        if rival.node is not None and any(REFUSED in each for node in world.nodes for each in node.refusals):
+        if rival.node is not None and any(map(_is_refused, world.nodes)):
             owner = rival.host
-        elif serving and any(REFUSED in each for each in rival.refusals):
+        elif serving and _is_refused(rival):
             owner = serving[0].host
     world.note("two clusters began at once", store_is_of=owner)
     world.count("rival")
