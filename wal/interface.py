@@ -156,6 +156,11 @@ class WriteAheadLog(Protocol):
         ...
 
     @property
+    def is_long(self) -> bool:
+        """True if a recovery would take long whatever the bytes in use are: the log should be trimmed soon."""
+        ...
+
+    @property
     def error(self) -> WalError | None:
         """Error that appends raise, or None while the log accepts them."""
         ...

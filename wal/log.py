@@ -133,6 +133,11 @@ class DeltaWal:
         return self._end_offset() - self._flushed_head_offset
 
     @property
+    def is_long(self) -> bool:
+        """False: a recovery reads bytes, however many blocks they are in."""
+        return False
+
+    @property
     def error(self) -> WalError | None:
         """Error that appends raise, or None."""
         return self._refusal

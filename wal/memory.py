@@ -28,6 +28,7 @@ class MemoryWal:
 
     def __init__(self, capacity_bytes: int = 64 << 20, *, auto_complete: bool = True) -> None:
         self.auto_complete = auto_complete
+        self.is_long = False
         self.trims: list[int] = []
         """Offsets that `trim` was called with, for assertions."""
         self._capacity_bytes = capacity_bytes

@@ -65,6 +65,15 @@ class WalArea(Area):
         le=64,
         description="Log of kind `object`: batches on their way to the store at one time.",
     )
+    objects_max: int = Field(
+        default=_OBJECT_WAL.objects_max,
+        ge=256,
+        le=1 << 20,
+        description=(
+            "Log of kind `object`: objects whose records are in no other object yet. A recovery reads all of them. An "
+            "upload starts at 1/16 of the number; at the number appends wait."
+        ),
+    )
     capacity_bytes: Bytes = Field(
         default=_WAL.capacity_bytes,
         ge=8 * MIB,

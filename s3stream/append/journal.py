@@ -45,7 +45,7 @@ class Journal:
     ) -> None:
         """Request a seal when the current block has `threshold_bytes`, is `age_s` old, or the WAL has `pressure_bytes`.
 
-        The last only while no block is being uploaded.
+        The last, or that the WAL is long, only while no block is being uploaded.
         Above `current_bytes_max` in the current block appends raise StorageFull: clients must be slowed down before.
         """
         self.wal = wal
@@ -132,5 +132,6 @@ class Journal:
             stream.confirmed_offset = end_offset
         self.cache.evict(EVICT_BATCHES_MAX + 2 * len(pending))  # more than came, or the cache would grow
         # An upload under way relieves the pressure. A second one, of what came since, would make both hurry.
-        if self.wal.used_bytes > self._pressure_bytes and not self.cache.sealed_bytes:
+        wal = self.wal
+        if (wal.used_bytes > self._pressure_bytes or wal.is_long) and not self.cache.sealed_bytes:
             self.sealer.request()

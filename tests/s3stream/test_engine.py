@@ -254,6 +254,20 @@ async def test_a_log_under_pressure_is_relieved_by_one_upload_without_a_hurry(
             assert len(paces) == 1
 
 
+async def test_a_long_log_is_uploaded_however_few_bytes_it_has(tmp_path: Path) -> None:
+    async with memory_cluster(tmp_path) as cluster:
+        (stream_id,) = await cluster.create(1)
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams([stream_id])
+            await stream.append(make_batch(stream_id, 0))
+            assert not stream.committed_offset
+            cluster.wal.is_long = True
+            await stream.append(make_batch(stream_id, 10))
+            cluster.wal.is_long = False
+            await until(lambda: stream.committed_offset == 20)
+            assert engine.stats.uploads == 1
+
+
 def _hold_uploads(monkeypatch: pytest.MonkeyPatch) -> list[Pace]:
     """Let uploads make no progress, as if their blocks had taken long to fill; return their paces."""
     paces: list[Pace] = []

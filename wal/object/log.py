@@ -102,6 +102,11 @@ class ObjectWal:
         return self._end_offset() - self._head_offset
 
     @property
+    def is_long(self) -> bool:
+        """True if more objects than wanted hold records that are not trimmed."""
+        return len(self._live) > self._settings.objects_wanted
+
+    @property
     def error(self) -> WalError | None:
         """Error that appends raise, or None."""
         return self._refusal
@@ -205,6 +210,9 @@ class ObjectWal:
                 f"{self._where}: the log is full: record of {size_bytes} bytes, "
                 f"{settings.capacity_bytes - self.used_bytes} of {settings.capacity_bytes} bytes free"
             )
+        if self._open is None and len(self._live) >= settings.objects_max:
+            self.stats.over_capacity += 1
+            raise OverCapacity(f"{self._where}: the log is full: {len(self._live)} objects hold what is not trimmed")
         if self._queued_bytes() + size_bytes > settings.queue_bytes_max:
             self.stats.over_capacity += 1
             waiting = self._writer.oldest or self._open

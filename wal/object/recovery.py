@@ -31,7 +31,7 @@ from wal.object.format import (
 from wal.object.store import LogStore
 
 _LOG = structlog.get_logger(__name__)
-_CALLS_MAX: Final = 32
+_CALLS_MAX: Final = 64
 """Calls of the store side by side."""
 _READ_BYTES_MAX: Final = 64 << 20
 """Bytes read side by side, unless one object is larger."""

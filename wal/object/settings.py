@@ -6,6 +6,7 @@ from typing import Final
 from wal.interface import WalRefused
 
 _MIB: Final = 1 << 20
+WANTED_SHARE: Final = 16
 RECORD_BYTES_MAX: Final = 64 * _MIB
 """Largest record, as in the log on a device."""
 
@@ -16,6 +17,8 @@ class ObjectWalSettings:
 
     capacity_bytes: int = 1024 * _MIB
     """Bytes of records that are not trimmed, past which appends raise OverCapacity."""
+    objects_max: int = 4096
+    """Objects with records that are not trimmed, past which appends raise OverCapacity: a recovery reads them all."""
     batch_ms: int = 100
     """Age at which a batch is sealed although earlier ones are still on their way."""
     put_interval_ms: int = 50
@@ -35,12 +38,18 @@ class ObjectWalSettings:
     """Time that a clean stop waits for the store."""
 
     @property
+    def objects_wanted(self) -> int:
+        """Number of such objects past which the log asks for a trim."""
+        return self.objects_max // WANTED_SHARE
+
+    @property
     def record_bytes_max(self) -> int:
         """Size of the largest record, with its header."""
         return min(RECORD_BYTES_MAX, self.queue_bytes_max, self.capacity_bytes // 4)
 
     def __post_init__(self) -> None:
         _check("capacity_bytes", self.capacity_bytes, 1024, 1 << 50)
+        _check("objects_max", self.objects_max, WANTED_SHARE, 1 << 20)
         _check("batch_ms", self.batch_ms, 0, 60_000)
         _check("put_interval_ms", self.put_interval_ms, 0, 60_000)
         _check("batch_bytes_max", self.batch_bytes_max, 1, 256 * _MIB)

@@ -295,6 +295,26 @@ def test_an_error_that_is_no_outage_stops_the_log() -> None:
     run_virtual(main())
 
 
+def test_the_number_of_objects_past_the_trim_is_bounded() -> None:
+    async def main() -> None:
+        memory = MemoryStore("s")
+        wal, _ = await opened_wal(TestStore(memory), settings=replace(SETTINGS, objects_max=32))
+        offsets = []
+        for number in range(32):
+            assert wal.is_long is (number > 2), "a trim is asked for at a sixteenth"
+            record = wal.append([b"small"])
+            offsets.append(record.offset)
+            await record.durable
+        with pytest.raises(OverCapacity, match="32 objects hold what is not trimmed"):
+            wal.append([b"small"])
+        await wal.trim(offsets[-2])
+        assert not wal.is_long
+        await wal.append([b"small"]).durable
+        await wal.close()
+
+    run_virtual(main())
+
+
 def test_a_full_log_refuses_until_it_is_trimmed() -> None:
     async def main() -> None:
         memory = MemoryStore("s")
