@@ -1,6 +1,7 @@
 """A broker under test and a connection to it that carries requests as they are, well formed or not."""
 
 import socket
+import ssl
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -29,9 +30,11 @@ class ClosedError(Exception):
 class Wire:
     """One connection. Answers arrive in the order of the requests."""
 
-    def __init__(self, peer: Peer, client_id: str = "differential") -> None:
+    def __init__(self, peer: Peer, client_id: str = "differential", context: ssl.SSLContext | None = None) -> None:
         self._client_id = client_id
         self._socket = socket.create_connection((peer.host, peer.port), timeout=TIMEOUT_S)
+        if context is not None:
+            self._socket = context.wrap_socket(self._socket, server_hostname=peer.host)
         self._correlation_id = 0
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from tests.differential.acls.requests import UNKNOWN_ID
 from tests.differential.answers import CLOSED, NO_ANSWER, Normal, Symbols, Tree
 from tests.differential.conftest import KAFKA_SETTINGS, QUICK_JVM, TOKEN_KEY
-from tests.differential.peer import TIMEOUT_S, ClosedError, Wire
+from tests.differential.peer import ClosedError, Peer, Wire
 from tests.support.certificates import Authority
 from tests.support.node import NodeProcess
 
@@ -35,15 +35,6 @@ FILTER = DeleteAclsFilter(
 )
 
 
-class TlsWire(Wire):
-    """A connection with a client certificate."""
-
-    def __init__(self, port: int, context: ssl.SSLContext) -> None:
-        raw = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
-        self._socket = context.wrap_socket(raw, server_hostname="127.0.0.1")
-        self._correlation_id = 0
-
-
 class Broker:
     """One of the two, with a connection for each principal."""
 
@@ -51,7 +42,7 @@ class Broker:
         self.name = name
         self._port = port
         self._contexts = contexts
-        self._wires: dict[str, TlsWire] = {}
+        self._wires: dict[str, Wire] = {}
         symbols = Symbols()
         symbols.name("topic", UNKNOWN_ID, "nothing")
         self._normal = Normal(symbols, {port: "<port>", plain_port: "<plain port>"})
@@ -60,7 +51,7 @@ class Broker:
     def call(self, principal: str, message: Any, version: int) -> Any:
         """Send a request, and return the answer. Raises ClosedError."""
         if principal not in self._wires:
-            self._wires[principal] = TlsWire(self._port, self._contexts[principal])
+            self._wires[principal] = Wire(Peer(self.name, "127.0.0.1", self._port), context=self._contexts[principal])
         wire = self._wires[principal]
         try:
             wire.send(message, version)

@@ -57,8 +57,13 @@ def decode(batches: Sequence[bytes]) -> list[Row]:
 
 
 def expected(batches: Sequence[bytes]) -> list[Row]:
+    """Records as the protocol reads them; names of headers that are not UTF-8 are shown with replacements."""
+
+    def shown(name: str) -> str:
+        return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
     return [
-        (each.offset, each.timestamp_ms, each.key, each.value, list(each.headers))
+        (each.offset, each.timestamp_ms, each.key, each.value, [(shown(name), value) for name, value in each.headers])
         for batch in batches
         for each in decode_singly(batch)
     ]
@@ -162,9 +167,7 @@ def test_what_is_no_record_is_refused_wherever_it_is_broken() -> None:
             broken[position] = value
             try:
                 wanted = expected([bytes(broken)])
-            except KafkaError as error:
-                if isinstance(error.__cause__, UnicodeDecodeError):
-                    continue  # shown with replacements instead
+            except KafkaError:
                 with pytest.raises((InvalidRecord, pa.ArrowInvalid)):
                     decode([bytes(broken)])
             else:
