@@ -182,7 +182,7 @@ def hint_of(text: str) -> str:
     if any(word in text for word in ANOTHER_DRIVER):
         return " (does another driver run on the same checkpoint? Only one at a time may)"
     if "failOnDataLoss" in text:
-        return " (to continue without them: source.fail_on_data_loss = false; a topic made anew needs a new checkpoint)"
+        return " (to continue without them: source.fail_on_data_loss = false)"
     return ""
 
 
