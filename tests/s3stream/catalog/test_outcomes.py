@@ -222,10 +222,12 @@ async def test_a_lock_that_others_keep_is_an_outage(postgres: PostgresServer) ->
 
 async def test_too_many_connections_are_an_outage(postgres: PostgresServer) -> None:
     url = make_url(postgres.new_database()).set(username="limited")
-    postgres.execute("CREATE ROLE limited LOGIN CONNECTION LIMIT 1")
+    postgres.execute("CREATE ROLE limited LOGIN")
     postgres.execute(f"ALTER DATABASE {url.database} OWNER TO limited")
     catalog = Catalog(url.render_as_string())
-    await catalog.open(cluster="test")  # with a connection for writing
+    await catalog.open(cluster="test")
+    catalog._database._reader.dispose()  # noqa: SLF001 - the connection for writing is left
+    postgres.execute("ALTER ROLE limited CONNECTION LIMIT 1")
     with pytest.raises(CatalogUnavailable, match="too many connections"):
         await catalog.list_configs()
     await set_one(catalog)
