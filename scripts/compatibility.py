@@ -126,7 +126,8 @@ Different by design:
 - These broker configs can be changed while a node runs, for one node (its id) or for all (the default):
   {{dynamic}}. The defaults of topic configs without effect can be changed too. They override the settings of the
   node's start, and topics without their own value follow at once. In Apache Kafka, `auto.create.topics.enable`
-  cannot be changed at run time. Other names and invalid values are refused.
+  cannot be changed at run time, and values are shown as they were given; here they are shown as they were parsed. Other
+  names and invalid values are refused.
 - Quotas count the time of the one event loop (100 is all of it), bytes of records only for Fetch, and changes of topics
   on the node that is asked ([quotas](quotas.md)).
 - By default topics keep their records forever (`retention.ms` is -1). The config `storage.policy` selects a topic's
@@ -152,6 +153,9 @@ Different by design:
 - Single fields: refusals of Produce contain the log start offset. A duplicate batch has a log append time only in
   topics with LogAppendTime. The last timestamp of a producer (DescribeProducers) is the time of its last append. A
   Fetch with negative bytes returns one batch. A Fetch with an unknown isolation level reads uncommitted.
+- While a transaction ends, a request for the next one waits for up to half a second before it gets
+  CONCURRENT_TRANSACTIONS. Apache Kafka refuses it at once. Apart from that, each request of a transaction is answered
+  as by Apache Kafka at each moment of the transaction before it (`tests/differential/transaction_matrix`).
 """
 DIFFERENCES = """
 ## Known differences, response by response
