@@ -15,7 +15,8 @@ QUICK = (
     "producers-not-replayed",
     "index-before-data",
     "fence-collected",
-    "change-dropped",
+    "claim-ignored",
+    "end-judged-too-early",
     "stream-taken",
 )
 """Bugs that nearly every seed finds."""
