@@ -12,6 +12,7 @@ from broker.app import StartError
 from broker.cluster.liveness import DEAD_AFTER_S, Silence
 from broker.membership.failover import TakeoverRefused
 from broker.node import Node
+from broker.topics.creation import TopicSpec
 from s3stream.catalog.values import WalState
 from s3stream.errors import NodeInUse, NotFound
 from s3stream.maintain.verify import verify
@@ -131,7 +132,7 @@ async def test_partitions_that_were_given_up_do_not_get_their_old_records_back_w
         second = await stack.enter_async_context(running_node(tmp_path / "2", node_id=2, **own))
         async with killed_after(tmp_path, 1, wal_takeover="none") as first:
             for name in ("t", "u"):
-                await first.topics.create(name, partitions=1, configs={})
+                await first.topics.create_all([TopicSpec(name, 1, {}, internal=False, leaders=[1])])
                 await is_led_by(second, 1, name)
             await until(lambda: len(second.members.living()) == 2, timeout_s=60, pause_s=0.01)
             await send(first, b"kept", topic="u")  # keeps what follows in the log
