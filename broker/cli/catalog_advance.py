@@ -20,8 +20,10 @@ from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.restore import Advance
 from s3stream.errors import CatalogError
 from s3stream.maintain.manifest import parse_manifest_key
-from s3stream.maintain.rebuild import EPOCHS_SKIPPED, OBJECT_IDS_SKIPPED, PRODUCER_IDS_SKIPPED
+from s3stream.maintain.rebuild import OBJECT_IDS_SKIPPED, PRODUCER_IDS_SKIPPED
+from s3stream.maintain.rebuild_plan import EPOCHS_SKIPPED
 from s3stream.model import parse_object_key
+from s3stream.object.marks import parse_mark
 
 
 @click.command(short_help="Use an older copy of the catalog.")
@@ -45,7 +47,7 @@ async def _run(settings: Settings, output: str, *, ask: bool) -> None:
         log = await stack.enter_async_context(NodeLog.opened(settings, any_content=True))
         header, node_id = log.header, settings.node.node_id
         epochs = {node_id: header.node_epoch} if header is not None and header.node_id == node_id else {}
-        object_id, manifest = await _newest(settings)
+        object_id, manifest, change = await _newest(settings)
         catalog = Catalog(settings.catalog_url)
         stack.push_async_callback(catalog.close)
         if await catalog.is_blank():
@@ -69,7 +71,7 @@ async def _run(settings: Settings, output: str, *, ask: bool) -> None:
         if ask:
             confirm("Use this catalog?")
         await catalog.advance(
-            Advance(object_id + 1 + OBJECT_IDS_SKIPPED, manifest, epochs, EPOCHS_SKIPPED, PRODUCER_IDS_SKIPPED)
+            Advance(object_id + 1 + OBJECT_IDS_SKIPPED, manifest, change, epochs, EPOCHS_SKIPPED, PRODUCER_IDS_SKIPPED)
         )
     data = {
         "catalog": {"manifest": known, "object": objects},
@@ -78,9 +80,9 @@ async def _run(settings: Settings, output: str, *, ask: bool) -> None:
     emit(output, data, "done; find missing records with `anabranch storage verify --deep`")
 
 
-async def _newest(settings: Settings) -> tuple[int, int]:
-    """Return the largest object id and the largest manifest sequence number in the stores."""
-    object_id = manifest = 0
+async def _newest(settings: Settings) -> tuple[int, int, int]:
+    """Return the largest numbers in the stores: of objects, of manifests, and of changes that marks name."""
+    object_id = manifest = change = 0
     rng = random.Random()  # noqa: S311 - spreads retries in time
     async with AsyncExitStack() as stack:
         for store in make_stores(settings, rng, read_only=True).values():
@@ -92,4 +94,7 @@ async def _newest(settings: Settings) -> tuple[int, int]:
                     object_id = max(object_id, key[1])
                 if parsed is not None and parsed.cluster == settings.node.cluster:
                     manifest = max(manifest, parsed.sequence)
-    return object_id, manifest
+                mark = parse_mark(item.key, settings.node.cluster)
+                if mark is not None:
+                    object_id, change = max(object_id, mark.object_id), max(change, mark.change)
+    return object_id, manifest, change

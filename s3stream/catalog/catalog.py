@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 from sqlalchemy import Connection
 
@@ -33,6 +33,7 @@ from s3stream.catalog.values import (
     UNKNOWN_HOLDER,
     AclRow,
     CatalogChanges,
+    CatalogProgress,
     CompactionCommit,
     DetachedTopic,
     MoveOrder,
@@ -51,7 +52,7 @@ from s3stream.catalog.values import (
     UploadCommit,
     WalInfo,
 )
-from s3stream.errors import AlreadyExists, CatalogError
+from s3stream.errors import AlreadyExists, CatalogError, CatalogUnavailable, CatalogWentBack, StorageError
 from s3stream.model import ObjectInfo, RangeLocation, StreamInfo, StreamOwner
 
 Result = TypeVar("Result")
@@ -74,6 +75,12 @@ class Catalog:
         """Registration that changes of topics and configs are made for."""
         self._identity = nodes.UNKNOWN_ID
         self._watchers: list[Callable[[], None]] = []
+        self.went_back = False
+        """True once the catalog was found to lack what it had committed."""
+        self.seen_change = 0
+        """Number of the newest change that the catalog was seen to have."""
+        self._uploaded: dict[int, int] = {}
+        """By node id, the newest object of the uploads that were committed through this object."""
 
     @property
     def where(self) -> str:
@@ -116,11 +123,17 @@ class Catalog:
 
     async def _change(self, command: Callable[[Connection], Result]) -> Result:
         """Write, then call the watchers. A failed command may have taken effect, so they are called after it too."""
+
+        def numbered(connection: Connection) -> tuple[Result, int]:
+            return command(connection), changes.last_change(connection)
+
         try:
-            return await self._database.write(command)
+            result, change = await self._database.write(numbered)
         finally:
             for callback in self._watchers:
                 callback()
+        self.seen_change = max(self.seen_change, change)
+        return result
 
     def act_for(self, node_id: int, node_epoch: int) -> None:
         """Change topics and configs for this registration of a node only: a later one fences this catalog's changes.
@@ -169,9 +182,14 @@ class Catalog:
     async def beat(self, node_id: int, node_epoch: int, *, now_ms: int, lease_ms: int, due_ms: int = 0) -> Pulse:
         """Show that the node lives, and extend its lease; the next beat is due within `due_ms` (0: unknown).
 
-        Raises NodeFenced when the epoch is old.
+        Raises NodeFenced when the epoch is old, and CatalogWentBack when the catalog lacks what it was seen to have.
         """
-        return await self._database.beat(lambda c: nodes.beat(c, node_id, node_epoch, now_ms + lease_ms, due_ms))
+        # What is known before the beat is sent: it sees at least that.
+        change, uploaded = self.seen_change, self._uploaded.get(node_id, 0)
+        pulse = await self._database.beat(lambda c: nodes.beat(c, node_id, node_epoch, now_ms + lease_ms, due_ms))
+        self._check_not_behind(pulse.version, change)
+        self._check_uploads(node_id, pulse.uploaded, uploaded)
+        return pulse
 
     async def stop_node(
         self, node_id: int, node_epoch: int, *, drained_wal: str | None, successors: Sequence[int] = (), now_ms: int
@@ -380,12 +398,42 @@ class Catalog:
     # changes by other nodes
 
     async def read_changes(self, seen: int) -> CatalogChanges | None:
-        """Return what has changed since the change with the number `seen`; None if nothing has."""
-        return await self._database.read(lambda c: changes.read_changes(c, seen))
+        """Return what has changed since the change with the number `seen`; None if nothing has.
+
+        Raises CatalogWentBack.
+        """
+        known = self.seen_change
+        found = await self._database.read(lambda c: changes.read_changes(c, seen))
+        if found is not None:
+            self._check_not_behind(found.version, known)
+        return found
+
+    def _check_not_behind(self, change: int, known: int) -> None:
+        """Raise CatalogWentBack if the catalog has not even the change that was known when it was asked."""
+        if change < known:
+            self._refuse(f"its last change is {change}, and was {known}")
+        self.seen_change = max(self.seen_change, change)
+
+    def _check_uploads(self, node_id: int, uploaded: int, known: int) -> None:
+        """The same for the newest object that uploads of a node have committed."""
+        if uploaded < known:
+            self._refuse(f"the last object that node {node_id} has uploaded is {uploaded}, and was {known}")
+
+    def _refuse(self, what: str) -> NoReturn:
+        self.went_back = True
+        reason = went_back_text(self.where, what)
+        self._database.refuse_writes(reason)
+        raise CatalogWentBack(reason)
+
+    async def progress(self) -> CatalogProgress:
+        """Return how far the catalog has come."""
+        return await self._database.read(changes.read_progress)
 
     async def last_change(self) -> int:
         """Return the number of the last change."""
-        return await self._database.read(changes.last_change)
+        found = await self._database.read(changes.last_change)
+        self.seen_change = max(self.seen_change, found)
+        return found
 
     async def wait_for_change(self, poll_s: float) -> None:
         """Return soon after a change by another node; may return without one.
@@ -566,8 +614,22 @@ class Catalog:
         await self._database.write(lambda c: objects.note_multipart(c, object_id, upload_id))
 
     async def commit_upload(self, commit: UploadCommit) -> None:
-        """Make an upload visible. Refuses stale epochs, and ranges that do not begin at their stream's end."""
-        await self._database.write(lambda c: objects.commit_upload(c, commit))
+        """Make an upload visible. Refuses stale epochs, and ranges that do not begin at their stream's end.
+
+        Raises CatalogWentBack if it is refused because the catalog has forgotten what was there.
+        """
+        change, uploaded = self.seen_change, self._uploaded.get(commit.node_id, 0)
+        try:
+            await self._database.write(lambda c: objects.commit_upload(c, commit))
+        except CatalogUnavailable:
+            raise
+        except StorageError:
+            progress = await self.progress()
+            self._check_not_behind(progress.change, change)
+            self._check_uploads(commit.node_id, progress.uploaded(commit.node_id), uploaded)
+            raise
+        newest = max((item.object_id for item in commit.objects), default=0)
+        self._uploaded[commit.node_id] = max(newest, self._uploaded.get(commit.node_id, 0))
 
     async def commit_compaction(self, commit: CompactionCommit) -> None:
         """Replace inputs with outputs. Every live range of the inputs must be covered by exactly one output."""
@@ -690,7 +752,12 @@ class Catalog:
 
     async def next_producer_ids(self, count: int) -> int:
         """Reserve `count` producer ids; returns the first."""
-        return await self._database.write(lambda c: rows.take_ids(c, "producer", count))
+
+        def take(connection: Connection) -> int:
+            rows.take_ids(connection, rows.CHANGE, 1)  # so that a catalog that has forgotten them shows it
+            return rows.take_ids(connection, "producer", count)
+
+        return await self._database.write(take)
 
     # manifests: copies of the catalog's state in the object store
 
@@ -724,6 +791,15 @@ class Catalog:
     async def advance(self, wanted: Advance) -> None:
         """Move counters and epochs of a restored catalog past all that were given out since the copy was made."""
         await self._database.write(lambda c: advance(c, wanted))
+
+
+def went_back_text(where: str, what: str) -> str:
+    """Return the message of CatalogWentBack."""
+    return (
+        f"catalog {where}: it has gone back to an earlier state and lacks what it had committed ({what}): do not "
+        "restart the nodes; stop all of them, and rebuild the catalog first: `anabranch catalog rebuild` "
+        "(docs/operations.md)"
+    )
 
 
 class _Deadline:

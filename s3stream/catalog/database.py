@@ -331,6 +331,10 @@ class Database:
         except DBAPIError as error:
             raise self._failure(error, None) from error
 
+    def refuse_writes(self, reason: str) -> None:
+        """Write nothing more: the database is not what it was."""
+        self._damage = reason
+
     def _check_writable(self) -> None:
         if self._read_only:
             raise CatalogError(f"catalog {self._where} was opened read-only and cannot be changed")

@@ -33,10 +33,12 @@ from s3stream.catalog.rows import (
     LOCATION_COLUMNS,
     OBJECT_COLUMNS,
     RANGE_COLUMNS,
+    UPLOADED,
     check_node,
     chunks,
     destroy_if_dead,
     find_objects,
+    note_upload,
     select_in,
     take_ids,
     to_location,
@@ -167,6 +169,7 @@ def commit_upload(connection: Connection, commit: UploadCommit) -> None:
     _commit_objects(connection, commit.objects, plan, commit.now_ms)
     _insert_ranges(connection, plan.ranges)
     update_streams(connection, _stream_changes(plan))
+    note_upload(connection, f"{UPLOADED}/{commit.node_id}", max((item.object_id for item in commit.objects), default=0))
 
 
 def _stream_changes(plan: CommitPlan) -> dict[int, dict[str, Any]]:

@@ -6,7 +6,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Column, Connection, Row, Select, bindparam, exists, select, update
+from sqlalchemy import Column, Connection, Row, Select, bindparam, exists, insert, select, update
 
 from s3stream.catalog.schema import counters, nodes, objects, ranges, streams
 from s3stream.errors import NodeFenced, NodeStopped
@@ -34,6 +34,12 @@ CHANGE: Final = "change"
 """Counter of the changes that other nodes must see."""
 CHANGE_CHANNEL: Final = "anabranch_change"
 """Channel of PostgreSQL on which each of them is told."""
+UPLOADED: Final = "upload"
+"""Counter of the newest object that uploads may have committed before the catalog was rebuilt or advanced.
+
+With a slash and a node id: of the newest object that uploads of the node have committed. It can go back only with the
+whole database, in contrast to what others may take again.
+"""
 ENDED: Final = 0
 """End of the lease of a node that has stopped cleanly, or is dead and was taken over."""
 CHUNK: Final = 5_000
@@ -101,6 +107,16 @@ def take_ids(connection: Connection, counter: str, count: int) -> int:
     grown = update(counters).where(counters.c.name == counter).values(next=counters.c.next + count)
     result: int = connection.execute(grown.returning(counters.c.next)).scalar_one()
     return result - count
+
+
+def note_upload(connection: Connection, name: str, object_id: int) -> None:
+    """Raise a counter of committed uploads to an object's id."""
+    row = counters.c.name == name
+    found = connection.execute(select(counters.c.next).where(row)).scalar_one_or_none()
+    if found is None:
+        connection.execute(insert(counters).values(name=name, next=object_id))
+    elif found < object_id:
+        connection.execute(update(counters).where(row).values(next=object_id))
 
 
 def next_change(connection: Connection, kind: ChangeKind | None = None) -> int:

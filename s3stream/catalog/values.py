@@ -82,6 +82,23 @@ class Pulse:
     """By node id."""
     version: int
     """Number of the last change of the catalog."""
+    uploaded: int
+    """Newest object that the catalog knows the node's uploads to have committed; 0: none."""
+
+
+class CatalogProgress(NamedTuple):
+    """Progress of a catalog."""
+
+    change: int
+    """Number of the last change that other nodes must see."""
+    uploads: Mapping[int, int]
+    """By node id, the newest object that its uploads have committed."""
+    at_least: int
+    """The same for the nodes that are not named: a rebuild has all that was in the store before."""
+
+    def uploaded(self, node_id: int) -> int:
+        """Return the newest object that uploads of the node have committed."""
+        return max(self.uploads.get(node_id, 0), self.at_least)
 
 
 class WalState(IntEnum):

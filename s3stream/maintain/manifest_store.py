@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import structlog
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.errors import CatalogError, CorruptObject, ObjectNotFound, ObjectTooShort
+from s3stream.catalog.catalog import Catalog, went_back_text
+from s3stream.errors import CatalogError, CatalogWentBack, CorruptObject, ObjectNotFound, ObjectTooShort
 from s3stream.maintain.manifest import Manifest, decode_manifest, manifest_prefix, parse_manifest_key
+from s3stream.object.marks import newest_marks, why_behind
 from s3stream.store.interface import ObjectStore
 
 log = structlog.get_logger(__name__)
@@ -42,14 +43,23 @@ async def read_manifest(store: ObjectStore, key: str) -> Manifest:
     return manifest
 
 
-async def check_catalog_is_newest(catalog: Catalog, store: ObjectStore, cluster: str) -> None:
-    """Raise CatalogError when the store's newest manifest is newer than this catalog, or of another one.
+async def check_marks(catalog: Catalog, store: ObjectStore, cluster: str) -> None:
+    """Raise CatalogWentBack when the catalog lacks what the marks in the store say."""
+    marks = await newest_marks(store, cluster)  # first: other nodes commit and put marks meanwhile
+    lacks = why_behind(await catalog.progress(), marks)
+    if lacks:
+        raise CatalogWentBack(went_back_text(catalog.where, lacks))
 
-    A newer manifest means that this catalog is an older copy, such as a restored backup. A node that used it would
-    reuse ids and offsets that are in the store already.
+
+async def check_catalog_is_newest(catalog: Catalog, store: ObjectStore, cluster: str) -> None:
+    """Raise CatalogError when the store knows of a later state of this catalog, or belongs to another one.
+
+    The catalog is then an older copy, such as a restored backup, or a standby that was behind. A node that used it
+    would reuse ids and offsets that are in the store already. The newest manifest shows it, or a mark of an upload.
     """
     key = await newest_manifest_key(store, cluster)
     if key is None:
+        await check_marks(catalog, store, cluster)
         return
     where = f"{store.name}:{key}"
     found = parse_manifest_key(key)
@@ -68,6 +78,7 @@ async def check_catalog_is_newest(catalog: Catalog, store: ObjectStore, cluster:
             f"the object store {store.name!r} belongs to catalog {catalog_id.hex()} (manifest {where}), and this is "
             f"catalog {catalog.identity().hex()}: check catalog.url and the store"
         )
+    await check_marks(catalog, store, cluster)  # of this catalog, as is known now
     if found.sequence > known:
         raise CatalogError(
             f"the catalog is older than the object store: its last manifest is number {known}, the store has number "

@@ -9,6 +9,7 @@ from s3stream.append.stream import Stream
 from s3stream.catalog.catalog import Catalog
 from s3stream.engine import S3Stream
 from s3stream.model import StreamBatch
+from s3stream.object.marks import MARK_KEYS
 from s3stream.settings import StorageSettings
 from s3stream.store.interface import ObjectStore
 from s3stream.store.memory import MemoryStore
@@ -51,6 +52,11 @@ class EngineCluster:
         store = self.stores["main"]
         assert isinstance(store, MemoryStore)
         return store
+
+    @property
+    def object_keys(self) -> set[str]:
+        """Keys in the default store, without those of marks."""
+        return {key for key in self.store.objects if not key.startswith(MARK_KEYS)}
 
     def new_writer_id(self) -> str:
         """A fresh id."""

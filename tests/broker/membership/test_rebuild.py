@@ -582,7 +582,7 @@ def test_a_copy_of_the_catalog_from_a_clean_stop_does_not_hide_what_only_the_log
 
 def test_an_older_catalog_is_refused_and_a_rebuild_has_everything(tmp_path: Path) -> None:
     with restored(tmp_path) as some:
-        with pytest.raises(RuntimeError, match="older than the object store"):
+        with pytest.raises(RuntimeError, match="gone back to an earlier state"):
             some.node.start()
         some.lose_catalog()
         some.rebuild()
@@ -593,7 +593,8 @@ def test_an_older_catalog_is_refused_and_a_rebuild_has_everything(tmp_path: Path
 def test_an_older_catalog_goes_on_without_touching_what_it_does_not_know(tmp_path: Path) -> None:
     with restored(tmp_path) as some:
         objects = some.data_dir / "objects"
-        before = {path: path.read_bytes() for path in objects.glob("*/anabranch/*") if path.parts[-3] != PREFIX}
+        found = [path for path in objects.glob("*/anabranch/*") if path.is_file() and path.parts[-3] != PREFIX]
+        before = {path: path.read_bytes() for path in found}
         result = some.run("advance", "--yes")
         assert result.exit_code == 0, result.output
         some.node.start()

@@ -46,6 +46,7 @@ READS = frozenset(
         "last_change",
         "last_commits",
         "last_manifest",
+        "progress",
         "read_changes",
         "list_all_wals",
         "list_wals",

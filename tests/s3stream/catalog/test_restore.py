@@ -9,7 +9,7 @@ from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.manifest_state import BorrowedRange, StreamState, TopicState
 from s3stream.catalog.restore import Advance, CatalogContents, RecoveredTopic, RestoredRange, RestoredStream
 from s3stream.catalog.schema import MIGRATIONS
-from s3stream.catalog.values import AclRow, DetachedTopic, Takeover, TokenRow, WalInfo, WalState
+from s3stream.catalog.values import AclRow, CatalogProgress, DetachedTopic, Takeover, TokenRow, WalInfo, WalState
 from s3stream.errors import CatalogError
 from s3stream.model import ObjectInfo, ObjectKind, ObjectState, StreamOwner, StreamRange
 from tests.support.catalog_node import WAL_ID
@@ -59,6 +59,7 @@ CONTENTS = CatalogContents(
     catalog_id=bytes(range(16)),
     counters={"stream": 9, "object": 500, "producer": 7_000},
     manifest=42,
+    change=0,
     nodes={1: 1_007, 2: 1_001},
     wals=[
         WalInfo("00000000000000aa", 1, 7, "/wal", WalState.OPEN, NOW),
@@ -149,7 +150,9 @@ async def test_what_contradicts_itself_fills_nothing(catalog: Catalog) -> None:
 
 async def test_an_older_copy_goes_ahead_and_never_back(catalog: Catalog) -> None:
     await catalog.restore(CONTENTS)
-    wanted = Advance(object_id=700, manifest=60, node_epochs={1: 2_000}, epochs_skipped=10, producer_ids_skipped=5)
+    wanted = Advance(
+        object_id=700, manifest=60, change=80, node_epochs={1: 2_000}, epochs_skipped=10, producer_ids_skipped=5
+    )
     await catalog.advance(wanted)
     number, state = await catalog.read_state()
     assert number == 60
@@ -159,3 +162,4 @@ async def test_an_older_copy_goes_ahead_and_never_back(catalog: Catalog) -> None
     await catalog.advance(replace(wanted, object_id=1, manifest=1, node_epochs={}))
     number, state = await catalog.read_state()
     assert (number, state.counters["object"], state.nodes[1]) == (60, 700, 2_020)
+    assert await catalog.progress() == CatalogProgress(82, {}, 699)

@@ -17,6 +17,7 @@ from s3stream.maintain.manifest_keeper import ManifestKeeper, ManifestSettings
 from s3stream.maintain.manifest_store import check_catalog_is_newest, newest_manifest_key, read_manifest
 from s3stream.maintain.verify import verify
 from s3stream.model import NewObject, ObjectKind, ObjectState, StreamOwner, StreamRange, object_key
+from s3stream.object.marks import MarkWriter
 from s3stream.store.memory import MemoryStore
 from s3stream.tasks import end_tasks
 from tests.support.catalog_node import WAL_ID
@@ -354,6 +355,7 @@ async def test_an_older_copy_of_the_catalog_is_refused(catalog: Catalog, store: 
 
 async def test_the_store_of_another_catalog_is_refused(store: MemoryStore, catalog: Catalog, tmp_path: Path) -> None:
     await keeper_of(catalog, store).ensure_current()
+    await MarkWriter(store, CLUSTER, 1, lambda: "w").write(1_000, 1_000)  # of more than the other one has
     other = Catalog(f"sqlite:///{tmp_path / 'other.db'}")
     await other.open(cluster=CLUSTER, new_id=bytes(15) + b"\1")
     try:

@@ -73,7 +73,7 @@ async def test_a_commit_that_took_effect_is_not_made_again(tmp_path: Path) -> No
             (stream,) = await engine.open_streams([stream_id])
             sent = fill(stream, 3)
             await engine.flush()
-            assert (catalog.commits, engine.stats.uploads, len(cluster.store.objects)) == (1, 1, 1)
+            assert (catalog.commits, engine.stats.uploads, len(cluster.object_keys)) == (1, 1, 1)
             assert engine.error is None
             assert same(await read_all(stream), sent)
 
