@@ -20,6 +20,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import ArrayType, BooleanType, DataType, StringType, StructField, StructType
 
+from spark.pipeline import json_strict
 from spark.pipeline.arrow_values import DecodeValue, decode_column, decoded_type, nullable
 from spark.pipeline.avro import AvroDecoder, SchemaError, avro_type, parse_avro
 from spark.pipeline.errors import SettingError, UnusableSchema
@@ -203,8 +204,8 @@ def _by_protobuf(
     return replace(_by_arrow(protobuf_type(descriptor), decoder, schema), message=descriptor.full_name)
 
 
-ParseJson = Callable[[Column, StructType], tuple[Column, Column]]
-"""Returns the parsed text, and whether it is not JSON of the schema, of a binary column and the schema."""
+ParseJson = Callable[[Column, StructType], Column]
+"""Returns a struct of `data`, and of `wrong`, if that is not JSON of the schema, for a binary column."""
 
 
 def _by_json(kind: StructType, parse: ParseJson, version: RegisteredSchema | bytes, *, has_header: bool) -> Decoding:
@@ -215,10 +216,12 @@ def _by_json(kind: StructType, parse: ParseJson, version: RegisteredSchema | byt
         return f.substring(value, HEADER_BYTES + 1, 2**31 - 1) if has_header else value
 
     def column(value: Column) -> Column:
-        parsed, is_wrong = parse(body_of(value), schema)
-        wrong = value.isNotNull() & is_wrong
-        data = f.when(value.isNotNull() & ~wrong, parsed)
-        return f.struct(data.alias("data"), f.when(wrong, f.lit(NOT_OF_SCHEMA)).alias("error"))
+        def result(found: Column) -> Column:
+            wrong = value.isNotNull() & found.getField("wrong")
+            data = f.when(value.isNotNull() & ~wrong, found.getField("data"))
+            return f.struct(data.alias("data"), f.when(wrong, f.lit(NOT_OF_SCHEMA)).alias("error"))
+
+        return json_strict.bound(parse(body_of(value), schema), result)
 
     def reasons(values: pa.Array, errors: pa.Array) -> pa.Array:
         pairs = zip(values.to_pylist(), errors.to_pylist(), strict=True)
@@ -229,24 +232,63 @@ def _by_json(kind: StructType, parse: ParseJson, version: RegisteredSchema | byt
     return Decoding(schema, column, version, reason=lambda value, error: find_reasons(body_of(value), error))
 
 
-def _lenient_json(body: Column, schema: StructType) -> tuple[Column, Column]:
+def _lenient_json(body: Column, schema: StructType) -> Column:
     with_corrupt = StructType([*schema.fields, StructField(CORRUPT, StringType())])
     parsed = f.from_json(body.cast("string"), with_corrupt, {"columnNameOfCorruptRecord": CORRUPT})
-    return parsed.dropFields(CORRUPT), parsed.isNull() | parsed.getField(CORRUPT).isNotNull()
+    return json_strict.bound(
+        parsed,
+        lambda found: f.struct(
+            found.dropFields(CORRUPT).alias("data"),
+            (found.isNull() | found.getField(CORRUPT).isNotNull()).alias("wrong"),
+        ),
+    )
 
 
-def _strict_json(body: Column, schema: StructType) -> tuple[Column, Column]:
+def _strict_json(body: Column, schema: StructType) -> Column:
+    mark = token_hex(16)
+
+    def of_text(text: Column) -> Column:
+        def of_first(first: Column) -> Column:
+            row = first.getField("row")
+            found = _judged(*json_strict.from_first(row, schema))
+            doubtful = json_strict.is_doubtful(row, schema, text)
+            if doubtful is not None:
+                marked = _read_whole(json_strict.with_marks(text, mark), json_strict.second_schema(schema))
+                found = f.when(doubtful, json_strict.bound(marked, of_second)).otherwise(found)
+            refused = _judged(f.lit(None).cast(schema), f.lit(True))
+            is_right = first.getField("is_right") & ~json_strict.has_lone_surrogate(text)
+            return f.when(is_right, found).otherwise(refused)
+
+        return json_strict.bound(_read_whole(text, json_strict.first_schema(schema)), of_first)
+
+    def of_second(second: Column) -> Column:
+        data, is_wrong = json_strict.from_second(second.getField("row"), schema, mark)
+        return _judged(data, is_wrong | ~second.getField("is_right"))
+
+    return json_strict.bound(body.cast("string"), of_text)
+
+
+def _judged(data: Column, wrong: Column) -> Column:
+    return f.struct(data.alias("data"), wrong.alias("wrong"))
+
+
+def _read_whole(text: Column, kind: DataType) -> Column:
+    """Return a struct of `row`, a text in a type, and `is_right`, if it is one object of that type and nothing else."""
+    assert isinstance(kind, StructType), "as it was"
     mark = f"_{token_hex(16)}"
-    element = StructType([*schema.fields, StructField(mark, BooleanType())])
-    kind = StructType([StructField(mark, ArrayType(element)), StructField(CORRUPT, StringType())])
-    text = body.cast("string")
+    element = StructType([*kind.fields, StructField(mark, BooleanType())])
+    whole = StructType([StructField(mark, ArrayType(element)), StructField(CORRUPT, StringType())])
     wrapped = f.concat(f.lit(f'{{"{mark}":['), text, f.lit(f',{{"{mark}":true}}]}}'))
-    parsed = f.from_json(wrapped, kind, {"columnNameOfCorruptRecord": CORRUPT, **STRICT_JSON})
-    elements = parsed.getField(mark)
-    value, last = elements.getItem(0), elements.getItem(1)
-    is_whole = (f.size(elements) == 2) & value.isNotNull() & last.getField(mark)
-    is_right = f.is_valid_utf8(text) & parsed.getField(CORRUPT).isNull() & is_whole
-    return value.dropFields(mark), ~f.coalesce(is_right, f.lit(False))
+    parsed = f.from_json(wrapped, whole, {"columnNameOfCorruptRecord": CORRUPT, **STRICT_JSON})
+
+    def checked(found: Column) -> Column:
+        elements = found.getField(mark)
+        value, last = elements.getItem(0), elements.getItem(1)
+        is_whole = (f.size(elements) == 2) & value.isNotNull() & last.getField(mark)
+        is_right = f.is_valid_utf8(text) & found.getField(CORRUPT).isNull() & is_whole
+        return f.struct(value.dropFields(mark).alias("row"), f.coalesce(is_right, f.lit(False)).alias("is_right"))
+
+    return json_strict.bound(parsed, checked)
 
 
 def _by_arrow(kind: StructType, decode: DecodeValue, version: RegisteredSchema | bytes) -> Decoding:

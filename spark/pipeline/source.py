@@ -54,7 +54,9 @@ def _with_decoded(records: DataFrame, decoding: Decoding | None, source: str, ta
     if decoding is None:
         return records
     error = f.coalesce("error", f.concat(f.lit(prefix), f.col("_decoded.error")))
+    # Counted, so that Spark decodes here, and not once more wherever a column of it is used.
     records = records.withColumn("_decoded", decoding.column(f.col(source)))
+    records = records.observe(target, f.count(f.lit(1)).alias("records"))
     return records.withColumns({target: f.col("_decoded.data"), "error": error}).drop("_decoded")
 
 
