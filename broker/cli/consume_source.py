@@ -3,6 +3,7 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from operator import methodcaller
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -21,6 +22,8 @@ BATCH_RECORDS: Final = 1_000
 POLL_S: Final = 0.2
 SILENCE_S: Final = 30.0
 """Time for which nodes may be unreachable before the command fails; with `--follow` it waits."""
+_HEADERS_OF: Final = methodcaller("headers")
+"""Calls `Message.headers`, and checks for an exception left behind, which the interpreter omits in warm code."""
 
 
 class Read(ABC):
@@ -136,8 +139,8 @@ class Read(ABC):
         offset = message.offset()
         assert offset is not None, "it is a record"
         try:
-            headers: Any = message.headers() or []  # its types allow texts and dicts, which only producers give
-        except SystemError:  # the binding's, for a name that is not UTF-8
+            headers: Any = _HEADERS_OF(message) or []  # its types allow texts and dicts, which only producers give
+        except SystemError:  # the binding has left an exception behind: a name is not UTF-8
             headers = self._fetch_headers(place, offset)
         return ReadRecord(
             *place,

@@ -104,6 +104,16 @@ def test_loopback_is_known(host: str, *, expected: bool) -> None:
     assert is_loopback(host) is expected
 
 
-def test_other_nodes_connect_to_the_first_listeners_address_by_default() -> None:
-    values: dict[str, Any] = {"listener.listeners": "PLAINTEXT://192.0.2.1:1"}
-    assert load(values, {}).internal_host == "192.0.2.1"
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, "127.0.0.1"),
+        ({"cluster.internal_port": 2}, "192.0.2.1"),
+        ({"catalog.url": "postgresql://db.example/anabranch"}, "192.0.2.1"),
+        ({"cluster.internal_host": "192.0.2.2"}, "192.0.2.2"),
+    ],
+)
+def test_address_for_other_nodes_is_loopback_on_one_machine_and_the_first_listeners_elsewhere(
+    values: dict[str, Any], expected: str
+) -> None:
+    assert load({"listener.listeners": "PLAINTEXT://192.0.2.1:1"} | values, {}).internal_host == expected
