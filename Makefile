@@ -15,7 +15,7 @@ SIM_ARGS ?=
 FUZZ_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo demo-cluster test coverage test-spark-next suites bench guard sim fuzz soak soak-wal clean
+.PHONY: help setup tools demo demo-cluster check test-fast test coverage test-spark-next suites bench guard sim fuzz soak soak-wal clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 26
@@ -35,12 +35,16 @@ demo-cluster: setup ## kill, add and stop nodes of a cluster under real clients,
 	@$(BIN)/python -m scripts.tools java spark kafka s3 postgres
 	@$(BIN)/python -m scripts.demo_cluster
 
-test: tools ## check format, lint, types and import contracts, and run all tests
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/mypy -p scripts -p benchmarks
-	$(BIN)/lint-imports
+check: setup ## check format, lint, import contracts and types
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/mypy
+
+test-fast: setup ## run the tests without a JVM, a server, a browser or a build
+	@$(BIN)/pytest -q -n $(TEST_WORKERS) --fast $(PYTEST_ARGS)
+
+test: $(if $(PYTEST_ARGS),setup,tools check) ## check everything, and run all tests; PYTEST_ARGS=tests/wal runs a part, and nothing else
 	$(BIN)/pytest -q -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 coverage: tools ## run all tests and measure coverage; fails below fail_under in pyproject.toml

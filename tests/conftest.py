@@ -128,9 +128,25 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     return result
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--fast`, for `make test-fast`."""
+    parser.addoption("--fast", action="store_true", help="leave out tests with a JVM, a server, a browser or a build")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run the tests of the longest folders first."""
+    if config.getoption("--fast"):
+        chosen = [item for item in items if is_fast(item)]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+        items[:] = chosen
     items.sort(key=lambda item: LONG.index(folder) if (folder := _folder(item)) in LONG else len(LONG))
+
+
+def is_fast(item: pytest.Item) -> bool:
+    """Return whether a test starts no JVM, server, browser or build, and takes seconds at most."""
+    if _folder(item) in SLOW or any(item.get_closest_marker(name) for name in ("spark", "interop", "slow", "root")):
+        return False
+    return SERVERS.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 def _folder(item: pytest.Item) -> str:
@@ -155,6 +171,9 @@ def pytest_runtest_makereport(
 
 LONG = ("spark", "differential", "interop", "chaos", "faults", "simulation")
 """Folders that take longest: they come first, so that no worker is left with one of them at the end."""
+SLOW = frozenset(LONG) | {"console", "suites"}
+SERVERS = frozenset({"postgres", "s3", "servers", "spark", "wheel"})
+"""Fixtures that start a process."""
 SHARING = frozenset({"console", "spark", "differential", "interop"})
 """Folders whose tests share servers or a Spark session: one worker runs all of them."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 FILE = re.compile(r"`((?:broker|client|protocol|s3stream|wal|compaction|spark|benchmarks|scripts|tests|docs)/[\w/.]*)`")
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 PLACE = re.compile(r"^\| [^|]+ \| `([\w/]+\.py)` \| `(\w+)` \|$", re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The client of README.md, as it stands there."""
+"""The client of docs/getting-started.md, as it stands there."""
 
 import re
 import subprocess
@@ -7,12 +7,12 @@ from pathlib import Path
 
 from anabranch.testing import Broker
 
-README = Path(__file__).parents[2] / "README.md"
-EXAMPLE = re.compile(r"### With a Python client\n+```python\n(.*?)```", re.DOTALL)
+PAGE = Path(__file__).parents[2] / "docs" / "getting-started.md"
+EXAMPLE = re.compile(r"## With a Python client\n+```python\n(.*?)```", re.DOTALL)
 
 
 def test_the_python_client_runs_again_and_again() -> None:
-    found = EXAMPLE.search(README.read_text(encoding="utf-8"))
+    found = EXAMPLE.search(PAGE.read_text(encoding="utf-8"))
     assert found is not None
     with Broker() as broker:
         code = found[1].replace("127.0.0.1:9092", broker.bootstrap_servers)
