@@ -15,7 +15,7 @@ SIM_ARGS ?=
 FUZZ_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo demo-cluster check test-fast test coverage test-spark-next suites bench guard sim fuzz soak soak-wal clean
+.PHONY: help setup tools demo demo-cluster check test-fast test coverage test-spark-next suites suites-go bench guard sim fuzz soak soak-wal clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 26
@@ -58,6 +58,9 @@ test-spark-next: tools ## run the Spark tests on Spark 4.2, in a separate enviro
 
 suites: tools ## run client libraries' own integration tests on a node (SUITES_ARGS="--against kafka" to compare)
 	@$(BIN)/python -m tests.suites.run $(SUITES_ARGS)
+
+suites-go: tools ## run the tests of clients in Go on nodes; needs Go, and root for their ports
+	@for suite in "franz_go --nodes 3" kafka_go sarama; do $(BIN)/python -m tests.suites.$$suite $(SUITES_ARGS) || exit 1; done
 
 bench: tools ## run every benchmark, about a minute each (BENCH_ARGS= for the long runs)
 	@$(BIN)/python -m scripts.tools fio

@@ -156,6 +156,12 @@ Different by design:
 - While a transaction ends, a request for the next one waits for up to half a second before it gets
   CONCURRENT_TRANSACTIONS. Apache Kafka refuses it at once. Apart from that, each request of a transaction is answered
   as by Apache Kafka at each moment of the transaction before it (`tests/differential/transaction_matrix`).
+
+Compared, and the same: static members of both protocols that are killed, and come back before, at or after their
+session timeout. One that comes back after it is never refused. While the session lasts, a member that was killed takes
+its place again at once in the classic protocol, and gets UNRELEASED_INSTANCE_ID in the consumer protocol. Of two with
+one instance id, the first gets FENCED_INSTANCE_ID in the classic protocol, and the second UNRELEASED_INSTANCE_ID in the
+consumer protocol.
 """
 DIFFERENCES = """
 ## Known differences, response by response

@@ -116,15 +116,20 @@ class Broker:
             self.spawned_s = time.perf_counter()
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
 
-    def wait_ready(self) -> None:
+    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until it answers. Raises RuntimeError."""
         assert self._process is not None
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.__exit__()
-                raise RuntimeError(f"{self.name} did not start:\n{self._log.read_text(errors='replace')[-2000:]}")
+                raise RuntimeError(f"{self.name} did not start:\n{self.output[-2000:]}")
             time.sleep(0.05)
+
+    @property
+    def output(self) -> str:
+        """Text that it wrote."""
+        return self._log.read_text(errors="replace")
 
     @property
     def _log(self) -> Path:

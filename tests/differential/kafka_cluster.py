@@ -4,11 +4,11 @@ import base64
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks.lab.processes import ApacheKafka, Broker, free_port, java, kafka_class_path
+from benchmarks.lab.processes import START_TIMEOUT_S, ApacheKafka, Broker, free_port, java, kafka_class_path
 from tests.support.node_processes import wait_for_brokers
 
 PROPERTIES = """\
@@ -31,7 +31,7 @@ DEFAULTS: Mapping[str, str] = {
 JVM = ("-Xms128m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
-class _ClusterBroker(Broker):
+class ClusterBroker(Broker):
     """One of the brokers. Its storage has been formatted."""
 
     name = ApacheKafka.name
@@ -41,7 +41,7 @@ class _ClusterBroker(Broker):
         self.node_id = node_id
         self.controller_port = free_port()
         self.controllers = ""
-        self._properties = properties
+        self.properties = dict(properties)
 
     @property
     def settings(self) -> Path:
@@ -54,7 +54,7 @@ class _ClusterBroker(Broker):
             controller_port=self.controller_port,
             home=self.home.resolve(),
         )
-        file.write_text(head + "".join(f"{name}={value}\n" for name, value in self._properties.items()))
+        file.write_text(head + "".join(f"{name}={value}\n" for name, value in self.properties.items()))
         return file
 
     def command(self) -> Sequence[str]:
@@ -62,11 +62,21 @@ class _ClusterBroker(Broker):
 
 
 @contextmanager
-def kafka_cluster(folder: Path, count: int, properties: Mapping[str, str]) -> Iterator[Mapping[int, Broker]]:
-    """Run brokers 1, 2, ... which start side by side. Each knows all others when the block begins."""
+def kafka_cluster(
+    folder: Path,
+    count: int,
+    properties: Mapping[str, str],
+    own: Callable[["ClusterBroker"], Mapping[str, str]] = lambda _: {},
+) -> Iterator[Mapping[int, Broker]]:
+    """Run brokers 1, 2, ... which start side by side. Each knows all others when the block begins.
+
+    `own` returns further properties of a broker, and may set its ports.
+    """
     brokers = [
-        _ClusterBroker(folder / str(node_id), node_id, {**DEFAULTS, **properties}) for node_id in range(1, count + 1)
+        ClusterBroker(folder / str(node_id), node_id, {**DEFAULTS, **properties}) for node_id in range(1, count + 1)
     ]
+    for broker in brokers:
+        broker.properties |= own(broker)
     controllers = ",".join(f"127.0.0.1:{broker.controller_port}" for broker in brokers)
     for broker in brokers:
         broker.home.mkdir(parents=True)
@@ -77,7 +87,7 @@ def kafka_cluster(folder: Path, count: int, properties: Mapping[str, str]) -> It
             broker.spawn()
             stack.push(broker)
         for broker in brokers:
-            broker.wait_ready()
+            broker.wait_ready(START_TIMEOUT_S * count)  # they start side by side
         for broker in brokers:
             wait_for_brokers("127.0.0.1", broker.port, count)
         yield {broker.node_id: broker for broker in brokers}
@@ -85,7 +95,7 @@ def kafka_cluster(folder: Path, count: int, properties: Mapping[str, str]) -> It
             broker.kill()  # the last ones would wait in vain for their quorum
 
 
-def _format(brokers: Sequence[_ClusterBroker]) -> None:
+def _format(brokers: Sequence[ClusterBroker]) -> None:
     """Format the first broker's storage, and copy it to the others: each run of the tool takes seconds."""
     first, *others = brokers
     directory_ids = {broker.node_id: _uuid() for broker in brokers}

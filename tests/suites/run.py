@@ -212,9 +212,14 @@ def stop(*_: object) -> None:
 
 def expected(suite: Suite, nodes: int = 1) -> set[str]:
     """The tests that are known to fail: one a line, with the reasons in comments."""
-    files = [HERE / "expected" / f"{suite.name}.txt"]
+    return expected_in(suite.name, nodes)
+
+
+def expected_in(name: str, nodes: int) -> set[str]:
+    """The tests of a suite that are known to fail, by its name."""
+    files = [HERE / "expected" / f"{name}.txt"]
     if nodes > 1:
-        files.append(HERE / "expected" / f"{suite.name}-cluster.txt")
+        files.append(HERE / "expected" / f"{name}-cluster.txt")
     lines = [line for file in files if file.is_file() for line in file.read_text().splitlines()]
     return {line.strip() for line in lines if line.strip() and not line.startswith("#")}
 

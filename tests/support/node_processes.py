@@ -5,7 +5,7 @@ with node_processes(tmp_path, 3, postgres.new_database()) as nodes:
     nodes[2].kill9()
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -17,8 +17,18 @@ from tests.support.waiting import wait_until
 
 
 @contextmanager
-def node_processes(folder: Path, count: int, catalog_url: str, **wanted: object) -> Iterator[Sequence[NodeProcess]]:
-    """Run nodes on one catalog and one object store, each of which knows that all live. `node_id` is the first id."""
+def node_processes(
+    folder: Path,
+    count: int,
+    catalog_url: str,
+    own: Callable[[int], Mapping[str, object]] = lambda _: {},
+    /,
+    **wanted: object,
+) -> Iterator[Sequence[NodeProcess]]:
+    """Run nodes on one catalog and one object store, each of which knows that all live.
+
+    `node_id` is the first id. `own` returns further settings of the node with an id.
+    """
     first_id = int(str(wanted.pop("node_id", 1)))
     shared: dict[str, object] = {
         "catalog_url": catalog_url,
@@ -26,7 +36,8 @@ def node_processes(folder: Path, count: int, catalog_url: str, **wanted: object)
         **wanted,
     }
     nodes = [
-        NodeProcess(folder / str(node_id), node_id=node_id, **shared) for node_id in range(first_id, first_id + count)
+        NodeProcess(folder / str(node_id), node_id=node_id, **shared, **own(node_id))
+        for node_id in range(first_id, first_id + count)
     ]
     with ExitStack() as stack:
         for node in nodes:
