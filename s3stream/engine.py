@@ -219,7 +219,7 @@ class S3Stream:
         """
         assert not self._recovered, "recover() runs once"
         owner, plan = await scan_wal(self._wal, self._catalog, self._node_id, self._node_epoch)
-        self._streams.adopt(owner, plan)
+        await self._streams.adopt(owner, plan)
         if plan.last_wal_offset >= 0 and not plan.live:
             await self.wal_trimmer.trim(plan.last_wal_offset)
         self._recovered = True

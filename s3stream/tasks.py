@@ -7,8 +7,8 @@ timeout around it ends as a cancellation. Where errors are bugs, and end everyth
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable
-from typing import TypeVar
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from typing import Final, TypeVar
 
 import structlog
 
@@ -17,7 +17,29 @@ T = TypeVar("T")
 RECANCEL_AFTER_S = 10.0
 """Time after which a task that has not ended is cancelled again; longer than any clean-up takes."""
 
+STEPS_PER_TURN: Final = 1000
+"""Steps of some microseconds each after which other tasks get their turn."""
+
 log = structlog.get_logger(__name__)
+
+
+class Turns:
+    """Divides work of many short steps, so that other tasks get their turns: a node that recovers a log must beat."""
+
+    def __init__(self) -> None:
+        self._left = STEPS_PER_TURN
+
+    async def pieces(self, items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
+        """Yield the items in pieces, and let other tasks run when the steps of all calls make up a turn."""
+        at = 0
+        while at < len(items):
+            piece = items[at : at + self._left]
+            yield piece
+            at += len(piece)
+            self._left -= len(piece)
+            if not self._left:
+                self._left = STEPS_PER_TURN
+                await asyncio.sleep(0)
 
 
 async def side_by_side(works: Iterable[Coroutine[object, object, T]]) -> list[T]:

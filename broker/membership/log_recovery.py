@@ -18,6 +18,7 @@ from broker.membership.log_store import ObjectLogStore
 from broker.membership.object_log import ObjectStartLog
 from broker.partitions.partition import Partition
 from broker.partitions.record_work import RecordWork
+from broker.partitions.replay import PartitionReplay, replay_recovered
 from broker.settings.model import Settings
 from broker.settings.package_settings import object_wal_settings, wal_settings
 from s3stream.append.stream import Stream
@@ -26,6 +27,7 @@ from s3stream.catalog.values import NodeInfo, PartitionInfo, Takeover, TopicInfo
 from s3stream.engine import S3Stream
 from s3stream.settings import StorageSettings
 from s3stream.store.interface import ObjectStore
+from s3stream.tasks import Turns
 from wal.format import wal_id_of
 from wal.interface import NodeWal, WalError, WalRefused
 from wal.log import DeltaWal
@@ -195,11 +197,12 @@ class LogRecovery:
         topics = {
             each.stream_id: (topic, each) for topic in await self.catalog.list_topics() for each in topic.partitions
         }
+        turns = Turns()
         for stream in await storage.open_recovered():
             if (found := topics.get(stream.stream_id)) is not None:
-                self._build(stream, *found)
+                self._build(stream, *found, await replay_recovered(stream, turns, self.now_ms))
 
-    def _build(self, stream: Stream, topic: TopicInfo, partition: PartitionInfo) -> None:
+    def _build(self, stream: Stream, topic: TopicInfo, partition: PartitionInfo, state: PartitionReplay) -> None:
         config = parse_topic_config(topic.configs, self.defaults)
         stream.store, stream.uploads_alone = config.store, config.uploads_alone
-        Partition(topic.name, topic.topic_id, partition.index, stream, config, self.work, self.now_ms)
+        Partition(topic.name, topic.topic_id, partition.index, stream, config, self.work, self.now_ms, state)

@@ -90,7 +90,9 @@ class Partition:
         config: TopicConfig,
         work: RecordWork,
         now_ms: Callable[[], int],
+        state: PartitionReplay | None = None,
     ) -> None:
+        """Begin with the state of `replay_recovered`; without one, replay here what was recovered."""
         self.topic = topic
         self.topic_id = topic_id
         self.index = index
@@ -105,9 +107,10 @@ class Partition:
         self._last_durable: Durable | None = None
         self._read_failure = ""
         self._listeners: dict[ChangeListener, None] = {}
-        state = PartitionReplay(stream.stream_id, stream.snapshot, stream.committed_offset)
-        for batch in stream.recovered:
-            state.add(batch, now_ms())
+        if state is None:
+            state = PartitionReplay(stream.stream_id, stream.snapshot, stream.committed_offset)
+            for batch in stream.recovered:
+                state.add(batch, now_ms())
         self.max_timestamp, self.epochs = state.max_timestamp, state.epochs
         self.transactions, self.producers = state.transactions, state.producers
         self.untimed_end = state.untimed_end

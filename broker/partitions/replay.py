@@ -4,12 +4,16 @@ A partition replays the batches that recovery found past its snapshot. A rebuild
 Batches may have been through log compaction: offsets have gaps, and a batch may have lost some or all of its records.
 """
 
+from collections.abc import Callable
+
 from broker.partitions.producers import PRODUCERS_MAX, ProducerStates
 from broker.partitions.snapshot import MaxTimestamp, SnapshotState, decode_snapshot, encode_snapshot
 from broker.partitions.transactions import PartitionTransactions
 from protocol.batch import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader, parse_batch
 from protocol.records import ControlType, control_record
+from s3stream.append.stream import Stream
 from s3stream.model import StreamBatch
+from s3stream.tasks import Turns
 from wal.interface import Buffer
 
 
@@ -77,6 +81,15 @@ class PartitionReplay:
     def producer_id(self) -> int:
         """The largest known producer id, or -1."""
         return max(self.producers.entries, default=-1)
+
+
+async def replay_recovered(stream: Stream, turns: Turns, now_ms: Callable[[], int]) -> PartitionReplay:
+    """Return the state as of the end of a stream that was just opened. Other tasks get their turns meanwhile."""
+    state = PartitionReplay(stream.stream_id, stream.snapshot, stream.committed_offset)
+    async for some in turns.pieces(stream.recovered):
+        for batch in some:
+            state.add(batch, now_ms())
+    return state
 
 
 def apply_unsequenced(

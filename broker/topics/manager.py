@@ -22,6 +22,7 @@ from broker.configs.topic import TopicConfig, TopicDefaults, parse_topic_config
 from broker.net.parking import Parking
 from broker.partitions.partition import Partition
 from broker.partitions.record_work import RecordWork
+from broker.partitions.replay import PartitionReplay, replay_recovered
 from broker.settings.model import Settings
 from broker.settings.stores import store_names
 from broker.topics.creation import TopicCreation, TopicSpec
@@ -35,6 +36,7 @@ from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import CatalogChanges, NewTopic, PartitionInfo, TopicInfo
 from s3stream.engine import S3Stream
 from s3stream.errors import AlreadyExists, CatalogError, CatalogUnavailable, NotFound, StorageError
+from s3stream.tasks import Turns
 
 REMOVED_NAMES_MAX: Final = 1000
 OPENED_ELSEWHERE_S: Final = 5.0
@@ -612,9 +614,13 @@ class TopicManager(TopicMap):
         if not partitions:
             return
         streams = await self._storage.open_streams([info.stream_id for _, info in partitions])
+        turns = Turns()
         for (topic, info), stream in zip(partitions, streams, strict=True):
-            topic.partitions[info.index] = self._new_partition(topic, info.index, stream)
+            state = await replay_recovered(stream, turns, self._now_ms)
+            topic.partitions[info.index] = self._new_partition(topic, info.index, stream, state)
 
-    def _new_partition(self, topic: Topic, index: int, stream: Stream) -> Partition:
+    def _new_partition(
+        self, topic: Topic, index: int, stream: Stream, state: PartitionReplay | None = None
+    ) -> Partition:
         _apply_storage_configs(stream, topic.config)
-        return Partition(topic.name, topic.topic_id, index, stream, topic.config, self._work, self._now_ms)
+        return Partition(topic.name, topic.topic_id, index, stream, topic.config, self._work, self._now_ms, state)

@@ -71,11 +71,15 @@ class Journal:
         """Return the stream's run in the current block; the first run of a block starts the clock of its age."""
         block = self.cache.current
         if not block.runs or block.age_timer is None:  # a timer may have run out while its runs were removed
-            self.sealer.stop_timer()
-            loop = get_running_loop()
-            block.began_s = loop.time()
-            block.age_timer = loop.call_later(self.age_s, self.sealer.request)
+            self.start_age()
         return self.cache.start_run(stream_id, start_offset)
+
+    def start_age(self) -> None:
+        """Start the clock of the current block's age."""
+        self.sealer.stop_timer()
+        loop, block = get_running_loop(), self.cache.current
+        block.began_s = loop.time()
+        block.age_timer = loop.call_later(self.age_s, self.sealer.request)
 
     def note(self, stream: Confirmable, end_offset: int, durable: Durable) -> None:
         """Remember to confirm `stream` up to `end_offset` when a WAL block seen for the first time is durable."""

@@ -8,6 +8,7 @@ or the catalog is the wrong one, and trimming would destroy what was acknowledge
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from s3stream.append.wal_record import RecordKind, WalRecord
 from s3stream.errors import Discontinuity, UnknownStreams
@@ -82,52 +83,76 @@ def check_streams_known(records: Iterable[WalRecord], next_stream_id: int) -> No
         )
 
 
+class RecoveryPlanner:
+    """Sorts records, given in WAL order, into live, committed, deleted, fenced and discontinuous ones."""
+
+    def __init__(self, streams: Mapping[int, StreamInfo], owner: StreamOwner) -> None:
+        """Begin with nothing. `streams` has those of the records' streams that exist."""
+        self._streams: Final = streams
+        self._owner: Final = owner
+        self._live: dict[int, list[StreamBatch]] = {}
+        self._stopped: dict[int, StoppedStream] = {}
+        self._first_wal_offset: dict[int, int] = {}
+        self._fenced: set[int] = set()
+        self._skipped, self._last = 0, -1
+
+    def add(self, records: Iterable[WalRecord]) -> None:
+        """Sort the next records."""
+        live, stopped = self._live, self._stopped
+        for record in records:
+            self._last = record.wal_offset
+            batch = record.batch
+            stream_id = batch.stream_id
+            info = self._streams.get(stream_id)
+            if info is None:
+                self._skipped += 1
+            elif record.kind is RecordKind.RESET:
+                self._skipped += 1 + len(live.pop(stream_id, ()))
+                stopped.pop(stream_id, None)
+            elif batch.end_offset <= info.end_offset:
+                self._skipped += 1
+            elif not info.is_held_by(self._owner):
+                self._fenced.add(stream_id)
+                self._skipped += 1
+            elif stream_id in stopped:
+                stopped[stream_id] = stopped[stream_id].add(batch, record.wal_offset)
+            else:
+                self._add_live(batch, info, record.wal_offset)
+
+    def _add_live(self, batch: StreamBatch, info: StreamInfo, wal_offset: int) -> None:
+        stream_id = batch.stream_id
+        batches = self._live.setdefault(stream_id, [])
+        expected = batches[-1].end_offset if batches else info.end_offset
+        if not batches:
+            self._first_wal_offset[stream_id] = wal_offset
+        if batch.base_offset == expected:
+            batches.append(batch)
+            return
+        error = Discontinuity(
+            f"stream {stream_id}: the WAL record at offset {wal_offset} holds [{batch.base_offset}, "
+            f"{batch.end_offset}), expected one from {expected} (committed up to {info.end_offset})"
+        )
+        found = StoppedStream(error, self._first_wal_offset[stream_id])
+        for each in (*batches, batch):
+            found = found.add(each, wal_offset)
+        self._stopped[stream_id] = found
+        del self._live[stream_id]
+
+    def plan(self) -> RecoveryPlan:
+        """Return the plan for the records that were added."""
+        live = {key: value for key, value in self._live.items() if value}
+        return RecoveryPlan(live, self._stopped, frozenset(self._fenced), self._skipped, self._last)
+
+
 def plan_recovery(
     records: Sequence[WalRecord], streams: Mapping[int, StreamInfo], owner: StreamOwner, *, next_stream_id: int
 ) -> RecoveryPlan:
-    """Sort records, given in WAL order, into live, committed, deleted, fenced and discontinuous ones.
+    """Plan the recovery of records, given in WAL order.
 
     `streams` has those of the records' streams that exist; no stream from `next_stream_id` on was ever created.
     Raises UnknownStreams.
     """
     check_streams_known(records, next_stream_id)
-    live: dict[int, list[StreamBatch]] = {}
-    stopped: dict[int, StoppedStream] = {}
-    first_wal_offset: dict[int, int] = {}
-    fenced: set[int] = set()
-    skipped, last = 0, -1
-    for record in records:
-        last = record.wal_offset
-        batch = record.batch
-        stream_id = batch.stream_id
-        info = streams.get(stream_id)
-        if info is None:
-            skipped += 1
-        elif record.kind is RecordKind.RESET:
-            skipped += 1 + len(live.pop(stream_id, ()))
-            stopped.pop(stream_id, None)
-        elif batch.end_offset <= info.end_offset:
-            skipped += 1
-        elif not info.is_held_by(owner):
-            fenced.add(stream_id)
-            skipped += 1
-        elif stream_id in stopped:
-            stopped[stream_id] = stopped[stream_id].add(batch, record.wal_offset)
-        else:
-            batches = live.setdefault(stream_id, [])
-            expected = batches[-1].end_offset if batches else info.end_offset
-            if not batches:
-                first_wal_offset[stream_id] = record.wal_offset
-            if batch.base_offset == expected:
-                batches.append(batch)
-            else:
-                error = Discontinuity(
-                    f"stream {stream_id}: the WAL record at offset {record.wal_offset} holds [{batch.base_offset}, "
-                    f"{batch.end_offset}), expected one from {expected} (committed up to {info.end_offset})"
-                )
-                found = StoppedStream(error, first_wal_offset[stream_id])
-                for each in (*batches, batch):
-                    found = found.add(each, record.wal_offset)
-                stopped[stream_id] = found
-                del live[stream_id]
-    return RecoveryPlan({key: value for key, value in live.items() if value}, stopped, frozenset(fenced), skipped, last)
+    planner = RecoveryPlanner(streams, owner)
+    planner.add(records)
+    return planner.plan()

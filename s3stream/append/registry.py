@@ -21,6 +21,7 @@ from s3stream.errors import Discontinuity, HandoverRefused, StorageError, Storag
 from s3stream.model import StreamBatch, StreamInfo, StreamOwner
 from s3stream.read.stream_reader import StreamReader
 from s3stream.stats import StorageStats
+from s3stream.tasks import Turns
 from wal.interface import OverCapacity, WalError
 
 UNDEFINED_EPOCH = -1
@@ -76,10 +77,11 @@ class StreamRegistry:
 
     # recovery
 
-    def adopt(self, owner: StreamOwner, plan: RecoveryPlan) -> None:
+    async def adopt(self, owner: StreamOwner, plan: RecoveryPlan) -> None:
         """Open streams as `owner` from now on.
 
-        Live records go into the current block, which is sealed once the streams' users have replayed them.
+        Live records go into the current block, which is sealed once the streams' users have replayed them. It gets its
+        age at the end only: until then nothing looks at it.
         """
         self._owner = owner
         stats, cache = self._stats, self._cache
@@ -89,14 +91,18 @@ class StreamRegistry:
         self._fenced = set(plan.fenced)
         if plan.fenced:
             log.info("records in the log of streams that another node has now are void", streams=len(plan.fenced))
+        turns = Turns()
         for stream_id, batches in plan.live.items():
-            run = self._journal.start_run(stream_id, batches[0].base_offset)
-            for batch in batches:
-                run.add(batch)
+            run = cache.start_run(stream_id, batches[0].base_offset)
+            async for some in turns.pieces(batches):
+                for batch in some:
+                    run.add(batch)
             cache.count_recovered(run)
             self._sealer.not_replayed.add(stream_id)
             stats.recovered_records += len(batches)
             stats.recovered_bytes += run.size_bytes
+        if plan.live:
+            self._journal.start_age()
         cache.current.wal_offset = plan.last_wal_offset
         stats.skipped_records = plan.skipped_records
         stats.stopped_streams = len(plan.stopped)

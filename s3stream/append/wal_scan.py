@@ -1,9 +1,16 @@
-"""Reads the WAL at the start of the engine and plans its recovery: the IO around `plan_recovery`."""
+"""Reads the WAL at the start of the engine and plans its recovery: the IO around `RecoveryPlanner`.
 
-from s3stream.append.recovery import RecoveryPlan, plan_recovery
-from s3stream.append.wal_record import decode_record
+A log may hold millions of small records, and the engine may be one of a node that serves others, or that only lives as
+long as it beats: other tasks get their turns all the while.
+"""
+
+import asyncio
+
+from s3stream.append.recovery import RecoveryPlan, RecoveryPlanner, check_streams_known
+from s3stream.append.wal_record import WalRecord, decode_record
 from s3stream.catalog.catalog import Catalog
 from s3stream.model import StreamInfo, StreamOwner
+from s3stream.tasks import STEPS_PER_TURN, Turns
 from wal.interface import WriteAheadLog
 
 STREAMS_PER_LOOKUP = 1000
@@ -17,12 +24,24 @@ async def scan_wal(
 
     Raises UnknownStreams when the WAL and the catalog do not belong together, WalRecordError, WalError, CatalogError.
     """
-    records = [decode_record(record.offset, record.body) async for record in wal.recover()]
-    ids = sorted({record.batch.stream_id for record in records})
+    records: list[WalRecord] = []
+    found: set[int] = set()
+    async for each in wal.recover():
+        record = decode_record(each.offset, each.body)
+        records.append(record)
+        found.add(record.batch.stream_id)
+        if len(records) % STEPS_PER_TURN == 0:
+            await asyncio.sleep(0)
+    ids = sorted(found)
     infos: dict[int, StreamInfo] = {}
     for at in range(0, len(ids), STREAMS_PER_LOOKUP):
         infos.update(await catalog.get_streams(ids[at : at + STREAMS_PER_LOOKUP]))
     # After the look-ups, so that a stream created meanwhile counts as known.
     next_stream_id = await catalog.next_stream_id()
+    if ids and ids[-1] >= next_stream_id:
+        check_streams_known(records, next_stream_id)
     owner = StreamOwner(node_id, node_epoch, wal.wal_id)
-    return owner, plan_recovery(records, infos, owner, next_stream_id=next_stream_id)
+    planner = RecoveryPlanner(infos, owner)
+    async for some in Turns().pieces(records):
+        planner.add(some)
+    return owner, planner.plan()

@@ -1,5 +1,6 @@
 """A partition that comes back knows what it knew: from a snapshot, from the log's batches, and from both."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -9,11 +10,13 @@ from hypothesis import strategies as st
 from broker.configs.topic import TopicConfig
 from broker.partitions.partition import Partition
 from broker.partitions.record_work import RecordWork
+from broker.partitions.replay import replay_recovered
 from protocol.batch import TRANSACTIONAL_MASK
 from protocol.errors import KafkaError
 from protocol.records import ControlType
 from s3stream.append.stream import Stream
 from s3stream.model import StreamBatch
+from s3stream.tasks import STEPS_PER_TURN, Turns
 from tests.support.raw_client import batch_of
 from wal.interface import Durable
 
@@ -131,3 +134,26 @@ async def test_it_is_the_state_of_a_partition_that_never_stopped(steps: list[Ste
         assert (recovered.max_timestamp, recovered.untimed_end) == (partition.max_timestamp, partition.untimed_end)
     finally:
         work.close()
+
+
+async def test_others_get_their_turns_while_what_was_recovered_is_replayed() -> None:
+    count = 3 * STEPS_PER_TURN
+    payload = bytes(batch_of(b"x", timestamp_ms=NOW, producer_id=1, producer_epoch=0, base_sequence=0))
+    stream = MemoryStream(0, recovered=tuple(StreamBatch(7, at, at + 1, 1, NOW, payload) for at in range(count)))
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count_turns())
+    state = await replay_recovered(cast("Stream", stream), Turns(), lambda: NOW)
+    counting.cancel()
+    assert turns == 3
+    assert state.producers.entries.keys() == {1}
+    work = RecordWork(1 << 20)
+    partition = Partition("t", bytes(16), 0, cast("Stream", stream), CONFIG, work, lambda: NOW, state)
+    work.close()
+    assert partition.producers is state.producers
