@@ -144,8 +144,9 @@ async def _serve(settings: Settings, levels: LogLevels, writer: LineWriter) -> i
     try:
         async with run_node(settings, levels) as node:
             serving.set()
-            gc.collect()
-            gc.freeze()  # the components live until the end, and later collections skip them
+            # The components live until the end: collections skip them. There is none now, as it would stop all threads
+            # for a quarter of a second of a free processor, and the beats with them, while other nodes begin to watch.
+            gc.freeze()
             try:
                 return await _until_stopped(node, stop)
             finally:
