@@ -1,17 +1,19 @@
 """Time from the death of a node until its partitions acknowledge again, and what was lost or duplicated.
 
-    python -m benchmarks.failover [--quick] [--kills N] [--machine] [--catalog-url URL] [--json FILE]
+    python -m benchmarks.failover [--quick] [--kills N] [--machine | --vanish] [--catalog-url URL] [--json FILE]
 
 Three nodes on this machine. An idempotent producer sends to every partition each 10 ms. Each round kills (SIGKILL) one
 node, in turn, and starts it again when all partitions acknowledge. The time of a partition is from the kill to the
 first acknowledgement of a record that was sent after the kill. With `--machine` the logs are in the object store (here
-a directory), and the killed node's data directory is removed, as if its machine were gone. At the end all records are
-read, and compared with what was acknowledged. Nodes, clients and, with PostgreSQL, the catalog share the processors of
-the machine.
+a directory), and the killed node's data directory is removed, as if its machine were gone. With `--vanish` the node's
+connections stay open as well: its process is stopped (SIGSTOP), and killed at the end of the round. At the end all
+records are read, and compared with what was acknowledged. Nodes, clients and, with PostgreSQL, the catalog share the
+processors of the machine.
 """
 
 import json
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -40,12 +42,12 @@ CLIENT = {"log_level": 0, "topic.metadata.refresh.interval.ms": 1_000, "reconnec
 class Node:
     """A node that is killed and started again, on the same port."""
 
-    def __init__(self, home: Path, node_id: int, catalog_url: str, *, machine: bool) -> None:
+    def __init__(self, home: Path, node_id: int, catalog_url: str, *, machine: bool, vanishes: bool = False) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = int(free.getsockname()[1])
         self._folder = home / str(node_id)
-        self._machine = machine
+        self._machine, self._vanishes = machine or vanishes, vanishes
         flags = {
             "--node-id": node_id,
             "--data-dir": self._folder,
@@ -56,7 +58,7 @@ class Node:
             "--cluster-internal-port": 0,
             "--wal-capacity-bytes": "64MiB",
             "--log-format": "json",
-            "--wal-kind": "object" if machine else "device",
+            "--wal-kind": "object" if self._machine else "device",
         }
         self._command = [
             sys.executable,
@@ -87,6 +89,14 @@ class Node:
     def _serves(self, since: int) -> bool:
         lines = self._log.read_bytes()[since:].splitlines()
         return any(line.startswith(b"{") and json.loads(line)["event"] == "serving" for line in lines)
+
+    def lose(self) -> None:
+        """End it at once, or stop it for ever: then its connections stay open."""
+        if not self._vanishes:
+            self.kill()
+            return
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
 
     def kill(self) -> None:
         """End it at once, and with the machine also its files."""
@@ -209,12 +219,16 @@ def main() -> None:
     options_of = parser("Seconds until the partitions of a killed node acknowledge again.")
     options_of.add_argument("--kills", type=int, help=f"number of kills  [default: {KILLS}; quick: {QUICK_KILLS}]")
     options_of.add_argument("--catalog-url", help="catalog of the cluster  [default: SQLite in a temporary folder]")
-    options_of.add_argument("--machine", action="store_true", help="lose the data directory, too: logs are objects")
+    losses = options_of.add_mutually_exclusive_group()
+    losses.add_argument("--machine", action="store_true", help="lose the data directory, too: logs are objects")
+    losses.add_argument("--vanish", action="store_true", help="leave the connections open as well")
     options = options_of.parse_args()
+    if options.vanish and not options.catalog_url:
+        options_of.error("--vanish needs --catalog-url: on SQLite a stopped process may keep the lock")
     kills = options.kills or (QUICK_KILLS if options.quick else KILLS)
     home = Path(tempfile.mkdtemp(prefix="anabranch-bench-"))
     catalog_url = options.catalog_url or f"sqlite:///{home}/catalog.db"
-    nodes = [Node(home, 1 + at, catalog_url, machine=options.machine) for at in range(NODES)]
+    nodes = [Node(home, 1 + at, catalog_url, machine=options.machine, vanishes=options.vanish) for at in range(NODES)]
     bootstrap = ",".join(node.address for node in nodes)
     moved_s: list[float] = []
     others_s: list[float] = []
@@ -230,10 +244,11 @@ def main() -> None:
             led = leaders(bootstrap)
             victim = max(set(led), key=lambda node_id: (led.count(node_id), (node_id + kill) % NODES))
             began_s = time.monotonic()
-            nodes[victim - 1].kill()
+            nodes[victim - 1].lose()
             taken_s = load.wait_all(began_s)
             for leader, seconds in zip(led, taken_s, strict=True):
                 (moved_s if leader == victim else others_s).append(seconds)
+            nodes[victim - 1].kill()
             nodes[victim - 1].start()
         load.stop()
         found = read_all(bootstrap)
@@ -241,7 +256,7 @@ def main() -> None:
         for node in nodes:
             node.kill()
         shutil.rmtree(home)
-    goals_s = (5, 8) if options.machine else (2, 5)
+    goals_s = (12, 15) if options.vanish else (5, 8) if options.machine else (2, 5)
     report = Report(f"{kills} kills of a node among {NODES}")
     report.add("killed until acknowledged again, median", middle(moved_s), "s", f"<= {goals_s[0]}")
     report.add("killed until acknowledged again, p99", p99(moved_s), "s", f"<= {goals_s[1]}")

@@ -104,4 +104,4 @@ async def test_the_pieces_are_the_items_in_order() -> None:
     items = [*range(2 * STEPS_PER_TURN + 7)]
     for _ in range(3):
         assert [item async for piece in turns.pieces(items) for item in piece] == items
-    assert [piece async for piece in turns.pieces([])] == []
+    assert [piece async for piece in turns.pieces(items[:0])] == []
