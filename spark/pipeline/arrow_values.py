@@ -39,24 +39,28 @@ def decode_column(values: Iterable[Any], decode: DecodeValue, data_type: StructT
                 error = str(failure)[:ERROR_CHARS_MAX]
         rows.append(row)
         errors.append(error)
-    arrow_type = to_arrow_type(data_type, **_IN_UTC)
     return pa.StructArray.from_arrays(
-        [_to_arrow(rows, errors, arrow_type), pa.array(errors, pa.string())], names=["data", "error"]
+        [_to_arrow(rows, errors, arrow_type(data_type)), pa.array(errors, pa.string())], names=["data", "error"]
     )
 
 
-def _to_arrow(rows: list[Any], errors: list[str | None], arrow_type: pa.DataType) -> pa.Array:
+def arrow_type(kind: DataType) -> pa.DataType:
+    """Return the Arrow type of a column of Spark."""
+    return to_arrow_type(kind, **_IN_UTC)
+
+
+def _to_arrow(rows: list[Any], errors: list[str | None], wanted: pa.DataType) -> pa.Array:
     try:
-        return pa.array(rows, arrow_type)
+        return pa.array(rows, wanted)
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
         # One value does not fit its column: find it.
         for index, row in enumerate(rows):
             try:
-                pa.scalar(row, arrow_type)
+                pa.scalar(row, wanted)
             except (pa.ArrowException, OverflowError, TypeError, ValueError) as failure:
                 rows[index] = None
                 errors[index] = f"a value does not fit its column: {failure}"[:ERROR_CHARS_MAX]
-        return pa.array(rows, arrow_type)
+        return pa.array(rows, wanted)
 
 
 def nullable(kind: DataType) -> DataType:

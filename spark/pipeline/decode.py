@@ -1,30 +1,27 @@
 """Decodes values and keys into columns.
 
-Text and JSON are decoded by Spark itself; Avro and protobuf by a vectorised Python function over Arrow columns. All
-return the same struct: `data`, or an `error` that sends the record to the dead-letter table. Null has neither.
-
-Spark's `from_json` reads the first value of a text and ignores what follows. To notice that, strict decoding puts the
-text into a list whose last element it knows, under a name that nobody can guess: whatever follows a value breaks the
-list or makes it longer.
+Text is decoded by Spark itself, and JSON that need not be strict; all else by a vectorised Python function over Arrow
+columns. All return the same struct: `data`, or an `error` that sends the record to the dead-letter table. Null has
+neither.
 """
 
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from secrets import token_hex
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.types import ArrayType, BooleanType, DataType, StringType, StructField, StructType
+from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from spark.pipeline.arrow_values import DecodeValue, decode_column, decoded_type, nullable
 from spark.pipeline.avro import AvroDecoder, SchemaError, avro_type, parse_avro
 from spark.pipeline.errors import SettingError, UnusableSchema
-from spark.pipeline.json_reasons import reason_against
+from spark.pipeline.json_columns import JsonDecoder, check_json_type
 from spark.pipeline.json_schema import parse_json_schema
+from spark.pipeline.json_values import json_reader
 from spark.pipeline.protobuf import (
     ProtobufDecoder,
     descriptor_set,
@@ -34,15 +31,20 @@ from spark.pipeline.protobuf import (
     protobuf_type,
     registered_set,
 )
-from spark.pipeline.registry import HEADER_BYTES, RegisteredSchema, RegistryError, SchemaRegistry, UnknownSchemaError
+from spark.pipeline.registry import (
+    HEADER_BYTES,
+    NotDecodableError,
+    RegisteredSchema,
+    RegistryError,
+    SchemaRegistry,
+    UnknownSchemaError,
+)
 from spark.pipeline.schema_file import read_schema_file
 from spark.pipeline.settings import DecodeSection, PipelineSettings
 
 CORRUPT = "_corrupt_record"
 NOT_OF_SCHEMA = "not JSON of this schema"
 NOT_UTF8 = "not valid UTF-8"
-STRICT_JSON = {"allowNonNumericNumbers": "false", "allowSingleQuotes": "false"}
-"""Options of `from_json` for what JSON (RFC 8259) does not have, and Spark takes by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +166,8 @@ def make_decoding(
         reader = registered or RegisteredSchema(-1, "AVRO", text)
         kind = avro_type(parse_avro(text, tuple(reader.references)))
         return _by_arrow(kind, AvroDecoder(reader, registry, settings.has_header), schema)
-    parse = _strict_json if settings.strict else _lenient_json
-    return _by_json(parse_json_schema(text), parse, schema, has_header=settings.has_header)
+    by_json = _by_strict_json if settings.strict else _by_lenient_json
+    return by_json(parse_json_schema(text), schema, has_header=settings.has_header)
 
 
 def _text(schema: Any) -> str:
@@ -203,50 +205,61 @@ def _by_protobuf(
     return replace(_by_arrow(protobuf_type(descriptor), decoder, schema), message=descriptor.full_name)
 
 
-ParseJson = Callable[[Column, StructType], tuple[Column, Column]]
-"""Returns the parsed text, and whether it is not JSON of the schema, of a binary column and the schema."""
-
-
-def _by_json(kind: StructType, parse: ParseJson, version: RegisteredSchema | bytes, *, has_header: bool) -> Decoding:
+def _by_strict_json(kind: StructType, version: RegisteredSchema | bytes, *, has_header: bool) -> Decoding:
+    check_json_type(kind)
     schema = nullable(kind)
     assert isinstance(schema, StructType), "as it was"
 
-    def body_of(value: Column) -> Column:
-        return f.substring(value, HEADER_BYTES + 1, 2**31 - 1) if has_header else value
+    def column(value: Column) -> Column:
+        zone = SparkSession.active().conf.get("spark.sql.session.timeZone")
+        assert zone is not None, "it has a default"
+        decoder = JsonDecoder(schema, zone)
+
+        def decode_texts(texts: pa.Array) -> pa.Array:
+            return decoder(texts)
+
+        return _vectorised(decode_texts, decoded_type(schema))(_body_of(value, has_header=has_header))
+
+    return Decoding(schema, column, version)
+
+
+def _by_lenient_json(kind: StructType, version: RegisteredSchema | bytes, *, has_header: bool) -> Decoding:
+    schema = nullable(kind)
+    assert isinstance(schema, StructType), "as it was"
 
     def column(value: Column) -> Column:
-        parsed, is_wrong = parse(body_of(value), schema)
-        wrong = value.isNotNull() & is_wrong
-        data = f.when(value.isNotNull() & ~wrong, parsed)
+        with_corrupt = StructType([*schema.fields, StructField(CORRUPT, StringType())])
+        text = _body_of(value, has_header=has_header).cast("string")
+        parsed = f.from_json(text, with_corrupt, {"columnNameOfCorruptRecord": CORRUPT})
+        wrong = value.isNotNull() & (parsed.isNull() | parsed.getField(CORRUPT).isNotNull())
+        data = f.when(value.isNotNull() & ~wrong, parsed.dropFields(CORRUPT))
         return f.struct(data.alias("data"), f.when(wrong, f.lit(NOT_OF_SCHEMA)).alias("error"))
 
-    def reasons(values: pa.Array, errors: pa.Array) -> pa.Array:
-        pairs = zip(values.to_pylist(), errors.to_pylist(), strict=True)
-        return pa.array([reason_against(schema, *pair) if pair[1] == NOT_OF_SCHEMA else pair[1] for pair in pairs])
+    def reasons(texts: pa.Array, errors: pa.Array) -> pa.Array:
+        read = json_reader(schema, "UTC")  # it cannot be pickled
 
-    vectorised: Any = arrow_udf  # as in _by_arrow
-    find_reasons = vectorised(reasons, returnType=StringType())
-    return Decoding(schema, column, version, reason=lambda value, error: find_reasons(body_of(value), error))
+        def reason_of(text: bytes | None, error: str | None) -> str | None:
+            if error != NOT_OF_SCHEMA:
+                return error
+            try:
+                read(text or b"")
+            except NotDecodableError as reason:
+                return str(reason)
+            return error
+
+        return pa.array(map(reason_of, texts.to_pylist(), errors.to_pylist()), pa.string())
+
+    find_reasons = _vectorised(reasons, StringType())
+    return Decoding(
+        schema,
+        column,
+        version,
+        reason=lambda value, error: find_reasons(_body_of(value, has_header=has_header), error),
+    )
 
 
-def _lenient_json(body: Column, schema: StructType) -> tuple[Column, Column]:
-    with_corrupt = StructType([*schema.fields, StructField(CORRUPT, StringType())])
-    parsed = f.from_json(body.cast("string"), with_corrupt, {"columnNameOfCorruptRecord": CORRUPT})
-    return parsed.dropFields(CORRUPT), parsed.isNull() | parsed.getField(CORRUPT).isNotNull()
-
-
-def _strict_json(body: Column, schema: StructType) -> tuple[Column, Column]:
-    mark = f"_{token_hex(16)}"
-    element = StructType([*schema.fields, StructField(mark, BooleanType())])
-    kind = StructType([StructField(mark, ArrayType(element)), StructField(CORRUPT, StringType())])
-    text = body.cast("string")
-    wrapped = f.concat(f.lit(f'{{"{mark}":['), text, f.lit(f',{{"{mark}":true}}]}}'))
-    parsed = f.from_json(wrapped, kind, {"columnNameOfCorruptRecord": CORRUPT, **STRICT_JSON})
-    elements = parsed.getField(mark)
-    value, last = elements.getItem(0), elements.getItem(1)
-    is_whole = (f.size(elements) == 2) & value.isNotNull() & last.getField(mark)
-    is_right = f.is_valid_utf8(text) & parsed.getField(CORRUPT).isNull() & is_whole
-    return value.dropFields(mark), ~f.coalesce(is_right, f.lit(False))
+def _body_of(value: Column, *, has_header: bool) -> Column:
+    return f.substring(value, HEADER_BYTES + 1, 2**31 - 1) if has_header else value
 
 
 def _by_arrow(kind: StructType, decode: DecodeValue, version: RegisteredSchema | bytes) -> Decoding:
@@ -256,6 +269,11 @@ def _by_arrow(kind: StructType, decode: DecodeValue, version: RegisteredSchema |
     def decode_values(values: pa.Array) -> pa.Array:
         return decode_column(values, decode, schema)
 
-    # Spark infers the kind of function from its type hints; its type stubs do not cover that.
-    vectorised: Any = arrow_udf
-    return Decoding(schema, vectorised(decode_values, returnType=decoded_type(schema)), version)
+    return Decoding(schema, _vectorised(decode_values, decoded_type(schema)), version)
+
+
+def _vectorised(function: Callable[..., pa.Array], kind: DataType) -> Callable[..., Column]:
+    """Return a function of columns from one of Arrow columns, whose type hints have to say so."""
+    made: Any = arrow_udf  # its type stubs do not cover functions with hints
+    found: Callable[..., Column] = made(function, returnType=kind)
+    return found

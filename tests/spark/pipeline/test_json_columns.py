@@ -1,0 +1,146 @@
+"""Strict JSON as Arrow columns, without a session: many texts at once are decoded as each by itself, or not at all."""
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
+
+from spark.pipeline import json_columns
+from spark.pipeline.arrow_values import decode_column
+from spark.pipeline.avro import SchemaError
+from spark.pipeline.json_columns import JsonDecoder, check_json_type
+from spark.pipeline.json_values import json_reader
+
+NESTED = StructType([StructField("m", MapType(StringType(), ArrayType(LongType()))), StructField("t", TimestampType())])
+KINDS = (
+    StringType(), BooleanType(), ByteType(), IntegerType(), LongType(), DoubleType(), FloatType(), DecimalType(4, 2),
+    DecimalType(38, 0), DecimalType(38, 37), DecimalType(2, 2), TimestampType(), TimestampNTZType(), DateType(),
+    BinaryType(), ArrayType(DecimalType(4, 2)), MapType(StringType(), DateType()), ArrayType(NESTED),
+    StructType([StructField("x", ByteType())]), StructType([StructField("x", ArrayType(StringType()))]),
+)  # fmt: skip
+TEXTS = (
+    "null", "true", "false", "0", "-0", "0.0", "0e5", "1", "127", "128", "-128", "1.0", "1e3", "1.5e1", "100e-2",
+    "1.10", "1.500", "1.005", "99.99", "100", "123.4", "0.5", "3000000000", "9223372036854775807",
+    "9223372036854775808", "16777216", "16777217", "9007199254740992", "9007199254740993", "1e23", "1" + "0" * 23,
+    "1e39", "1e-60", "1e-300", "1e400", "1e-400", "-1e400", "1e999", "1e-999", "0e999", "1e-999999999", "9" * 38,
+    "9" * 39, "9" * 400, "9" * 5000, "1" + "0" * 308, "0." + "0" * 330 + "1", "12345678901234567890.5", '""', '"a"',
+    '"5"', '"1.5"', '"01"',
+    '"+1"',
+    '" 1"', '"1 "', '"1,5"', '"NaN"', '"true"', '"12.34"', '"20130101"', '"15706"', '"YWI="', '"YWJ="', '"YW I="',
+    '"\\ud800"', '"\\ud83d\\ude00"', '"\\u0000"', '"\\u00005"', '"\\u0662020-01-01"', '"2020-01-01"', '"2020-1-1"',
+    '"2020-02-30"', '"0000-01-01"', '"0001-01-01"', '"9999-12-31"', '"2020-01-01\\n"', '"2020-01-01T00:00:00Z"',
+    '"2020-01-01t00:00:00z"', '"2020-01-01 02:00:00.1234560+02:00"', '"2020-01-01T00:00"', '"2020-01-01T00"',
+    '"2020-01-01T00:00:00.123456789Z"', '"2020-01-01T00:00:00.Z"', '"2020-02-30T00:00:00Z"', '"2020-01-01T24:00:00Z"',
+    '"2020-01-01T23:59:60Z"', '"2020-01-01T00:00:00+0200"', '"2020-01-01T00:00:00+02"', '"2020-01-01T00:00:00+24:00"',
+    '"2020-01-01T00:00:00-23:59"', '"2020-03-29T02:30:00"', '"2020-10-25T02:30:00"', '"0001-01-01T00:00:00+01:00"',
+    '"0001-01-01T00:00:00"', '"0000-01-01T00:00:00Z"', '"9999-12-31T23:59:59-01:00"', '"9999-12-31T23:59:59.999999Z"',
+    '"10:00:00"', "[]", "[ ]", "[[]]", "[1.5, null]", "[1.005]", '["a", "1"]', "{}", '{"x": 1}', '{"x": 200}',
+    '{"x": 1, "x": 2}', '{"x": []}', '{"x": ""}', '{"x": "ab"}', '{"a": "2020-01-01"}', '{"a": "1"}', '{"a": null}',
+    '{"a": null, "a": null}', '{"\\ud800": "2020-01-01"}', '{"\\u0000": "2020-01-01"}',
+    '[{"m": {"k": [1, null]}, "t": "2020-01-01T00:00:00Z"}, null, {}]', '[{"m": {}}]', '[{"m": []}]', '[{"m": ""}]',
+    '[{"m": {"k": [1.5]}}]', '[{"m": {"k": "12"}}]', '[{"m": {"k": null}}]',
+    "NaN", "-Infinity", "01", "+1", ".5", "5.", "-", "1e", "nul", '"a', "'a'", "{", "}", "[", "]", "[1,]", '{"a":1,}',
+    '1, "c": 2', '1} {"c": 2', '1}, {"c": 2', '"\t"', '"\\x"', "[" * 500 + "]" * 500, "[" * 100_000 + "]" * 100_000,
+)  # fmt: skip
+
+
+def schema_of(kind: DataType) -> StructType:
+    return StructType([StructField("c", kind), StructField("z", IntegerType())])
+
+
+def by_itself(text: bytes, schema: StructType, zone: str) -> pa.Array:
+    return decode_column([text], json_reader(schema, zone), schema)
+
+
+@pytest.mark.parametrize(
+    ("kind", "zone"),
+    [*((kind, "UTC") for kind in KINDS), *((TimestampType(), zone) for zone in ("Europe/Berlin", "+02:00"))],
+    ids=str,
+)
+def test_together_is_as_each_by_itself(kind: DataType, zone: str) -> None:
+    schema = schema_of(kind)
+    texts = [f'{{"{name}": {text}, "z": 7}}'.encode() for text in TEXTS for name in ("c", "unknown")]
+    alone = [by_itself(text, schema, zone) for text in texts]
+    decode = JsonDecoder(schema, zone)
+    for text, wanted in zip(texts, alone, strict=True):
+        # A single text is tried as a column, and beside others.
+        for beside in ([], [b'{"c": null}', None]):
+            found = decode(pa.array([text, *beside], pa.binary()))
+            found.validate(full=True)
+            assert found.type == wanted.type
+            assert str(found[:1].to_pylist()) == str(wanted.to_pylist()), text
+    assert str(decode(pa.array(texts, pa.binary())).to_pylist()) == str(pa.concat_arrays(alone).to_pylist())
+
+
+def test_good_rows_are_decoded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise AssertionError("decoded by itself")
+
+    monkeypatch.setattr(json_columns, "json_reader", fail)
+    kinds = {"i": LongType(), "n": DoubleType(), "d": DecimalType(4, 2), "e": DecimalType(4, 2), "s": StringType(),
+             "t": TimestampType(), "l": TimestampNTZType(), "day": DateType(), "b": BinaryType(), "ok": BooleanType(),
+             "r": ArrayType(DecimalType(4, 2)), "m": MapType(StringType(), StringType()), "o": NESTED}  # fmt: skip
+    value = {"i": 5, "n": 0, "d": 1.5, "e": "1.50", "s": "é", "t": "2020-01-01T00:00:00.5+01:00", "ok": True,
+             "l": "2020-01-01 00:00", "day": "2020-01-01", "b": "YWI=", "r": [], "m": {}, "o": {"m": None}}  # fmt: skip
+    schema = StructType([StructField(name, kind) for name, kind in kinds.items()])
+    text = json.dumps(value, indent=1).encode()
+    rows = JsonDecoder(schema, "UTC")(pa.array([text, None, text] * 1000, pa.binary())).to_pylist()
+    assert [row["error"] for row in rows] == [None] * 3000
+    assert [row["data"] is None for row in rows] == [False, True, False] * 1000
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        (b'{"c": 1}, {"c": 2}', b""),
+        (b'{"c": [1', b"2]}"),
+        (b'{"c": "1', b'2"}'),
+        (b'{"c": 1},', b'{"c": 2}'),
+        (b'{"c": 1}]', b'[{"c": 2}'),
+        (b"null", b"1"),
+        (b"\xc3", b"\xa9"),
+    ],
+)
+def test_a_text_does_not_reach_into_another(pair: tuple[bytes, bytes]) -> None:
+    schema = schema_of(StringType())
+    found = JsonDecoder(schema, "UTC")(pa.array([b'{"c": "x"}', *pair, b'{"c": "y"}'] * 20, pa.binary())).to_pylist()
+    texts = [row["data"] and row["data"]["c"] for row in found]
+    assert texts == ["x", None, "2" if pair[1] == b'{"c": 2}' else None, "y"] * 20
+    assert found[1]["error"]
+
+
+def test_nothing_is_decoded_to_nothing() -> None:
+    assert len(JsonDecoder(schema_of(LongType()), "UTC")(pa.array([], pa.binary()))) == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (ArrayType(VariantType()), "c: strict JSON has no variant"),
+        (MapType(IntegerType(), StringType()), "c: strict JSON has no map<int,string>"),
+    ],
+)
+def test_types_that_strict_json_does_not_have_are_refused(kind: DataType, words: str) -> None:
+    with pytest.raises(SchemaError, match=words):
+        check_json_type(schema_of(kind))
