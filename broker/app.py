@@ -312,7 +312,7 @@ async def _open_storage(
         internal=internal,
         now_ms=now_ms,
     )
-    if tracer is not None:  # only now: the log has the same stores, and its writes are no calls of anybody's
+    if tracer is not None:  # not earlier: the log uses the same stores, and its writes belong to no request
         stores = tracer.wrap_stores(stores)
     catalog.act_for(info.node_id, info.epoch)
     lease = LeaseKeeper(catalog, info, now_ms=now_ms, on_lost=failure.report)

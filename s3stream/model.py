@@ -96,7 +96,7 @@ class ObjectInfo:
     oldest_data_ms: int = 0
     """Time of the first commit of its oldest data, in whatever object held it then; 0 until the object is committed."""
     cleaned: bool = False
-    """True if log compaction wrote it: each key is there once, but for what later parts of the stream hold."""
+    """True if log compaction wrote it: it has one record for each key, and none that a newer one had replaced then."""
 
 
 @dataclass(frozen=True, slots=True)

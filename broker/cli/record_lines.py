@@ -35,7 +35,7 @@ _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "0": "\0"}
 
 
 class BadLine(ValueError):
-    """A line that is no record, or a format that is none. The text is the reason."""
+    """An invalid line or format. The text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,8 +63,8 @@ class Liveness:
     def observe(self, beats: Mapping[int, NodeBeat], now_s: float) -> None:
         """Take in the beats of all nodes.
 
-        After a pause in which nothing was observed, nobody's silence counts: it may have been this node that was away.
-        Nor does it for a while after a long one: if the catalog was away for all, others may still have to connect.
+        After a pause in which nothing was observed, no node is taken for dead: this one may have been paused.
+        After a long pause this holds for a while: if the catalog was away for all, others may still have to connect.
         """
         pause_s = now_s - self._last_s
         self._last_s = now_s

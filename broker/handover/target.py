@@ -1,8 +1,9 @@
 """The part of a planned move of the node that shall lead the partition: take the tail, own the stream, serve it.
 
 A tail is put together in memory, from pieces. Then a task of the node writes it to the log and runs the transfer. That
-task does not end with the connection, because from then on only the catalog knows whose the stream is: the transfer is
-repeated until the catalog answers. Commands run one at a time, so a refusal comes after the end of earlier attempts.
+task does not end with the connection, because from then on only the catalog knows which node owns the stream: the
+transfer is repeated until the catalog answers. Commands run one at a time, so a refusal comes after the end of earlier
+attempts.
 """
 
 import asyncio

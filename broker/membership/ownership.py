@@ -1,8 +1,8 @@
-"""Until when this node may answer reads: not long ago no other node had taken its partitions over.
+"""The lease of reads: a node answers them only for a time after a proof that it still owns its partitions.
 
-A write is proved by its acknowledgement, a read by nothing. A node that is cut off from the catalog would go on to
-serve reads while another node leads its partitions and has newer records. So it answers reads only for a lease after
-the last proof, by a beat in the catalog or by its log: the log of a dead node is fenced before anybody else serves.
+A write needs its node's log, a read needs nothing. A node that is cut off from the catalog would therefore serve stale
+reads while another node leads its partitions and has newer records. The proof is a beat in the catalog, or the log
+itself: the log of a dead node is fenced before another node serves its partitions.
 
 While the catalog is away for all, the logs prove the ownership. A log that others can open only when this process has
 ended needs no proof at all.

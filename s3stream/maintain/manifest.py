@@ -130,7 +130,7 @@ def json_text(manifest: Manifest) -> str:
 
 
 def _wal_places(wals: Sequence[WalInfo]) -> Mapping[str, Any]:
-    """Return the member about the logs that are not on devices of one node's own; none if there are none."""
+    """Return the member about logs in objects or on shared devices, or an empty mapping."""
     places = [[wal.wal_id, wal.kind, wal.takeover.value] for wal in wals if (wal.kind, wal.takeover) != _OWN_DEVICE]
     return {"wal_places": places} if places else {}
 

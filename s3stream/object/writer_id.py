@@ -31,7 +31,7 @@ class CompactionWriter(NamedTuple):
     oldest_data_ms: int = 0
     """Time of the first commit of the oldest data; 0: with these objects."""
     cleaned: bool = False
-    """True if each key is there once, but for what later parts of the stream hold."""
+    """True if log compaction wrote it: it has one record for each key, and none that a newer one had replaced then."""
 
     @property
     def writer_id(self) -> str:
