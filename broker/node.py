@@ -32,6 +32,7 @@ from broker.logging.levels import LogLevels
 from broker.membership.drain import Drain
 from broker.membership.failover import Failover
 from broker.membership.follower import CatalogFollower
+from broker.membership.forgotten import report_forgotten
 from broker.membership.lease import LeaseKeeper
 from broker.membership.operations import NodeOperations
 from broker.membership.ownership import Ownership
@@ -386,6 +387,8 @@ class Node:
         """
         began = time.perf_counter()
         await self.stop_accepting()
+        if self.catalog.went_back:
+            await report_forgotten(self.catalog, self.storage, self.topics)
         await self.orders.close()
         await self.target.close()
         self.groups.close()

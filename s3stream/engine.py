@@ -34,6 +34,7 @@ from s3stream.append.wal_trim import WalTrimmer
 from s3stream.background import BackgroundIo
 from s3stream.catalog.catalog import Catalog
 from s3stream.errors import StorageError, StorageStopped
+from s3stream.object.marks import MarkPlace, MarkWriter
 from s3stream.outages import Outages
 from s3stream.read.cold_read import ColdReader
 from s3stream.read.damage import DamagedObjects
@@ -131,6 +132,9 @@ class S3Stream:
         )
         self.handovers = StreamHandovers(journal, self.wal_trimmer, self._streams)
         """Streams on their way to and from other nodes."""
+        place = MarkPlace(stores[default_store], cluster, catalog.identity())
+        self.marks = MarkWriter(place, node_id, new_writer_id)
+        """Writer of marks of what the catalog has."""
         self._pipeline = UploadPipeline(
             journal=journal,
             wal_trimmer=self.wal_trimmer,
@@ -144,6 +148,7 @@ class S3Stream:
                 identity=WriterIdentity(cluster, node_id, node_epoch, new_writer_id),
                 now_ms=now_ms,
                 streams=self._streams,
+                marks=self.marks,
                 tracing=tracing,
             ),
             background=self.background,

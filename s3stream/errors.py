@@ -101,6 +101,10 @@ class CatalogDamaged(CatalogError):
     """The catalog's database is damaged or not a catalog: nothing more is written to it. The message names remedies."""
 
 
+class CatalogWentBack(CatalogDamaged):
+    """The catalog lacks what it had committed: its database is an earlier state. Nothing more is written to it."""
+
+
 class NodeFenced(CatalogError):
     """Another process has registered with this node's id and a higher epoch."""
 

@@ -17,11 +17,14 @@ from broker.settings.data_dir import DataDirLock
 from broker.settings.model import Settings
 from broker.settings.stores import make_stores
 from s3stream.catalog.catalog import Catalog
+from s3stream.catalog.progress import CatalogProgress
 from s3stream.catalog.restore import Advance
 from s3stream.errors import CatalogError
 from s3stream.maintain.manifest import parse_manifest_key
-from s3stream.maintain.rebuild import EPOCHS_SKIPPED, OBJECT_IDS_SKIPPED, PRODUCER_IDS_SKIPPED
+from s3stream.maintain.rebuild import OBJECT_IDS_SKIPPED, PRODUCER_IDS_SKIPPED, skip_progress
+from s3stream.maintain.rebuild_plan import EPOCHS_SKIPPED
 from s3stream.model import parse_object_key
+from s3stream.object.marks import MarkPlace
 
 
 @click.command(short_help="Use an older copy of the catalog.")
@@ -45,12 +48,12 @@ async def _run(settings: Settings, output: str, *, ask: bool) -> None:
         log = await stack.enter_async_context(NodeLog.opened(settings, any_content=True))
         header, node_id = log.header, settings.node.node_id
         epochs = {node_id: header.node_epoch} if header is not None and header.node_id == node_id else {}
-        object_id, manifest = await _newest(settings)
         catalog = Catalog(settings.catalog_url)
         stack.push_async_callback(catalog.close)
         if await catalog.is_blank():
             raise CatalogError(f"catalog {catalog.where}: it is empty: fill it with `anabranch catalog rebuild`")
         await catalog.open(cluster=settings.node.cluster)
+        object_id, manifest, marks = await _newest(settings, catalog.identity())
         known, state = await catalog.read_state()
         objects = state.counters["object"] - 1
 
@@ -69,7 +72,14 @@ async def _run(settings: Settings, output: str, *, ask: bool) -> None:
         if ask:
             confirm("Use this catalog?")
         await catalog.advance(
-            Advance(object_id + 1 + OBJECT_IDS_SKIPPED, manifest, epochs, EPOCHS_SKIPPED, PRODUCER_IDS_SKIPPED)
+            Advance(
+                object_id=object_id + 1 + OBJECT_IDS_SKIPPED,
+                manifest=manifest,
+                progress=skip_progress(marks, state.nodes),
+                node_epochs=epochs,
+                epochs_skipped=EPOCHS_SKIPPED,
+                producer_ids_skipped=PRODUCER_IDS_SKIPPED,
+            )
         )
     data = {
         "catalog": {"manifest": known, "object": objects},
@@ -78,9 +88,10 @@ async def _run(settings: Settings, output: str, *, ask: bool) -> None:
     emit(output, data, "done; find missing records with `anabranch storage verify --deep`")
 
 
-async def _newest(settings: Settings) -> tuple[int, int]:
-    """Return the largest object id and the largest manifest sequence number in the stores."""
+async def _newest(settings: Settings, catalog_id: bytes) -> tuple[int, int, CatalogProgress]:
+    """Return the largest object id and the largest manifest sequence number in the stores, and what marks say."""
     object_id = manifest = 0
+    marks = CatalogProgress()
     rng = random.Random()  # noqa: S311 - spreads retries in time
     async with AsyncExitStack() as stack:
         for store in make_stores(settings, rng, read_only=True).values():
@@ -92,4 +103,5 @@ async def _newest(settings: Settings) -> tuple[int, int]:
                     object_id = max(object_id, key[1])
                 if parsed is not None and parsed.cluster == settings.node.cluster:
                     manifest = max(manifest, parsed.sequence)
-    return object_id, manifest
+            marks = marks.joined(await MarkPlace(store, settings.node.cluster, catalog_id).read())
+    return object_id, manifest, marks

@@ -22,6 +22,7 @@ from broker.settings.model import Settings
 from broker.settings.sizes import size_text
 from s3stream.catalog.backup import Backup
 from s3stream.catalog.values import WalState
+from s3stream.maintain.rebuild_plan import SkipReason
 from s3stream.maintain.rebuild_read import RebuildReader
 
 HOUR_MS: Final = 3_600_000
@@ -153,7 +154,8 @@ def _show_plan(work: CatalogRebuild, keep_hours: int, console: Console) -> None:
     ]
     console.print(make_facts(facts))
     for why, count in Counter(plan.skipped.values()).items():
-        console.print(f"left out, deleted in {keep_hours} hours: {count_text(count, 'object')}: {why.value}")
+        fate = "" if why is SkipReason.UNCOMMITTED else f", deleted in {keep_hours} hours"
+        console.print(f"left out{fate}: {count_text(count, 'object')}: {why.value}")
     names = partition_names(work)
     _show("a committed object is in no store", [str(key) for key in plan.missing], console)
     _show("damaged", [f"object {each.object_id}: {each.reason}" for each in plan.damaged], console)

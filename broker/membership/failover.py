@@ -165,6 +165,7 @@ class Failover:
             self._left.add(log.wal_id)
 
     async def _fence(self, node: NodeInfo, silence: Silence, wal_id: str | None, *, even_if_alive: bool = False) -> int:
+        await self._recovery.check_catalog()
         epoch = await self._catalog.take_over(
             node.node_id,
             silence.beat,

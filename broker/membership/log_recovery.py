@@ -25,6 +25,7 @@ from s3stream.append.stream import Stream
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import NodeInfo, PartitionInfo, Takeover, TopicInfo, WalInfo
 from s3stream.engine import S3Stream
+from s3stream.maintain.manifest_store import check_marks
 from s3stream.settings import StorageSettings
 from s3stream.store.interface import ObjectStore
 from s3stream.tasks import Turns
@@ -102,6 +103,10 @@ class LogRecovery:
     defaults: TopicDefaults
     now_ms: Callable[[], int]
     new_writer_id: Callable[[], str]
+
+    async def check_catalog(self) -> None:
+        """Raise CatalogWentBack if the catalog lacks uploads: what it takes for the ends of streams is none then."""
+        await check_marks(self.catalog, self.stores[self.settings.objects.store], self.settings.node.cluster)
 
     async def open(self, wal: WalInfo, dead: NodeInfo) -> DeadLog:
         """Find the log of a dead node. Raises WalError if it cannot be opened here, or not yet."""

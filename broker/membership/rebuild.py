@@ -34,11 +34,12 @@ from s3stream.errors import CatalogError, CorruptObject, ObjectDamage, StorageEr
 from s3stream.maintain.claim import check_claim
 from s3stream.maintain.manifest import Manifest, parse_manifest_key
 from s3stream.maintain.manifest_store import manifest_keys, read_manifest
-from s3stream.maintain.rebuild import EPOCHS_SKIPPED, LocalLog, assemble
-from s3stream.maintain.rebuild_plan import RebuildPlan, StreamChain, plan_rebuild
+from s3stream.maintain.rebuild import LocalLog, StoreNumbers, assemble
+from s3stream.maintain.rebuild_plan import EPOCHS_SKIPPED, RebuildPlan, StreamChain, plan_rebuild
 from s3stream.maintain.rebuild_read import ReadReport, RebuildReader
 from s3stream.maintain.rebuild_scan import StoreContents, scan_stores
 from s3stream.model import StreamBatch
+from s3stream.object.marks import MarkPlace
 from s3stream.store.interface import ObjectStore
 from wal.format import CATALOG_UNKNOWN, wal_id_of
 from wal.object.format import LogName
@@ -101,6 +102,14 @@ def is_continued(known: BackupStream, chain: StreamChain) -> bool:
     if not chain.start_offset <= known.end_offset <= chain.end_offset:
         return False
     return not decode_snapshot(chain.stream_id, known.snapshot).transactions.open
+
+
+def _knows_more(one: Manifest, other: Manifest) -> bool:
+    """Return whether a manifest has a later end of a stream of the same catalog than the other one."""
+    if one.state.catalog_id != other.state.catalog_id:
+        return False
+    ends = {stream.stream_id: stream.end_offset for stream in other.state.streams}
+    return any(stream.end_offset > ends.get(stream.stream_id, stream.end_offset) for stream in one.state.streams)
 
 
 def _after(keys: Sequence[str], key: str) -> Sequence[str]:
@@ -208,7 +217,9 @@ class CatalogRebuild:
         self._newest_sequence = 0 if parsed is None else parsed.sequence
         backed_up = self._backed_up()
         if backed_up is None:
-            key = manifest_key or next(iter(keys), None)
+            if manifest_key is None and keys:
+                manifest_key = await self._latest_of(store, keys)
+            key = manifest_key
             if key is None:
                 raise StorageError(
                     f"the object store {store.name!r} has no manifest of cluster {cluster!r}: without one, the topics "
@@ -232,6 +243,23 @@ class CatalogRebuild:
         if (manifest.sequence, manifest.written_ms) >= (backed_up.sequence, backed_up.written_ms):
             return [(manifest, key)]
         return [(backed_up, BACKUP), (manifest, key)]
+
+    async def _latest_of(self, store: ObjectStore, keys: Sequence[str]) -> str:
+        """Return the key of the newest manifest, or of an older one with the later state of a stream.
+
+        The catalog had gone back then when the newest one was written.
+        """
+        best: tuple[Manifest, str] | None = None
+        for key in keys:
+            try:
+                found = await read_manifest(store, key)
+            except ObjectDamage:
+                if best is None:
+                    return key  # the caller reports it
+                continue
+            if best is None or _knows_more(found, best[0]):
+                best = found, key
+        return keys[0] if best is None else best[1]
 
     async def _newest_readable(self, store: ObjectStore, keys: Sequence[str]) -> tuple[Manifest, str] | None:
         """Return the newest manifest that can be read, with its key; None if there is none."""
@@ -340,6 +368,8 @@ class CatalogRebuild:
         )
         await self.check_blank()
         await reader.read(self.plan.chains.values())
+        store, state = self._stores[settings.objects.store], self.manifest.state
+        marks = MarkPlace(store, self.manifest.cluster, state.catalog_id)
         catalog = Catalog(settings.catalog_url)
         try:
             filling = assemble(
@@ -349,12 +379,12 @@ class CatalogRebuild:
                 reader,
                 node_id=settings.node.node_id,
                 log=self.log,
-                newest_sequence=self._newest_sequence,
+                newest=StoreNumbers(self._newest_sequence, await marks.read()),
                 new_topic_id=self._entropy.new_topic_id,
                 now_ms=now_ms,
                 keep_ms=keep_ms,
             )
-            await catalog.open(cluster=self.manifest.cluster, new_id=self.manifest.state.catalog_id)
+            await catalog.open(cluster=self.manifest.cluster, new_id=state.catalog_id)
             await catalog.restore(self._with_preferred(filling))
             self.live_logs = [wal for wal in filling.wals if wal.is_live]
         finally:

@@ -27,6 +27,7 @@ from s3stream.catalog import transfer as transfers
 from s3stream.catalog.backup import BackupHeader, write_backup
 from s3stream.catalog.database import Database
 from s3stream.catalog.manifest_state import CatalogState
+from s3stream.catalog.progress import CatalogProgress
 from s3stream.catalog.restore import Advance, CatalogContents, advance, restore
 from s3stream.catalog.values import (
     DEFAULT_LISTENER,
@@ -51,7 +52,7 @@ from s3stream.catalog.values import (
     UploadCommit,
     WalInfo,
 )
-from s3stream.errors import AlreadyExists, CatalogError
+from s3stream.errors import AlreadyExists, CatalogError, CatalogUnavailable, CatalogWentBack, StorageError
 from s3stream.model import ObjectInfo, RangeLocation, StreamInfo, StreamOwner
 
 Result = TypeVar("Result")
@@ -68,12 +69,15 @@ class Catalog:
     """
 
     def __init__(self, url: str, *, read_only: bool = False) -> None:
-        self._database = Database(url, read_only=read_only)
+        self._database = Database(url, read_only=read_only, on_session=self._check_session)
         self._read_only = read_only
         self._node: tuple[int, int] | None = None
         """Registration that changes of topics and configs are made for."""
         self._identity = nodes.UNKNOWN_ID
         self._watchers: list[Callable[[], None]] = []
+        self.went_back = False
+        """True once the catalog was found to lack what it had committed."""
+        self._seen = CatalogProgress()
 
     @property
     def where(self) -> str:
@@ -116,11 +120,17 @@ class Catalog:
 
     async def _change(self, command: Callable[[Connection], Result]) -> Result:
         """Write, then call the watchers. A failed command may have taken effect, so they are called after it too."""
+
+        def numbered(connection: Connection) -> tuple[Result, int]:
+            return command(connection), changes.last_change(connection)
+
         try:
-            return await self._database.write(command)
+            result, change = await self._database.write(numbered)
         finally:
             for callback in self._watchers:
                 callback()
+        self._note(CatalogProgress(change))
+        return result
 
     def act_for(self, node_id: int, node_epoch: int) -> None:
         """Change topics and configs for this registration of a node only: a later one fences this catalog's changes.
@@ -169,9 +179,15 @@ class Catalog:
     async def beat(self, node_id: int, node_epoch: int, *, now_ms: int, lease_ms: int, due_ms: int = 0) -> Pulse:
         """Show that the node lives, and extend its lease; the next beat is due within `due_ms` (0: unknown).
 
-        Raises NodeFenced when the epoch is old.
+        Raises NodeFenced when the epoch is old, and CatalogWentBack when the catalog lacks what it was seen to have.
         """
-        return await self._database.beat(lambda c: nodes.beat(c, node_id, node_epoch, now_ms + lease_ms, due_ms))
+        # What is known before the beat is sent: it sees at least that.
+        known = CatalogProgress(self._seen.change, {node_id: self._seen.uploads.get(node_id, 0)})
+        pulse = await self._database.beat(lambda c: nodes.beat(c, node_id, node_epoch, now_ms + lease_ms, due_ms))
+        found = CatalogProgress(pulse.version, {node_id: pulse.uploads})
+        self._check_not_behind(found, known)
+        self._note(found)
+        return pulse
 
     async def stop_node(
         self, node_id: int, node_epoch: int, *, drained_wal: str | None, successors: Sequence[int] = (), now_ms: int
@@ -380,12 +396,54 @@ class Catalog:
     # changes by other nodes
 
     async def read_changes(self, seen: int) -> CatalogChanges | None:
-        """Return what has changed since the change with the number `seen`; None if nothing has."""
-        return await self._database.read(lambda c: changes.read_changes(c, seen))
+        """Return what has changed since the change with the number `seen`; None if nothing has.
+
+        Raises CatalogWentBack.
+        """
+        known = CatalogProgress(self._seen.change)
+        found = await self._database.read(lambda c: changes.read_changes(c, seen))
+        if found is not None:
+            self._check_not_behind(CatalogProgress(found.version), known)
+            self._note(CatalogProgress(found.version))
+        return found
+
+    # progress: what the catalog once had, it must have as long as its database is the same
+
+    @property
+    def seen(self) -> CatalogProgress:
+        """Lower bounds of what the catalog has, by its answers to this object."""
+        return self._seen
+
+    def _note(self, found: CatalogProgress) -> None:
+        self._seen = self._seen.joined(found)
+
+    def _check_session(self, connection: Connection) -> None:
+        """Compare what a new connection finds with what was seen before: a failover breaks all connections.
+
+        So no command changes a database that has gone back. Once that is known nothing is written, and what it still
+        knows may be read. Raises CatalogWentBack.
+        """
+        known = self._seen
+        if known != CatalogProgress() and not self.went_back:
+            self._check_not_behind(changes.read_progress(connection), known)
+
+    def _check_not_behind(self, found: CatalogProgress, known: CatalogProgress) -> None:
+        """Raise CatalogWentBack if the catalog lacks anything that was known when it was asked."""
+        if lacks := found.lacks(known):
+            self.went_back = True
+            reason = went_back_text(self.where, lacks)
+            self._database.refuse_writes(reason)
+            raise CatalogWentBack(reason)
+
+    async def progress(self) -> CatalogProgress:
+        """Return how far the catalog has come."""
+        return await self._database.read(changes.read_progress)
 
     async def last_change(self) -> int:
         """Return the number of the last change."""
-        return await self._database.read(changes.last_change)
+        found = await self._database.read(changes.last_change)
+        self._note(CatalogProgress(found))
+        return found
 
     async def wait_for_change(self, poll_s: float) -> None:
         """Return soon after a change by another node; may return without one.
@@ -566,8 +624,29 @@ class Catalog:
         await self._database.write(lambda c: objects.note_multipart(c, object_id, upload_id))
 
     async def commit_upload(self, commit: UploadCommit) -> None:
-        """Make an upload visible. Refuses stale epochs, and ranges that do not begin at their stream's end."""
-        await self._database.write(lambda c: objects.commit_upload(c, commit))
+        """Make an upload visible. Refuses stale epochs, and ranges that do not begin at their stream's end.
+
+        Raises CatalogWentBack if it is refused because the catalog has forgotten what was there.
+        """
+        known = self._seen
+        try:
+            number = await self._database.write(lambda c: objects.commit_upload(c, commit))
+        except CatalogUnavailable:
+            raise
+        except StorageError:
+            self._check_not_behind(await self.progress(), known)
+            raise
+        self._note(CatalogProgress(0, {commit.node_id: number}))
+
+    async def get_uploaded_streams(self, node_id: int, stream_ids: Sequence[int]) -> dict[int, StreamInfo]:
+        """Return existing streams by id, and see how many uploads of the node are committed in the same state."""
+
+        def read(connection: Connection) -> tuple[dict[int, StreamInfo], int]:
+            return rows.find_streams(connection, stream_ids), rows.count_uploads(connection, node_id)
+
+        found, number = await self._database.read(read)
+        self._note(CatalogProgress(0, {node_id: number}))
+        return found
 
     async def commit_compaction(self, commit: CompactionCommit) -> None:
         """Replace inputs with outputs. Every live range of the inputs must be covered by exactly one output."""
@@ -690,7 +769,14 @@ class Catalog:
 
     async def next_producer_ids(self, count: int) -> int:
         """Reserve `count` producer ids; returns the first."""
-        return await self._database.write(lambda c: rows.take_ids(c, "producer", count))
+
+        def take(connection: Connection) -> tuple[int, int]:
+            # Counted as a change, so that a catalog that has forgotten them shows it.
+            return rows.take_ids(connection, "producer", count), rows.take_ids(connection, rows.CHANGE, 1) + 1
+
+        first, change = await self._database.write(take)
+        self._note(CatalogProgress(change))
+        return first
 
     # manifests: copies of the catalog's state in the object store
 
@@ -724,6 +810,15 @@ class Catalog:
     async def advance(self, wanted: Advance) -> None:
         """Move counters and epochs of a restored catalog past all that were given out since the copy was made."""
         await self._database.write(lambda c: advance(c, wanted))
+
+
+def went_back_text(where: str, what: str) -> str:
+    """Return the message of CatalogWentBack."""
+    return (
+        f"catalog {where}: it has gone back to an earlier state and lacks what it had committed ({what}): do not "
+        "restart the nodes; stop all of them, and rebuild the catalog first: `anabranch catalog rebuild` "
+        "(docs/operations.md)"
+    )
 
 
 class _Deadline:

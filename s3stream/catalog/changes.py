@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, select
 
 from s3stream.catalog.nodes import list_nodes
-from s3stream.catalog.rows import CHANGE, ChangeKind
+from s3stream.catalog.progress import CatalogProgress
+from s3stream.catalog.rows import CHANGE, UPLOADS, ChangeKind
 from s3stream.catalog.schema import counters, detached_topics, partitions, streams, topics
 from s3stream.catalog.topics import list_topics
 from s3stream.catalog.values import CatalogChanges, TopicInfo
@@ -35,6 +36,13 @@ def last_change(connection: Connection) -> int:
     """Return the number of the last change."""
     number: int = connection.execute(select(counters.c.next).where(counters.c.name == CHANGE)).scalar_one()
     return number
+
+
+def read_progress(connection: Connection) -> CatalogProgress:
+    """Return how far the catalog has come."""
+    found: dict[str, int] = {row.name: row.next for row in connection.execute(select(counters))}
+    uploads = {int(name.removeprefix(UPLOADS)): number for name, number in found.items() if name.startswith(UPLOADS)}
+    return CatalogProgress(found[CHANGE], uploads)
 
 
 def _changed_topics(connection: Connection, seen: int) -> Sequence[TopicInfo]:

@@ -103,6 +103,8 @@ DAMAGE_ADVICE: Final = (
     "file may seem damaged; if it still is, stop the nodes that use it, then restore a backup, or rebuild it from the "
     "objects with `anabranch catalog rebuild` (docs/operations.md)"
 )
+GREETED: Final = "greeted"
+"""Key of a connection's notes: `on_session` has run on it."""
 LEASE_POLL_S: Final = 0.5
 """Interval between reads of leases of nodes of an older version."""
 LISTEN_S: Final = 1.0
@@ -121,7 +123,11 @@ class Database:
     A node's signs of life (`beat`) wait neither for its own commits nor, on PostgreSQL, for those of other nodes.
     """
 
-    def __init__(self, url: str, *, read_only: bool = False) -> None:
+    def __init__(
+        self, url: str, *, read_only: bool = False, on_session: Callable[[Connection], None] = lambda _: None
+    ) -> None:
+        """Set up. `on_session` runs at the beginning of the first command of each connection, in its transaction."""
+        self._on_session = on_session
         try:
             parsed = make_url(url)
         except (ArgumentError, ValueError):
@@ -298,7 +304,18 @@ class Database:
         Raises the errors of `command` after a rollback; CatalogUnavailable, CatalogDamaged, OutcomeUnknown.
         """
         self._check_writable()
-        return await self._run(self._writer, self._writer_thread, command)
+        return await self._run(self._writer, self._writer_thread, self._greeting(command))
+
+    def _greeting(self, command: Callable[[Connection], Result]) -> Callable[[Connection], Result]:
+        """Return the command, with `on_session` before it if the connection is new."""
+
+        def run(connection: Connection) -> Result:
+            if not connection.info.get(GREETED):
+                self._on_session(connection)
+                connection.info[GREETED] = True
+            return command(connection)
+
+        return run
 
     async def beat(self, command: Callable[[Connection], Result]) -> Result:
         """Run `command` as `write` does, but on PostgreSQL without the writers' lock, on a connection of its own.
@@ -307,7 +324,7 @@ class Database:
         as good.
         """
         self._check_writable()
-        return await self._run(self._beater, self._beat_thread, command, repeated=False)
+        return await self._run(self._beater, self._beat_thread, self._greeting(command), repeated=False)
 
     async def wait_for_change(self, poll_s: float) -> None:
         """Return soon after a commit by another connection that notifies `CHANGE_CHANNEL`; may return without one.
@@ -331,6 +348,10 @@ class Database:
         except DBAPIError as error:
             raise self._failure(error, None) from error
 
+    def refuse_writes(self, reason: str) -> None:
+        """Write nothing more: the database is not what it was."""
+        self._damage = reason
+
     def _check_writable(self) -> None:
         if self._read_only:
             raise CatalogError(f"catalog {self._where} was opened read-only and cannot be changed")
@@ -342,14 +363,14 @@ class Database:
 
         Raises CatalogUnavailable, CatalogDamaged.
         """
-        return await self._run(self._writer, self._writer_thread, query)
+        return await self._run(self._writer, self._writer_thread, self._greeting(query))
 
     async def read(self, query: Callable[[Connection], Result], *, is_long: bool = False) -> Result:
         """Run `query` on one snapshot of the database. Raises CatalogUnavailable, CatalogDamaged.
 
         A query that `is_long` may take minutes without a word in the log.
         """
-        return await self._run(self._reader, self._reader_threads, query, is_long=is_long)
+        return await self._run(self._reader, self._reader_threads, self._greeting(query), is_long=is_long)
 
     async def _run(
         self,

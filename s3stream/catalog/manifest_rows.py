@@ -11,7 +11,7 @@ from s3stream.catalog.configs import list_configs
 from s3stream.catalog.detach import list_detached
 from s3stream.catalog.manifest_state import BorrowedRange, CatalogState, StreamState, TopicState
 from s3stream.catalog.nodes import list_all_wals
-from s3stream.catalog.rows import CHANGE, ChangeKind
+from s3stream.catalog.rows import CHANGE, UPLOADS, ChangeKind
 from s3stream.catalog.schema import (
     MIGRATIONS,
     cluster,
@@ -35,7 +35,7 @@ def read_state(connection: Connection) -> tuple[int, CatalogState]:
     """Return the number of the last manifest begun, 0 if there is none, and the state that a manifest holds."""
     found = {row.name: row.next for row in connection.execute(select(counters.c.name, counters.c.next))}
     newest = found.pop(MANIFEST_COUNTER, 0)
-    for name in (CHANGE, *ChangeKind):
+    for name in [name for name in found if name in (CHANGE, *ChangeKind) or name.startswith(UPLOADS)]:
         del found[name]
     catalog_id = connection.execute(select(cluster.c.catalog_id)).scalar_one()
     state = CatalogState(

@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, bindparam, func, insert, inspect, select, update
 
 from s3stream.catalog.orders import cancel_drain, fail_orders_to, leave_node
-from s3stream.catalog.rows import CHANGE, ENDED, ChangeKind, check_node, next_change
+from s3stream.catalog.rows import CHANGE, ENDED, ChangeKind, check_node, next_change, uploads_counter
 from s3stream.catalog.schema import cluster, counters, nodes, streams, wals
 from s3stream.catalog.takeover import end_recovery, give_leadership, lead_owned, release_streams
 from s3stream.catalog.topics import NOBODY
@@ -67,6 +67,7 @@ READ_BEATS: Final = select(
     nodes.c.lease_until_ms > ENDED,
     nodes.c.beat_ms,
     select(counters.c.next).where(counters.c.name == CHANGE).scalar_subquery().label("version"),
+    select(counters.c.next).where(counters.c.name == bindparam("own_uploads")).scalar_subquery().label("uploads"),
 )
 _BEATEN = BEAT.returning(nodes.c.node_id).cte("own")
 BEAT_AND_READ: Final = READ_BEATS.add_columns(select(func.count()).select_from(_BEATEN).scalar_subquery()).add_cte(
@@ -176,16 +177,17 @@ def beat(connection: Connection, node_id: int, node_epoch: int, lease_until_ms: 
     One statement on PostgreSQL: other nodes' commands run beside it.
     """
     own = {"own_id": node_id, "own_epoch": node_epoch, "until_ms": lease_until_ms, "due_ms": due_ms}
+    own_uploads = {"own_uploads": uploads_counter(node_id)}
     if connection.dialect.name == "postgresql":
-        rows = connection.execute(BEAT_AND_READ, own).all()
+        rows = connection.execute(BEAT_AND_READ, {**own, **own_uploads}).all()
         found = bool(rows) and bool(rows[0][-1])
     else:
         found = bool(connection.execute(BEAT, own).rowcount)
-        rows = connection.execute(READ_BEATS).all()
+        rows = connection.execute(READ_BEATS, own_uploads).all()
     if not found:
         check_node(connection, node_id, node_epoch)
     beats = {key: NodeBeat(epoch, number, bool(has_lease), due) for key, epoch, number, has_lease, due, *_ in rows}
-    return Pulse(beats, rows[0].version)
+    return Pulse(beats, rows[0].version, rows[0].uploads or 0)
 
 
 def stop_node(

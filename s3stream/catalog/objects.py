@@ -35,9 +35,11 @@ from s3stream.catalog.rows import (
     RANGE_COLUMNS,
     check_node,
     chunks,
+    count_uploads,
     destroy_if_dead,
     find_objects,
     select_in,
+    set_uploads,
     take_ids,
     to_location,
     to_object,
@@ -150,15 +152,18 @@ def note_multipart(connection: Connection, object_id: int, upload_id: str) -> No
         raise NotFound(f"object {object_id} is not prepared: it never was, or it was committed or reaped meanwhile")
 
 
-def commit_upload(connection: Connection, commit: UploadCommit) -> None:
-    """Apply an upload's plan; a commit that was applied before succeeds and changes nothing."""
+def commit_upload(connection: Connection, commit: UploadCommit) -> int:
+    """Apply an upload's plan; a commit that was applied before succeeds and changes nothing.
+
+    Returns the number of uploads that the node has committed.
+    """
     found = find_objects(connection, [item.object_id for item in commit.objects])
     if is_repeat(commit.objects, found):
         held: dict[int, list[StreamRange]] = {}
         for row in _held_ranges(connection, found.keys()):
             held.setdefault(row.object_id, []).append(row.range)
         check_repeat(commit, held)
-        return
+        return count_uploads(connection, commit.node_id)
     check_node(connection, commit.node_id, commit.node_epoch)
     states = _stream_states(
         connection, {*commit.snapshots, *(span.stream_id for item in commit.objects for span in item.ranges)}
@@ -167,6 +172,9 @@ def commit_upload(connection: Connection, commit: UploadCommit) -> None:
     _commit_objects(connection, commit.objects, plan, commit.now_ms)
     _insert_ranges(connection, plan.ranges)
     update_streams(connection, _stream_changes(plan))
+    number = count_uploads(connection, commit.node_id) + 1
+    set_uploads(connection, commit.node_id, number)
+    return number
 
 
 def _stream_changes(plan: CommitPlan) -> dict[int, dict[str, Any]]:

@@ -13,7 +13,8 @@ from sqlalchemy import Connection, Table, func, insert, select, update
 from s3stream.catalog.acls import insert_acls
 from s3stream.catalog.manifest_rows import MANIFEST_COUNTER
 from s3stream.catalog.manifest_state import TopicState
-from s3stream.catalog.rows import ENDED, chunks
+from s3stream.catalog.progress import CatalogProgress
+from s3stream.catalog.rows import CHANGE, ENDED, chunks, count_uploads, set_uploads
 from s3stream.catalog.schema import (
     cluster,
     configs,
@@ -79,6 +80,8 @@ class CatalogContents:
     counters: Mapping[str, int]
     manifest: int
     """Number of the newest manifest."""
+    progress: CatalogProgress
+    """Numbers at which the catalog begins."""
     nodes: Mapping[int, int]
     """Epoch by node id."""
     wals: Sequence[WalInfo]
@@ -105,6 +108,9 @@ def restore(connection: Connection, wanted: CatalogContents) -> None:
     for name, value in wanted.counters.items():
         _set_counter(connection, name, value)
     connection.execute(insert(counters).values(name=MANIFEST_COUNTER, next=wanted.manifest))
+    _set_counter(connection, CHANGE, wanted.progress.change)
+    for node_id, number in wanted.progress.uploads.items():
+        set_uploads(connection, node_id, number)
     _insert(connection, nodes, (_node_row(*item) for item in wanted.nodes.items()))
     _insert(connection, wals, (_wal_row(wal) for wal in wanted.wals))
     _insert(connection, objects, (_object_row(info) for info in wanted.objects))
@@ -233,6 +239,8 @@ class Advance:
     """Lower bound of the next object's id."""
     manifest: int
     """Number of the newest manifest."""
+    progress: CatalogProgress
+    """Lower bounds: of the number of the last change, and of the uploads of the nodes."""
     node_epochs: Mapping[int, int]
     """Lower bounds of the nodes' epochs, by node id."""
     epochs_skipped: int
@@ -244,6 +252,9 @@ def advance(connection: Connection, wanted: Advance) -> None:
     found = {row.name: row.next for row in connection.execute(select(counters))}
     _set_counter(connection, "object", max(found["object"], wanted.object_id))
     _set_counter(connection, "producer", found["producer"] + wanted.producer_ids_skipped)
+    _set_counter(connection, CHANGE, max(found[CHANGE], wanted.progress.change))
+    for node_id, number in wanted.progress.uploads.items():
+        set_uploads(connection, node_id, max(number, count_uploads(connection, node_id)))
     if MANIFEST_COUNTER in found:
         _set_counter(connection, MANIFEST_COUNTER, max(found[MANIFEST_COUNTER], wanted.manifest))
     else:

@@ -6,7 +6,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Column, Connection, Row, Select, bindparam, exists, select, update
+from sqlalchemy import Column, Connection, Row, Select, bindparam, exists, insert, select, update
 
 from s3stream.catalog.schema import counters, nodes, objects, ranges, streams
 from s3stream.errors import NodeFenced, NodeStopped
@@ -34,6 +34,8 @@ CHANGE: Final = "change"
 """Counter of the changes that other nodes must see."""
 CHANGE_CHANNEL: Final = "anabranch_change"
 """Channel of PostgreSQL on which each of them is told."""
+UPLOADS: Final = "upload/"
+"""Beginning of the names of counters, one for each node id, of the uploads that were committed for the node."""
 ENDED: Final = 0
 """End of the lease of a node that has stopped cleanly, or is dead and was taken over."""
 CHUNK: Final = 5_000
@@ -101,6 +103,24 @@ def take_ids(connection: Connection, counter: str, count: int) -> int:
     grown = update(counters).where(counters.c.name == counter).values(next=counters.c.next + count)
     result: int = connection.execute(grown.returning(counters.c.next)).scalar_one()
     return result - count
+
+
+def uploads_counter(node_id: int) -> str:
+    """Return the name of the counter of a node's uploads. There is none before the first upload."""
+    return f"{UPLOADS}{node_id}"
+
+
+def count_uploads(connection: Connection, node_id: int) -> int:
+    """Return how many uploads the catalog has committed for the node."""
+    row = counters.c.name == uploads_counter(node_id)
+    return connection.execute(select(counters.c.next).where(row)).scalar_one_or_none() or 0
+
+
+def set_uploads(connection: Connection, node_id: int, number: int) -> None:
+    """Set how many uploads the catalog has committed for the node."""
+    name = uploads_counter(node_id)
+    if not connection.execute(update(counters).where(counters.c.name == name).values(next=number)).rowcount:
+        connection.execute(insert(counters).values(name=name, next=number))
 
 
 def next_change(connection: Connection, kind: ChangeKind | None = None) -> int:

@@ -82,6 +82,8 @@ class Pulse:
     """By node id."""
     version: int
     """Number of the last change of the catalog."""
+    uploads: int
+    """Number of uploads that the catalog has committed for the node."""
 
 
 class WalState(IntEnum):

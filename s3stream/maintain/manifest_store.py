@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import structlog
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.errors import CatalogError, CorruptObject, ObjectNotFound, ObjectTooShort
+from s3stream.catalog.catalog import Catalog, went_back_text
+from s3stream.errors import CatalogError, CatalogWentBack, CorruptObject, ObjectNotFound, ObjectTooShort
 from s3stream.maintain.manifest import Manifest, decode_manifest, manifest_prefix, parse_manifest_key
+from s3stream.object.marks import MarkPlace
 from s3stream.store.interface import ObjectStore
 
 log = structlog.get_logger(__name__)
@@ -42,12 +43,20 @@ async def read_manifest(store: ObjectStore, key: str) -> Manifest:
     return manifest
 
 
-async def check_catalog_is_newest(catalog: Catalog, store: ObjectStore, cluster: str) -> None:
-    """Raise CatalogError when the store's newest manifest is newer than this catalog, or of another one.
+async def check_marks(catalog: Catalog, store: ObjectStore, cluster: str) -> None:
+    """Raise CatalogWentBack when the catalog lacks what the marks in the store say."""
+    marks = await MarkPlace(store, cluster, catalog.identity()).read()  # first: others commit and put marks meanwhile
+    if lacks := (await catalog.progress()).lacks(marks):
+        raise CatalogWentBack(went_back_text(catalog.where, lacks))
 
-    A newer manifest means that this catalog is an older copy, such as a restored backup. A node that used it would
-    reuse ids and offsets that are in the store already.
+
+async def check_catalog_is_newest(catalog: Catalog, store: ObjectStore, cluster: str) -> None:
+    """Raise CatalogError when the store knows of a later state of this catalog, or belongs to another one.
+
+    The catalog is then an older copy, such as a restored backup, or a standby that was behind. A node that used it
+    would reuse ids and offsets that are in the store already. The newest manifest shows it, or a mark of an upload.
     """
+    await check_marks(catalog, store, cluster)
     key = await newest_manifest_key(store, cluster)
     if key is None:
         return

@@ -6,26 +6,27 @@ of a stream's owner (last writers, aborted transactions) is only in them: withou
 get aborted ones.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from s3stream.catalog.progress import CatalogProgress
 from s3stream.catalog.restore import CatalogContents, RecoveredTopic, RestoredRange, RestoredStream
 from s3stream.catalog.topics import NOBODY
 from s3stream.catalog.values import WalInfo, WalState
 from s3stream.maintain.manifest import Manifest
-from s3stream.maintain.rebuild_plan import FoundObject, RebuildPlan, UnreadableObject
+from s3stream.maintain.rebuild_plan import EPOCHS_SKIPPED, FoundObject, RebuildPlan, SkipReason, UnreadableObject
 from s3stream.maintain.rebuild_read import RebuildReader
 from s3stream.maintain.rebuild_scan import StoreContents
 from s3stream.model import ObjectInfo, ObjectKind, ObjectState
 from s3stream.object.writer_id import parse_compaction_writer, parse_upload_writer
 
-EPOCHS_SKIPPED: Final = 1_000
-"""Increment of epochs over those of the manifest: nodes may have started, and streams been opened, after it."""
 OBJECT_IDS_SKIPPED: Final = 100_000
 """Increment of object ids: ids may have been given out without an object in the store."""
 PRODUCER_IDS_SKIPPED: Final = 1_000_000
 """Increment of producer ids: ids may have been given out without a record of the producer."""
+PROGRESS_SKIPPED: Final = 1_000_000
+"""Increment of the numbers of changes and uploads: a process that still runs may put a mark of the lost catalog."""
 
 
 class LocalLog(NamedTuple):
@@ -36,6 +37,21 @@ class LocalLog(NamedTuple):
     """Streams that have records in the log."""
 
 
+def skip_progress(marks: CatalogProgress, nodes: Iterable[int]) -> CatalogProgress:
+    """Return numbers that are higher than those of all marks of the nodes, even of marks that are still to come."""
+    uploads = {node_id: marks.uploads.get(node_id, 0) + PROGRESS_SKIPPED for node_id in {*nodes, *marks.uploads}}
+    return CatalogProgress(marks.change + PROGRESS_SKIPPED, uploads)
+
+
+class StoreNumbers(NamedTuple):
+    """The highest numbers in the stores."""
+
+    manifest: int
+    """Of a manifest, which may be another one than the one that is used."""
+    progress: CatalogProgress
+    """Of changes and uploads that marks name."""
+
+
 def assemble(
     manifest: Manifest,
     plan: RebuildPlan,
@@ -44,15 +60,14 @@ def assemble(
     *,
     node_id: int,
     log: LocalLog | None,
-    newest_sequence: int,
+    newest: StoreNumbers,
     new_topic_id: Callable[[], bytes],
     now_ms: int,
     keep_ms: int,
 ) -> CatalogContents:
     """Return all rows of the new catalog. The collector deletes skipped objects after `keep_ms`.
 
-    New streams are led by `node_id`, each as a separate topic. `newest_sequence` is the number of the newest manifest,
-    which may be another one than `manifest`. Each stream prefers its leader.
+    New streams are led by `node_id`, each as a separate topic. Each stream prefers its leader.
     """
     state = manifest.state
     wals = _wals(manifest, log)
@@ -83,14 +98,16 @@ def assemble(
     counters = dict(state.counters)
     counters["stream"] = max(counters["stream"], *(stream_id + 1 for stream_id in (0, *plan.new_streams)))
     counters["object"] = max(counters["object"], stored.id_max + 1) + OBJECT_IDS_SKIPPED
+    epochs = _epochs(manifest, node_id, log, stored)
     seen = max((replay.producer_id for replay in reader.replays.values()), default=-1)
     counters["producer"] = max(counters["producer"], seen + 1) + PRODUCER_IDS_SKIPPED
     return CatalogContents(
         cluster=manifest.cluster,
         catalog_id=state.catalog_id,
         counters=counters,
-        manifest=newest_sequence,
-        nodes=_epochs(manifest, node_id, log, stored),
+        manifest=newest.manifest,
+        progress=skip_progress(newest.progress, epochs),
+        nodes=epochs,
         wals=_with_owners_live(wals, {stream.node_id for stream in streams}),
         topics=state.topics,
         new_topics=[
@@ -166,6 +183,11 @@ def _objects(
     found: list[FoundObject | UnreadableObject] = [*stored.objects.values(), *stored.unreadable]
     for each in found:
         writer = parse_upload_writer(each.writer_id)
+        is_output = writer is None and bool(each.writer_id)
+        if plan.skipped.get(each.object_id) is SkipReason.UNCOMMITTED or not (
+            is_output or isinstance(each, FoundObject)
+        ):
+            continue  # without a row nobody deletes it
         node_id = nodes.get(each.object_id, manifest.node_id if writer is None else writer.node_id)
         taken = each.object_id in used
         committed_ms = max(1, each.modified_ms) if taken else 0

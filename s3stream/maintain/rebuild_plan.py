@@ -6,9 +6,13 @@ The selection of objects, and why it is exact:
   manifest lists as committed are in the store, and so is every upload that was committed later. These are selected.
 - **Listed objects** hold each stream from its start to the committed end in the manifest. Where two of them hold an
   offset (a clone keeps an object that compaction has replaced for the original) the newer one is selected.
-- **Later uploads** continue exactly at that end, one after the other: a commit requires it. An upload that does not was
-  never committed. An upload that does, and was not committed either, holds records that are in the node's log as well,
-  because nothing is uploaded before it is durable. They were acknowledged, or about to be.
+- **Other uploads** count if they continue exactly at that end, one after the other, as a commit requires it. It does
+  not matter whether the manifest is older, or of a catalog that had gone back and forgotten them. An upload that was
+  never committed holds records that are in the node's log as well, because nothing is uploaded before it is durable:
+  they were acknowledged, or about to be. The offsets belong to other records only if that log was given up, or if an
+  earlier rebuild has left the upload out.
+- **No upload is deleted** unless its records are dead: trimmed, of a deleted stream, or in an output of compaction that
+  is used. Another one that continues no stream stays in the store, without a row in the catalog.
 - Where two uploads continue at the same offset, the newer one was written by a later process of the node, or again from
   the same records.
 - **Later outputs of compaction are skipped**: all of their inputs are there. That holds for the newest manifest only.
@@ -22,11 +26,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from s3stream.catalog.manifest_state import CatalogState
+from s3stream.catalog.topics import NOBODY
+from s3stream.catalog.values import WalState
 from s3stream.model import ObjectKind, StreamRange
 from s3stream.object.writer_id import UploadWriter, parse_upload_writer
+
+EPOCHS_SKIPPED: Final = 1_000
+"""Increment of epochs over those of the manifest: nodes may have started, and streams been opened, after it."""
 
 
 class FoundObject(NamedTuple):
@@ -87,7 +96,7 @@ class SkipReason(Enum):
 
     DEAD = "not committed when the manifest was written, and not later: replaced, trimmed, or never finished"
     COMPACTED = "written by compaction after the manifest: all of its inputs are there"
-    UNCOMMITTED = "does not continue a stream: its upload was never committed"
+    UNCOMMITTED = "an upload that continues no stream: it stays in the store"
 
 
 @dataclass(slots=True)
@@ -115,21 +124,22 @@ class RebuildPlan:
 
 
 def select_objects(state: CatalogState, writers: Mapping[int, str]) -> tuple[set[int], set[int]]:
-    """Select from the stored objects (writer id by object id): those listed as committed, and the later uploads.
+    """Select from the stored objects (writer id by object id): those listed as committed, and all other uploads.
 
-    An empty writer id could not be read; it may be an upload's.
+    Not those of a log that was given up since, or of before an earlier rebuild. An empty writer id could not be read;
+    it may be an upload's.
     """
     listed = {object_id for ids in state.committed.values() for object_id in ids}
     prepared = frozenset(state.prepared)
+    given_up = [wal for wal in state.wals if wal.state is WalState.GIVEN_UP]
 
     def is_later(object_id: int, writer_id: str) -> bool:
         writer = parse_upload_writer(writer_id)
-        if object_id >= state.counters["object"]:
-            return writer is not None or not writer_id
-        if object_id not in prepared:
+        if writer is None:
+            return not writer_id and (object_id >= state.counters["object"] or object_id in prepared)
+        if writer.node_epoch + EPOCHS_SKIPPED <= state.nodes.get(writer.node_id, 0):
             return False
-        # An older epoch of the node had ended by then: its commit would have been refused.
-        return not writer_id or (writer is not None and writer.node_epoch >= state.nodes.get(writer.node_id, 0))
+        return not any(wal.node_id == writer.node_id and wal.node_epoch >= writer.node_epoch for wal in given_up)
 
     later = {object_id for object_id, writer_id in writers.items() if is_later(object_id, writer_id)}
     return listed & writers.keys(), later - listed
@@ -145,6 +155,11 @@ def select_outputs(state: CatalogState, writers: Mapping[int, str]) -> set[int]:
         and writer_id
         and parse_upload_writer(writer_id) is None
     }
+
+
+def select_uploads(writers: Mapping[int, str]) -> set[int]:
+    """Select all uploads: one that is not used is looked at, so that none is deleted whose records are not dead."""
+    return {object_id for object_id, writer_id in writers.items() if parse_upload_writer(writer_id) is not None}
 
 
 def plan_rebuild(
@@ -171,18 +186,19 @@ class _Planner:
         writers = {object_id: found.writer_id for object_id, found in objects.items()}
         writers |= {each.object_id: each.writer_id for each in unreadable}
         self._listed, self._later = select_objects(state, writers)
+        self._prepared = frozenset(state.prepared)
         self._plan = RebuildPlan()
 
     def plan(self, streams_in_log: Iterable[int]) -> RebuildPlan:
         plan = self._plan
         listed = {object_id for ids in self._state.committed.values() for object_id in ids}
         plan.missing = sorted(listed - self._listed)
-        wanted = self._listed | self._later
+        wanted = self._listed | {key for key in self._later if self._is_recent(key)}
         plan.damaged = [each for each in self._unreadable if each.object_id in wanted]
         committed = self._committed_pieces()
         uploads = self._later_pieces()
         for info in self._state.streams:
-            self._add(info.stream_id, info.start_offset, info.end_offset, committed, uploads)
+            self._add(info.stream_id, info.start_offset, info.end_offset, committed, uploads, info.node_id)
         known = {info.stream_id for info in self._state.streams}
         fresh = {key for key in (*uploads, *streams_in_log) if key >= self._state.counters["stream"]} - known
         for stream_id in sorted(fresh):
@@ -219,6 +235,7 @@ class _Planner:
         end_offset: int,
         committed: Mapping[int, Sequence[StoredRun]],
         uploads: Mapping[int, Sequence[StoredRun]],
+        owner: int = NOBODY,
     ) -> None:
         pieces, gaps = cover(committed.get(stream_id, ()), start_offset, end_offset)
         self._plan.gaps += [Gap(stream_id, *gap) for gap in gaps]
@@ -226,9 +243,20 @@ class _Planner:
             # The data past the gap is newer, and the log continues it.
             start_offset = gaps[-1][1]
             pieces = [piece for piece in pieces if piece.start_offset >= start_offset]
-        pieces += self._continue(uploads.get(stream_id, ()), end_offset)
+        later = [each for each in uploads.get(stream_id, ()) if not self._is_given_up(each, owner)]
+        pieces += self._continue(later, end_offset)
         end_offset = pieces[-1].end_offset if pieces else end_offset
         self._plan.chains[stream_id] = StreamChain(stream_id, start_offset, end_offset, pieces)
+
+    def _is_given_up(self, piece: StoredRun, owner: int) -> bool:
+        """Return whether the stream was taken from the node that has uploaded this, and not from its log.
+
+        An earlier life of the node wrote it, without a commit, and another node has the stream. From a log that was
+        recovered all is committed, and the tail of a stream that moved is in the log of its owner.
+        """
+        writer = self._writer(piece.object_id)
+        is_of_before = writer.node_epoch < self._state.nodes.get(writer.node_id, 0)
+        return is_of_before and owner not in (NOBODY, writer.node_id)
 
     def _continue(self, uploads: Sequence[StoredRun], end_offset: int) -> list[StoredRun]:
         """Return the uploads that continue the stream from `end_offset` on."""
@@ -257,14 +285,34 @@ class _Planner:
 
     def _note_skipped(self) -> None:
         used = {piece.object_id for chain in self._plan.chains.values() for piece in chain.pieces}
-        recent = frozenset(self._state.prepared)
         for object_id in self._objects.keys() - used:
             why = SkipReason.DEAD
-            if object_id in self._later:
-                why = SkipReason.UNCOMMITTED
-            elif object_id >= self._state.counters["object"] or object_id in recent:
+            if parse_upload_writer(self._objects[object_id].writer_id) is not None:
+                if object_id not in self._listed and not self._is_dead(object_id):
+                    why = SkipReason.UNCOMMITTED
+            elif self._is_recent(object_id):
                 why = SkipReason.COMPACTED
             self._plan.skipped[object_id] = why
+
+    def _is_recent(self, object_id: int) -> bool:
+        """Return whether an object was not committed yet when the manifest was written."""
+        return object_id >= self._state.counters["object"] or object_id in self._prepared
+
+    def _is_dead(self, object_id: int) -> bool:
+        """Return whether all records of an upload are trimmed, deleted, or in outputs of compaction that are used."""
+        for span in self._objects[object_id].ranges:
+            chain = self._plan.chains.get(span.stream_id)
+            if chain is None:
+                if span.stream_id >= self._state.counters["stream"]:
+                    return False  # of a stream that the manifest does not know
+                continue
+            outputs = [
+                piece for piece in chain.pieces if parse_upload_writer(self._objects[piece.object_id].writer_id) is None
+            ]
+            start = max(span.start_offset, chain.start_offset)
+            if start < span.end_offset and cover(outputs, start, span.end_offset)[1]:
+                return False
+        return True
 
     def _note_replaced(self) -> None:
         """Find the offsets that only skipped outputs of compaction hold."""

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from s3stream.errors import CorruptObject, StorageError
 from s3stream.maintain.manifest import Manifest
-from s3stream.maintain.rebuild_plan import FoundObject, UnreadableObject, select_objects, select_outputs
+from s3stream.maintain.rebuild_plan import FoundObject, UnreadableObject, select_objects, select_outputs, select_uploads
 from s3stream.model import ObjectKind, parse_object_key
 from s3stream.object.format import merge_ranges
 from s3stream.object.reader import expect_object, index_tail_bytes, read_index
@@ -64,7 +64,9 @@ async def scan_stores(
 
     ids = sorted(listed)
     writers = dict(zip(ids, await _in_turn(writer_of(*listed[key]) for key in ids), strict=True))
-    wanted = set[int]().union(*select_objects(manifest.state, writers), select_outputs(manifest.state, writers))
+    wanted = set[int]().union(
+        *select_objects(manifest.state, writers), select_outputs(manifest.state, writers), select_uploads(writers)
+    )
 
     async def look(object_id: int) -> FoundObject | UnreadableObject:
         store, item = listed[object_id]

@@ -25,6 +25,7 @@ from s3stream.model import (
     parse_object_key,
 )
 from s3stream.object.format import IndexEntry, decode_block
+from s3stream.object.marks import MARK_KEYS
 from s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
 from s3stream.store.interface import ObjectStore
 
@@ -144,7 +145,7 @@ class _Verification:
             if manifest is not None:
                 self._note_manifest(manifest.cluster)
                 continue
-            if item.key.startswith((LOG_KEYS, CLAIMS)):
+            if item.key.startswith((LOG_KEYS, CLAIMS, MARK_KEYS)):
                 continue
             parsed = parse_object_key(item.key)
             if parsed is None:

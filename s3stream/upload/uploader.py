@@ -30,6 +30,7 @@ from s3stream.model import (
     object_key,
 )
 from s3stream.object.hedge import PartHedge
+from s3stream.object.marks import MarkWriter
 from s3stream.object.writer import ObjectWriter, PartLimits
 from s3stream.object.writer_id import UploadWriter, upload_writer_id
 from s3stream.outages import CATALOG, Outages, object_store
@@ -92,6 +93,7 @@ class Uploader:
         identity: WriterIdentity,
         now_ms: Callable[[], int],
         streams: StreamRegistry,
+        marks: MarkWriter,
         tracing: Tracing,
     ) -> None:
         self._catalog = catalog
@@ -102,6 +104,7 @@ class Uploader:
         self._identity = identity
         self._now_ms = now_ms
         self._streams = streams
+        self._marks = marks
         self._tracing = tracing
         self._writes = asyncio.Semaphore(settings.object_writes_in_flight)
         self._hedges = {
@@ -263,6 +266,19 @@ class Uploader:
                 self._outages.over(CATALOG)
                 self._count(commit.objects)
                 self._tracing.committed(item.object_id for item in commit.objects)
+                await self._mark()
+                return
+
+    async def _mark(self) -> None:
+        """Keep in the store what the catalog has: it may forget it, and the log is trimmed after this."""
+        backoff, where = Backoff(self._settings), object_store(self._marks.place.store.name)
+        while True:
+            try:
+                await self._marks.write(self._catalog.seen)
+            except StoreError as error:
+                await self._pause(backoff, "mark", where, error)
+            else:
+                self._outages.over(where)
                 return
 
     def _plan_commit(self, block: UploadBlock, written: Sequence[NewObject]) -> UploadCommit | None:
@@ -289,7 +305,7 @@ class Uploader:
         node moves a stream's end, and a commit moves all ends or none.
         """
         ends = {key: run.end_offset for key, run in block.runs.items()}
-        infos = await self._catalog.get_streams(list(ends))
+        infos = await self._catalog.get_uploaded_streams(commit.node_id, list(ends))
         own = [info for key, info in infos.items() if info.epoch == commit.stream_epochs[key]]
         return any(info.end_offset >= ends[info.stream_id] for info in own)
 

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
 from s3stream.maintain.manifest import PREFIX
+from s3stream.object.marks import MARK_KEYS
 from tests.chaos.rig import SOAK
 from tests.support.events import create_topic, delete_topic
 from tests.support.metrics import Samples
@@ -108,7 +109,7 @@ def held(node: NodeProcess) -> Held:
         threads=len(list((process / "task").iterdir())),
         tasks=sum(tasks),
         topics=len(node.status()["topics"]),
-        files=sum(path.is_file() and PREFIX not in path.parts for path in node.data_dir.rglob("*")),
+        files=sum(path.is_file() and not {PREFIX, MARK_KEYS[:-1]} & {*path.parts} for path in node.data_dir.rglob("*")),
         rows=rows(node.data_dir / "catalog.db"),
         memory_kib=int(memory[1]),
     )

@@ -12,13 +12,12 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from broker.settings.stores import make_stores
 from s3stream.catalog.catalog import Catalog
-from s3stream.maintain.claim import CLAIMS
-from s3stream.maintain.manifest import PREFIX
 from s3stream.maintain.verify import VerifyReport, verify
 from s3stream.model import ObjectState
 from tests.support.fault_proxy import PASS, Fault, Request, fault_proxy_thread
 from tests.support.node import NodeProcess, settings_for
 from tests.support.s3 import S3Bucket
+from tests.support.storage import object_files
 from tests.support.waiting import WAIT_S, expect_before, wait_until
 
 IN_FLIGHT_MAX = 400
@@ -82,8 +81,7 @@ class Rig:
         report = await self._verify()
         assert report.ok, report.findings[:5]
         assert set(report.objects) == {ObjectState.COMMITTED}
-        files = sum(path.is_file() and not {PREFIX, CLAIMS[:-1]} & {*path.parts} for path in self.objects.rglob("*"))
-        assert files == report.stored_objects == report.objects[ObjectState.COMMITTED]
+        assert len(object_files(self.objects)) == report.stored_objects == report.objects[ObjectState.COMMITTED]
 
     async def _verify(self) -> VerifyReport:
         """Verify the storage as `anabranch storage verify --deep` does."""

@@ -16,12 +16,12 @@ from protocol.errors import ErrorCode
 from protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from s3stream.maintain.manifest import PREFIX
 from tests.interop.test_java import CONSUMER, OFFSETS, TIMEOUT_S, command
 from tests.support.events import create_topic
 from tests.support.metrics import Samples
 from tests.support.node import NodeProcess
 from tests.support.raw_client import RawClient, batch_of, raw_client
+from tests.support.storage import object_files
 from tests.support.waiting import wait_until
 
 with warnings.catch_warnings():
@@ -71,7 +71,7 @@ def rig(tmp_path: Path) -> Iterator[Damaged]:
         producer.produce("other", b"fine")
         assert producer.flush(30) == 0
         assert node.terminate() == 0
-        (path,) = (path for path in (tmp_path / "data" / "objects").glob("*/anabranch/*") if path.parts[-3] != PREFIX)
+        (path,) = object_files(tmp_path / "data" / "objects")
         whole = path.read_bytes()
         damaged = bytearray(whole)
         damaged[BLOCK_BYTES * 3 // 2] ^= 1
@@ -239,7 +239,7 @@ def test_a_group_whose_log_is_damaged_is_told(tmp_path: Path) -> None:
         consumer.commit(offsets=[TopicPartition("t", 0, 5)], asynchronous=False)
         consumer.close()
         assert node.terminate() == 0
-        (path,) = (path for path in (tmp_path / "data" / "objects").glob("*/anabranch/*") if path.parts[-3] != PREFIX)
+        (path,) = object_files(tmp_path / "data" / "objects")
         whole = path.read_bytes()
         path.unlink()
         node.start()

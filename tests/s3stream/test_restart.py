@@ -175,7 +175,7 @@ async def check_nothing_is_left(cluster: EngineCluster) -> None:
     report = await verify(catalog=cluster.catalog, stores=cluster.stores, cluster=CLUSTER, deep=True)
     assert report.ok, report.findings
     assert set(report.objects) <= {ObjectState.COMMITTED}
-    assert report.stored_objects == report.objects[ObjectState.COMMITTED] == len(cluster.store.objects)
+    assert report.stored_objects == report.objects[ObjectState.COMMITTED] == len(cluster.object_keys)
 
 
 class Removal:
@@ -298,7 +298,7 @@ async def check_invariants(cluster: EngineCluster) -> None:
     """Every stream contiguous in good objects, every object of the store known to the catalog."""
     objects = {item.object_id: item for item in await cluster.catalog.list_objects(after=-1, limit=1000)}
     keys = {object_key(CLUSTER, object_id) for object_id in objects}
-    assert set(cluster.store.objects) <= keys
+    assert cluster.object_keys <= keys
     for info in await cluster.catalog.list_streams(after=-1, limit=1000):
         offset = info.start_offset
         for location in await cluster.catalog.find_ranges(info.stream_id, offset, info.end_offset, limit=1000):

@@ -56,7 +56,7 @@ class RandomFaults(Steps):
     async def at(self, name: str) -> None:
         """Fail now and then."""
         if self.active and "open_streams" not in name and self._rng.random() < 0.15:
-            if "put" in name or "multipart" in name or name.endswith("complete"):
+            if "put" in name or "multipart" in name or name.endswith(("complete", "delete", "list")):
                 raise StoreError(f"injected {name}")
             raise CatalogUnavailable(f"injected {name}")
 

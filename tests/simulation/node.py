@@ -34,6 +34,7 @@ FAILURES = (
     "is not the registered",
     "was fenced by node",
     "another writer's object",
+    "gone back to an earlier state",
 )
 """Parts of the reasons for which a node may stop by itself: its log's disk failed, or another process has its id."""
 CATALOG, STORE = "catalog", "local"

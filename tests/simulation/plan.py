@@ -26,6 +26,7 @@ COUNTS = (
 
 OBJECT_LOG_SHARE = 0.25
 RIVAL_SHARE = 0.1
+GOES_BACK_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class Plan:
     """Keep the nodes' logs in the object store, not on their disks."""
     rival: bool
     """Another cluster of the same name begins in the store at the same moment."""
+    goes_back: bool = False
+    """Put the catalog back to an earlier state at the end of the faults, and rebuild it."""
 
     def lines(self) -> list[str]:
         return [f"{name} = {value}" for name, value in vars(self).items()]
@@ -102,7 +105,29 @@ def plan_of(seed: int, nodes: int | None = None) -> Plan:
     plan = replace(plan, rival=random.random() < RIVAL_SHARE)
     if nodes is not None:
         plan = replace(plan, nodes=nodes)
-    return plan if plan.nodes == 1 else replace(plan, faults=[*plan.faults, *faults])
+    plan = plan if plan.nodes == 1 else replace(plan, faults=[*plan.faults, *faults])
+    return with_going_back(plan) if Random(f"plan/goes back/{seed}").random() < GOES_BACK_SHARE else plan
+
+
+def with_going_back(plan: Plan) -> Plan:
+    """Return the plan with a catalog that goes back.
+
+    A rebuild brings back what was removed after the last manifest, and takes clocks for right. It is a command for logs
+    on devices.
+    """
+    faults = [kind for kind in plan.faults if kind not in ("clock", "store_rot", "log_rot", "twin")]
+    return replace(
+        plan,
+        goes_back=True,
+        faults=faults,
+        deleters=0,
+        churns=0,
+        keyed=0,
+        expiring=0,
+        settles=False,
+        object_log=False,
+        rival=False,
+    )
 
 
 def with_nodes(plan: Plan, nodes: int) -> Plan:
@@ -120,6 +145,8 @@ def smaller(plan: Plan) -> list[Plan]:
             found.append(replace(plan, **without))
     if plan.nodes > 1:
         found += [with_nodes(plan, 1), with_nodes(plan, plan.nodes - 1)]
+    if plan.goes_back:
+        found.append(replace(plan, goes_back=False))
     if plan.object_log:
         found.append(replace(plan, object_log=False))
     if plan.rival:

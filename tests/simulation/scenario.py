@@ -18,6 +18,7 @@ from tests.simulation.consumers import Committer, Deleter, Reader
 from tests.simulation.copies import Copier
 from tests.simulation.faults import end_drains, keep
 from tests.simulation.final_checks import check_all
+from tests.simulation.go_back import go_back
 from tests.simulation.groups import ClassicMember, ConsumerMember, GroupHistory
 from tests.simulation.history import History, TopicPartition, Violation
 from tests.simulation.node_checks import check_storage, watch_logs
@@ -140,6 +141,10 @@ class Scenario:
                 faults.append(group.create_task(watch_liveness(world)))
             await asyncio.sleep(plan.seconds)
             await _cancelled(faults)
+            if plan.goes_back:
+                world.heal(faults_over=False)
+                await go_back(world)
+                self._begin_offsets()
             world.heal()
             try:
                 async with asyncio.timeout(PROGRESS_S):

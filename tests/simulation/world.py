@@ -88,8 +88,8 @@ class World:
         """Add a line to the trace."""
         self.trace.add("", event, fields)
 
-    def heal(self) -> None:
-        """End all faults."""
+    def heal(self, *, faults_over: bool = True) -> None:
+        """End all faults; without `faults_over` others follow."""
         self.note("all faults end")
         self.store.faults = StoreFaults()
         self.catalog_faults.refused = self.catalog_faults.lost = 0.0
@@ -101,7 +101,8 @@ class World:
             node.end_others()
             node.resume()
         self.network.heal()
-        self.faults_over.set()
+        if faults_over:
+            self.faults_over.set()
 
     def run(self, main: Callable[[], Any]) -> None:
         """Run the coroutine function `main` until it ends, then drop everything else. Raises what it raises."""

@@ -65,6 +65,15 @@ class PostgresServer:
             process.send_signal(signal.SIGQUIT)
             process.wait(START_TIMEOUT_S)
 
+    def keep_copy(self) -> None:
+        """Copy the stopped server's files, as a standby that is behind from now on."""
+        subprocess.run(["cp", "-a", self._home / "data", self._home / "copy"], check=True)
+
+    def put_back(self) -> None:
+        """Give the stopped server the files of the copy: it forgets all that was committed since."""
+        shutil.rmtree(self._home / "data")
+        (self._home / "copy").rename(self._home / "data")
+
     def url(self, database: str) -> str:
         return f"postgresql://{USER}@127.0.0.1:{self.port}/{database}"
 

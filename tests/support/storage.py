@@ -8,7 +8,8 @@ from pathlib import Path
 from s3stream.append.stream import Stream
 from s3stream.catalog.catalog import Catalog
 from s3stream.engine import S3Stream
-from s3stream.model import StreamBatch
+from s3stream.model import StreamBatch, parse_object_key
+from s3stream.object.marks import MARK_KEYS
 from s3stream.settings import StorageSettings
 from s3stream.store.interface import ObjectStore
 from s3stream.store.memory import MemoryStore
@@ -31,6 +32,12 @@ SMALL = StorageSettings(
 )
 
 
+def object_files(folder: Path) -> list[Path]:
+    """Return the files of a local store that hold objects of streams: no claims, manifests or marks."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return [path for path in files if parse_object_key(path.relative_to(folder).as_posix()) is not None]
+
+
 @dataclass(slots=True)
 class EngineCluster:
     """The state that survives a crash: catalog, stores, and the durable part of the WAL."""
@@ -51,6 +58,11 @@ class EngineCluster:
         store = self.stores["main"]
         assert isinstance(store, MemoryStore)
         return store
+
+    @property
+    def object_keys(self) -> set[str]:
+        """Keys in the default store, without those of marks."""
+        return {key for key in self.store.objects if not key.startswith(MARK_KEYS)}
 
     def new_writer_id(self) -> str:
         """A fresh id."""

@@ -3,6 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 from structlog.testing import capture_logs
 
@@ -44,7 +45,7 @@ def test_a_death_is_told_once() -> None:
         failover = Failover(
             world,
             world,
-            cast("Any", SimpleNamespace(now_ms=lambda: 0)),
+            cast("Any", SimpleNamespace(now_ms=lambda: 0, check_catalog=AsyncMock())),
             own=(2, 1),
             new_leaders=lambda: [2],
             left_any=lambda _: True,

@@ -7,6 +7,7 @@ import pytest
 
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.manifest_state import BorrowedRange, StreamState, TopicState
+from s3stream.catalog.progress import CatalogProgress
 from s3stream.catalog.restore import Advance, CatalogContents, RecoveredTopic, RestoredRange, RestoredStream
 from s3stream.catalog.schema import MIGRATIONS
 from s3stream.catalog.values import AclRow, DetachedTopic, Takeover, TokenRow, WalInfo, WalState
@@ -59,6 +60,7 @@ CONTENTS = CatalogContents(
     catalog_id=bytes(range(16)),
     counters={"stream": 9, "object": 500, "producer": 7_000},
     manifest=42,
+    progress=CatalogProgress(70, {1: 30, 2: 7}),
     nodes={1: 1_007, 2: 1_001},
     wals=[
         WalInfo("00000000000000aa", 1, 7, "/wal", WalState.OPEN, NOW),
@@ -149,13 +151,21 @@ async def test_what_contradicts_itself_fills_nothing(catalog: Catalog) -> None:
 
 async def test_an_older_copy_goes_ahead_and_never_back(catalog: Catalog) -> None:
     await catalog.restore(CONTENTS)
-    wanted = Advance(object_id=700, manifest=60, node_epochs={1: 2_000}, epochs_skipped=10, producer_ids_skipped=5)
+    wanted = Advance(
+        object_id=700,
+        manifest=60,
+        progress=CatalogProgress(80, {2: 9, 3: 4}),
+        node_epochs={1: 2_000},
+        epochs_skipped=10,
+        producer_ids_skipped=5,
+    )
     await catalog.advance(wanted)
     number, state = await catalog.read_state()
     assert number == 60
     assert state.counters == {"stream": 9, "object": 700, "producer": 7_005}
     assert state.nodes == {1: 2_010, 2: 1_011}
     assert {(each.epoch, each.leader_epoch) for each in state.streams} == {(1_013, 1_014)}
-    await catalog.advance(replace(wanted, object_id=1, manifest=1, node_epochs={}))
+    await catalog.advance(replace(wanted, object_id=1, manifest=1, progress=CatalogProgress(), node_epochs={}))
     number, state = await catalog.read_state()
     assert (number, state.counters["object"], state.nodes[1]) == (60, 700, 2_020)
+    assert await catalog.progress() == CatalogProgress(80, {1: 30, 2: 9, 3: 4})

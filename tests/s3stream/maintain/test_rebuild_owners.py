@@ -19,12 +19,13 @@ from s3stream.catalog import nodes as node_rows
 from s3stream.catalog.manifest_rows import read_state
 from s3stream.catalog.manifest_state import CatalogState
 from s3stream.catalog.migration import migrate
+from s3stream.catalog.progress import CatalogProgress
 from s3stream.catalog.restore import restore
 from s3stream.catalog.rows import find_streams
 from s3stream.catalog.values import NewTopic, NodeInfo, PartitionInfo, Takeover, WalInfo, WalState
 from s3stream.errors import NodeInUse
 from s3stream.maintain.manifest import Manifest
-from s3stream.maintain.rebuild import LocalLog, assemble
+from s3stream.maintain.rebuild import LocalLog, StoreNumbers, assemble
 from s3stream.maintain.rebuild_plan import plan_rebuild
 from s3stream.maintain.rebuild_read import RebuildReader
 from s3stream.maintain.rebuild_scan import StoreContents
@@ -165,7 +166,7 @@ def rebuild(cluster: Cluster, manifest: Manifest) -> None:
         reader,
         node_id=1,
         log=log,
-        newest_sequence=1,
+        newest=StoreNumbers(1, CatalogProgress()),
         new_topic_id=lambda: bytes(16),
         now_ms=1,
         keep_ms=1,

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from s3stream.catalog.manifest_state import BorrowedRange, CatalogState, StreamState
+from s3stream.catalog.values import WalInfo, WalState
 from s3stream.maintain.rebuild_plan import (
+    EPOCHS_SKIPPED,
     FoundObject,
     Gap,
     RebuildPlan,
@@ -56,8 +58,7 @@ def shown(plan: RebuildPlan) -> dict[int, list[tuple[int, int, int]]]:
     }
 
 
-def test_listed_objects_are_taken_and_others_are_not() -> None:
-    """The inputs of a compaction still exist, and so do the remains of an upload after a crash."""
+def test_listed_objects_are_taken_and_inputs_of_compaction_are_not() -> None:
     state = state_of({1: (0, 100), 2: (0, 50)}, [3])
     plan = plan_rebuild(
         state,
@@ -65,12 +66,35 @@ def test_listed_objects_are_taken_and_others_are_not() -> None:
             found(1, {1: (0, 60), 2: (0, 20)}),
             found(2, {1: (60, 100), 2: (20, 50)}),
             found(3, {1: (0, 100), 2: (0, 50)}, COMPACTED),
-            found(4, {1: (100, 130)}),
         ],
     )
     assert shown(plan) == {1: [(0, 100, 3)], 2: [(0, 50, 3)]}
-    assert plan.skipped == dict.fromkeys((1, 2, 4), SkipReason.DEAD)
+    assert plan.skipped == dict.fromkeys((1, 2), SkipReason.DEAD)
     assert not plan.has_loss
+
+
+@pytest.mark.parametrize(("prepared", "epoch"), [((), 1), ((4,), 2), ((), 2)])
+def test_uploads_that_the_catalog_has_forgotten_are_taken(prepared: Sequence[int], epoch: int) -> None:
+    """It had gone back when the manifest was written, by more than a commit or by one, and the node began anew."""
+    state = state_of({1: (0, 100)}, [1], prepared=prepared, epoch=epoch)
+    plan = plan_rebuild(state, [found(1, {1: (0, 100)}), found(4, {1: (100, 130)}), found(5, {1: (130, 140)})])
+    assert shown(plan) == {1: [(0, 100, 1), (100, 130, 4), (130, 140, 5)]}
+
+
+def test_an_upload_whose_offsets_were_given_again_stays_in_the_store() -> None:
+    state = state_of({1: (0, 120)}, [1, 9], epoch=2)
+    plan = plan_rebuild(
+        state, [found(1, {1: (0, 100)}), found(4, {1: (100, 130)}), found(9, {1: (100, 120)}, uploaded(2))]
+    )
+    assert shown(plan) == {1: [(0, 100, 1), (100, 120, 9)]}
+    assert plan.skipped == {4: SkipReason.UNCOMMITTED}
+
+
+def test_what_an_earlier_rebuild_has_left_out_does_not_come_back() -> None:
+    state = state_of({1: (0, 130)}, [1], epoch=1 + EPOCHS_SKIPPED)
+    plan = plan_rebuild(state, [found(1, {1: (0, 130)}), found(5, {1: (130, 140)}, uploaded(1))])
+    assert shown(plan) == {1: [(0, 130, 1)]}
+    assert plan.skipped == {5: SkipReason.UNCOMMITTED}
 
 
 def test_later_uploads_continue_where_the_manifest_ends() -> None:
@@ -103,11 +127,17 @@ def test_what_was_prepared_when_the_manifest_was_written_may_be_committed_later(
     assert shown(plan) == {1: [(0, 100, 1), (100, 120, 8)]}
 
 
-def test_what_an_earlier_life_of_the_node_had_prepared_can_never_be_committed() -> None:
-    """For example, the log was given up: the node has since acknowledged other records at the same offsets."""
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_a_log_that_was_given_up_had_uploaded_does_not_come_back(*, whole: bool) -> None:
+    """Others have since acknowledged other records at the same offsets."""
     state = state_of({1: (0, 100)}, [1], next_object=10, prepared=[8], epoch=2)
+    if whole:
+        state = replace(state, wals=[WalInfo("0" * 16, 1, 1, "/wal", WalState.GIVEN_UP, 1)])
+    else:  # by an unclean election of the partition
+        state = replace(state, streams=[each._replace(node_id=2) for each in state.streams])
     plan = plan_rebuild(state, [found(1, {1: (0, 100)}), found(8, {1: (100, 120)}, uploaded(1))])
     assert shown(plan) == {1: [(0, 100, 1)]}
+    assert plan.skipped == {8: SkipReason.UNCOMMITTED}
 
 
 def test_of_two_uploads_of_the_same_offsets_the_later_life_counts_to_its_end() -> None:

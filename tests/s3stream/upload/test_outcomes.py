@@ -1,7 +1,7 @@
 """Uploads whose commits are not answered, and a node's reports while it waits for its catalog."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,10 +9,12 @@ import pytest
 
 from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.values import UploadCommit
-from s3stream.errors import CatalogDamaged, CatalogUnavailable, OutcomeUnknown, StorageStopped
+from s3stream.errors import CatalogDamaged, CatalogUnavailable, OutcomeUnknown, StorageStopped, StoreError
 from s3stream.maintain.gc import GarbageCollector
 from s3stream.model import ObjectKind, ObjectState
-from tests.support.catalog_node import CLUSTER
+from s3stream.object.marks import MARK_KEYS, MarkPlace
+from s3stream.store.memory import let_through
+from tests.support.catalog_node import CLUSTER, NODE_ID
 from tests.support.storage import SMALL, EngineCluster, fill, memory_cluster, read_all, same
 
 Answer = Callable[[UploadCommit], Awaitable[None]]
@@ -73,7 +75,7 @@ async def test_a_commit_that_took_effect_is_not_made_again(tmp_path: Path) -> No
             (stream,) = await engine.open_streams([stream_id])
             sent = fill(stream, 3)
             await engine.flush()
-            assert (catalog.commits, engine.stats.uploads, len(cluster.store.objects)) == (1, 1, 1)
+            assert (catalog.commits, engine.stats.uploads, len(cluster.object_keys)) == (1, 1, 1)
             assert engine.error is None
             assert same(await read_all(stream), sent)
 
@@ -171,3 +173,58 @@ async def test_a_damaged_catalog_stops_appends(tmp_path: Path) -> None:
                 fill(stream, 1)
             assert stream.committed_offset == 0
             assert cluster.wal.used_bytes > 0, "the log keeps what was acknowledged"
+
+
+async def test_records_stay_in_the_log_until_the_store_has_the_mark_of_their_upload(tmp_path: Path) -> None:
+    """A catalog may forget the commit. While the mark cannot be put, appends go on."""
+    async with memory_cluster(tmp_path) as cluster:
+        (stream_id,) = await cluster.create(1)
+        refused = asyncio.Event()
+
+        async def refuse_marks(call: str, key: str) -> None:
+            if call == "put" and key.startswith(MARK_KEYS):
+                refused.set()
+                raise StoreError("the store is away")
+
+        cluster.store.hook = refuse_marks
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams([stream_id])
+            sent = fill(stream, 3)
+            flush = asyncio.create_task(engine.flush())
+            await refused.wait()
+            assert (await cluster.catalog.get_streams([stream_id]))[stream_id].end_offset == stream.next_offset
+            assert cluster.wal.used_bytes > 0
+            assert stream.committed_offset == 0
+            sent += fill(stream, 1)
+            assert [outage.where for outage in engine.outages.current()] == ["object store main"]
+            assert not flush.done()
+            cluster.store.hook = let_through
+            await flush
+            await engine.flush()
+            assert cluster.wal.used_bytes == 0
+            assert engine.outages.current() == []
+            assert await marks_of(cluster) == {NODE_ID: 2}
+            assert same(await read_all(stream), sent)
+
+
+async def test_the_mark_of_a_commit_that_was_not_answered_counts_it(tmp_path: Path) -> None:
+    async with memory_cluster(tmp_path) as cluster:
+        (stream_id,) = await cluster.create(1)
+
+        async def lose(commit: UploadCommit) -> None:
+            other = Catalog(f"sqlite:///{tmp_path / 'catalog.sqlite'}")  # one that does not see the answer
+            await other.open(cluster=CLUSTER)
+            await other.commit_upload(commit)
+            await other.close()
+            raise OutcomeUnknown("a commit was not answered")
+
+        answered(cluster, lose)
+        async with cluster.engine() as engine:
+            (stream,) = await engine.open_streams([stream_id])
+            fill(stream, 3)
+            await engine.flush()
+            assert await marks_of(cluster) == {NODE_ID: 1}
+
+
+async def marks_of(cluster: EngineCluster) -> Mapping[int, int]:
+    return (await MarkPlace(cluster.store, CLUSTER, cluster.catalog.identity()).read()).uploads

@@ -2,10 +2,19 @@
 
 from collections.abc import Sequence
 
+from tests.simulation.plan import with_going_back
 from tests.simulation.planted.patch import Edit, Planted
 from tests.simulation.planted.symptoms import DEAD, FENCED, LOST, SEQUENCE, UNDECIDED, UNREADABLE, VIEW, having
 
 CLUSTER: Sequence[Planted] = (
+    Planted(
+        "marks-not-compared",
+        "a start does not compare the catalog with what uploads have left in the store",
+        [Edit("s3stream.maintain.manifest_store", ".lacks(marks)", ".lacks(type(marks)())")],
+        found_by=f"goes on with a catalog that has gone back|{LOST}",
+        seeds=5,
+        adapt=with_going_back,
+    ),
     Planted(
         "change-dropped",
         "a node misses an opened partition if nothing else has changed since",
