@@ -62,18 +62,6 @@ def definitions(file: Path) -> set[str]:
     return found
 
 
-def test_the_page_of_seeds_shows_each_idea() -> None:
-    """Every row of its tables names a file here, and a test or a benchmark or a contract."""
-    rows = [
-        line.split(" | ") for line in (ROOT / "docs" / "seeds.md").read_text().splitlines() if line.startswith("| ")
-    ]
-    rows = [row for row in rows if row[0] != "| idea"]
-    assert len(rows) > 90
-    for idea, where, shown in rows:
-        assert FILE.search(where), idea
-        assert TEST.search(shown) or "`benchmarks/" in shown or "over plain" in shown or "performance.md" in shown, idea
-
-
 def test_the_broker_for_tests_of_others_works_as_it_stands(tmp_path: Path) -> None:
     files = CODE.findall((ROOT / "docs" / "testing.md").read_text())
     assert [name for name, _ in files] == ["test_orders.py"]
