@@ -35,10 +35,10 @@ from s3stream.model import ObjectKind, StreamBatch, StreamOwner, object_key
 from s3stream.object.writer import ObjectWriter
 from s3stream.store.config import StoreConfig
 from scripts.demo.clients import send
+from scripts.demo.delays import FLIGHT_SCHEMA
 from scripts.demo.flights import read_flights
 from spark.compact import SparkCompaction
 from spark.direct import register
-from spark.flights import FLIGHT_SCHEMA
 from spark.pipeline.run import start_pipeline
 from spark.pipeline.settings import PipelineSettings
 from spark.session import build_session

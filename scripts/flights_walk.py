@@ -17,9 +17,9 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from scripts.demo.clients import create_topic, send
+from scripts.demo.delays import departure_delays
 from scripts.demo.flights import read_flights
 from scripts.demo.node import NodeProcess
-from spark.flights import departure_delays
 from spark.pipeline.iceberg import catalog_settings
 from spark.pipeline.toml_file import read_pipeline
 from spark.session import build_session

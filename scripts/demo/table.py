@@ -9,8 +9,8 @@ from typing import NamedTuple
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from scripts.demo.delays import FLIGHT_SCHEMA, departure_delays
 from scripts.demo.flights import Tally
-from spark.flights import FLIGHT_SCHEMA, departure_delays
 from spark.pipeline.run import start_pipeline
 from spark.pipeline.settings import PipelineSettings
 from spark.session import build_session

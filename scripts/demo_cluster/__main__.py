@@ -253,7 +253,7 @@ def wait(condition: Callable[[], bool], what: str) -> None:
 
 def start_query(spark: "SparkSession", servers: str, folder: Path) -> "StreamingQuery":
     """Start the project's ingest of the flights, which goes on until it is stopped."""
-    from spark.flights import FLIGHT_SCHEMA
+    from scripts.demo.delays import FLIGHT_SCHEMA
     from spark.pipeline.run import start_pipeline
     from spark.pipeline.settings import PipelineSettings
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.settings.sources import load, unknown_environment
-from spark.flights import FLIGHT_SCHEMA
+from scripts.demo.delays import FLIGHT_SCHEMA
 from spark.pipeline.toml_file import read_pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
