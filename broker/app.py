@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -102,6 +103,7 @@ from s3stream.engine import S3Stream
 from s3stream.errors import StorageError
 from s3stream.maintain.gc import GarbageCollector
 from s3stream.maintain.manifest_keeper import ManifestKeeper
+from s3stream.maintain.manifest_store import check_marks
 from s3stream.store.interface import ObjectStore
 from s3stream.tracing import NO_TRACING
 from wal.format import CATALOG_ID_BYTES
@@ -505,6 +507,7 @@ def _make_node(
         cluster=settings.node.cluster,
         now_ms=cautious.now_ms,
         settings=gc_settings(settings),
+        check_catalog=partial(check_marks, catalog, opened.stores[settings.objects.store], settings.node.cluster),
         before_deleting=manifests.ensure_current,
         pace=storage.background,
     )

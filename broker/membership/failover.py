@@ -142,6 +142,7 @@ class Failover:
             return
         if not is_dead and (log.takeover is not Takeover.MACHINE or not silence.beat.has_lease):
             return
+        await self._recovery.check_catalog()  # before the log is opened, which may fail: this is the reason that counts
         try:
             dead_log = await self._recovery.open(log, node)
         except WalInUse:
@@ -259,6 +260,7 @@ class Failover:
         Raises TakeoverRefused, StorageError.
         """
         async with self._turns[node_id]:
+            await self._recovery.check_catalog()
             node = await self.find_dead(node_id)
             log = await self._live_log(node_id)
             if log is None:

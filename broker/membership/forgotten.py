@@ -20,6 +20,9 @@ async def report_forgotten(catalog: Catalog, storage: S3Stream, topics: Iterable
     streams = {stream.stream_id: stream for topic in topics for stream in topic.streams}
     try:
         await storage.marks.write(catalog.seen)
+    except StorageError as error:
+        _log.warning("the store does not keep that the catalog has gone back", reason=str(error))
+    try:
         infos = await catalog.get_streams(list(streams))
     except StorageError as error:
         _log.warning("what the catalog has forgotten is not known", reason=str(error))

@@ -105,8 +105,14 @@ def is_continued(known: BackupStream, chain: StreamChain) -> bool:
 
 
 def _knows_more(one: Manifest, other: Manifest) -> bool:
-    """Return whether a manifest has a later end of a stream of the same catalog than the other one."""
+    """Return whether a manifest has a later end of a stream than a newer one, and is of the same life of the catalog.
+
+    A rebuild, or going on with an older copy, begins a new life: what was before it counts no more.
+    """
     if one.state.catalog_id != other.state.catalog_id:
+        return False
+    epochs = one.state.nodes
+    if any(epochs.get(key, epoch) + EPOCHS_SKIPPED <= epoch for key, epoch in other.state.nodes.items()):
         return False
     ends = {stream.stream_id: stream.end_offset for stream in other.state.streams}
     return any(stream.end_offset > ends.get(stream.stream_id, stream.end_offset) for stream in one.state.streams)
@@ -217,19 +223,20 @@ class CatalogRebuild:
         self._newest_sequence = 0 if parsed is None else parsed.sequence
         backed_up = self._backed_up()
         if backed_up is None:
-            if manifest_key is None and keys:
-                manifest_key = await self._latest_of(store, keys)
-            key = manifest_key
+            key = keys[0] if manifest_key is None and keys else manifest_key
             if key is None:
                 raise StorageError(
                     f"the object store {store.name!r} has no manifest of cluster {cluster!r}: without one, the topics "
                     "of the objects are unknown"
                 )
             try:
-                return [(self._checked(await read_manifest(store, key), key), key)]
+                newest = self._checked(await read_manifest(store, key), key), key
             except ObjectDamage as error:
                 older = "".join(f"; --manifest {each} uses an older one" for each in _after(keys, key)[:1])
                 raise StorageError(f"{error}{older}") from None
+            later = None if manifest_key is not None else await self._later_than(newest[0], store, _after(keys, key))
+            # If something is lost by both, the newest counts.
+            return [newest] if later is None else [newest, later, newest]
         self._newest_sequence = max(self._newest_sequence, backed_up.sequence)
         found = await self._newest_readable(store, keys)
         if found is None:
@@ -244,22 +251,24 @@ class CatalogRebuild:
             return [(manifest, key)]
         return [(backed_up, BACKUP), (manifest, key)]
 
-    async def _latest_of(self, store: ObjectStore, keys: Sequence[str]) -> str:
-        """Return the key of the newest manifest, or of an older one with the later state of a stream.
+    async def _later_than(
+        self, newest: Manifest, store: ObjectStore, older_keys: Sequence[str]
+    ) -> tuple[Manifest, str] | None:
+        """Return the manifest with later ends of streams than the newest one, and its key; None if there is none.
 
-        The catalog had gone back then when the newest one was written.
+        The catalog had gone back then when the newest one was written. It is still the one to begin with: all that was
+        uploaded is found without a manifest, and nodes that had noticed nothing may have gone on. It is not enough if
+        compaction has replaced what it had forgotten.
         """
         best: tuple[Manifest, str] | None = None
-        for key in keys:
+        for key in older_keys:
             try:
                 found = await read_manifest(store, key)
             except ObjectDamage:
-                if best is None:
-                    return key  # the caller reports it
                 continue
-            if best is None or _knows_more(found, best[0]):
+            if _knows_more(found, newest if best is None else best[0]):
                 best = found, key
-        return keys[0] if best is None else best[1]
+        return best
 
     async def _newest_readable(self, store: ObjectStore, keys: Sequence[str]) -> tuple[Manifest, str] | None:
         """Return the newest manifest that can be read, with its key; None if there is none."""

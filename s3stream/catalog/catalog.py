@@ -435,6 +435,16 @@ class Catalog:
             self._database.refuse_writes(reason)
             raise CatalogWentBack(reason)
 
+    async def check_has(self, known: CatalogProgress) -> None:
+        """Raise CatalogWentBack if the catalog lacks what others have seen of it. What it has is remembered.
+
+        So a database that goes back between this and a command that relies on it is noticed by the command's
+        connection.
+        """
+        found = await self.progress()
+        self._check_not_behind(found, known)
+        self._note(found)
+
     async def progress(self) -> CatalogProgress:
         """Return how far the catalog has come."""
         return await self._database.read(changes.read_progress)

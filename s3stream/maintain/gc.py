@@ -55,7 +55,7 @@ class GcStats:
     """Deletions that failed; the objects stay for the next round."""
 
 
-async def _no_manifest() -> None:
+async def _nothing() -> None:
     """Stand in for a manifest keeper where there is none."""
 
 
@@ -70,11 +70,14 @@ class GarbageCollector:
         cluster: str,
         now_ms: Callable[[], int],
         settings: GcSettings | None = None,
-        before_deleting: Callable[[], Awaitable[None]] = _no_manifest,
+        check_catalog: Callable[[], Awaitable[None]] = _nothing,
+        before_deleting: Callable[[], Awaitable[None]] = _nothing,
         pace: Pace | None = None,
     ) -> None:
-        """Create a collector. If `before_deleting` raises StorageError, the round ends without deleting.
+        """Create a collector. If one of the two functions raises StorageError, the round ends without deleting.
 
+        `check_catalog` is called before a round that has anything to do: a catalog that has gone back takes an upload
+        that it has committed for one that was left. `before_deleting` is called before committed objects are deleted.
         Each call that deletes is a piece of `pace`; None: no limit.
         """
         self._catalog = catalog
@@ -82,6 +85,7 @@ class GarbageCollector:
         self._cluster = cluster
         self._now_ms = now_ms
         self._settings = settings or GcSettings()
+        self._check_catalog = check_catalog
         self._before_deleting = before_deleting
         self._pace = pace
         self.stats = GcStats()
@@ -99,10 +103,11 @@ class GarbageCollector:
     async def collect(self) -> int:
         """Run one round over all objects that are due now. Returns the number of deleted objects.
 
-        Raises CatalogError, and the errors of `before_deleting`.
+        Raises CatalogError, and the errors of `check_catalog` and `before_deleting`.
         """
         now_ms = self._now_ms()
         done = 0
+        checked = False
         failed: set[int] = set()
         while len(failed) < self._settings.failures_max:
             # Objects that failed in this round are still listed, before the others: list as many more.
@@ -111,6 +116,9 @@ class GarbageCollector:
             due = [item for item in listed if item[0].object_id not in failed]
             if not due:
                 break
+            if not checked:
+                await self._check_catalog()
+                checked = True
             expired = await self._expire(due, now_ms)
             if any(info.committed_ms for info, _ in expired):
                 await self._before_deleting()

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import structlog
 
-from s3stream.catalog.catalog import Catalog, went_back_text
-from s3stream.errors import CatalogError, CatalogWentBack, CorruptObject, ObjectNotFound, ObjectTooShort
+from s3stream.catalog.catalog import Catalog
+from s3stream.errors import CatalogError, CorruptObject, ObjectNotFound, ObjectTooShort
 from s3stream.maintain.manifest import Manifest, decode_manifest, manifest_prefix, parse_manifest_key
 from s3stream.object.marks import MarkPlace
 from s3stream.store.interface import ObjectStore
@@ -44,10 +44,9 @@ async def read_manifest(store: ObjectStore, key: str) -> Manifest:
 
 
 async def check_marks(catalog: Catalog, store: ObjectStore, cluster: str) -> None:
-    """Raise CatalogWentBack when the catalog lacks what the marks in the store say."""
+    """Raise CatalogWentBack when the catalog lacks what the marks in the store say; nothing is written to it then."""
     marks = await MarkPlace(store, cluster, catalog.identity()).read()  # first: others commit and put marks meanwhile
-    if lacks := (await catalog.progress()).lacks(marks):
-        raise CatalogWentBack(went_back_text(catalog.where, lacks))
+    await catalog.check_has(marks)
 
 
 async def check_catalog_is_newest(catalog: Catalog, store: ObjectStore, cluster: str) -> None:

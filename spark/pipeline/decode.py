@@ -21,7 +21,7 @@ from spark.pipeline.avro import AvroDecoder, SchemaError, avro_type, parse_avro
 from spark.pipeline.errors import SettingError, UnusableSchema
 from spark.pipeline.json_columns import JsonDecoder, check_json_type
 from spark.pipeline.json_schema import parse_json_schema
-from spark.pipeline.json_values import json_reader
+from spark.pipeline.json_values import check_zone, json_reader
 from spark.pipeline.protobuf import (
     ProtobufDecoder,
     descriptor_set,
@@ -213,14 +213,32 @@ def _by_strict_json(kind: StructType, version: RegisteredSchema | bytes, *, has_
     def column(value: Column) -> Column:
         zone = SparkSession.active().conf.get("spark.sql.session.timeZone")
         assert zone is not None, "it has a default"
+        try:
+            check_zone(zone)
+        except ValueError as error:
+            raise SettingError(
+                "spark.conf",
+                f"times without a zone cannot be decoded in spark.sql.session.timeZone {zone!r} ({error}): name a "
+                "region, such as Europe/Berlin, or UTC",
+            ) from None
         decoder = JsonDecoder(schema, zone)
 
         def decode_texts(texts: pa.Array) -> pa.Array:
             return decoder(texts)
 
-        return _vectorised(decode_texts, decoded_type(schema))(_body_of(value, has_header=has_header))
+        decoded = _vectorised(decode_texts, decoded_type(schema))(_body_of(value, has_header=has_header))
+        return _demand_header(value, decoded, schema) if has_header else decoded
 
     return Decoding(schema, column, version)
+
+
+def _demand_header(value: Column, decoded: Column, schema: StructType) -> Column:
+    """Return what was decoded, or the error of `split_header` where the value has no header of a registry."""
+    beginning = f.lower(f.hex(f.substring(value, 1, HEADER_BYTES)))
+    parts = ("no schema header: ", f.octet_length(value), " bytes that begin with '", beginning, "'")
+    error = f.concat(*(f.lit(part) if isinstance(part, str) else part for part in parts))
+    wrong = (f.octet_length(value) < HEADER_BYTES) | ~beginning.startswith("00")
+    return f.when(wrong, f.struct(f.lit(None).cast(schema).alias("data"), error.alias("error"))).otherwise(decoded)
 
 
 def _by_lenient_json(kind: StructType, version: RegisteredSchema | bytes, *, has_header: bool) -> Decoding:

@@ -40,12 +40,15 @@ from spark.pipeline.json_values import (
     SCALARS,
     ZONE,
     from_base64,
+    in_zone,
     json_reader,
     refuse_constant,
 )
 
 ROWS = 1024
 """Rows that are decoded together, or each by itself if any of them is in doubt."""
+BYTES_MAX = 8 << 20
+"""Size of the texts that are decoded together. Parsed, they take several times as much."""
 NUMBER_MARK = "\0"
 """Comes before each number, and cannot be in a text that has no escape for it."""
 ESCAPED_MARK = r"\u0000"
@@ -96,11 +99,13 @@ class JsonDecoder:
     def _decoded(self, texts: pa.Array) -> pa.Array:
         try:
             return self._together(texts)
-        except (_Doubt, ValueError, TypeError, OverflowError, RecursionError):
+        except (_Doubt, ValueError, TypeError, OverflowError, RecursionError, pa.ArrowException):
             return decode_column(texts, json_reader(self.schema, self.zone), self.schema)
 
     def _together(self, texts: pa.Array) -> pa.Array:
         """Return the column for some texts. Raises _Doubt, and what Python's JSON and Arrow raise."""
+        if texts.nbytes > BYTES_MAX:
+            raise _Doubt
         rows = _parsed(texts.to_pylist(), has_maps=_has_maps(self.schema))
         _refuse_others(rows, self.schema)
         # A text is no boolean here, and neither is an object, a list or a boolean a text.
@@ -222,11 +227,11 @@ def _floats(numbers: pa.Array, kind: DataType, wanted: pa.DataType) -> pa.Array:
     values = numbers.cast(wanted)
     is_large = pc.greater_equal(pc.abs(values), WHOLE_MAX[type(kind)])
     if _any(is_large) and (
-        _any(pc.is_inf(values)) or _any(pc.match_substring_regex(numbers.filter(is_large), "^-?[0-9]+$"))
+        _any(pc.is_inf(values)) or _any(pc.match_substring_regex(pc.filter(numbers, is_large), "^-?[0-9]+$"))
     ):
         raise _Doubt
     is_zero = pc.equal(values, 0)
-    if _any(is_zero) and _any(pc.match_substring_regex(numbers.filter(is_zero), "^-?[0.]*[1-9]")):
+    if _any(is_zero) and _any(pc.match_substring_regex(pc.filter(numbers, is_zero), "^-?[0.]*[1-9]")):
         raise _Doubt
     return values
 
@@ -239,7 +244,7 @@ def _times(array: pa.Array, kind: DataType, wanted: pa.DataType, zone: str) -> p
         times = array.cast(wanted)
     else:
         local = _demand(array, LOCAL_TIME).cast(without_zone)
-        times = pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="raise").cast(wanted)
+        times = in_zone(local, zone).cast(wanted)
     _demand_between(times.view(pa.int64()), *YEARS_US)
     return times
 

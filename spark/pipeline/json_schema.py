@@ -36,7 +36,7 @@ def parse_json_schema(text: str) -> StructType:
             values = json.loads(text)
             spark_own = values.get("type") == "struct" or "fields" in values
             kind = StructType.fromJson(values) if spark_own else _of_json_schema(values, values, ())
-    except (ParseException, ValueError, KeyError, TypeError) as error:
+    except (ParseException, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise SchemaError(f"the schema can't be read: {reason}") from error
     if not isinstance(kind, StructType):
@@ -47,6 +47,8 @@ def parse_json_schema(text: str) -> StructType:
 def _of_json_schema(schema: Any, root: Mapping[str, Any], inside: tuple[str, ...]) -> DataType:
     if not isinstance(schema, dict):
         return StringType()
+    if "allOf" in schema:
+        raise SchemaError("a schema with allOf can't be read: list the properties in one place")
     if reference := schema.get("$ref"):
         if reference in inside:
             raise SchemaError(f"{reference} contains itself, which a table cannot")

@@ -335,17 +335,29 @@ def _time(found: Any, kind: DataType, zone: str) -> date | datetime:
             time = datetime.fromisoformat(found.upper())
             if isinstance(kind, TimestampNTZType):
                 return time
-            return _in_zone(time, zone) if is_local else time.astimezone(UTC)
+            if is_local:
+                moment: datetime = in_zone(pa.scalar(time, pa.timestamp("us")), zone).as_py()
+                return moment.astimezone(UTC)
+            return time.astimezone(UTC)
     except (ValueError, OverflowError):
         raise _End from None
     raise _End
 
 
-def _in_zone(time: datetime, zone: str) -> datetime:
-    """Return a local time in UTC, the first of two. Raises ValueError for one that the zone leaves out."""
-    local = pa.scalar(time, pa.timestamp("us"))
-    found: datetime = pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="raise").as_py()
-    return found.astimezone(UTC)
+def in_zone(times: Any, zone: str) -> Any:
+    """Return local times, a column or a single one, as times of a zone: the first of two.
+
+    Raises ValueError for one that the zone leaves out, and for an unknown zone (see `check_zone`). UTC needs no table
+    of zones, which small images lack.
+    """
+    if zone == "UTC":
+        return times.cast(pa.timestamp("us", zone))
+    return pc.assume_timezone(times, zone, ambiguous="earliest", nonexistent="raise")
+
+
+def check_zone(zone: str) -> None:
+    """Raise ValueError if local times cannot be decoded in a zone here."""
+    in_zone(pa.scalar(datetime(2020, 1, 1), pa.timestamp("us")), zone)  # noqa: DTZ001 - it is local
 
 
 _KINDS: Mapping[type, Callable[[Any], str]] = {

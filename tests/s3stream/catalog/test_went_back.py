@@ -11,10 +11,13 @@ from s3stream.catalog.catalog import Catalog
 from s3stream.catalog.progress import CatalogProgress
 from s3stream.catalog.restore import Advance
 from s3stream.errors import CatalogDamaged, CatalogError, CatalogWentBack
+from s3stream.maintain.gc import GarbageCollector
 from s3stream.maintain.manifest_store import check_marks
+from s3stream.model import object_key
 from s3stream.object.marks import MarkPlace, MarkWriter
 from s3stream.store.memory import MemoryStore, let_through
 from tests.support.catalog_node import NODE_ID, NOW, MetadataNode, opened_catalog, span
+from tests.support.clock import ManualClock
 from tests.support.postgres import postgres_server
 
 
@@ -116,6 +119,49 @@ async def test_an_upload_with_an_older_object_is_noticed_when_it_is_forgotten(ca
         await check_marks(catalog, store, "test")
 
 
+async def test_a_node_that_has_forgotten_nothing_does_not_collect_what_others_have_uploaded(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """The upload is prepared again for the catalog, and its deadline passes."""
+    scene = await MetadataNode.started(catalog)
+    store, clock = MemoryStore("main"), ManualClock(NOW)
+    (upload,) = await scene.new_objects([span(scene.streams[0], 0, 10)])
+    key = object_key("test", upload.object_id)
+    await store.put(key, [b"records"], writer_id="writer")
+    copy = Copy(tmp_path)
+    await catalog.commit_upload(scene.upload_commit([upload]))
+    await writer_of(catalog, store).write(catalog.seen)
+    copy.put_back()
+    async with opened_catalog(f"sqlite:///{tmp_path}/catalog.db") as of_another:
+        clock.ms += 10**9
+        collector = GarbageCollector(
+            catalog=of_another,
+            stores={"main": store},
+            cluster="test",
+            now_ms=clock.now_ms,
+            check_catalog=lambda: check_marks(of_another, store, "test"),
+        )
+        with pytest.raises(CatalogWentBack):
+            await collector.collect()
+        assert key in store.objects
+        assert of_another.went_back, "its node ends with its next beat"
+
+
+async def test_what_was_compared_at_a_start_holds_for_the_next_connection(catalog: Catalog, tmp_path: Path) -> None:
+    """Between the comparison and the registration of a node its database may fail over."""
+    scene = await MetadataNode.started(catalog)
+    store = MemoryStore("main")
+    copy = Copy(tmp_path)
+    await scene.upload([span(scene.streams[0], 0, 10)])
+    await writer_of(catalog, store).write(catalog.seen)
+    async with opened_catalog(f"sqlite:///{tmp_path}/catalog.db") as starting:
+        await check_marks(starting, store, "test")
+        assert starting.seen == await catalog.progress()
+        copy.put_back()
+        with pytest.raises(CatalogWentBack):
+            await starting.beat(NODE_ID, scene.epoch, now_ms=NOW, lease_ms=1_000)
+
+
 async def test_a_forgotten_upload_is_noticed_although_nothing_else_is_forgotten(
     catalog: Catalog, tmp_path: Path
 ) -> None:
@@ -134,6 +180,7 @@ async def test_a_forgotten_upload_is_noticed_although_nothing_else_is_forgotten(
     async with opened_catalog(f"sqlite:///{tmp_path}/catalog.db") as restarted:
         with pytest.raises(CatalogWentBack, match=found):
             await check_marks(restarted, store, "test")
+    async with opened_catalog(f"sqlite:///{tmp_path}/catalog.db") as restarted:
         # An operator may decide to go on with the older state.
         await restarted.advance(Advance(1_000, 0, CatalogProgress(50, {NODE_ID: 9}), {}, 1, 1))
         await check_marks(restarted, store, "test")

@@ -10,7 +10,7 @@ CLUSTER: Sequence[Planted] = (
     Planted(
         "marks-not-compared",
         "a start does not compare the catalog with what uploads have left in the store",
-        [Edit("s3stream.maintain.manifest_store", ".lacks(marks)", ".lacks(type(marks)())")],
+        [Edit("s3stream.maintain.manifest_store", "check_has(marks)", "check_has(type(marks)())")],
         found_by=f"goes on with a catalog that has gone back|{LOST}",
         seeds=5,
         adapt=with_going_back,
@@ -96,8 +96,8 @@ CLUSTER: Sequence[Planted] = (
         [
             Edit(
                 "broker.membership.log_recovery",
-                "stream, config, self.work, self.now_ms)",
-                "stream, config, self.work, self.now_ms)\n        stream.snapshot_source = lambda: stream.snapshot",
+                "self.work, self.now_ms, state)",
+                "self.work, self.now_ms, state)\n        stream.snapshot_source = lambda: stream.snapshot",
             )
         ],
         found_by=f"{SEQUENCE}|{LOST}|{UNDECIDED}",

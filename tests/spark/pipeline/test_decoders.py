@@ -625,6 +625,11 @@ def test_a_json_schema_becomes_columns() -> None:
     loop = {"type": "object", "properties": {"me": {"$ref": "#"}, "next": {"$ref": "#/properties/next"}}}
     with pytest.raises(SchemaError):
         parse_json_schema(json.dumps(loop))
+    with pytest.raises(SchemaError, match="allOf"):
+        parse_json_schema(json.dumps({"properties": {"x": {}}, "allOf": [{"properties": {"y": {}}}]}))
+    for malformed in ({"properties": [1]}, {"properties": {"a": {"$ref": 5}}}, {"type": "struct", "fields": [5]}):
+        with pytest.raises(SchemaError, match="can't be read"):
+            parse_json_schema(json.dumps(malformed))
 
 
 def test_a_registered_schema_of_another_kind_is_refused() -> None:

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from spark.pipeline.decode import make_decoding
+from spark.pipeline.errors import SettingError
 from spark.pipeline.settings import DecodeSection
 from tests.support.wheel import ROOT
 
@@ -74,6 +75,25 @@ def test_a_header_is_not_part_of_the_text(spark: SparkSession) -> None:
     good, bad = values.select(decoding.column(f.col("value")).alias("_d")).select("_d.data", "_d.error").collect()
     assert (good["data"]["a"], good["error"]) == (1, None)
     assert bad["error"] == "not JSON at character 0: expecting value"
+    values = spark.createDataFrame([(bytearray(each),) for each in (b'XXXXX{"a":1}', b"\0\0", b"")], "value binary")
+    rows = values.select(decoding.column(f.col("value")).alias("_d")).select("_d.data", "_d.error").collect()
+    assert [tuple(row) for row in rows] == [
+        (None, "no schema header: 12 bytes that begin with '5858585858'"),
+        (None, "no schema header: 2 bytes that begin with '0000'"),
+        (None, "no schema header: 0 bytes that begin with ''"),
+    ]
+
+
+def test_a_zone_that_is_not_known_here_is_a_wrong_setting(spark: SparkSession) -> None:
+    decoding = make_decoding(DecodeSection(format="json", schema_file="given"), b"a TIMESTAMP", None)
+    before = spark.conf.get("spark.sql.session.timeZone")
+    assert before is not None
+    spark.conf.set("spark.sql.session.timeZone", "GMT+8")
+    try:
+        with pytest.raises(SettingError, match=r"spark\.sql\.session\.timeZone 'GMT\+8'"):
+            decoding.column(f.col("value"))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
 
 
 def test_lenient_dead_letters_have_a_reason(spark: SparkSession) -> None:

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql.types import (
     ArrayType,
@@ -108,6 +109,20 @@ def test_good_rows_are_decoded_together(monkeypatch: pytest.MonkeyPatch) -> None
     rows = JsonDecoder(schema, "UTC")(pa.array([text, None, text] * 1000, pa.binary())).to_pylist()
     assert [row["error"] for row in rows] == [None] * 3000
     assert [row["data"] is None for row in rows] == [False, True, False] * 1000
+
+
+def test_large_texts_are_decoded_by_themselves_and_utc_needs_no_table_of_zones(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise AssertionError("asked for")
+
+    monkeypatch.setattr(pc, "assume_timezone", fail)
+    schema = StructType([StructField("t", TimestampType())])
+    texts = [json.dumps({"t": "2020-01-01T00:00:00", "x": "y" * size}).encode() for size in (1, 100)]
+    small = JsonDecoder(schema, "UTC")(pa.array(texts, pa.binary()))
+    monkeypatch.setattr(json_columns, "BYTES_MAX", 100)
+    monkeypatch.setattr(json_columns, "_parsed", fail)
+    assert JsonDecoder(schema, "UTC")(pa.array(texts, pa.binary())) == small
+    assert small.to_pylist()[0]["data"]["t"].isoformat() == "2020-01-01T00:00:00+00:00"
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def texts_of_sql(tree: ast.AST) -> Iterator[ast.expr]:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr in {"sql", "expr", "selectExpr", "parseExpression"}:
                 yield from node.args
-            elif node.func.attr in {"filter", "where"} and ast.unparse(node.func.value) != "np":
+            elif node.func.attr in {"filter", "where"} and ast.unparse(node.func.value) not in {"np", "pc"}:
                 yield from (arg for arg in node.args if isinstance(arg, ast.JoinedStr | ast.Name))
 
 
