@@ -19,6 +19,7 @@ OTHER = b"o" * 16
 READS = frozenset(
     {
         "back_up",
+        "check_has",
         "count_committed",
         "count_objects",
         "count_open_streams",
