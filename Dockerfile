@@ -20,7 +20,7 @@ COPY broker broker
 COPY protocol protocol
 COPY s3stream s3stream
 COPY wal wal
-COPY anabranch anabranch
+COPY src src
 COPY compaction compaction
 COPY spark spark
 RUN /opt/anabranch/bin/pip install --no-cache-dir --disable-pip-version-check -c constraints.txt '.[postgres,otel,avro,protobuf]' && \
@@ -51,7 +51,7 @@ COPY broker broker
 COPY protocol protocol
 COPY s3stream s3stream
 COPY wal wal
-COPY anabranch anabranch
+COPY src src
 COPY compaction compaction
 COPY spark spark
 COPY scripts scripts

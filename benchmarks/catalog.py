@@ -18,10 +18,10 @@ from typing import Self
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import NodeInfo, UploadCommit
+from anabranch.s3stream.model import NewObject, ObjectKind, StreamOwner, StreamRange
 from benchmarks.support import Report, middle, p99, parser
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeInfo, UploadCommit
-from s3stream.model import NewObject, ObjectKind, StreamOwner, StreamRange
 
 NODE = 1
 STREAMS = 1_000

@@ -32,10 +32,10 @@ from confluent_kafka.cimpl import NewTopic
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.s3stream.store.s3 import S3Store
 from benchmarks.lab.processes import cpu_s_of
 from benchmarks.support import Report, middle, p99, parser
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from s3stream.store.s3 import S3Store
 from tests.support.node import NodeProcess
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.raw_client import raw_client

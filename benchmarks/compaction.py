@@ -25,16 +25,16 @@ from aiokafka import AIOKafkaProducer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from anabranch.broker.cli.admin_port import AdminPort
+from anabranch.compaction.service import CompactionService
+from anabranch.compaction.sets.plan import InputObject, Survey, iterations
+from anabranch.compaction.settings import CompactionSettings
+from anabranch.s3stream.model import ObjectKind, object_key
+from anabranch.s3stream.object.format import Footer, IndexEntry, encode_trailer
+from anabranch.s3stream.object.reader import ObjectIndex, read_index
+from anabranch.s3stream.store.local import LocalStore
+from anabranch.s3stream.store.memory import MemoryStore
 from benchmarks.support import CONSOLE, Report, p99, parser
-from broker.cli.admin_port import AdminPort
-from compaction.service import CompactionService
-from compaction.sets.plan import InputObject, Survey, iterations
-from compaction.settings import CompactionSettings
-from s3stream.model import ObjectKind, object_key
-from s3stream.object.format import Footer, IndexEntry, encode_trailer
-from s3stream.object.reader import ObjectIndex, read_index
-from s3stream.store.local import LocalStore
-from s3stream.store.memory import MemoryStore
 from tests.support.catalog_node import CLUSTER, UploadingNode, uploading_node
 from tests.support.node import NodeProcess
 

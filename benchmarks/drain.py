@@ -24,9 +24,9 @@ from confluent_kafka.cimpl import NewTopic
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from anabranch.s3stream.catalog.catalog import Catalog
 from benchmarks.failover import CLIENT, TIMEOUT_S, Node
 from benchmarks.support import Report, middle, p99, parser
-from s3stream.catalog.catalog import Catalog
 
 QUICK_PARTITIONS, PARTITIONS = 100, 1_000
 TOPIC, CLUSTER = "drain", "anabranch"

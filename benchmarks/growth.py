@@ -24,6 +24,7 @@ from typing import Final
 
 import structlog
 
+from anabranch.broker.cli.client import describe_topics
 from benchmarks.catalog import growth as catalog_growth
 from benchmarks.lab.curves import Curve, Figures
 from benchmarks.lab.hot_paths import idle_session
@@ -31,7 +32,6 @@ from benchmarks.lab.in_process import in_process_node
 from benchmarks.lab.load import Load, Loaded
 from benchmarks.lab.processes import Anabranch
 from benchmarks.support import parser
-from broker.cli.client import describe_topics
 
 KIB, MIB = 1 << 10, 1 << 20
 NO_UPLOADS: Final = (

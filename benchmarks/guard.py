@@ -31,11 +31,11 @@ import uvloop
 from crc32c import crc32c
 from rich.table import Table
 
+from anabranch.broker.cli.serve import CYCLE_THRESHOLD
 from benchmarks.lab import callgrind
 from benchmarks.lab.hot_paths import HotPath, hot_paths
 from benchmarks.lab.in_process import InProcessNode, in_process_node
 from benchmarks.support import CONSOLE, parser
-from broker.cli.serve import CYCLE_THRESHOLD
 
 STORED: Final = Path(__file__).with_name("guard.json")
 INSTRUCTIONS, CPU = "instructions", "CPU time"

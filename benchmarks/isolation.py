@@ -22,15 +22,15 @@ from typing import Self
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from anabranch.broker.cli.client import describe_topics
 from anabranch.client.connection import Connection
+from anabranch.protocol.batch import iterate_batches
+from anabranch.protocol.errors import CorruptBatch
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from anabranch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.records import Record, build_batch
 from benchmarks.lab.processes import Anabranch, ApacheKafka, Broker, MissingError
 from benchmarks.support import Report, middle, p99, parser
-from broker.cli.client import describe_topics
-from protocol.batch import iterate_batches
-from protocol.errors import CorruptBatch
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import Record, build_batch
 
 KIB, MIB = 1 << 10, 1 << 20
 RECORD_BYTES = 1 * KIB

@@ -23,10 +23,10 @@ from confluent_kafka.cimpl import NewTopic
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import MoveReason, PartitionInfo
 from benchmarks.failover import CLIENT, NODES, PARTITIONS, TIMEOUT_S, TOPIC, Load, Node, add_losses, read_all
 from benchmarks.support import Report, middle, p99, parser
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import MoveReason, PartitionInfo
 
 QUICK_MOVES, MOVES = 10, 50
 CLUSTER = "anabranch"

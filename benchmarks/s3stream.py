@@ -26,24 +26,24 @@ import structlog
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from anabranch.broker.cli.serve import CYCLE_THRESHOLD
+from anabranch.s3stream.append.stream import Stream
+from anabranch.s3stream.engine import S3Stream
+from anabranch.s3stream.errors import StorageFull
+from anabranch.s3stream.model import StreamBatch
+from anabranch.s3stream.settings import StorageSettings
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.s3stream.store.local import LocalStore
+from anabranch.s3stream.store.s3 import S3Store
+from anabranch.spark.java import cache_folder
+from anabranch.wal.device import open_device
+from anabranch.wal.log import DeltaWal
+from anabranch.wal.memory import MemoryWal
+from anabranch.wal.settings import WalSettings
 from benchmarks.support import CONSOLE, Report, middle, p99, parser
-from broker.cli.serve import CYCLE_THRESHOLD
-from s3stream.append.stream import Stream
-from s3stream.engine import S3Stream
-from s3stream.errors import StorageFull
-from s3stream.model import StreamBatch
-from s3stream.settings import StorageSettings
-from s3stream.store.interface import ObjectStore
-from s3stream.store.local import LocalStore
-from s3stream.store.s3 import S3Store
-from spark.java import cache_folder
 from tests.support.s3 import s3_server
 from tests.support.storage import EngineCluster, fill, memory_cluster
 from tests.support.virtual_time import run_virtual
-from wal.device import open_device
-from wal.log import DeltaWal
-from wal.memory import MemoryWal
-from wal.settings import WalSettings
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 LATENCY_S = 0.03

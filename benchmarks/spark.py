@@ -24,25 +24,25 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from anabranch.compaction.blocks import BLOCK_COST_BYTES
+from anabranch.compaction.settings import CompactionSettings
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import UploadCommit
+from anabranch.s3stream.model import ObjectKind, StreamBatch, StreamOwner, object_key
+from anabranch.s3stream.object.writer import ObjectWriter
+from anabranch.s3stream.store.config import StoreConfig
+from anabranch.spark.compact import SparkCompaction
+from anabranch.spark.direct import register
+from anabranch.spark.pipeline.run import start_pipeline
+from anabranch.spark.pipeline.settings import PipelineSettings
+from anabranch.spark.session import build_session
+from anabranch.spark.storage import StorageLocation, opened_stores
 from benchmarks.lab.client import PerfClient
 from benchmarks.lab.processes import Anabranch, ApacheKafka, Broker, MissingError
 from benchmarks.support import CONSOLE, Report, middle, parser
-from compaction.blocks import BLOCK_COST_BYTES
-from compaction.settings import CompactionSettings
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import UploadCommit
-from s3stream.model import ObjectKind, StreamBatch, StreamOwner, object_key
-from s3stream.object.writer import ObjectWriter
-from s3stream.store.config import StoreConfig
 from scripts.demo.clients import send
 from scripts.demo.delays import FLIGHT_SCHEMA
 from scripts.demo.flights import read_flights
-from spark.compact import SparkCompaction
-from spark.direct import register
-from spark.pipeline.run import start_pipeline
-from spark.pipeline.settings import PipelineSettings
-from spark.session import build_session
-from spark.storage import StorageLocation, opened_stores
 from tests.support.fault_proxy import Fault, fault_proxy_thread
 from tests.support.s3 import ACCESS_KEY, SECRET_KEY, S3Server, s3_server
 

@@ -25,13 +25,13 @@ from typing import Any
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+from anabranch.spark.pipeline.run import start_pipeline
+from anabranch.spark.pipeline.settings import PipelineSettings
+from anabranch.spark.pipeline.tables import LakehouseTable, open_tables
+from anabranch.spark.session import build_session
 from benchmarks.lab.curves import Curve, Figures
 from benchmarks.lab.processes import Anabranch
 from benchmarks.support import CONSOLE, parser
-from spark.pipeline.run import start_pipeline
-from spark.pipeline.settings import PipelineSettings
-from spark.pipeline.tables import LakehouseTable, open_tables
-from spark.session import build_session
 
 TOPIC = "events"
 RECORDS = 10

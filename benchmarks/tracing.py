@@ -23,10 +23,10 @@ from typing import Final
 import structlog
 import uvloop
 
+from anabranch.broker.cli.serve import CYCLE_THRESHOLD
 from benchmarks.lab.hot_paths import HotPath, hot_paths
 from benchmarks.lab.in_process import InProcessNode, in_process_node
 from benchmarks.support import CONSOLE, Report, middle, parser
-from broker.cli.serve import CYCLE_THRESHOLD
 
 RATIOS: Final = ("off", "0.01", "1")
 PATHS: Final = ("produce, 1 KiB", "produce, 16 KiB", "fetch at the tail", "from the log cache", "from the block cache")

@@ -29,11 +29,11 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from anabranch.wal.device import open_device
+from anabranch.wal.interface import AppendedRecord, OverCapacity, WalError, WalRefused
+from anabranch.wal.log import DeltaWal
+from anabranch.wal.settings import Durability, EngineName, WalSettings
 from benchmarks.support import CONSOLE, Report, middle, p99, parser
-from wal.device import open_device
-from wal.interface import AppendedRecord, OverCapacity, WalError, WalRefused
-from wal.log import DeltaWal
-from wal.settings import Durability, EngineName, WalSettings
 
 KIB, MIB = 1 << 10, 1 << 20
 FULL_BLOCK = 256 * KIB - 24 - 32

@@ -21,96 +21,102 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from broker.access.changes import audited
-from broker.access.guard import guarded
-from broker.access.table import GUARDS
-from broker.acls.authorizer import Authorizer
-from broker.acls.store import ClusterAcls
-from broker.admin.access import open_access
-from broker.admin.http import AdminServer
-from broker.cluster.handshake import SECRET_BYTES
-from broker.cluster.links import LinkContext, Links
-from broker.cluster.liveness import BEAT_S, DEAD_AFTER_S
-from broker.cluster.members import Member, Members
-from broker.cluster.reach import Reach
-from broker.cluster.secret import ClusterSecret
-from broker.configs.broker import BrokerConfigs
-from broker.configs.cluster import ClusterConfigs
-from broker.configs.features import Features
-from broker.configs.group import GroupConfigs
-from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC, CoordinatorTopic
-from broker.fetch_sessions import FetchSessions
-from broker.groups.consumer.topic_image import TopicImageSource
-from broker.groups.coordinator import GroupCoordinator
-from broker.handlers import HANDLERS, advertised_apis
-from broker.handlers.authentication import make_gates
-from broker.handlers.dispatch import Dispatcher
-from broker.handlers.internal import InternalPort, internal_handlers, internal_server
-from broker.handlers.local import LocalRequests
-from broker.handover.orders import BEAT_AGE_S, MoveOrders
-from broker.handover.source import PartitionSource
-from broker.handover.target import PartitionTarget
-from broker.logging.audit import AuditLog
-from broker.logging.levels import LogLevels
-from broker.membership.drain import Drain
-from broker.membership.environment import DirectoryLock, Environment
-from broker.membership.failover import Failover
-from broker.membership.follower import CatalogFollower, Copies, member_of
-from broker.membership.join import announced_listeners, internal_address, join, log_owner, open_catalog_and_stores
-from broker.membership.lease import LeaseKeeper
-from broker.membership.log_recovery import LogRecovery, takeover_of
-from broker.membership.node_log import NodeLog
-from broker.membership.object_log import ObjectStartLog
-from broker.membership.operations import NodeOperations
-from broker.membership.ownership import Ownership
-from broker.membership.start_log import StartLog
-from broker.net.ports import resolve, warn_if_internal_open, warn_if_open
-from broker.net.server import Server
-from broker.net.tls import Tls
-from broker.node import Node, NodeFailure, NodeTasks
-from broker.partitions.cleaning import tail_of
-from broker.partitions.record_work import RecordWork
-from broker.quotas.addresses import AddressQuotas
-from broker.quotas.clients import ClientQuotas
-from broker.quotas.metering import Metering
-from broker.quotas.table import QuotaTable
-from broker.sasl.credentials import ScramCredentials
-from broker.sasl.delegation_tokens import DelegationTokens, read_key
-from broker.sasl.mechanisms import Mechanisms, open_files
-from broker.settings.authorizer_area import super_users_of
-from broker.settings.clock import CautiousClock
-from broker.settings.data_dir import DataDirError, warn_if_readable
-from broker.settings.memory import MemoryPlan, memory_for, with_sizes
-from broker.settings.model import Settings
-from broker.settings.package_settings import compaction_settings, gc_settings, storage_settings
-from broker.telemetry.clients import ClientMetrics
-from broker.topics.compaction import make_cleaning
-from broker.topics.manager import TopicManager
-from broker.topics.move_requests import MoveRequests
-from broker.topics.moves import TopicMoves
-from broker.tracing.start import open_tracer
-from broker.transactions.coordinator import TransactionCoordinator
-from broker.transactions.marker_router import MarkerRouter
-from broker.transactions.markers import MarkerWriter
-from broker.transactions.producer_ids import ProducerIds
-from broker.transactions.verifier import TransactionVerifier
-from compaction.context import CompactionContext
-from compaction.scheduler import CleaningScheduler
-from compaction.service import CompactionService
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeInfo, NodeListener, Takeover
-from s3stream.engine import S3Stream
-from s3stream.errors import StorageError
-from s3stream.maintain.gc import GarbageCollector
-from s3stream.maintain.manifest_keeper import ManifestKeeper
-from s3stream.maintain.manifest_store import check_marks
-from s3stream.store.interface import ObjectStore
-from s3stream.tracing import NO_TRACING
-from wal.format import CATALOG_ID_BYTES
-from wal.interface import NodeWal, WalError, WalFenced
+from anabranch.broker.access.changes import audited
+from anabranch.broker.access.guard import guarded
+from anabranch.broker.access.table import GUARDS
+from anabranch.broker.acls.authorizer import Authorizer
+from anabranch.broker.acls.store import ClusterAcls
+from anabranch.broker.admin.access import open_access
+from anabranch.broker.admin.http import AdminServer
+from anabranch.broker.cluster.handshake import SECRET_BYTES
+from anabranch.broker.cluster.links import LinkContext, Links
+from anabranch.broker.cluster.liveness import BEAT_S, DEAD_AFTER_S
+from anabranch.broker.cluster.members import Member, Members
+from anabranch.broker.cluster.reach import Reach
+from anabranch.broker.cluster.secret import ClusterSecret
+from anabranch.broker.configs.broker import BrokerConfigs
+from anabranch.broker.configs.cluster import ClusterConfigs
+from anabranch.broker.configs.features import Features
+from anabranch.broker.configs.group import GroupConfigs
+from anabranch.broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC, CoordinatorTopic
+from anabranch.broker.fetch_sessions import FetchSessions
+from anabranch.broker.groups.consumer.topic_image import TopicImageSource
+from anabranch.broker.groups.coordinator import GroupCoordinator
+from anabranch.broker.handlers import HANDLERS, advertised_apis
+from anabranch.broker.handlers.authentication import make_gates
+from anabranch.broker.handlers.dispatch import Dispatcher
+from anabranch.broker.handlers.internal import InternalPort, internal_handlers, internal_server
+from anabranch.broker.handlers.local import LocalRequests
+from anabranch.broker.handover.orders import BEAT_AGE_S, MoveOrders
+from anabranch.broker.handover.source import PartitionSource
+from anabranch.broker.handover.target import PartitionTarget
+from anabranch.broker.logging.audit import AuditLog
+from anabranch.broker.logging.levels import LogLevels
+from anabranch.broker.membership.drain import Drain
+from anabranch.broker.membership.environment import DirectoryLock, Environment
+from anabranch.broker.membership.failover import Failover
+from anabranch.broker.membership.follower import CatalogFollower, Copies, member_of
+from anabranch.broker.membership.join import (
+    announced_listeners,
+    internal_address,
+    join,
+    log_owner,
+    open_catalog_and_stores,
+)
+from anabranch.broker.membership.lease import LeaseKeeper
+from anabranch.broker.membership.log_recovery import LogRecovery, takeover_of
+from anabranch.broker.membership.node_log import NodeLog
+from anabranch.broker.membership.object_log import ObjectStartLog
+from anabranch.broker.membership.operations import NodeOperations
+from anabranch.broker.membership.ownership import Ownership
+from anabranch.broker.membership.start_log import StartLog
+from anabranch.broker.net.ports import resolve, warn_if_internal_open, warn_if_open
+from anabranch.broker.net.server import Server
+from anabranch.broker.net.tls import Tls
+from anabranch.broker.node import Node, NodeFailure, NodeTasks
+from anabranch.broker.partitions.cleaning import tail_of
+from anabranch.broker.partitions.record_work import RecordWork
+from anabranch.broker.quotas.addresses import AddressQuotas
+from anabranch.broker.quotas.clients import ClientQuotas
+from anabranch.broker.quotas.metering import Metering
+from anabranch.broker.quotas.table import QuotaTable
+from anabranch.broker.sasl.credentials import ScramCredentials
+from anabranch.broker.sasl.delegation_tokens import DelegationTokens, read_key
+from anabranch.broker.sasl.mechanisms import Mechanisms, open_files
+from anabranch.broker.settings.authorizer_area import super_users_of
+from anabranch.broker.settings.clock import CautiousClock
+from anabranch.broker.settings.data_dir import DataDirError, warn_if_readable
+from anabranch.broker.settings.memory import MemoryPlan, memory_for, with_sizes
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.package_settings import compaction_settings, gc_settings, storage_settings
+from anabranch.broker.telemetry.clients import ClientMetrics
+from anabranch.broker.topics.compaction import make_cleaning
+from anabranch.broker.topics.manager import TopicManager
+from anabranch.broker.topics.move_requests import MoveRequests
+from anabranch.broker.topics.moves import TopicMoves
+from anabranch.broker.tracing.start import open_tracer
+from anabranch.broker.transactions.coordinator import TransactionCoordinator
+from anabranch.broker.transactions.marker_router import MarkerRouter
+from anabranch.broker.transactions.markers import MarkerWriter
+from anabranch.broker.transactions.producer_ids import ProducerIds
+from anabranch.broker.transactions.verifier import TransactionVerifier
+from anabranch.compaction.context import CompactionContext
+from anabranch.compaction.scheduler import CleaningScheduler
+from anabranch.compaction.service import CompactionService
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import NodeInfo, NodeListener, Takeover
+from anabranch.s3stream.engine import S3Stream
+from anabranch.s3stream.errors import StorageError
+from anabranch.s3stream.maintain.gc import GarbageCollector
+from anabranch.s3stream.maintain.manifest_keeper import ManifestKeeper
+from anabranch.s3stream.maintain.manifest_store import check_marks
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.s3stream.tracing import NO_TRACING
+from anabranch.wal.format import CATALOG_ID_BYTES
+from anabranch.wal.interface import NodeWal, WalError, WalFenced
 
 if TYPE_CHECKING:
-    from broker.tracing.tracer import NodeTracer
+    from anabranch.broker.tracing.tracer import NodeTracer
 
 LOG_WAIT_S: Final = 10.0
 """Time for which a start waits for a log that another node may be recovering."""
@@ -613,7 +619,7 @@ def _make_node(
     local = LocalRequests(node, audited(HANDLERS))
     handlers = environment.wrap_handlers(audited(HANDLERS if opened.acls is None else guarded(HANDLERS, GUARDS)))
     if opened.tracer is not None:
-        from broker.handlers.traced import traced  # it loads OpenTelemetry, which may be missing
+        from anabranch.broker.handlers.traced import traced  # it loads OpenTelemetry, which may be missing
 
         handlers = traced(handlers, opened.tracer)
     metering = Metering(

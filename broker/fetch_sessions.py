@@ -9,8 +9,8 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.fetch import FetchRequest
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.fetch import FetchRequest
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0

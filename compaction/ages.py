@@ -1,7 +1,7 @@
 """Ages of objects and their records. Shared by all kinds of compaction. Pure."""
 
-from compaction.interface import CleanPolicy
-from s3stream.model import RangeLocation
+from anabranch.compaction.interface import CleanPolicy
+from anabranch.s3stream.model import RangeLocation
 
 
 def is_young(location: RangeLocation, policy: CleanPolicy, now_ms: int) -> bool:

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from compaction.proof import BlockTotals
-from s3stream.object.format import BLOCK_HEADER, IndexEntry
+from anabranch.compaction.proof import BlockTotals
+from anabranch.s3stream.object.format import BLOCK_HEADER, IndexEntry
 
 BLOCK_COST_BYTES = 16 * 1024
 """Cost of handling a block, in bytes, in addition to its size."""

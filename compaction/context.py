@@ -7,18 +7,18 @@ from typing import NamedTuple
 
 import structlog
 
-from compaction.execution import ExecutionContext, UnreadableInput
-from compaction.interface import CleaningHooks
-from compaction.settings import CompactionSettings
-from compaction.throttle import Throttle
-from s3stream.background import Pace
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import CompactionCommit
-from s3stream.errors import CatalogUnavailable, ObjectDamage, StorageError
-from s3stream.model import NewObject, ObjectInfo, ObjectState, object_key
-from s3stream.object.reader import ObjectIndex
-from s3stream.store.interface import ObjectStore
-from s3stream.tracing import NO_TRACING, Tracing
+from anabranch.compaction.execution import ExecutionContext, UnreadableInput
+from anabranch.compaction.interface import CleaningHooks
+from anabranch.compaction.settings import CompactionSettings
+from anabranch.compaction.throttle import Throttle
+from anabranch.s3stream.background import Pace
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import CompactionCommit
+from anabranch.s3stream.errors import CatalogUnavailable, ObjectDamage, StorageError
+from anabranch.s3stream.model import NewObject, ObjectInfo, ObjectState, object_key
+from anabranch.s3stream.object.reader import ObjectIndex
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.s3stream.tracing import NO_TRACING, Tracing
 
 log = structlog.get_logger(__name__)
 COMMIT_ATTEMPTS = 5

@@ -8,18 +8,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from compaction.blocks import BLOCK_COST_BYTES, BlockRead, cut_read
-from compaction.settings import CompactionSettings
-from compaction.throttle import Throttle
-from s3stream.background import Pace
-from s3stream.errors import ObjectDamage, Place, StorageError
-from s3stream.model import ObjectInfo, ObjectKind, object_key
-from s3stream.object.format import check_block
-from s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
-from s3stream.object.writer import ObjectWriter, PartLimits
-from s3stream.object.writer_id import CompactionWriter
-from s3stream.store.interface import ObjectStore
-from s3stream.tasks import side_by_side
+from anabranch.compaction.blocks import BLOCK_COST_BYTES, BlockRead, cut_read
+from anabranch.compaction.settings import CompactionSettings
+from anabranch.compaction.throttle import Throttle
+from anabranch.s3stream.background import Pace
+from anabranch.s3stream.errors import ObjectDamage, Place, StorageError
+from anabranch.s3stream.model import ObjectInfo, ObjectKind, object_key
+from anabranch.s3stream.object.format import check_block
+from anabranch.s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
+from anabranch.s3stream.object.writer import ObjectWriter, PartLimits
+from anabranch.s3stream.object.writer_id import CompactionWriter
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.s3stream.tasks import side_by_side
 
 BACKGROUND_IN_FLIGHT = 2
 """Concurrent calls to the store in a throttled run."""

@@ -10,13 +10,13 @@ from typing import TypeVar
 
 import structlog
 
-from compaction.cleaning.plan import CleanPlan
-from compaction.context import CompactionContext
-from compaction.execution import UnreadableInput
-from compaction.joins.plan import JoinGroup
-from compaction.proof import CoverageError
-from compaction.throttle import Throttle
-from s3stream.errors import (
+from anabranch.compaction.cleaning.plan import CleanPlan
+from anabranch.compaction.context import CompactionContext
+from anabranch.compaction.execution import UnreadableInput
+from anabranch.compaction.joins.plan import JoinGroup
+from anabranch.compaction.proof import CoverageError
+from anabranch.compaction.throttle import Throttle
+from anabranch.s3stream.errors import (
     CatalogDamaged,
     CatalogError,
     CatalogUnavailable,
@@ -24,7 +24,7 @@ from s3stream.errors import (
     ObjectDamage,
     StorageError,
 )
-from s3stream.read.damage import ADVICE
+from anabranch.s3stream.read.damage import ADVICE
 
 log = structlog.get_logger(__name__)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from s3stream.model import StreamInfo
-from wal.interface import Buffer
+from anabranch.s3stream.model import StreamInfo
+from anabranch.wal.interface import Buffer
 
 NO_HORIZON = -1
 NEVER_MS = (1 << 63) - 1

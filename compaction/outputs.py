@@ -4,12 +4,12 @@ from collections.abc import Collection, Sequence
 
 import structlog
 
-from compaction.context import CompactionContext
-from compaction.execution import OutputId
-from s3stream.errors import CatalogError, CatalogUnavailable
-from s3stream.model import NewObject
-from s3stream.object.writer_id import CompactionWriter
-from s3stream.store.interface import ObjectStore
+from anabranch.compaction.context import CompactionContext
+from anabranch.compaction.execution import OutputId
+from anabranch.s3stream.errors import CatalogError, CatalogUnavailable
+from anabranch.s3stream.model import NewObject
+from anabranch.s3stream.object.writer_id import CompactionWriter
+from anabranch.s3stream.store.interface import ObjectStore
 
 log = structlog.get_logger(__name__)
 

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from s3stream.errors import StorageError
-from s3stream.model import NewObject, StreamRange
+from anabranch.s3stream.errors import StorageError
+from anabranch.s3stream.model import NewObject, StreamRange
 
 
 class CoverageError(StorageError):

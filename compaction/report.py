@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from compaction.cleaning.plan import CleanPlan
-from compaction.context import CompactionContext
-from compaction.execution import memory_for_blocks
-from compaction.joins.plan import JoinGroup
-from compaction.sets.run import SetPlan
-from s3stream.model import ObjectKind
+from anabranch.compaction.cleaning.plan import CleanPlan
+from anabranch.compaction.context import CompactionContext
+from anabranch.compaction.execution import memory_for_blocks
+from anabranch.compaction.joins.plan import JoinGroup
+from anabranch.compaction.sets.run import SetPlan
+from anabranch.s3stream.model import ObjectKind
 
 
 @dataclass(frozen=True, slots=True)

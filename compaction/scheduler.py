@@ -4,12 +4,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import structlog
 
-from compaction.cleaning.plan import OBJECTS_MAX
-from compaction.cleaning.schedule import CleaningState, ClockReadings, DueWork, assess_stream, next_due
-from compaction.interface import CleaningHooks, CleanPolicy, StreamTail
-from compaction.service import CompactionService
-from compaction.sets.run import SetSelection
-from s3stream.errors import NodeFenced, StorageError
+from anabranch.compaction.cleaning.plan import OBJECTS_MAX
+from anabranch.compaction.cleaning.schedule import CleaningState, ClockReadings, DueWork, assess_stream, next_due
+from anabranch.compaction.interface import CleaningHooks, CleanPolicy, StreamTail
+from anabranch.compaction.service import CompactionService
+from anabranch.compaction.sets.run import SetSelection
+from anabranch.s3stream.errors import NodeFenced, StorageError
 
 log = structlog.get_logger(__name__)
 

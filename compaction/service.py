@@ -14,27 +14,27 @@ from typing import TypeVar
 
 import structlog
 
-from compaction.cleaning.plan import CleanPlan
-from compaction.cleaning.run import plan_cleanings, run_cleaning
-from compaction.context import CompactionContext, CompactionProgress, CompactionStats, ReportProgress
-from compaction.execution import UnreadableInput
-from compaction.failures import FailurePolicy
-from compaction.interface import CleaningHooks
-from compaction.joins.plan import JoinGroup
-from compaction.joins.run import plan_joins, run_join
-from compaction.proof import CoverageError
-from compaction.report import CompactionPlan, CompactionSummary
-from compaction.sets.plan import PlanRefused
-from compaction.sets.run import SetSelection, plan_sets, run_sets
-from compaction.throttle import Throttle, run_rate
-from s3stream.errors import (
+from anabranch.compaction.cleaning.plan import CleanPlan
+from anabranch.compaction.cleaning.run import plan_cleanings, run_cleaning
+from anabranch.compaction.context import CompactionContext, CompactionProgress, CompactionStats, ReportProgress
+from anabranch.compaction.execution import UnreadableInput
+from anabranch.compaction.failures import FailurePolicy
+from anabranch.compaction.interface import CleaningHooks
+from anabranch.compaction.joins.plan import JoinGroup
+from anabranch.compaction.joins.run import plan_joins, run_join
+from anabranch.compaction.proof import CoverageError
+from anabranch.compaction.report import CompactionPlan, CompactionSummary
+from anabranch.compaction.sets.plan import PlanRefused
+from anabranch.compaction.sets.run import SetSelection, plan_sets, run_sets
+from anabranch.compaction.throttle import Throttle, run_rate
+from anabranch.s3stream.errors import (
     CatalogDamaged,
     CatalogError,
     CatalogUnavailable,
     NodeFenced,
     StorageError,
 )
-from s3stream.store.interface import CallCounts
+from anabranch.s3stream.store.interface import CallCounts
 
 log = structlog.get_logger(__name__)
 P = TypeVar("P", JoinGroup, CleanPlan)

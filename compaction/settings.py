@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from s3stream.settings import StorageSettings
+from anabranch.s3stream.settings import StorageSettings
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -8,7 +8,7 @@ same disk.
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from compaction.settings import CompactionSettings
+from anabranch.compaction.settings import CompactionSettings
 
 PERIOD_SHARE = 0.8
 """Share of the period that a run may take, so that it ends before the next one begins."""

@@ -19,9 +19,9 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from protocol.compression import Compression, compression_of
-from protocol.errors import CorruptBatch, InvalidRecord, UnsupportedMagic
-from protocol.wire import Buffer
+from anabranch.protocol.compression import Compression, compression_of
+from anabranch.protocol.errors import CorruptBatch, InvalidRecord, UnsupportedMagic
+from anabranch.protocol.wire import Buffer
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
 HEADER_BYTES: Final = HEADER.size

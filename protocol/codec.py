@@ -12,10 +12,10 @@ message does not have raises UnsupportedVersion.
 import struct
 from typing import Any, Final, TypeVar
 
-from protocol.decoder import Decoder, compile_decoder, decoder_source
-from protocol.encoder import Encoder, compile_encoder, encoder_source
-from protocol.errors import MalformedMessage, UnencodableMessage, UnsupportedVersion
-from protocol.wire import Buffer, schema_of
+from anabranch.protocol.decoder import Decoder, compile_decoder, decoder_source
+from anabranch.protocol.encoder import Encoder, compile_encoder, encoder_source
+from anabranch.protocol.errors import MalformedMessage, UnencodableMessage, UnsupportedVersion
+from anabranch.protocol.wire import Buffer, schema_of
 
 M = TypeVar("M")
 

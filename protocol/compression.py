@@ -19,9 +19,9 @@ from typing import Any, Final
 
 import cramjam
 
-from protocol import lz4_frame
-from protocol.errors import DecompressedTooLarge, ErrorCode, InvalidRecord, KafkaError
-from protocol.wire import Buffer
+from anabranch.protocol import lz4_frame
+from anabranch.protocol.errors import DecompressedTooLarge, ErrorCode, InvalidRecord, KafkaError
+from anabranch.protocol.wire import Buffer
 
 DECOMPRESSED_BYTES_MAX: Final = 128 * 1024 * 1024
 

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from struct import unpack_from
 from typing import Any, NoReturn
 
-from protocol.errors import MalformedMessage
-from protocol.source import PythonSource, absent, literal, tagged, untagged
-from protocol.varint import read_uvarint
-from protocol.wire import Field, Kind, Schema, schema_of
+from anabranch.protocol.errors import MalformedMessage
+from anabranch.protocol.source import PythonSource, absent, literal, tagged, untagged
+from anabranch.protocol.varint import read_uvarint
+from anabranch.protocol.wire import Field, Kind, Schema, schema_of
 
 Decoder = Callable[[memoryview, int, int], tuple[Any, int]]
 

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from struct import pack
 from typing import Any, Final, NoReturn
 
-from protocol.errors import UnencodableMessage
-from protocol.source import PythonSource, absent, literal, tagged, untagged
-from protocol.varint import ONE_BYTE, uvarint
-from protocol.wire import Buffer, Field, Kind, schema_of
+from anabranch.protocol.errors import UnencodableMessage
+from anabranch.protocol.source import PythonSource, absent, literal, tagged, untagged
+from anabranch.protocol.varint import ONE_BYTE, uvarint
+from anabranch.protocol.wire import Buffer, Field, Kind, schema_of
 
 Encoder = Callable[[Any, list[Buffer], list[int]], None]
 

@@ -9,12 +9,12 @@ from struct import Struct
 from struct import error as struct_error
 from typing import Final, NamedTuple
 
-from protocol.codec import encode_frame
-from protocol.decoder import skip_tags
-from protocol.errors import MalformedMessage
-from protocol.messages import api_versions
-from protocol.registry import APIS
-from protocol.wire import VERSION_MAX, Buffer
+from anabranch.protocol.codec import encode_frame
+from anabranch.protocol.decoder import skip_tags
+from anabranch.protocol.errors import MalformedMessage
+from anabranch.protocol.messages import api_versions
+from anabranch.protocol.registry import APIS
+from anabranch.protocol.wire import VERSION_MAX, Buffer
 
 _REQUEST: Final = Struct(">hhih")
 _RESPONSE: Final = Struct(">i")

@@ -8,8 +8,8 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final
 
-from protocol.errors import InvalidRecord
-from protocol.wire import Buffer
+from anabranch.protocol.errors import InvalidRecord
+from anabranch.protocol.wire import Buffer
 
 MAGIC: Final = b"\x04\x22\x4d\x18"
 BLOCK_CHECKSUM: Final = 0x10

@@ -7,9 +7,9 @@ copied at a time, and the results do not refer to the input.
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from protocol.batch import RECORD_BYTES_MIN, BatchHeader
-from protocol.errors import InvalidRecord, MalformedMessage
-from protocol.varint import VARLONG_BYTES_MAX, read_varlong
+from anabranch.protocol.batch import RECORD_BYTES_MIN, BatchHeader
+from anabranch.protocol.errors import InvalidRecord, MalformedMessage
+from anabranch.protocol.varint import VARLONG_BYTES_MAX, read_varlong
 
 WINDOW_BYTES: Final = 64 * 1024
 TIMESTAMP_LIMIT_MS: Final = 1 << 62

@@ -9,12 +9,12 @@ from struct import Struct
 from struct import error as struct_error
 from typing import Final
 
-from protocol import lz4_frame
-from protocol.batch import RECORD_BYTES_MIN
-from protocol.compression import XERIAL_HEADER_BYTES, XERIAL_MAGIC, Compression
-from protocol.errors import InvalidRecord, MalformedMessage
-from protocol.varint import read_uvarint
-from protocol.wire import Buffer
+from anabranch.protocol import lz4_frame
+from anabranch.protocol.batch import RECORD_BYTES_MIN
+from anabranch.protocol.compression import XERIAL_HEADER_BYTES, XERIAL_MAGIC, Compression
+from anabranch.protocol.errors import InvalidRecord, MalformedMessage
+from anabranch.protocol.varint import read_uvarint
+from anabranch.protocol.wire import Buffer
 
 BLOCKS_MAX: Final = 1024
 """Blocks of a frame that are looked at: 32 MiB of snappy, more of other codecs."""

@@ -14,7 +14,7 @@ from struct import Struct
 from struct import error as struct_error
 from typing import Final
 
-from protocol.batch import (
+from anabranch.protocol.batch import (
     CONTROL_MASK,
     HEADER,
     HEADER_BYTES,
@@ -30,10 +30,10 @@ from protocol.batch import (
     parse_batch,
     seal,
 )
-from protocol.compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompress
-from protocol.errors import InvalidRecord, MalformedMessage
-from protocol.varint import read_varlong, varlong
-from protocol.wire import Buffer
+from anabranch.protocol.compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompress
+from anabranch.protocol.errors import InvalidRecord, MalformedMessage
+from anabranch.protocol.varint import read_varlong, varlong
+from anabranch.protocol.wire import Buffer
 
 RECORD_BYTES_MIN: Final = 7
 _NULL: Final = varlong(-1)

@@ -14,9 +14,9 @@ from pkgutil import iter_modules
 from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
-import protocol.messages
-import protocol.messages.internal
-from protocol.wire import schema_of
+import anabranch.protocol.messages
+import anabranch.protocol.messages.internal
+from anabranch.protocol.wire import schema_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +78,13 @@ def _by_key(*packages: ModuleType) -> Mapping[int, Api]:
     return MappingProxyType(table)
 
 
-APIS: Final[Mapping[int, Api]] = _by_key(protocol.messages)
+APIS: Final[Mapping[int, Api]] = _by_key(anabranch.protocol.messages)
 """The APIs that handlers serve, by key in ascending order."""
-INTERNAL_APIS: Final[Mapping[int, Api]] = _by_key(protocol.messages.internal)
+INTERNAL_APIS: Final[Mapping[int, Api]] = _by_key(anabranch.protocol.messages.internal)
 """The APIs by which nodes authenticate each other, by key in ascending order."""
 
 
 @cache
 def all_apis() -> Mapping[int, Api]:
     """Return every API of Apache Kafka whose messages are known, served or not, by key in ascending order."""
-    return _by_key(protocol.messages, import_module("protocol.messages.unserved"))
+    return _by_key(anabranch.protocol.messages, import_module("anabranch.protocol.messages.unserved"))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from struct import Struct
 from typing import Any
 
-from protocol.wire import Field, Schema
+from anabranch.protocol.wire import Field, Schema
 
 
 class PythonSource:

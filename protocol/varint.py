@@ -5,8 +5,8 @@ Unsigned ones encode the lengths, tags and counts of flexible versions, zigzag o
 
 from typing import Final
 
-from protocol.errors import MalformedMessage
-from protocol.wire import Buffer
+from anabranch.protocol.errors import MalformedMessage
+from anabranch.protocol.wire import Buffer
 
 ONE_BYTE: Final = tuple(bytes((n,)) for n in range(128))
 UVARINT_BYTES_MAX: Final = 5

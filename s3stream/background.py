@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Final, Protocol
 
-from wal.interface import Durable, WalError
+from anabranch.wal.interface import Durable, WalError
 
 PIECE_BYTES: Final = 1024 * 1024
 """A disk writes a piece in about a millisecond, the longest time that a flush of the log waits for it. Smaller pieces

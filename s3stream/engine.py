@@ -19,34 +19,34 @@ from typing import Self
 
 import structlog
 
-from s3stream.append.admission import Admission, AdmissionState
-from s3stream.append.handover import StreamHandovers
-from s3stream.append.journal import Journal
-from s3stream.append.log_cache import LogCache
-from s3stream.append.log_watch import LogWatch
-from s3stream.append.recovery import StoppedStream
-from s3stream.append.registry import StreamRegistry
-from s3stream.append.sealer import Sealer
-from s3stream.append.stream import Stream
-from s3stream.append.stream_trim import StreamTrimmer
-from s3stream.append.wal_scan import scan_wal
-from s3stream.append.wal_trim import WalTrimmer
-from s3stream.background import BackgroundIo
-from s3stream.catalog.catalog import Catalog
-from s3stream.errors import StorageError, StorageStopped
-from s3stream.object.marks import MarkPlace, MarkWriter
-from s3stream.outages import Outages
-from s3stream.read.cold_read import ColdReader
-from s3stream.read.damage import DamagedObjects
-from s3stream.read.stream_reader import StreamReader
-from s3stream.settings import StorageSettings
-from s3stream.stats import StorageStats
-from s3stream.store.interface import ObjectStore
-from s3stream.tasks import end_tasks
-from s3stream.tracing import NO_TRACING, Tracing
-from s3stream.upload.pipeline import UploadPipeline
-from s3stream.upload.uploader import Uploader, WriterIdentity
-from wal.interface import WriteAheadLog
+from anabranch.s3stream.append.admission import Admission, AdmissionState
+from anabranch.s3stream.append.handover import StreamHandovers
+from anabranch.s3stream.append.journal import Journal
+from anabranch.s3stream.append.log_cache import LogCache
+from anabranch.s3stream.append.log_watch import LogWatch
+from anabranch.s3stream.append.recovery import StoppedStream
+from anabranch.s3stream.append.registry import StreamRegistry
+from anabranch.s3stream.append.sealer import Sealer
+from anabranch.s3stream.append.stream import Stream
+from anabranch.s3stream.append.stream_trim import StreamTrimmer
+from anabranch.s3stream.append.wal_scan import scan_wal
+from anabranch.s3stream.append.wal_trim import WalTrimmer
+from anabranch.s3stream.background import BackgroundIo
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.errors import StorageError, StorageStopped
+from anabranch.s3stream.object.marks import MarkPlace, MarkWriter
+from anabranch.s3stream.outages import Outages
+from anabranch.s3stream.read.cold_read import ColdReader
+from anabranch.s3stream.read.damage import DamagedObjects
+from anabranch.s3stream.read.stream_reader import StreamReader
+from anabranch.s3stream.settings import StorageSettings
+from anabranch.s3stream.stats import StorageStats
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.s3stream.tasks import end_tasks
+from anabranch.s3stream.tracing import NO_TRACING, Tracing
+from anabranch.s3stream.upload.pipeline import UploadPipeline
+from anabranch.s3stream.upload.uploader import Uploader, WriterIdentity
+from anabranch.wal.interface import WriteAheadLog
 
 log = structlog.get_logger(__name__)
 

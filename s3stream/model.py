@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from wal.interface import Buffer
+from anabranch.wal.interface import Buffer
 
 
 class StreamBatch(NamedTuple):

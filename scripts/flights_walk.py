@@ -16,13 +16,13 @@ from pathlib import Path
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from anabranch.spark.pipeline.iceberg import catalog_settings
+from anabranch.spark.pipeline.toml_file import read_pipeline
+from anabranch.spark.session import build_session
 from scripts.demo.clients import create_topic, send
 from scripts.demo.delays import departure_delays
 from scripts.demo.flights import read_flights
 from scripts.demo.node import NodeProcess
-from spark.pipeline.iceberg import catalog_settings
-from spark.pipeline.toml_file import read_pipeline
-from spark.session import build_session
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTITIONS = 6
@@ -42,7 +42,7 @@ def send_poison(servers: str) -> None:
 
 def ingest(folder: Path) -> None:
     """Run the pipeline once, as a user does."""
-    command = [sys.executable, "-m", "spark", "ingest", str(folder / "flights.toml")]
+    command = [sys.executable, "-m", "anabranch.spark", "ingest", str(folder / "flights.toml")]
     print("$ anabranch spark ingest flights.toml", flush=True)
     subprocess.run(command, check=True)
 

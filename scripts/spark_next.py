@@ -14,7 +14,7 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
-from spark.java import cache_folder
+from anabranch.spark.java import cache_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSION = "4.2.0"

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from spark.fetch import FetchError, fetch_jars, fetch_with_maven, run
-from spark.jars import MavenCoordinate, all_jars, cached, installed_spark_version, jars_folder
-from spark.java import CACHED_JAVA, JavaNotFoundError, cache_folder, find_java_home
+from anabranch.spark.fetch import FetchError, fetch_jars, fetch_with_maven, run
+from anabranch.spark.jars import MavenCoordinate, all_jars, cached, installed_spark_version, jars_folder
+from anabranch.spark.java import CACHED_JAVA, JavaNotFoundError, cache_folder, find_java_home
 
 CACHE = cache_folder()
 MINIO = "github.com/minio/minio@v0.0.0-20250907161309-07c3a429bfed"

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from spark.checkpoint_format import COMMITS, HEADER_LINES, OFFSETS, source_offsets
-from spark.freshness import Offsets, parse_offsets
-from spark.pipeline.errors import PipelineError, SettingError
+from anabranch.spark.checkpoint_format import COMMITS, HEADER_LINES, OFFSETS, source_offsets
+from anabranch.spark.freshness import Offsets, parse_offsets
+from anabranch.spark.pipeline.errors import PipelineError, SettingError
 
 VERSION: Final = "v1"
 METADATA: Final = "metadata"

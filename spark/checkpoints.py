@@ -11,8 +11,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from spark.checkpoint_format import COMMITS, HEADER_LINES, OFFSETS, TOPIC_ID, JsonOffsets, source_offsets
-from spark.connect import ConnectError, is_connect
+from anabranch.spark.checkpoint_format import COMMITS, HEADER_LINES, OFFSETS, TOPIC_ID, JsonOffsets, source_offsets
+from anabranch.spark.connect import ConnectError, is_connect
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Command line of the Spark jobs: `anabranch spark`, `python -m spark`, or `spark/__main__.py` under spark-submit.
+"""Command line of the Spark jobs: `anabranch spark`, `python -m anabranch.spark`, `spark/__main__.py` in spark-submit.
 
 Importing PySpark takes a second of CPU, so it is imported when files, versions and brokers have been checked.
 """
@@ -14,8 +14,8 @@ from rich.console import Console
 
 from anabranch.client.errors import ClientError, PropertyError
 from anabranch.output import emit, output_option
-from spark.fetch import FetchError, fetch_jars
-from spark.jars import (
+from anabranch.spark.fetch import FetchError, fetch_jars
+from anabranch.spark.jars import (
     JDBC_JARS,
     TABLE_JARS,
     SparkVersionError,
@@ -26,13 +26,13 @@ from spark.jars import (
     spark_line,
     table_jars,
 )
-from spark.java import JavaNotFoundError, SessionError, SparkNotFoundError, find_java_home
-from spark.pipeline.errors import PipelineError, SettingError
-from spark.pipeline.names import matching
-from spark.pipeline.schema_file import read_schema_file
-from spark.pipeline.settings import PipelineSettings, TableFormat, TriggerSection, is_in_s3
-from spark.pipeline.toml_file import located, read_pipeline
-from spark.storage_commands import compact, verify
+from anabranch.spark.java import JavaNotFoundError, SessionError, SparkNotFoundError, find_java_home
+from anabranch.spark.pipeline.errors import PipelineError, SettingError
+from anabranch.spark.pipeline.names import matching
+from anabranch.spark.pipeline.schema_file import read_schema_file
+from anabranch.spark.pipeline.settings import PipelineSettings, TableFormat, TriggerSection, is_in_s3
+from anabranch.spark.pipeline.toml_file import located, read_pipeline
+from anabranch.spark.storage_commands import compact, verify
 
 SEVERAL_WRITERS = (
     "two writers of a Delta table in S3 can lose each other's commits: stop the pipeline, and say --stopped"
@@ -85,8 +85,8 @@ def ingest(*, file: Path, once: bool, check: bool, master: str | None, settings:
             pipeline = pipeline.model_copy(update={"trigger": TriggerSection()})
         _check_versions(pipeline)
         found = check_client(pipeline) if pipeline.source.kind == "kafka" else []
-        from spark import jobs
-        from spark.pipeline.check import check_pipeline
+        from anabranch.spark import jobs
+        from anabranch.spark.pipeline.check import check_pipeline
 
         again = "run the same command to continue from here"
         with jobs.session_for(pipeline, "the pipeline", master, dict(settings), after_interrupt=again) as spark:
@@ -115,7 +115,7 @@ def maintain(*, file: Path, master: str | None, settings: tuple[tuple[str, str],
         _refuse_parquet(pipeline, "a table of format parquet has no old versions, and is not rewritten")
         _refuse_beside_others(pipeline, stopped=stopped)
         _check_versions(pipeline)
-        from spark import jobs
+        from anabranch.spark import jobs
 
         rest = NOTHING_LOST.format("maintenance")
         with jobs.session_for(pipeline, "the maintenance", master, dict(settings), after_interrupt=rest) as spark:
@@ -153,7 +153,7 @@ def replay(
         if not dry_run:
             _refuse_beside_others(pipeline, stopped=stopped)
         _check_versions(pipeline)
-        from spark import jobs
+        from anabranch.spark import jobs
 
         rest = NOTHING_LOST.format("replay")
         with jobs.session_for(pipeline, "the replay", master, dict(settings), after_interrupt=rest) as spark:
@@ -169,7 +169,7 @@ def status(*, file: Path, output: str) -> None:
     It starts no Java, and works whether the pipeline runs or not. The checkpoint must be a folder of this machine.
     """
     pipeline = _read(file)
-    from spark.status import read_status, show_status
+    from anabranch.spark.status import read_status, show_status
 
     now_ms = time.time_ns() // 1_000_000
     with _one_line_errors(file):
@@ -252,9 +252,9 @@ def check_client(pipeline: PipelineSettings) -> list[str]:
 
     Returns the topics.
     """
-    from spark.kafka_options import client_properties
-    from spark.pipeline.source_options import bootstrap_of, client_options
-    from spark.preflight import check_brokers
+    from anabranch.spark.kafka_options import client_properties
+    from anabranch.spark.pipeline.source_options import bootstrap_of, client_options
+    from anabranch.spark.preflight import check_brokers
 
     source = pipeline.source
     options = client_options(source)

@@ -23,22 +23,22 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from compaction.context import CompactionContext
-from compaction.execution import ExecutionContext, OutputId, UnreadableInput
-from compaction.joins.execute import JoinedObject, execute_join, read_join_inputs
-from compaction.joins.plan import JoinGroup, batch_groups
-from compaction.joins.run import commit_join, plan_joins
-from compaction.outputs import PreparedOutputs
-from compaction.sets.execute import OutputIds, PlanShare, WrittenObject, execute_share
-from compaction.sets.run import SetPlan, commit_sets, plan_sets, prepare_shares
-from compaction.settings import CompactionSettings
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeInfo
-from s3stream.errors import CatalogError, ObjectNotFound, StorageError
-from s3stream.model import NewObject
-from s3stream.object.writer_id import CompactionWriter
-from s3stream.tasks import side_by_side
-from spark.storage import StorageLocation, opened_catalog, opened_stores
+from anabranch.compaction.context import CompactionContext
+from anabranch.compaction.execution import ExecutionContext, OutputId, UnreadableInput
+from anabranch.compaction.joins.execute import JoinedObject, execute_join, read_join_inputs
+from anabranch.compaction.joins.plan import JoinGroup, batch_groups
+from anabranch.compaction.joins.run import commit_join, plan_joins
+from anabranch.compaction.outputs import PreparedOutputs
+from anabranch.compaction.sets.execute import OutputIds, PlanShare, WrittenObject, execute_share
+from anabranch.compaction.sets.run import SetPlan, commit_sets, plan_sets, prepare_shares
+from anabranch.compaction.settings import CompactionSettings
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import NodeInfo
+from anabranch.s3stream.errors import CatalogError, ObjectNotFound, StorageError
+from anabranch.s3stream.model import NewObject
+from anabranch.s3stream.object.writer_id import CompactionWriter
+from anabranch.s3stream.tasks import side_by_side
+from anabranch.spark.storage import StorageLocation, opened_catalog, opened_stores
 
 log = structlog.get_logger(__name__)
 

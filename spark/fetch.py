@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from spark.jars import NOT_NEEDED, MavenCoordinate
-from spark.java import JavaNotFoundError, SparkNotFoundError, cache_folder, spark_environment
+from anabranch.spark.jars import NOT_NEEDED, MavenCoordinate
+from anabranch.spark.java import JavaNotFoundError, SparkNotFoundError, cache_folder, spark_environment
 
 COMPLAINT = re.compile(r"not found|unresolved|unknown host|refused|timed out|could not|\[ERROR\]|error:", re.IGNORECASE)
 IN_SPARK = ("org.apache.hadoop:hadoop-client-api", "org.apache.hadoop:hadoop-client-runtime")

@@ -19,9 +19,9 @@ from anabranch.client.cluster import EARLIEST, LATEST, Cluster, Place
 from anabranch.client.connection import AddressError, Connection
 from anabranch.client.errors import ClientError
 from anabranch.client.settings import client_settings
-from protocol.messages.metadata import MetadataResponseTopic
-from spark.preflight import CLIENT_ID, TIMEOUT_S
-from spark.unread import Search, find_first
+from anabranch.protocol.messages.metadata import MetadataResponseTopic
+from anabranch.spark.preflight import CLIENT_ID, TIMEOUT_S
+from anabranch.spark.unread import Search, find_first
 
 Offsets = Mapping[Place, int]
 REFRESH_S: Final = 5.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from spark.java import cache_folder
+from anabranch.spark.java import cache_folder
 
 SCALA = "2.13"
 CLIENT_JARS = {

@@ -16,19 +16,19 @@ from rich.table import Table
 from rich.text import Text
 
 from anabranch.addresses import host_port
-from spark.checkpoints import committed_offsets
-from spark.freshness import Freshness, parse_offsets
-from spark.listener import PipelineListener, group_commit, serve_metrics
-from spark.pipeline.errors import PipelineError, SettingError, reason_of
-from spark.pipeline.iceberg import catalog_settings
-from spark.pipeline.maintenance import maintain_now
-from spark.pipeline.replay import Replayed
-from spark.pipeline.replay import replay as replay_now
-from spark.pipeline.run import ANSI, RunningPipeline, start_pipeline
-from spark.pipeline.settings import PipelineSettings, TableFormat
-from spark.pipeline.source_options import source_options
-from spark.session import build_session, quiet_errors
-from spark.status import LagUnknown, lag_reader
+from anabranch.spark.checkpoints import committed_offsets
+from anabranch.spark.freshness import Freshness, parse_offsets
+from anabranch.spark.listener import PipelineListener, group_commit, serve_metrics
+from anabranch.spark.pipeline.errors import PipelineError, SettingError, reason_of
+from anabranch.spark.pipeline.iceberg import catalog_settings
+from anabranch.spark.pipeline.maintenance import maintain_now
+from anabranch.spark.pipeline.replay import Replayed
+from anabranch.spark.pipeline.replay import replay as replay_now
+from anabranch.spark.pipeline.run import ANSI, RunningPipeline, start_pipeline
+from anabranch.spark.pipeline.settings import PipelineSettings, TableFormat
+from anabranch.spark.pipeline.source_options import source_options
+from anabranch.spark.session import build_session, quiet_errors
+from anabranch.spark.status import LagUnknown, lag_reader
 
 POLL_S = 0.2
 LISTENER_TIMEOUT_S = 60

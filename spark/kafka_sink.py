@@ -29,10 +29,10 @@ from anabranch.client.errors import ClientError
 from anabranch.client.partitioner import partition_of_key
 from anabranch.client.settings import client_settings
 from anabranch.client.transactional import ProducerFenced, ProducerIdentity, TransactionalProducer
-from protocol.compression import Compression
-from protocol.records import Record
-from spark.connect import is_connect
-from spark.kafka_options import client_properties
+from anabranch.protocol.compression import Compression
+from anabranch.protocol.records import Record
+from anabranch.spark.connect import is_connect
+from anabranch.spark.kafka_options import client_properties
 
 BATCH_BYTES_MAX: Final = 512 << 10
 LIMITS: Final = 10_000, BATCH_BYTES_MAX

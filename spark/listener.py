@@ -24,9 +24,9 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from spark.freshness import Freshness, Offsets, parse_offsets
-from spark.pipeline.errors import reason_of
-from spark.pipeline.topic_ids import open_admin
+from anabranch.spark.freshness import Freshness, Offsets, parse_offsets
+from anabranch.spark.pipeline.errors import reason_of
+from anabranch.spark.pipeline.topic_ids import open_admin
 
 COMMIT_TIMEOUT_S = 10
 Commit = Callable[[Offsets], None]

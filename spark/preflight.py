@@ -11,9 +11,9 @@ from typing import Final
 from anabranch.client.connection import AddressError, Connection, connect_to_any, parse_address
 from anabranch.client.errors import ClientError, UnsupportedProperty
 from anabranch.client.settings import client_settings
-from protocol.errors import ErrorCode
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from spark.pipeline.errors import PipelineError
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from anabranch.spark.pipeline.errors import PipelineError
 
 TIMEOUT_S: Final = 5.0
 CLIENT_ID: Final = b"anabranch-spark"

@@ -16,7 +16,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from spark.jars import (
+from anabranch.spark.jars import (
     NOT_NEEDED,
     MavenCoordinate,
     cached,
@@ -28,8 +28,8 @@ from spark.jars import (
     s3_jars,
     table_jars,
 )
-from spark.java import SessionError, spark_environment
-from spark.java_stderr import start_copier
+from anabranch.spark.java import SessionError, spark_environment
+from anabranch.spark.java_stderr import start_copier
 
 ERROR_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """PySpark's loggers of each error in a query, with Java's stack trace, whether or not somebody handles it."""

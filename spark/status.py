@@ -9,13 +9,13 @@ from rich.console import Console
 from anabranch.client.cluster import Place
 from anabranch.client.errors import PropertyError, UnsupportedProperty
 from anabranch.output import make_table, number_text, plain
+from anabranch.spark.checkpoint_folder import local_folder, read_checkpoint
+from anabranch.spark.freshness import LagReader, PartitionLag
+from anabranch.spark.kafka_options import client_properties
+from anabranch.spark.pipeline.errors import SettingError
+from anabranch.spark.pipeline.settings import PipelineSettings
+from anabranch.spark.pipeline.source_options import client_options, source_options
 from anabranch.times import age_text, second_text
-from spark.checkpoint_folder import local_folder, read_checkpoint
-from spark.freshness import LagReader, PartitionLag
-from spark.kafka_options import client_properties
-from spark.pipeline.errors import SettingError
-from spark.pipeline.settings import PipelineSettings
-from spark.pipeline.source_options import client_options, source_options
 
 FIGURES = ("partition", "done", "end", "lag", "lag in time")
 """Columns of numbers."""

@@ -15,14 +15,14 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from s3stream.errors import StorageError
-from s3stream.store.config import StoreConfig, make_stores
-from s3stream.store.interface import ObjectStore
-from s3stream.store.protection import BucketProtection
-from s3stream.store.recycled import ReadBufferPool
+from anabranch.s3stream.errors import StorageError
+from anabranch.s3stream.store.config import StoreConfig, make_stores
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.s3stream.store.protection import BucketProtection
+from anabranch.s3stream.store.recycled import ReadBufferPool
 
 if TYPE_CHECKING:
-    from s3stream.catalog.catalog import Catalog
+    from anabranch.s3stream.catalog.catalog import Catalog
 
 CLUSTER_DEFAULT: Final = "anabranch"
 OPTIONS: Final = {
@@ -197,7 +197,7 @@ async def opened_stores(
 @asynccontextmanager
 async def opened_catalog(location: StorageLocation, *, read_only: bool = True) -> "AsyncIterator[Catalog]":
     """Open the catalog, read-only by default. Raises CatalogError."""
-    from s3stream.catalog.catalog import Catalog  # 0.25 s to import, and tasks rarely need it
+    from anabranch.s3stream.catalog.catalog import Catalog  # 0.25 s to import, and tasks rarely need it
 
     catalog = Catalog(location.catalog_url, read_only=read_only)
     try:

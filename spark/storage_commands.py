@@ -18,18 +18,18 @@ from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
 
-from s3stream.errors import StorageError
-from spark.jars import SparkVersionError
-from spark.java import JavaNotFoundError, SessionError, SparkNotFoundError
-from spark.pipeline.errors import reason_of
-from spark.pipeline.settings import is_in_s3
-from spark.storage import STORES, LocationError, StorageLocation, find_storage
+from anabranch.s3stream.errors import StorageError
+from anabranch.spark.jars import SparkVersionError
+from anabranch.spark.java import JavaNotFoundError, SessionError, SparkNotFoundError
+from anabranch.spark.pipeline.errors import reason_of
+from anabranch.spark.pipeline.settings import is_in_s3
+from anabranch.spark.storage import STORES, LocationError, StorageLocation, find_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark.compact import SparkCompactionSummary
-    from spark.verify import VerifySummary
+    from anabranch.spark.compact import SparkCompactionSummary
+    from anabranch.spark.verify import VerifySummary
 
 MIB = 1 << 20
 FINDINGS_SHOWN = 20
@@ -89,7 +89,7 @@ class Needs(TypedDict):
 def _needs_of_report(report: str | None, report_format: str | None) -> Needs:
     if report is None:
         return Needs(s3=False, table_formats=())
-    from spark.session import EXTENSIONS
+    from anabranch.spark.session import EXTENSIONS
 
     return Needs(s3=is_in_s3(report), table_formats=[name for name in EXTENSIONS if name == report_format])
 
@@ -101,7 +101,7 @@ def started(
     """Provide a session for the duration of a command."""
     from pyspark.errors import PySparkException
 
-    from spark.session import build_session, quiet_errors
+    from anabranch.spark.session import build_session, quiet_errors
 
     quiet_errors()
     spark = build_session(name, master=master, settings=settings, **needs)
@@ -119,7 +119,7 @@ def started(
 @on_storage
 def verify(spark: "SparkSession", location: StorageLocation, *, report: str | None, report_format: str) -> None:
     """Read every object, and prove that all is complete and undamaged. Exit code 1 if not."""
-    from spark.verify import verify as verify_storage
+    from anabranch.spark.verify import verify as verify_storage
 
     if report is not None:
         check_place(spark, report)
@@ -133,7 +133,7 @@ def verify(spark: "SparkSession", location: StorageLocation, *, report: str | No
 
 def check_place(spark: "SparkSession", report: str) -> None:
     """Look at the report's place before everything is read for it. Raises ClickException."""
-    from spark.pipeline.files import HadoopFolder
+    from anabranch.spark.pipeline.files import HadoopFolder
 
     try:
         HadoopFolder(spark, report).has("_SUCCESS")
@@ -173,8 +173,8 @@ def compact(
     spark: "SparkSession", location: StorageLocation, *, nodes: tuple[int, ...], task_mib: int, timed: bool
 ) -> None:
     """Compact with Spark's tasks what is too much for a node; nodes may run. Exit code 1: something is left undone."""
-    from compaction.settings import CompactionSettings
-    from spark.compact import SparkCompaction
+    from anabranch.compaction.settings import CompactionSettings
+    from anabranch.spark.compact import SparkCompaction
 
     rng = random.Random()  # noqa: S311 - tells writers apart, hides nothing
     run = SparkCompaction(

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from anabranch.client.cluster import Cluster, Place
-from protocol.batch import HEADER_BYTES, BatchHeader, iterate_batches
-from protocol.compression import decompressed
-from protocol.errors import KafkaError
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from protocol.record_scan import RecordHead, scan_records
-from protocol.records import ControlType, control_record
+from anabranch.protocol.batch import HEADER_BYTES, BatchHeader, iterate_batches
+from anabranch.protocol.compression import decompressed
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from anabranch.protocol.record_scan import RecordHead, scan_records
+from anabranch.protocol.records import ControlType, control_record
 
 NAMED_VERSION: Final = 12
 """Newest version of Fetch that names topics, instead of giving their ids."""

@@ -15,17 +15,17 @@ from typing import Final, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from protocol.batch import check_crc, parse_batch
-from protocol.errors import KafkaError
-from s3stream.catalog.catalog import Catalog
-from s3stream.errors import CorruptObject, ObjectNotFound, StoreError
-from s3stream.maintain.verify import Finding, FindingKind, VerifyReport, find_range_problem, read_runs
-from s3stream.maintain.verify import verify as verify_catalog
-from s3stream.model import ObjectInfo, ObjectState, RangeLocation, StreamBatch, object_key
-from s3stream.object.format import IndexEntry, decode_block
-from s3stream.object.reader import expect_object, index_tail_bytes, read_index
-from s3stream.store.interface import ObjectStore
-from spark.storage import StorageLocation, opened_catalog, opened_stores
+from anabranch.protocol.batch import check_crc, parse_batch
+from anabranch.protocol.errors import KafkaError
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.errors import CorruptObject, ObjectNotFound, StoreError
+from anabranch.s3stream.maintain.verify import Finding, FindingKind, VerifyReport, find_range_problem, read_runs
+from anabranch.s3stream.maintain.verify import verify as verify_catalog
+from anabranch.s3stream.model import ObjectInfo, ObjectState, RangeLocation, StreamBatch, object_key
+from anabranch.s3stream.object.format import IndexEntry, decode_block
+from anabranch.s3stream.object.reader import expect_object, index_tail_bytes, read_index
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.spark.storage import StorageLocation, opened_catalog, opened_stores
 
 PAGE: Final = 500
 OBJECTS_IN_FLIGHT: Final = 2

@@ -67,8 +67,8 @@ def aws_credentials(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, aws_credentials: Path) -> "Iterator[SparkSession]":
     """The one Spark session of a test run; skipped (or failed, where tools are required) without Java or jars."""
-    from spark.jars import TABLE_JARS, all_jars, cached, installed_spark_version, spark_line
-    from spark.session import DRIVER_OPTIONS, build_session
+    from anabranch.spark.jars import TABLE_JARS, all_jars, cached, installed_spark_version, spark_line
+    from anabranch.spark.session import DRIVER_OPTIONS, build_session
     from tests.support import tools
 
     tools.java()

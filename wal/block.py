@@ -11,7 +11,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from wal.format import (
+from anabranch.wal.format import (
     PADDING_BYTES_MIN,
     RECORD_HEADER_BYTES,
     RECORD_MAGIC,
@@ -19,7 +19,7 @@ from wal.format import (
     pack_into_record,
     pack_record_start,
 )
-from wal.interface import Buffer, Durable
+from anabranch.wal.interface import Buffer, Durable
 
 
 def aligned_buffer(size_bytes: int) -> memoryview:

@@ -8,14 +8,14 @@ from asyncio import AbstractEventLoop, TimerHandle, get_running_loop
 from collections import deque
 from typing import Final, Protocol
 
-from wal.block import WalBlock
-from wal.budget import Budget, io_count
-from wal.interface import WalError, WalFailed
-from wal.owner import HeaderWriter, confirm_owner
-from wal.requests import Device, IoKind, IoRequest
-from wal.settings import WalSettings
-from wal.stats import WalStats
-from wal.window import SlidingWindow
+from anabranch.wal.block import WalBlock
+from anabranch.wal.budget import Budget, io_count
+from anabranch.wal.interface import WalError, WalFailed
+from anabranch.wal.owner import HeaderWriter, confirm_owner
+from anabranch.wal.requests import Device, IoKind, IoRequest
+from anabranch.wal.settings import WalSettings
+from anabranch.wal.stats import WalStats
+from anabranch.wal.window import SlidingWindow
 
 _BLOCKS_PER_WRITE: Final = 4
 """Blocks that wait for a writer share one system call, up to 1 MiB at the default size: a call costs as much as copying

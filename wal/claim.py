@@ -9,11 +9,11 @@ and no state that was in use is missed.
 from dataclasses import replace
 from typing import Final
 
-from wal.format import HEADER_COPIES, Header, decode_copies, newest_header
-from wal.interface import WalCorrupt, WalFailed, WalRefused
-from wal.owner import Owner, blank_header, check_owner, header_of, read_beginning, read_copies, write_header
-from wal.requests import Device, IoKind, perform
-from wal.settings import WalSettings
+from anabranch.wal.format import HEADER_COPIES, Header, decode_copies, newest_header
+from anabranch.wal.interface import WalCorrupt, WalFailed, WalRefused
+from anabranch.wal.owner import Owner, blank_header, check_owner, header_of, read_beginning, read_copies, write_header
+from anabranch.wal.requests import Device, IoKind, perform
+from anabranch.wal.settings import WalSettings
 
 _WRITES_MAX: Final = 32
 """Claims written before giving up. A running former owner overwrites one or two, until it next reads the header."""

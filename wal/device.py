@@ -18,14 +18,14 @@ from typing import Final
 
 import structlog
 
-from wal.block import aligned_buffer
-from wal.device_engine import ChosenEngine, choose_engine
-from wal.device_place import check_place, warn_of_place
-from wal.device_raw import read_all, write_all
-from wal.format import PAGE_BYTES
-from wal.interface import WalInUse, WalRefused
-from wal.requests import IoRequest
-from wal.settings import WalSettings
+from anabranch.wal.block import aligned_buffer
+from anabranch.wal.device_engine import ChosenEngine, choose_engine
+from anabranch.wal.device_place import check_place, warn_of_place
+from anabranch.wal.device_raw import read_all, write_all
+from anabranch.wal.format import PAGE_BYTES
+from anabranch.wal.interface import WalInUse, WalRefused
+from anabranch.wal.requests import IoRequest
+from anabranch.wal.settings import WalSettings
 
 _LOG = structlog.get_logger(__name__)
 _FILL_BYTES: Final = 4 << 20

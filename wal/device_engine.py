@@ -7,12 +7,12 @@ from typing import Final
 
 import structlog
 
-from wal.device_ring import Ring
-from wal.device_threads import ThreadEngine
-from wal.device_uring import RING_ENTRIES, UringEngine
-from wal.interface import WalRefused
-from wal.requests import Engine
-from wal.settings import WalSettings
+from anabranch.wal.device_ring import Ring
+from anabranch.wal.device_threads import ThreadEngine
+from anabranch.wal.device_uring import RING_ENTRIES, UringEngine
+from anabranch.wal.interface import WalRefused
+from anabranch.wal.requests import Engine
+from anabranch.wal.settings import WalSettings
 
 _LOG = structlog.get_logger(__name__)
 _DISABLED: Final = Path("/proc/sys/kernel/io_uring_disabled")

@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from wal.interface import WalRefused
+from anabranch.wal.interface import WalRefused
 
 _LOG = structlog.get_logger(__name__)
 _DEVICES: Final = Path("/dev")

@@ -4,8 +4,8 @@ import errno
 import os
 from collections.abc import Iterator, Sequence
 
-from wal.format import PAGE_BYTES
-from wal.requests import Segment
+from anabranch.wal.format import PAGE_BYTES
+from anabranch.wal.requests import Segment
 
 
 def write_all(fd: int, position: int, data: memoryview) -> None:

@@ -11,10 +11,10 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Final
 
-from wal.block import aligned_buffer
-from wal.device_raw import read_all, write_segments
-from wal.format import RING_POSITION
-from wal.requests import IoKind, IoRequest
+from anabranch.wal.block import aligned_buffer
+from anabranch.wal.device_raw import read_all, write_segments
+from anabranch.wal.format import RING_POSITION
+from anabranch.wal.requests import IoKind, IoRequest
 
 _JOIN_S: Final = 1.0
 

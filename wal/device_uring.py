@@ -18,11 +18,11 @@ from collections.abc import Generator, Sequence
 from contextlib import suppress
 from typing import Final
 
-from wal.block import aligned_buffer
-from wal.device_raw import adjacent_runs
-from wal.device_ring import FsyncFlag, Opcode, Ring, Submission, SubmissionFlag, address_of
-from wal.format import PAGE_BYTES, RING_POSITION
-from wal.requests import IoKind, IoRequest
+from anabranch.wal.block import aligned_buffer
+from anabranch.wal.device_raw import adjacent_runs
+from anabranch.wal.device_ring import FsyncFlag, Opcode, Ring, Submission, SubmissionFlag, address_of
+from anabranch.wal.format import PAGE_BYTES, RING_POSITION
+from anabranch.wal.requests import IoKind, IoRequest
 
 RING_ENTRIES: Final = 128
 """Operations in flight. The log has at most 64 writes, a header write and a few reads: a header write never waits."""

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from wal.interface import Buffer
+from anabranch.wal.interface import Buffer
 
 PROBE_BYTES: Final = 128 << 10
 """Number of leading bytes of the device that `describe` needs."""

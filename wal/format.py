@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from wal.interface import Buffer
+from anabranch.wal.interface import Buffer
 
 PAGE_BYTES: Final = 4096
 HEADER_COPIES: Final = 2

@@ -12,7 +12,7 @@ from asyncio import get_running_loop
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from wal.stats import WalStats
+from anabranch.wal.stats import WalStats
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

@@ -21,11 +21,11 @@ from typing import Final
 
 import structlog
 
-from wal.block import BlockBufferPool, WalBlock, aligned_buffer
-from wal.block_writer import BlockWriter
-from wal.budget import Budget
-from wal.claim import claim
-from wal.format import (
+from anabranch.wal.block import BlockBufferPool, WalBlock, aligned_buffer
+from anabranch.wal.block_writer import BlockWriter
+from anabranch.wal.budget import Budget
+from anabranch.wal.claim import claim
+from anabranch.wal.format import (
     CATALOG_UNKNOWN,
     GAPS_MAX,
     HEADER_COPIES,
@@ -41,7 +41,7 @@ from wal.format import (
     record_salt,
     wal_id_of,
 )
-from wal.interface import (
+from anabranch.wal.interface import (
     AppendedRecord,
     Buffer,
     Durable,
@@ -52,14 +52,14 @@ from wal.interface import (
     WalError,
     WalFailed,
 )
-from wal.owner import HeaderWriter, Owner, confirm_owner
-from wal.prewriter import Prewriter
-from wal.reader import read_ring
-from wal.recovery import BlockSpan, Scan, ScanEnd
-from wal.requests import Device, IoKind, perform
-from wal.settings import WalSettings
-from wal.stats import WalStats
-from wal.window import SlidingWindow
+from anabranch.wal.owner import HeaderWriter, Owner, confirm_owner
+from anabranch.wal.prewriter import Prewriter
+from anabranch.wal.reader import read_ring
+from anabranch.wal.recovery import BlockSpan, Scan, ScanEnd
+from anabranch.wal.requests import Device, IoKind, perform
+from anabranch.wal.settings import WalSettings
+from anabranch.wal.stats import WalStats
+from anabranch.wal.window import SlidingWindow
 
 _LOG = structlog.get_logger(__name__)
 _IDLE_BUFFERS_BYTES_MAX: Final = 16 << 20

@@ -9,7 +9,7 @@ from asyncio import get_running_loop
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from wal.interface import AppendedRecord, Buffer, Durable, OverCapacity, RecoveredRecord, WalError, WalFailed
+from anabranch.wal.interface import AppendedRecord, Buffer, Durable, OverCapacity, RecoveredRecord, WalError, WalFailed
 
 _HEADER_BYTES = 24
 

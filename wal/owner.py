@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from wal.block import aligned_buffer
-from wal.foreign import PROBE_BYTES, describe
-from wal.format import (
+from anabranch.wal.block import aligned_buffer
+from anabranch.wal.foreign import PROBE_BYTES, describe
+from anabranch.wal.format import (
     CATALOG_UNKNOWN,
     CLUSTER_BYTES_MAX,
     HEADER_COPIES,
@@ -30,9 +30,9 @@ from wal.format import (
     newest_header,
     next_header,
 )
-from wal.interface import Buffer, Durable, WalCorrupt, WalError, WalFailed, WalFenced, WalRefused
-from wal.requests import Device, IoKind, IoRequest, perform
-from wal.settings import WalSettings
+from anabranch.wal.interface import Buffer, Durable, WalCorrupt, WalError, WalFailed, WalFenced, WalRefused
+from anabranch.wal.requests import Device, IoKind, IoRequest, perform
+from anabranch.wal.settings import WalSettings
 
 _FENCED: Final = "this node refuses writes"
 _REREADS_MAX: Final = 8

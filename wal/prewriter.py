@@ -21,13 +21,13 @@ from typing import Final
 
 import structlog
 
-from wal.block import aligned_buffer
-from wal.budget import Budget, io_count
-from wal.format import PAGE_BYTES, RING_POSITION, Header, page_up
-from wal.interface import Durable, WalError, WalFailed
-from wal.owner import confirm_owner
-from wal.requests import Device, IoKind, IoRequest
-from wal.settings import WalSettings
+from anabranch.wal.block import aligned_buffer
+from anabranch.wal.budget import Budget, io_count
+from anabranch.wal.format import PAGE_BYTES, RING_POSITION, Header, page_up
+from anabranch.wal.interface import Durable, WalError, WalFailed
+from anabranch.wal.owner import confirm_owner
+from anabranch.wal.requests import Device, IoKind, IoRequest
+from anabranch.wal.settings import WalSettings
 
 _LOG = structlog.get_logger(__name__)
 _REST: Final = 4

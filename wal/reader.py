@@ -6,11 +6,11 @@ from contextlib import suppress
 from mmap import mmap
 from typing import Final
 
-from wal.block import aligned_memory
-from wal.format import Header
-from wal.interface import Durable, RecoveredRecord, WalFailed
-from wal.recovery import Scan
-from wal.requests import Device, IoKind, IoRequest
+from anabranch.wal.block import aligned_memory
+from anabranch.wal.format import Header
+from anabranch.wal.interface import Durable, RecoveredRecord, WalFailed
+from anabranch.wal.recovery import Scan
+from anabranch.wal.requests import Device, IoKind, IoRequest
 
 CHUNK_BYTES: Final = 4 << 20
 READ_AHEAD: Final = 3

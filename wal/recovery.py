@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from wal.format import (
+from anabranch.wal.format import (
     PAGE_BYTES,
     RECORD_HEADER_BYTES,
     RECORD_MAGIC,
@@ -27,7 +27,7 @@ from wal.format import (
     record_salt,
     unpack_record,
 )
-from wal.interface import RecoveredRecord, WalCorrupt, WalDamaged
+from anabranch.wal.interface import RecoveredRecord, WalCorrupt, WalDamaged
 
 
 class BlockSpan(NamedTuple):

@@ -10,8 +10,8 @@ from typing import Final
 
 from crc32c import crc32c
 
-from wal.block import aligned_buffer
-from wal.format import (
+from anabranch.wal.block import aligned_buffer
+from anabranch.wal.format import (
     GAPS_MAX,
     HEADER_COPIES,
     PAGE_BYTES,
@@ -28,11 +28,11 @@ from wal.format import (
     page_up,
     record_salt,
 )
-from wal.interface import RecoveredRecord, WalDamaged, WalRefused
-from wal.owner import read_copies, read_header, write_header
-from wal.reader import read_ring
-from wal.recovery import Scan
-from wal.requests import Device, IoKind, perform
+from anabranch.wal.interface import RecoveredRecord, WalDamaged, WalRefused
+from anabranch.wal.owner import read_copies, read_header, write_header
+from anabranch.wal.reader import read_ring
+from anabranch.wal.recovery import Scan
+from anabranch.wal.requests import Device, IoKind, perform
 
 _CHUNK_BYTES: Final = 4 << 20
 _MAGICS: Final = tuple(int(magic).to_bytes(4, "little") for magic in Magic)

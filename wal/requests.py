@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Protocol
 
-from wal.interface import Durable, WalFailed
+from anabranch.wal.interface import Durable, WalFailed
 
 
 class IoKind(Enum):

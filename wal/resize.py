@@ -6,8 +6,8 @@ is changed with it. The plan keeps live bytes in place if possible. Else it copi
 
 from dataclasses import dataclass
 
-from wal.format import RING_POSITION, Header
-from wal.interface import WalRefused
+from anabranch.wal.format import RING_POSITION, Header
+from anabranch.wal.interface import WalRefused
 
 
 @dataclass(frozen=True, slots=True)

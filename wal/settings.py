@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from wal.format import PAGE_BYTES, RING_POSITION
-from wal.interface import WalRefused
+from anabranch.wal.format import PAGE_BYTES, RING_POSITION
+from anabranch.wal.interface import WalRefused
 
 Durability: TypeAlias = Literal["auto", "flush", "direct"]
 Fencing: TypeAlias = Literal["auto", "strict", "local"]

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from wal.block import aligned_buffer
-from wal.format import PAGE_BYTES, RING_POSITION, Header, Shutdown, decode_copies, next_header
-from wal.interface import WalCorrupt, WalRefused
-from wal.log import DeltaWal
-from wal.owner import read_copies, read_header, write_header
-from wal.reader import read_ring
-from wal.recovery import Scan, ScanEnd
-from wal.requests import Device, IoKind, perform
-from wal.resize import plan_resize
-from wal.settings import WalSettings
+from anabranch.wal.block import aligned_buffer
+from anabranch.wal.format import PAGE_BYTES, RING_POSITION, Header, Shutdown, decode_copies, next_header
+from anabranch.wal.interface import WalCorrupt, WalRefused
+from anabranch.wal.log import DeltaWal
+from anabranch.wal.owner import read_copies, read_header, write_header
+from anabranch.wal.reader import read_ring
+from anabranch.wal.recovery import Scan, ScanEnd
+from anabranch.wal.requests import Device, IoKind, perform
+from anabranch.wal.resize import plan_resize
+from anabranch.wal.settings import WalSettings
 
 _COPY_BYTES: Final = 4 << 20
 

@@ -3,9 +3,9 @@
 from struct import Struct
 from typing import Any, Final
 
-from protocol.codec import decode_exact, encode_frame
-from protocol.header import response_header
-from protocol.registry import APIS
+from anabranch.protocol.codec import decode_exact, encode_frame
+from anabranch.protocol.header import response_header
+from anabranch.protocol.registry import APIS
 
 CLIENT_ID: Final = b"benchmark"
 _API_OF: Final = {api.request: api for api in APIS.values()}

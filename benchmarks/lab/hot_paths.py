@@ -7,32 +7,36 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchmarks.lab.frames import request_frame
-from benchmarks.lab.in_process import InProcessClient, InProcessNode, NullDevice
-from protocol.messages.api_versions import ApiVersionsRequest
-from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.heartbeat import HeartbeatRequest
-from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.messages.offset_commit import (
+from anabranch.protocol.messages.api_versions import ApiVersionsRequest
+from anabranch.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from anabranch.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from anabranch.protocol.messages.heartbeat import HeartbeatRequest
+from anabranch.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from anabranch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.messages.sync_group import SyncGroupRequest
-from protocol.records import Record, build_batch
-from s3stream.model import ObjectKind, StreamBatch
-from s3stream.object.format import decode_block, encode_block
-from s3stream.object.writer import ObjectWriter
-from s3stream.store.memory import MemoryStore
-from wal.log import DeltaWal
-from wal.settings import WalSettings
+from anabranch.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from anabranch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.messages.sync_group import SyncGroupRequest
+from anabranch.protocol.records import Record, build_batch
+from anabranch.s3stream.model import ObjectKind, StreamBatch
+from anabranch.s3stream.object.format import decode_block, encode_block
+from anabranch.s3stream.object.writer import ObjectWriter
+from anabranch.s3stream.store.memory import MemoryStore
+from anabranch.wal.log import DeltaWal
+from anabranch.wal.settings import WalSettings
+from benchmarks.lab.frames import request_frame
+from benchmarks.lab.in_process import InProcessClient, InProcessNode, NullDevice
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20

@@ -12,16 +12,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from anabranch.broker.app import run_node
+from anabranch.broker.membership.environment import Environment
+from anabranch.broker.net.connection import Connection
+from anabranch.broker.node import Node
+from anabranch.broker.settings.sources import load
+from anabranch.wal.format import RING_POSITION
+from anabranch.wal.interface import Buffer
+from anabranch.wal.requests import IoKind, IoRequest
+from anabranch.wal.settings import WalSettings
 from benchmarks.lab.frames import decode_response, request_frame
-from broker.app import run_node
-from broker.membership.environment import Environment
-from broker.net.connection import Connection
-from broker.node import Node
-from broker.settings.sources import load
-from wal.format import RING_POSITION
-from wal.interface import Buffer
-from wal.requests import IoKind, IoRequest
-from wal.settings import WalSettings
 
 _MEMORY: Final = "/dev/shm" if Path("/dev/shm").is_dir() else None
 MIB: Final = 1 << 20

@@ -21,9 +21,9 @@ from typing import Final, Never, cast
 
 import uvloop
 
+from anabranch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.records import Record, build_batch
 from benchmarks.lab.frames import decode_response, request_frame
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import Record, build_batch
 
 VERSION: Final = 13
 """Of Produce: its answer to one batch has the error code at a fixed place."""

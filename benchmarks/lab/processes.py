@@ -15,10 +15,10 @@ from typing import Self
 
 from anabranch.client.connection import Connection
 from anabranch.client.errors import ClientError
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from spark.java import cache_folder, find_java_home
+from anabranch.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.spark.java import cache_folder, find_java_home
 
 KAFKA_VERSION = "4.3.1"
 START_TIMEOUT_S = 60.0

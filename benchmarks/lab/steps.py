@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from anabranch.broker.settings.memory import memory_for
+from anabranch.broker.settings.names import all_settings
+from anabranch.broker.settings.package_settings import storage_settings, wal_settings
+from anabranch.broker.settings.sources import load as load_settings
 from benchmarks.lab.client import Latency, Options, Outcome
 from benchmarks.lab.meter import Usage
 from benchmarks.lab.processes import Broker
 from benchmarks.lab.session import GB, KIB, MB, MIB, Figures, Load, Plan, Session, Step
-from broker.settings.memory import memory_for
-from broker.settings.names import all_settings
-from broker.settings.package_settings import storage_settings, wal_settings
-from broker.settings.sources import load as load_settings
 
 STEADY_MB_PER_S = 10.0
 CATCH_UP_MB_PER_S = 250.0

@@ -8,15 +8,15 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from broker.access.guard import amending
-from broker.acls.model import AclOperation, AclResourceType, PatternType, Permission
-from broker.handlers import Handler, HandlerFunction
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.resources.values import ResourceType
-from protocol.errors import ErrorCode
-from protocol.ids import uuid_text
-from protocol.messages import (
+from anabranch.broker.access.guard import amending
+from anabranch.broker.acls.model import AclOperation, AclResourceType, PatternType, Permission
+from anabranch.broker.handlers import Handler, HandlerFunction
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.resources.values import ResourceType
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.ids import uuid_text
+from anabranch.protocol.messages import (
     alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,

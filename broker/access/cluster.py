@@ -5,71 +5,71 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from broker.access.guard import Passed, Verdict
-from broker.access.records import DENIED
-from broker.acls.model import AclOperation
-from broker.handlers.caller import Caller
-from broker.resources.values import ResourceType
-from protocol.errors import ErrorCode
-from protocol.messages.alter_client_quotas import (
+from anabranch.broker.access.guard import Passed, Verdict
+from anabranch.broker.access.records import DENIED
+from anabranch.broker.acls.model import AclOperation
+from anabranch.broker.handlers.caller import Caller
+from anabranch.broker.resources.values import ResourceType
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     EntryDataResponse,
 )
-from protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResourceResponse
-from protocol.messages.alter_partition_reassignments import (
+from anabranch.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResourceResponse
+from anabranch.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
-from protocol.messages.alter_replica_log_dirs import (
+from anabranch.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopicResult,
 )
-from protocol.messages.alter_user_scram_credentials import (
+from anabranch.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     AlterUserScramCredentialsResult,
 )
-from protocol.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
-from protocol.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
-from protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
-from protocol.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
-from protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from protocol.messages.describe_configs import (
+from anabranch.protocol.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
+from anabranch.protocol.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
+from anabranch.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from anabranch.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
+from anabranch.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from anabranch.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
-from protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
-from protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
-from protocol.messages.describe_user_scram_credentials import (
+from anabranch.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from anabranch.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from anabranch.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
 )
-from protocol.messages.elect_leaders import (
+from anabranch.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionResult,
     ReplicaElectionResult,
 )
-from protocol.messages.incremental_alter_configs import (
+from anabranch.protocol.messages.incremental_alter_configs import (
     AlterConfigsResourceResponse as IncrementalResponse,
 )
-from protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
-from protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
-from protocol.messages.list_partition_reassignments import (
+from anabranch.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from anabranch.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
+from anabranch.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
 )
-from protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
-from protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
+from anabranch.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from anabranch.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 
 CODE: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 GROUP_DENIED: Final = ErrorCode.GROUP_AUTHORIZATION_FAILED

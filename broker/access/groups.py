@@ -4,35 +4,41 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from broker.access.guard import Guard, Passed, Refused, Verdict
-from broker.access.records import DENIED, split
-from broker.acls.model import AclOperation, AclResourceType
-from broker.handlers.caller import Caller
-from broker.handlers.offset_fetch import ERROR_FIELD_VERSION, GROUPS_VERSION
-from broker.handlers.sync_group import NAMES_PROTOCOL_SINCE
-from protocol.errors import ErrorCode
-from protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
-from protocol.messages.consumer_group_describe import DescribedGroup as ConsumerGroup
-from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
-from protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
-from protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
-from protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from protocol.messages.offset_commit import (
+from anabranch.broker.access.guard import Guard, Passed, Refused, Verdict
+from anabranch.broker.access.records import DENIED, split
+from anabranch.broker.acls.model import AclOperation, AclResourceType
+from anabranch.broker.handlers.caller import Caller
+from anabranch.broker.handlers.offset_fetch import ERROR_FIELD_VERSION, GROUPS_VERSION
+from anabranch.broker.handlers.sync_group import NAMES_PROTOCOL_SINCE
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from anabranch.protocol.messages.consumer_group_describe import DescribedGroup as ConsumerGroup
+from anabranch.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from anabranch.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from anabranch.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from anabranch.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from anabranch.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from anabranch.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from protocol.messages.offset_delete import (
+from anabranch.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-from protocol.messages.offset_fetch import (
+from anabranch.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
@@ -44,7 +50,7 @@ from protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from anabranch.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 GROUP_DENIED: Final = ErrorCode.GROUP_AUTHORIZATION_FAILED
 PROTOCOL_NAME_IS_NULL_SINCE: Final = 7

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from broker.acls.model import AclOperation
-from broker.handlers import Handler, HandlerFunction
-from broker.handlers.caller import Caller, caller_of
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.registry import APIS
+from anabranch.broker.acls.model import AclOperation
+from anabranch.broker.handlers import Handler, HandlerFunction
+from anabranch.broker.handlers.caller import Caller, caller_of
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.registry import APIS
 
 _log: FilteringBoundLogger = structlog.get_logger("requests")
 

@@ -4,37 +4,37 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from broker.access.guard import Passed, Refused, Verdict
-from broker.acls.model import AclOperation
-from broker.handlers.caller import Caller
-from broker.handlers.produce_response import refuse_all
-from protocol.batch import iterate_batches
-from protocol.errors import CorruptBatch, ErrorCode, KafkaError, ProtocolError
-from protocol.messages.delete_records import (
+from anabranch.broker.access.guard import Passed, Refused, Verdict
+from anabranch.broker.acls.model import AclOperation
+from anabranch.broker.handlers.caller import Caller
+from anabranch.broker.handlers.produce_response import refuse_all
+from anabranch.protocol.batch import iterate_batches
+from anabranch.protocol.errors import CorruptBatch, ErrorCode, KafkaError, ProtocolError
+from anabranch.protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
     DeleteRecordsTopicResult,
 )
-from protocol.messages.describe_producers import (
+from anabranch.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     PartitionResponse,
     TopicResponse,
 )
-from protocol.messages.describe_producers import TopicRequest as ProducersTopic
-from protocol.messages.list_offsets import (
+from anabranch.protocol.messages.describe_producers import TopicRequest as ProducersTopic
+from anabranch.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
-from protocol.messages.offset_for_leader_epoch import (
+from anabranch.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderTopic,
     OffsetForLeaderTopicResult,
 )
-from protocol.messages.produce import (
+from anabranch.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from broker.access import cluster, groups, records, tokens, topics, transactions
-from broker.access.guard import Guard, needs_cluster, open_to_all
-from broker.acls.model import AclOperation
-from protocol.messages import (
+from anabranch.broker.access import cluster, groups, records, tokens, topics, transactions
+from anabranch.broker.access.guard import Guard, needs_cluster, open_to_all
+from anabranch.broker.acls.model import AclOperation
+from anabranch.protocol.messages import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     alter_client_quotas,

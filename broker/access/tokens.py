@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-from broker.access.guard import Passed, Refused, Verdict
-from broker.acls.model import AclOperation, AclResourceType
-from broker.handlers.caller import Caller
-from broker.handlers.create_delegation_token import refusal
-from broker.handlers.token_requests import owner_of
-from broker.sasl.delegation_tokens import concerns
-from protocol.errors import ErrorCode
-from protocol.messages.create_delegation_token import CreateDelegationTokenRequest
-from protocol.messages.describe_delegation_token import (
+from anabranch.broker.access.guard import Passed, Refused, Verdict
+from anabranch.broker.acls.model import AclOperation, AclResourceType
+from anabranch.broker.handlers.caller import Caller
+from anabranch.broker.handlers.create_delegation_token import refusal
+from anabranch.broker.handlers.token_requests import owner_of
+from anabranch.broker.sasl.delegation_tokens import concerns
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.create_delegation_token import CreateDelegationTokenRequest
+from anabranch.protocol.messages.describe_delegation_token import (
     DescribeDelegationTokenRequest,
     DescribeDelegationTokenResponse,
 )

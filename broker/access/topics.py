@@ -6,41 +6,41 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from broker.access.guard import Passed, Refused, Verdict
-from broker.access.records import DENIED, split
-from broker.acls.model import AclOperation, AclResourceType
-from broker.configs.broker_table import AUTO_CREATE
-from broker.handlers.caller import Caller
-from broker.handlers.delete_topics import STATES_SINCE
-from broker.topics.names import CLUSTER_METADATA_TOPIC
-from protocol.errors import ErrorCode
-from protocol.messages.create_partitions import (
+from anabranch.broker.access.guard import Passed, Refused, Verdict
+from anabranch.broker.access.records import DENIED, split
+from anabranch.broker.acls.model import AclOperation, AclResourceType
+from anabranch.broker.configs.broker_table import AUTO_CREATE
+from anabranch.broker.handlers.caller import Caller
+from anabranch.broker.handlers.delete_topics import STATES_SINCE
+from anabranch.broker.topics.names import CLUSTER_METADATA_TOPIC
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopicResult,
 )
-from protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
-from protocol.messages.delete_topics import (
+from anabranch.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+from anabranch.protocol.messages.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from protocol.messages.describe_topic_partitions import (
+from anabranch.protocol.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponseTopic,
     TopicRequest,
 )
-from protocol.messages.metadata import (
+from anabranch.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseTopic,
 )
-from protocol.wire import ZERO_UUID
-from s3stream.errors import StorageError
+from anabranch.protocol.wire import ZERO_UUID
+from anabranch.s3stream.errors import StorageError
 
 IDS_SINCE: Final = 12
 

@@ -4,40 +4,40 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from broker.access.guard import Passed, Refused, Verdict
-from broker.access.records import DENIED, split
-from broker.acls.model import CLUSTER_NAME, AclOperation, AclResourceType
-from broker.handlers.add_partitions_to_txn import BATCH_VERSION
-from broker.handlers.caller import Caller
-from broker.handlers.find_coordinator import BATCH_VERSION as MANY_KEYS_SINCE
-from broker.handlers.find_coordinator import GROUP_KEY_TYPE, TRANSACTION_KEY_TYPE
-from broker.topics.names import INTERNAL_TOPICS
-from protocol.errors import ErrorCode
-from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from protocol.messages.add_partitions_to_txn import (
+from anabranch.broker.access.guard import Passed, Refused, Verdict
+from anabranch.broker.access.records import DENIED, split
+from anabranch.broker.acls.model import CLUSTER_NAME, AclOperation, AclResourceType
+from anabranch.broker.handlers.add_partitions_to_txn import BATCH_VERSION
+from anabranch.broker.handlers.caller import Caller
+from anabranch.broker.handlers.find_coordinator import BATCH_VERSION as MANY_KEYS_SINCE
+from anabranch.broker.handlers.find_coordinator import GROUP_KEY_TYPE, TRANSACTION_KEY_TYPE
+from anabranch.broker.topics.names import INTERNAL_TOPICS
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from anabranch.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
 )
-from protocol.messages.describe_transactions import (
+from anabranch.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     TransactionState,
 )
-from protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
-from protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
-from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from protocol.messages.txn_offset_commit import (
+from anabranch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from anabranch.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from anabranch.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from anabranch.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from protocol.messages.write_txn_markers import (
+from anabranch.protocol.messages.write_txn_markers import (
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,

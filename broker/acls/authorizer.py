@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from anabranch.addresses import normal_host
-from broker.acls.model import EVERYBODY, WILDCARD, Acl, AclOperation, AclResourceType, PatternType, Permission
+from anabranch.broker.acls.model import EVERYBODY, WILDCARD, Acl, AclOperation, AclResourceType, PatternType, Permission
 
 IMPLYING: Final = {
     **{each: frozenset({each}) for each in AclOperation},

@@ -8,11 +8,11 @@ When the answer to a change is lost, `resolve_outcomes` or the next change reads
 import asyncio
 from collections.abc import Collection, Sequence
 
-from broker.acls.authorizer import Authorizer
-from broker.acls.model import Acl, AclOperation, AclResourceType, PatternType, Permission
-from protocol.errors import ErrorCode, KafkaError
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import AclRow
+from anabranch.broker.acls.authorizer import Authorizer
+from anabranch.broker.acls.model import Acl, AclOperation, AclResourceType, PatternType, Permission
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import AclRow
 
 
 class ClusterAcls:

@@ -22,11 +22,11 @@ from typing import Final
 import structlog
 from pydantic import SecretStr
 
-from broker.net.principals import ANONYMOUS
-from broker.net.tls import Tls
-from broker.settings.admin_area import AdminSettings
-from broker.settings.checks import is_loopback
-from broker.settings.model import Settings
+from anabranch.broker.net.principals import ANONYMOUS
+from anabranch.broker.net.tls import Tls
+from anabranch.broker.settings.admin_area import AdminSettings
+from anabranch.broker.settings.checks import is_loopback
+from anabranch.broker.settings.model import Settings
 
 TOKEN_CHARACTERS_MIN: Final = 16
 _BEARER: Final = "bearer "

@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from broker.admin.responses import Query, Response, Route, json_response, text_response
-from broker.membership.failover import TakeoverRefused
-from broker.membership.operations import LossPlan
-from broker.membership.overview import ClusterFacts, describe_cluster, describe_log, describe_nodes
-from broker.node import Node
-from s3stream.errors import NodeInUse, NotFound, StorageError
-from wal.interface import WalError
+from anabranch.broker.admin.responses import Query, Response, Route, json_response, text_response
+from anabranch.broker.membership.failover import TakeoverRefused
+from anabranch.broker.membership.operations import LossPlan
+from anabranch.broker.membership.overview import ClusterFacts, describe_cluster, describe_log, describe_nodes
+from anabranch.broker.node import Node
+from anabranch.s3stream.errors import NodeInUse, NotFound, StorageError
+from anabranch.wal.interface import WalError
 
 
 class ClusterRoutes:

@@ -21,9 +21,9 @@ from typing import Final, cast
 import structlog
 from aiohttp import web
 
-from broker.logging.line_limit import LineLimit
-from broker.net.tls import Tls
-from s3stream.tasks import end_tasks
+from anabranch.broker.logging.line_limit import LineLimit
+from anabranch.broker.net.tls import Tls
+from anabranch.s3stream.tasks import end_tasks
 
 REQUEST_TIMEOUT_S = 10.0
 """Time for a TLS handshake, for the head of the first request, for a body, and for the client to take a response."""

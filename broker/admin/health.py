@@ -8,7 +8,7 @@
 The last two are probes. They need no token, and tell the reason only to those who may read.
 """
 
-from broker.node import Node
+from anabranch.broker.node import Node
 
 
 def unhealthy_reason(node: Node) -> str:

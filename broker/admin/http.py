@@ -27,26 +27,26 @@ import structlog
 from aiohttp import web
 
 from anabranch.addresses import host_port, normal_host
-from broker.admin.access import AdminAccess, Refusal
-from broker.admin.api.api import IS_ALLOWED, MAY_OPERATE, USER, Api
-from broker.admin.api.endpoints import CHANGES_NOTHING, failed
-from broker.admin.api.endpoints import PREFIX as API_PREFIX
-from broker.admin.cluster import ClusterRoutes
-from broker.admin.connections import SERVER, Acceptor, AdminConnection
-from broker.admin.console import PREFIX, Console, console_url
-from broker.admin.health import unhealthy_reason, unready_reason
-from broker.admin.metrics.exposition import scrape
-from broker.admin.metrics.group_ages import GroupAges
-from broker.admin.moves import MoveRoutes
-from broker.admin.responses import Query, Response, Route, json_response, text_response
-from broker.admin.status import status
-from broker.admin.storage import StorageRoutes
-from broker.admin.topics import TopicRoutes
-from broker.handlers.local import LocalRequests, User
-from broker.net.principals import ANONYMOUS, NoMatchingRule
-from broker.node import Node
-from s3stream.errors import StorageError
-from s3stream.tasks import end_tasks
+from anabranch.broker.admin.access import AdminAccess, Refusal
+from anabranch.broker.admin.api.api import IS_ALLOWED, MAY_OPERATE, USER, Api
+from anabranch.broker.admin.api.endpoints import CHANGES_NOTHING, failed
+from anabranch.broker.admin.api.endpoints import PREFIX as API_PREFIX
+from anabranch.broker.admin.cluster import ClusterRoutes
+from anabranch.broker.admin.connections import SERVER, Acceptor, AdminConnection
+from anabranch.broker.admin.console import PREFIX, Console, console_url
+from anabranch.broker.admin.health import unhealthy_reason, unready_reason
+from anabranch.broker.admin.metrics.exposition import scrape
+from anabranch.broker.admin.metrics.group_ages import GroupAges
+from anabranch.broker.admin.moves import MoveRoutes
+from anabranch.broker.admin.responses import Query, Response, Route, json_response, text_response
+from anabranch.broker.admin.status import status
+from anabranch.broker.admin.storage import StorageRoutes
+from anabranch.broker.admin.topics import TopicRoutes
+from anabranch.broker.handlers.local import LocalRequests, User
+from anabranch.broker.net.principals import ANONYMOUS, NoMatchingRule
+from anabranch.broker.node import Node
+from anabranch.s3stream.errors import StorageError
+from anabranch.s3stream.tasks import end_tasks
 
 BODY_BYTES_MAX: Final = 2 << 20
 """Largest body of a request. A record of a megabyte fits, in base64 and with its headers."""

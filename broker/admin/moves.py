@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from broker.admin.responses import Query, Response, Route, json_response, text_response
-from broker.node import Node
-from broker.topics.move_requests import Place
-from protocol.errors import ErrorCode, KafkaError
-from s3stream.catalog.values import MoveReason
-from s3stream.errors import NodeUnavailable, NotFound, StorageError
+from anabranch.broker.admin.responses import Query, Response, Route, json_response, text_response
+from anabranch.broker.node import Node
+from anabranch.broker.topics.move_requests import Place
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.s3stream.catalog.values import MoveReason
+from anabranch.s3stream.errors import NodeUnavailable, NotFound, StorageError
 
 
 class MoveRoutes:

@@ -8,12 +8,12 @@ from heapq import nlargest
 from typing import Any
 
 from anabranch.addresses import host_port
-from broker.net.tls import Tls
-from broker.node import Node
-from protocol.ids import uuid_text
-from protocol.registry import APIS
-from s3stream.errors import CatalogError
-from s3stream.outages import CATALOG
+from anabranch.broker.net.tls import Tls
+from anabranch.broker.node import Node
+from anabranch.protocol.ids import uuid_text
+from anabranch.protocol.registry import APIS
+from anabranch.s3stream.errors import CatalogError
+from anabranch.s3stream.outages import CATALOG
 
 CATALOG_TIMEOUT_S = 2
 """Limit of the status's query of the catalog: the rest of the status matters most while the catalog is away."""

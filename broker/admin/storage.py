@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from broker.admin.responses import Query, Response, Route, json_response, text_response
-from broker.node import Node
-from s3stream.errors import StorageError
+from anabranch.broker.admin.responses import Query, Response, Route, json_response, text_response
+from anabranch.broker.node import Node
+from anabranch.s3stream.errors import StorageError
 
 
 class StorageRoutes:

@@ -11,12 +11,12 @@ The response is the topic as JSON. A refused request gets 409 with the reason in
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 
-from broker.admin.responses import Query, Response, Route, json_response, text_response
-from broker.topics.moves import TopicMoves
-from broker.topics.topic import Topic
-from protocol.errors import KafkaError
-from protocol.ids import uuid_text
-from s3stream.errors import StorageError
+from anabranch.broker.admin.responses import Query, Response, Route, json_response, text_response
+from anabranch.broker.topics.moves import TopicMoves
+from anabranch.broker.topics.topic import Topic
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.ids import uuid_text
+from anabranch.s3stream.errors import StorageError
 
 
 class TopicRoutes:

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from broker.cli.streams import guarded_streams
+from anabranch.broker.cli.streams import guarded_streams
 
 COMMANDS = {
     "serve": "Run a node.",

@@ -16,10 +16,10 @@ from urllib.parse import urlencode
 import click
 
 from anabranch.addresses import host_port
-from broker.admin.access import AccessError, read_tokens
-from broker.cli.options import config_option, read_settings
-from broker.settings.admin_area import AdminSettings
-from broker.settings.model import Settings
+from anabranch.broker.admin.access import AccessError, read_tokens
+from anabranch.broker.cli.options import config_option, read_settings
+from anabranch.broker.settings.admin_area import AdminSettings
+from anabranch.broker.settings.model import Settings
 
 GREETING_TIMEOUT_S: Final = 5.0
 """Limit for the node's status; the request that follows has no limit."""

@@ -7,8 +7,8 @@ from typing import Final
 
 import click
 
-from broker.cli.points import BadPoint, Point, parse_point
-from broker.settings.sizes import parse_size
+from anabranch.broker.cli.points import BadPoint, Point, parse_point
+from anabranch.broker.settings.sizes import parse_size
 
 yes_option: Final = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 plan_option: Final = click.option("--plan", "plan_only", is_flag=True, help="Only show what would be done.")

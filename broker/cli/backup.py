@@ -6,14 +6,14 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from anabranch.broker.cli.catalog_access import in_catalog, on_catalog
+from anabranch.broker.cli.catalog_rebuild import progress
+from anabranch.broker.cli.errors import run
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.sizes import size_text
 from anabranch.output import count_text, emit, output_option
-from broker.cli.catalog_access import in_catalog, on_catalog
-from broker.cli.catalog_rebuild import progress
-from broker.cli.errors import run
-from broker.settings.model import Settings
-from broker.settings.sizes import size_text
-from s3stream.catalog.backup import BackupHeader
-from s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.backup import BackupHeader
+from anabranch.s3stream.catalog.catalog import Catalog
 
 
 @click.command()
@@ -45,7 +45,7 @@ def backup(settings: Settings, file: Path, force: bool, output: str) -> None:  #
 
 
 async def _run(settings: Settings, file: Path, *, overwrite: bool) -> BackupHeader:
-    from broker.membership.environment import wall_ms  # it imports much
+    from anabranch.broker.membership.environment import wall_ms  # it imports much
 
     with progress("copying rows") as update:
 

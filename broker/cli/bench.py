@@ -10,15 +10,15 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
+from anabranch.broker.cli.arguments import SizeType
+from anabranch.broker.cli.errors import run
+from anabranch.broker.cli.measure import Durations, StoreProbe, measure, no_new_folders, probe_file, write_repeatedly
+from anabranch.broker.cli.options import config_option, data_dir_option, read_settings
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.package_settings import wal_settings
+from anabranch.broker.settings.sizes import size_text
+from anabranch.broker.settings.stores import make_stores
 from anabranch.output import emit, make_console, make_table, output_option
-from broker.cli.arguments import SizeType
-from broker.cli.errors import run
-from broker.cli.measure import Durations, StoreProbe, measure, no_new_folders, probe_file, write_repeatedly
-from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.settings.model import Settings
-from broker.settings.package_settings import wal_settings
-from broker.settings.sizes import size_text
-from broker.settings.stores import make_stores
 
 LONE_BYTES: Final = 4096
 IN_FLIGHT: Final = 4

@@ -2,8 +2,8 @@
 
 import click
 
-from broker.cli.catalog_advance import advance
-from broker.cli.catalog_rebuild import rebuild
+from anabranch.broker.cli.catalog_advance import advance
+from anabranch.broker.cli.catalog_rebuild import rebuild
 
 
 @click.group()

@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 import click
 
-from broker.cli.options import BadSetting, config_option, data_dir_option
-from broker.settings.errors import SettingsError
-from broker.settings.model import Settings
-from broker.settings.sources import load
-from s3stream.catalog.catalog import Catalog
+from anabranch.broker.cli.options import BadSetting, config_option, data_dir_option
+from anabranch.broker.settings.errors import SettingsError
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.sources import load
+from anabranch.s3stream.catalog.catalog import Catalog
 
 T = TypeVar("T")
 

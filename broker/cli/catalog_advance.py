@@ -7,24 +7,24 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from anabranch.broker.cli.arguments import yes_option
+from anabranch.broker.cli.errors import run
+from anabranch.broker.cli.options import config_option, data_dir_option, read_settings
+from anabranch.broker.cli.questions import confirm
+from anabranch.broker.membership.node_log import NodeLog
+from anabranch.broker.settings.data_dir import DataDirLock
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.stores import make_stores
 from anabranch.output import count_text, emit, output_option, show_plan
-from broker.cli.arguments import yes_option
-from broker.cli.errors import run
-from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.questions import confirm
-from broker.membership.node_log import NodeLog
-from broker.settings.data_dir import DataDirLock
-from broker.settings.model import Settings
-from broker.settings.stores import make_stores
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.progress import CatalogProgress
-from s3stream.catalog.restore import Advance
-from s3stream.errors import CatalogError
-from s3stream.maintain.manifest import parse_manifest_key
-from s3stream.maintain.rebuild import OBJECT_IDS_SKIPPED, PRODUCER_IDS_SKIPPED, skip_progress
-from s3stream.maintain.rebuild_plan import EPOCHS_SKIPPED
-from s3stream.model import parse_object_key
-from s3stream.object.marks import MarkPlace
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.progress import CatalogProgress
+from anabranch.s3stream.catalog.restore import Advance
+from anabranch.s3stream.errors import CatalogError
+from anabranch.s3stream.maintain.manifest import parse_manifest_key
+from anabranch.s3stream.maintain.rebuild import OBJECT_IDS_SKIPPED, PRODUCER_IDS_SKIPPED, skip_progress
+from anabranch.s3stream.maintain.rebuild_plan import EPOCHS_SKIPPED
+from anabranch.s3stream.model import parse_object_key
+from anabranch.s3stream.object.marks import MarkPlace
 
 
 @click.command(short_help="Use an older copy of the catalog.")

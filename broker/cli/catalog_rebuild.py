@@ -12,18 +12,18 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from anabranch.broker.cli.catalog_rebuild_data import nodes_with_logs, partition_names, plan_data, rebuilt_data
+from anabranch.broker.cli.errors import run
+from anabranch.broker.cli.options import config_option, data_dir_option, read_settings
+from anabranch.broker.membership.log_identity import utc
+from anabranch.broker.membership.rebuild import BACKUP, CatalogRebuild, ClockAndIds
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.sizes import size_text
 from anabranch.output import count_text, emit, make_console, make_facts, make_table, output_option
-from broker.cli.catalog_rebuild_data import nodes_with_logs, partition_names, plan_data, rebuilt_data
-from broker.cli.errors import run
-from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.membership.log_identity import utc
-from broker.membership.rebuild import BACKUP, CatalogRebuild, ClockAndIds
-from broker.settings.model import Settings
-from broker.settings.sizes import size_text
-from s3stream.catalog.backup import Backup
-from s3stream.catalog.values import WalState
-from s3stream.maintain.rebuild_plan import SkipReason
-from s3stream.maintain.rebuild_read import RebuildReader
+from anabranch.s3stream.catalog.backup import Backup
+from anabranch.s3stream.catalog.values import WalState
+from anabranch.s3stream.maintain.rebuild_plan import SkipReason
+from anabranch.s3stream.maintain.rebuild_read import RebuildReader
 
 HOUR_MS: Final = 3_600_000
 SHOWN: Final = 20
@@ -86,7 +86,7 @@ async def fill_catalog(
     settings: Settings, backup: Backup | None, options: FillOptions, manifest: str | None = None
 ) -> None:
     """Fill an empty catalog from the object stores, and from the backup if there is one; show plan and result."""
-    from broker.membership.environment import Environment, wall_ms  # it imports much
+    from anabranch.broker.membership.environment import Environment, wall_ms  # it imports much
 
     output, console = options.output, Console(soft_wrap=True, highlight=False)
     entropy = ClockAndIds(wall_ms, Environment().new_topic_id, random.Random())  # noqa: S311 - a command is a root, too

@@ -3,9 +3,9 @@
 from collections import Counter
 from typing import Any
 
-from broker.membership.rebuild import BACKUP, CatalogRebuild
-from s3stream.catalog.values import WalState
-from s3stream.maintain.rebuild_read import RebuildReader
+from anabranch.broker.membership.rebuild import BACKUP, CatalogRebuild
+from anabranch.s3stream.catalog.values import WalState
+from anabranch.s3stream.maintain.rebuild_read import RebuildReader
 
 
 def partition_names(work: CatalogRebuild) -> dict[int, str]:

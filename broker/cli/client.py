@@ -16,8 +16,8 @@ from anabranch.client.connection import AddressError, Connection, connect_to_any
 from anabranch.client.errors import ClientError, PropertyError
 from anabranch.client.librdkafka import librdkafka_properties
 from anabranch.client.settings import ClientSettings, bootstrap_of, client_settings, gather
-from protocol.ids import uuid_text
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from anabranch.protocol.ids import uuid_text
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 DEFAULT_SERVER: Final = "127.0.0.1:9092"
 LIBRDKAFKA_LOG: Final = logging.getLogger("anabranch.librdkafka")

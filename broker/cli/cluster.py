@@ -8,10 +8,10 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
+from anabranch.broker.cli.cluster_source import Source, on_cluster
+from anabranch.broker.cli.node import log_kind_text, log_state_text, openers_text, show_nodes
 from anabranch.output import count_text, emit, make_table, output_option
 from anabranch.times import age_text, second_text
-from broker.cli.cluster_source import Source, on_cluster
-from broker.cli.node import log_kind_text, log_state_text, openers_text, show_nodes
 
 UNAVAILABLE: Final = 3
 """Exit code when partitions have no leader."""

@@ -14,18 +14,18 @@ from typing import Any
 
 import click
 
-from broker.cli.admin_port import AdminOptions, AdminPort, admin_option
-from broker.cli.errors import run
-from broker.cli.options import BadSetting, config_option, read_settings
-from broker.membership.failover import NO_LOG
-from broker.membership.lease import Claimant, wait_until_free
-from broker.membership.loss import give_up_logs, partitions_at_risk
-from broker.membership.overview import ClusterFacts, describe_cluster, describe_log, describe_nodes
-from broker.settings.errors import SettingsError
-from broker.settings.model import Settings
-from broker.settings.sources import load
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeInfo
+from anabranch.broker.cli.admin_port import AdminOptions, AdminPort, admin_option
+from anabranch.broker.cli.errors import run
+from anabranch.broker.cli.options import BadSetting, config_option, read_settings
+from anabranch.broker.membership.failover import NO_LOG
+from anabranch.broker.membership.lease import Claimant, wait_until_free
+from anabranch.broker.membership.loss import give_up_logs, partitions_at_risk
+from anabranch.broker.membership.overview import ClusterFacts, describe_cluster, describe_log, describe_nodes
+from anabranch.broker.settings.errors import SettingsError
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.sources import load
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import NodeInfo
 
 
 @dataclass(frozen=True, slots=True)

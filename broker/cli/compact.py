@@ -17,13 +17,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from anabranch.addresses import host_port
+from anabranch.broker.cli.admin_port import AdminOptions, AdminPort, admin_option
+from anabranch.broker.cli.errors import run
+from anabranch.broker.cli.options import config_option, data_dir_option, read_settings
+from anabranch.broker.settings.data_dir import DataDirError
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.sizes import size_text
 from anabranch.output import count_text, emit, make_console, make_facts, make_table, output_option
-from broker.cli.admin_port import AdminOptions, AdminPort, admin_option
-from broker.cli.errors import run
-from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.settings.data_dir import DataDirError
-from broker.settings.model import Settings
-from broker.settings.sizes import size_text
 
 POLL_S: Final = 0.2
 STATUS_TIMEOUT_S: Final = 30.0
@@ -127,8 +127,8 @@ def _on_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any
 
 
 async def _compact_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any:
-    from broker.membership.environment import wall_ms  # imported late: they import the whole broker
-    from broker.membership.stopped_node import StoppedNode
+    from anabranch.broker.membership.environment import wall_ms  # imported late: they import the whole broker
+    from anabranch.broker.membership.stopped_node import StoppedNode
 
     rng = random.Random()  # noqa: S311 - spreads retries and tells writers apart, hides nothing
     async with AsyncExitStack() as stack:

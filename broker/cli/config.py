@@ -8,12 +8,12 @@ from typing import Final
 import click
 from rich.console import Console
 
+from anabranch.broker.cli.arguments import parse_pairs, plan_option
+from anabranch.broker.cli.client import CommandClient, client_options
 from anabranch.client.cluster import Cluster
 from anabranch.client.configs import RESOURCES, Config, Resource, alter_configs, describe_configs
 from anabranch.client.errors import ClientError
 from anabranch.output import emit, make_table, output_option, plain
-from broker.cli.arguments import parse_pairs, plan_option
-from broker.cli.client import CommandClient, client_options
 
 ALL_BROKERS: Final = "all"
 """Name of the configs of all brokers."""

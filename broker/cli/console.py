@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from broker.cli.admin_port import AdminPort, on_node
+from anabranch.broker.cli.admin_port import AdminPort, on_node
 
 PATH: Final = "/console/"
 WAIT_S: Final = 10.0

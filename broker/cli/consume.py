@@ -7,13 +7,13 @@ from typing import BinaryIO
 
 import click
 
-from broker.cli.arguments import PointType
-from broker.cli.client import CommandClient, client_options
-from broker.cli.consume_group import GroupRead
-from broker.cli.consume_ranges import find_bounds, plan_ranges
-from broker.cli.consume_source import RangeRead, Read
-from broker.cli.points import Point
-from broker.cli.record_lines import TEMPLATE, BadLine, ReadRecord, Writer, make_writer
+from anabranch.broker.cli.arguments import PointType
+from anabranch.broker.cli.client import CommandClient, client_options
+from anabranch.broker.cli.consume_group import GroupRead
+from anabranch.broker.cli.consume_ranges import find_bounds, plan_ranges
+from anabranch.broker.cli.consume_source import RangeRead, Read
+from anabranch.broker.cli.points import Point
+from anabranch.broker.cli.record_lines import TEMPLATE, BadLine, ReadRecord, Writer, make_writer
 
 
 @dataclass(frozen=True, slots=True)

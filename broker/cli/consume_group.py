@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from anabranch.broker.cli.client import CommandClient
+from anabranch.broker.cli.consume_source import Read, client_error
+from anabranch.broker.cli.points import Point
+from anabranch.broker.cli.record_lines import ReadRecord
 from anabranch.client.cluster import Place
-from broker.cli.client import CommandClient
-from broker.cli.consume_source import Read, client_error
-from broker.cli.points import Point
-from broker.cli.record_lines import ReadRecord
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, TopicPartition

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from anabranch.broker.cli.points import Point
 from anabranch.client.cluster import EARLIEST, LATEST, Cluster, Place
 from anabranch.client.errors import ClientError
 from anabranch.output import count_text
-from broker.cli.points import Point
-from protocol.messages.metadata import MetadataResponseTopic
+from anabranch.protocol.messages.metadata import MetadataResponseTopic
 
 SHOWN: Final = 3
 """Partitions whose offsets a message has."""

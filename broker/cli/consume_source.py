@@ -7,13 +7,13 @@ from operator import methodcaller
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from anabranch.broker.cli.client import LIBRDKAFKA_LOG, CommandClient
+from anabranch.broker.cli.consume_ranges import Ranges
+from anabranch.broker.cli.record_lines import TIMESTAMP_TYPES, Headers, ReadRecord
+from anabranch.broker.cli.streams import reader_has_ended
 from anabranch.client.cluster import Place
 from anabranch.client.errors import ClientError
-from broker.cli.client import LIBRDKAFKA_LOG, CommandClient
-from broker.cli.consume_ranges import Ranges
-from broker.cli.record_lines import TIMESTAMP_TYPES, Headers, ReadRecord
-from broker.cli.streams import reader_has_ended
-from protocol.records import decode_records
+from anabranch.protocol.records import decode_records
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, KafkaException, Message

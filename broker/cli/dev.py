@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from broker.cli.options import BadSetting
-from broker.cli.serve import CYCLE_THRESHOLD, FAILED, LOG_FLUSH_TIMEOUT_S, loop_factory
-from broker.dev.folder import MemoryFolder
-from broker.logging import logs
-from broker.logging.levels import LogLevels
-from broker.logging.writer import LineWriter
-from broker.settings.errors import SettingsError
-from broker.settings.model import Settings
-from broker.settings.names import all_settings
-from broker.settings.sources import load
-from broker.settings.stores import make_stores
-from broker.topics.names import check_topic_name
-from protocol.errors import KafkaError
-from s3stream.errors import StorageError
+from anabranch.broker.cli.options import BadSetting
+from anabranch.broker.cli.serve import CYCLE_THRESHOLD, FAILED, LOG_FLUSH_TIMEOUT_S, loop_factory
+from anabranch.broker.dev.folder import MemoryFolder
+from anabranch.broker.logging import logs
+from anabranch.broker.logging.levels import LogLevels
+from anabranch.broker.logging.writer import LineWriter
+from anabranch.broker.settings.errors import SettingsError
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.names import all_settings
+from anabranch.broker.settings.sources import load
+from anabranch.broker.settings.stores import make_stores
+from anabranch.broker.topics.names import check_topic_name
+from anabranch.protocol.errors import KafkaError
+from anabranch.s3stream.errors import StorageError
 
 if TYPE_CHECKING:
-    from broker.dev.faults import Faults
-    from broker.node import Node
+    from anabranch.broker.dev.faults import Faults
+    from anabranch.broker.node import Node
 
 DEFAULTS: Final[Mapping[str, object]] = {
     "wal.capacity_bytes": "32MiB",
@@ -156,10 +156,10 @@ def _run(settings: Settings, topics: Mapping[str, int], place: MemoryFolder, *, 
 
 async def _serve(settings: Settings, levels: LogLevels, topics: Mapping[str, int], use: Use) -> int:
     gc.set_threshold(CYCLE_THRESHOLD, 20, 20)
-    from broker.app import StartError, run_node  # after validating the settings: it imports the whole broker
-    from broker.dev.faults import Faults
-    from broker.dev.orders import create_topic
-    from broker.membership.environment import Environment
+    from anabranch.broker.app import StartError, run_node  # after validating the settings: it imports the whole broker
+    from anabranch.broker.dev.faults import Faults
+    from anabranch.broker.dev.orders import create_topic
+    from anabranch.broker.membership.environment import Environment
 
     faults = Faults()
     environment = Environment(
@@ -194,7 +194,7 @@ async def _welcome(node: "Node", _faults: "Faults", ended: asyncio.Event, *, pla
 
 async def _take_orders(node: "Node", faults: "Faults", ended: asyncio.Event) -> None:
     """Say where the node is, then answer each order from standard input, until that ends: whoever wrote it is gone."""
-    from broker.dev.orders import BadOrder, obey
+    from anabranch.broker.dev.orders import BadOrder, obey
 
     loop = asyncio.get_running_loop()
     lines = asyncio.StreamReader()

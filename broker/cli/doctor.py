@@ -10,14 +10,14 @@ from typing import Final
 import click
 from rich.console import Console
 
+from anabranch.broker.cli.doctor_links import check_links
+from anabranch.broker.cli.doctor_machine import Finding, check_machine
+from anabranch.broker.cli.doctor_storage import check_catalog, check_disk, check_stores
+from anabranch.broker.cli.errors import run
+from anabranch.broker.cli.measure import no_new_folders
+from anabranch.broker.cli.options import config_option, data_dir_option, read_settings
+from anabranch.broker.settings.model import Settings
 from anabranch.output import emit, make_table, output_option, plain
-from broker.cli.doctor_links import check_links
-from broker.cli.doctor_machine import Finding, check_machine
-from broker.cli.doctor_storage import check_catalog, check_disk, check_stores
-from broker.cli.errors import run
-from broker.cli.measure import no_new_folders
-from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.settings.model import Settings
 
 STYLES: Final = {"ok": "green", "warning": "yellow", "failed": "red"}
 

@@ -7,11 +7,11 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from anabranch.addresses import host_port
-from broker.cli.doctor_machine import Finding
-from broker.settings.model import Settings
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeInfo
-from s3stream.errors import StorageError
+from anabranch.broker.cli.doctor_machine import Finding
+from anabranch.broker.settings.model import Settings
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import NodeInfo
+from anabranch.s3stream.errors import StorageError
 
 CONNECT_S: Final = 5.0
 ADVICE: Final = (

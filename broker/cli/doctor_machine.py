@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from broker.settings.memory import available_memory, memory_for
-from broker.settings.model import Settings
-from broker.settings.sizes import size_text
+from anabranch.broker.settings.memory import available_memory, memory_for
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.sizes import size_text
 
 Status = Literal["ok", "warning", "failed"]
 CLOCKS_SLOW: Final = frozenset({"hpet", "acpi_pm", "jiffies"})

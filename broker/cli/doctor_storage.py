@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Final
 
-from broker.cli.doctor_machine import Finding
-from broker.cli.measure import StoreProbe, measure, probe_file, write_repeatedly
-from broker.settings.model import Settings
-from broker.settings.package_settings import wal_settings
-from broker.settings.sizes import size_text
-from broker.settings.stores import make_stores
-from s3stream.catalog.catalog import Catalog
-from s3stream.errors import StorageError
-from s3stream.store.interface import ObjectStore
-from wal.interface import WalError
+from anabranch.broker.cli.doctor_machine import Finding
+from anabranch.broker.cli.measure import StoreProbe, measure, probe_file, write_repeatedly
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.package_settings import wal_settings
+from anabranch.broker.settings.sizes import size_text
+from anabranch.broker.settings.stores import make_stores
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.errors import StorageError
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.wal.interface import WalError
 
 FLUSHES: Final = 200
 FLUSH_BYTES: Final = 4096

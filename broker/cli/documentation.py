@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from broker.cli import COMMANDS, main
+from anabranch.broker.cli import COMMANDS, main
 
 WIDTH: Final = 100
 ELSEWHERE: Final = {
@@ -18,7 +18,7 @@ PROGRAM: Final = "anabranch"
 INTRODUCTION: Final = """\
 # Command line
 
-<!-- Generated from the commands by `python -m broker.cli.documentation`; a test compares. -->
+<!-- Generated from the commands by `python -m anabranch.broker.cli.documentation`; a test compares. -->
 
 `anabranch` runs nodes, and works with running clusters as kcat and Apache Kafka's tools do. Commands that speak Kafka's
 protocol also work with other brokers that serve the same APIs.
@@ -136,5 +136,5 @@ def _described(command: click.Command, parent: click.Context, name: str) -> Iter
 
 
 if __name__ == "__main__":
-    target = Path(__file__).parents[2] / "docs" / "cli.md"
+    target = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
     target.write_text(documentation(), encoding="utf-8")

@@ -11,9 +11,9 @@ import click
 import structlog
 from structlog.typing import EventDict
 
-from broker.settings.data_dir import DataDirError
-from s3stream.errors import StorageError
-from wal.interface import WalError
+from anabranch.broker.settings.data_dir import DataDirError
+from anabranch.s3stream.errors import StorageError
+from anabranch.wal.interface import WalError
 
 T = TypeVar("T")
 

@@ -6,6 +6,11 @@ from typing import Any
 import click
 from rich.console import Console
 
+from anabranch.broker.cli.arguments import PointType, parse_partitions, plan_option, yes_option
+from anabranch.broker.cli.client import CommandClient, client_options
+from anabranch.broker.cli.consume_ranges import find_bounds
+from anabranch.broker.cli.points import Point
+from anabranch.broker.cli.questions import confirm
 from anabranch.client.cluster import LATEST, Cluster, Place
 from anabranch.client.errors import ClientError
 from anabranch.client.groups import (
@@ -17,11 +22,6 @@ from anabranch.client.groups import (
     list_groups,
 )
 from anabranch.output import count_text, emit, make_table, number_text, output_option, plain, show_plan
-from broker.cli.arguments import PointType, parse_partitions, plan_option, yes_option
-from broker.cli.client import CommandClient, client_options
-from broker.cli.consume_ranges import find_bounds
-from broker.cli.points import Point
-from broker.cli.questions import confirm
 
 
 @click.group()

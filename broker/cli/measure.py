@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from broker.settings.model import Settings
-from broker.settings.stores import store_configs
-from s3stream.errors import ObjectExists
-from s3stream.store.files import TEMPORARY
-from s3stream.store.interface import ObjectStore
-from wal.device import FileDevice, open_device
-from wal.format import PAGE_BYTES, RING_POSITION
-from wal.interface import WalFailed
-from wal.requests import IoKind, IoRequest
-from wal.settings import WalSettings
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.stores import store_configs
+from anabranch.s3stream.errors import ObjectExists
+from anabranch.s3stream.store.files import TEMPORARY
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.wal.device import FileDevice, open_device
+from anabranch.wal.format import PAGE_BYTES, RING_POSITION
+from anabranch.wal.interface import WalFailed
+from anabranch.wal.requests import IoKind, IoRequest
+from anabranch.wal.settings import WalSettings
 
 FILE_BYTES: Final = 32 << 20
 """Size of the file that the disk is measured with."""

@@ -8,12 +8,12 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from anabranch.broker.cli.arguments import yes_option
+from anabranch.broker.cli.cluster_source import Source, on_cluster
+from anabranch.broker.cli.node_drain import drain
+from anabranch.broker.cli.questions import confirm
 from anabranch.output import count_text, emit, make_table, output_option, show_plan
 from anabranch.times import age_text
-from broker.cli.arguments import yes_option
-from broker.cli.cluster_source import Source, on_cluster
-from broker.cli.node_drain import drain
-from broker.cli.questions import confirm
 
 STYLES: Final = {"UP": "green", "DRAINING": "yellow", "FAILED": "red", "LEFT": "dim"}
 """Colours of the states of nodes, on terminals."""

@@ -2,9 +2,9 @@
 
 import click
 
+from anabranch.broker.cli.admin_port import AdminPort, on_node
+from anabranch.broker.cli.progress import watch
 from anabranch.output import emit, output_option
-from broker.cli.admin_port import AdminPort, on_node
-from broker.cli.progress import watch
 
 
 @click.command(short_help="Move all partitions away from a node.")

@@ -5,9 +5,9 @@ from typing import Final
 
 import click
 
-from broker.settings.errors import SettingsError
-from broker.settings.model import Settings
-from broker.settings.sources import load
+from anabranch.broker.settings.errors import SettingsError
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.sources import load
 
 config_option: Final = click.option(
     "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE", help="The node's settings file (TOML)."

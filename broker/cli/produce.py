@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from anabranch.broker.cli.client import LIBRDKAFKA_LOG, CommandClient, client_options
+from anabranch.broker.cli.record_lines import BadLine, NewRecord, Reader, make_reader
 from anabranch.client.cluster import topic_error
 from anabranch.client.errors import ClientError
 from anabranch.output import count_text, make_console
-from broker.cli.client import LIBRDKAFKA_LOG, CommandClient, client_options
-from broker.cli.record_lines import BadLine, NewRecord, Reader, make_reader
-from protocol.errors import ErrorCode
-from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResponse
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer

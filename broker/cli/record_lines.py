@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from anabranch.protocol.records import header_name_bytes
 from anabranch.times import time_text
-from protocol.records import header_name_bytes
 
 Headers = Sequence[tuple[str, bytes | None]]
 FORMATS: Final = ("text", "json", "raw", "hex")

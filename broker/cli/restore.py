@@ -5,9 +5,8 @@ from pathlib import Path
 
 import click
 
-from anabranch.output import output_option
-from broker.cli.catalog_access import in_catalog
-from broker.cli.catalog_rebuild import (
+from anabranch.broker.cli.catalog_access import in_catalog
+from anabranch.broker.cli.catalog_rebuild import (
     FillOptions,
     accept_loss_option,
     fill_catalog,
@@ -15,9 +14,10 @@ from broker.cli.catalog_rebuild import (
     plan_option,
     progress,
 )
-from broker.cli.errors import run
-from broker.settings.model import Settings
-from s3stream.catalog.backup import read_backup
+from anabranch.broker.cli.errors import run
+from anabranch.broker.settings.model import Settings
+from anabranch.output import output_option
+from anabranch.s3stream.catalog.backup import read_backup
 
 
 @click.command()

@@ -12,20 +12,20 @@ from typing import Any, Final
 
 import click
 
+from anabranch.broker.cli.catalog_access import in_catalog, on_catalog
+from anabranch.broker.cli.errors import run
+from anabranch.broker.cli.options import config_option, read_settings
+from anabranch.broker.cli.security_files import Names, TrialOptions, write_trial
+from anabranch.broker.cluster.handshake import SECRET_BYTES
+from anabranch.broker.net.tls import TlsError
+from anabranch.broker.net.tls import load as load_tls
+from anabranch.broker.sasl.credentials import SCRAM
+from anabranch.broker.sasl.scram import ITERATIONS_MIN, make_credential, salt_of, salted_password
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.sasl_area import SCRAM_SHA_512
+from anabranch.broker.settings.sources import load
 from anabranch.output import emit, output_option
-from broker.cli.catalog_access import in_catalog, on_catalog
-from broker.cli.errors import run
-from broker.cli.options import config_option, read_settings
-from broker.cli.security_files import Names, TrialOptions, write_trial
-from broker.cluster.handshake import SECRET_BYTES
-from broker.net.tls import TlsError
-from broker.net.tls import load as load_tls
-from broker.sasl.credentials import SCRAM
-from broker.sasl.scram import ITERATIONS_MIN, make_credential, salt_of, salted_password
-from broker.settings.model import Settings
-from broker.settings.sasl_area import SCRAM_SHA_512
-from broker.settings.sources import load
-from s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.catalog import Catalog
 
 ANY: Final = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 SEED_BYTES: Final = 32

@@ -12,17 +12,24 @@ from typing import TYPE_CHECKING, Any
 import click
 import structlog
 
-from broker.cli.options import BadSetting
-from broker.logging import logs, stacks
-from broker.logging.levels import LogLevels
-from broker.logging.writer import LineWriter
-from broker.settings.errors import SettingsError
-from broker.settings.model import Settings
-from broker.settings.names import STORE_FLAG, Setting, all_settings, allowed_values, area_models, describe_default
-from broker.settings.sources import load
+from anabranch.broker.cli.options import BadSetting
+from anabranch.broker.logging import logs, stacks
+from anabranch.broker.logging.levels import LogLevels
+from anabranch.broker.logging.writer import LineWriter
+from anabranch.broker.settings.errors import SettingsError
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.names import (
+    STORE_FLAG,
+    Setting,
+    all_settings,
+    allowed_values,
+    area_models,
+    describe_default,
+)
+from anabranch.broker.settings.sources import load
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from anabranch.broker.node import Node
 
 FAILED = 1
 SECOND_SIGNAL = 130
@@ -118,7 +125,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 async def _serve(settings: Settings, levels: LogLevels, writer: LineWriter) -> int:
     # Imports create many objects and no cycles: collections in between took a tenth of the time until the node listens.
     gc.set_threshold(CYCLE_THRESHOLD, 20, 20)
-    from broker.app import StartError, run_node  # after validating the settings: it imports the whole broker
+    from anabranch.broker.app import StartError, run_node  # after validating the settings: it imports the whole broker
 
     log = structlog.get_logger("node")
     stop = asyncio.Event()

@@ -15,4 +15,4 @@ def spark(arguments: tuple[str, ...]) -> None:
     """Spark jobs over topics: see `anabranch spark --help`."""
     if find_spec("pyspark") is None:
         raise click.ClickException("pyspark is not installed: pip install 'anabranch[spark]'")
-    os.execv(sys.executable, [sys.executable, "-m", "spark", *arguments])  # noqa: S606 - no shell is wanted
+    os.execv(sys.executable, [sys.executable, "-m", "anabranch.spark", *arguments])  # noqa: S606 - no shell is wanted

@@ -9,11 +9,11 @@ from typing import Any
 import click
 from rich.console import Console
 
+from anabranch.broker.cli.admin_port import AdminPort, on_node
+from anabranch.broker.cli.arguments import yes_option
+from anabranch.broker.cli.questions import confirm
+from anabranch.broker.settings.sizes import size_text
 from anabranch.output import emit, make_table, output_option, show_plan
-from broker.cli.admin_port import AdminPort, on_node
-from broker.cli.arguments import yes_option
-from broker.cli.questions import confirm
-from broker.settings.sizes import size_text
 
 
 @click.command(short_help="Show a running node's stopped partitions.")

@@ -19,21 +19,21 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from anabranch.broker.cli.errors import run
+from anabranch.broker.cli.options import config_option, data_dir_option, read_settings
+from anabranch.broker.cli.stopped import discard, stopped
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.sizes import size_text
+from anabranch.broker.settings.stores import make_stores
 from anabranch.output import count_text, emit, make_console, make_facts, make_table, output_option
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.errors import StorageError
+from anabranch.s3stream.maintain.verify import VerifyReport
+from anabranch.s3stream.maintain.verify import verify as verify_storage
+from anabranch.s3stream.model import ObjectInfo, ObjectState, RangeLocation, object_key, parse_object_key
+from anabranch.s3stream.object.reader import read_index
+from anabranch.s3stream.store.interface import ObjectStore
 from anabranch.times import second_text
-from broker.cli.errors import run
-from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.stopped import discard, stopped
-from broker.settings.model import Settings
-from broker.settings.sizes import size_text
-from broker.settings.stores import make_stores
-from s3stream.catalog.catalog import Catalog
-from s3stream.errors import StorageError
-from s3stream.maintain.verify import VerifyReport
-from s3stream.maintain.verify import verify as verify_storage
-from s3stream.model import ObjectInfo, ObjectState, RangeLocation, object_key, parse_object_key
-from s3stream.object.reader import read_index
-from s3stream.store.interface import ObjectStore
 
 PAGE: Final = 500
 FINDINGS_SHOWN: Final = 50

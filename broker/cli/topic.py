@@ -10,30 +10,30 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
+from anabranch.broker.cli.arguments import parse_pairs, plan_option, yes_option
+from anabranch.broker.cli.client import CommandClient, client_options, describe_topics, id_text
+from anabranch.broker.cli.config import ConfigChange, change_configs, change_texts, outcome_lines, warn_of_no_effect
+from anabranch.broker.cli.questions import confirm
+from anabranch.broker.cli.topic_move import move
+from anabranch.broker.cli.topic_moves import attach, clone, detach, detached
 from anabranch.client.cluster import EARLIEST, LATEST, Cluster, Place, topic_error
 from anabranch.client.configs import Resource, describe_configs
 from anabranch.client.connection import error_text
 from anabranch.client.errors import ClientError
 from anabranch.output import count_text, emit, make_table, number_text, output_option
-from broker.cli.arguments import parse_pairs, plan_option, yes_option
-from broker.cli.client import CommandClient, client_options, describe_topics, id_text
-from broker.cli.config import ConfigChange, change_configs, change_texts, outcome_lines, warn_of_no_effect
-from broker.cli.questions import confirm
-from broker.cli.topic_move import move
-from broker.cli.topic_moves import attach, clone, detach, detached
-from protocol.messages.create_partitions import (
+from anabranch.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
 )
-from protocol.messages.create_topics import (
+from anabranch.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
-from protocol.messages.metadata import MetadataResponseTopic
+from anabranch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from anabranch.protocol.messages.metadata import MetadataResponseTopic
 
 TIMEOUT_MS: Final = 30_000
 DELETE_BY_STATE: Final = 6

@@ -6,10 +6,10 @@ from typing import Any
 import click
 from rich.console import Console
 
+from anabranch.broker.cli.admin_port import AdminPort, on_node
+from anabranch.broker.cli.arguments import parse_partitions
+from anabranch.broker.cli.progress import watch
 from anabranch.output import emit, output_option
-from broker.cli.admin_port import AdminPort, on_node
-from broker.cli.arguments import parse_partitions
-from broker.cli.progress import watch
 
 
 @click.command(short_help="Move partitions to a node.")

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
+from anabranch.broker.cli.admin_port import AdminPort, on_node
 from anabranch.output import count_text, emit, make_table, output_option
 from anabranch.times import second_text
-from broker.cli.admin_port import AdminPort, on_node
 
 
 @click.command()

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import click
 from rich.console import Console
 
+from anabranch.broker.cli.arguments import yes_option
+from anabranch.broker.cli.client import CommandClient, client_options
+from anabranch.broker.cli.questions import confirm
 from anabranch.client.transactions import abort_transaction, describe_transaction, list_transactions
 from anabranch.output import count_text, emit, make_table, output_option, plain
 from anabranch.times import time_text
-from broker.cli.arguments import yes_option
-from broker.cli.client import CommandClient, client_options
-from broker.cli.questions import confirm
 
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")

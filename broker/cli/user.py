@@ -14,13 +14,12 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from anabranch.output import emit, make_table, output_option, plain
-from broker.cli.catalog_access import in_catalog, on_catalog
-from broker.cli.errors import run
-from broker.sasl.credentials import SCRAM
-from broker.sasl.delegation_tokens import USER
-from broker.sasl.plain import SALT_BYTES, hash_password
-from broker.sasl.scram import (
+from anabranch.broker.cli.catalog_access import in_catalog, on_catalog
+from anabranch.broker.cli.errors import run
+from anabranch.broker.sasl.credentials import SCRAM
+from anabranch.broker.sasl.delegation_tokens import USER
+from anabranch.broker.sasl.plain import SALT_BYTES, hash_password
+from anabranch.broker.sasl.scram import (
     HASHES,
     ITERATIONS_MAX,
     ITERATIONS_MIN,
@@ -30,8 +29,9 @@ from broker.sasl.scram import (
     salt_of,
     salted_password,
 )
-from broker.settings.model import Settings
-from s3stream.catalog.catalog import Catalog
+from anabranch.broker.settings.model import Settings
+from anabranch.output import emit, make_table, output_option, plain
+from anabranch.s3stream.catalog.catalog import Catalog
 
 PASSWORD_ENV: Final = "ANABRANCH_USER_PASSWORD"  # noqa: S105 - a name
 SEED_BYTES: Final = 32

@@ -14,22 +14,22 @@ from typing import Any
 import click
 from rich.console import Console
 
+from anabranch.broker.cli.arguments import SizeType
+from anabranch.broker.cli.errors import run
+from anabranch.broker.cli.options import config_option, data_dir_option, read_settings
+from anabranch.broker.cli.wal_give_up import give_up
+from anabranch.broker.cli.wal_repair import find_losses, repair_data, repair_lines, save_damaged, save_path
+from anabranch.broker.cli.wal_sweep import sweep
+from anabranch.broker.settings.sizes import size_text
 from anabranch.output import count_text, emit, make_facts, output_option
 from anabranch.times import second_text
-from broker.cli.arguments import SizeType
-from broker.cli.errors import run
-from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.wal_give_up import give_up
-from broker.cli.wal_repair import find_losses, repair_data, repair_lines, save_damaged, save_path
-from broker.cli.wal_sweep import sweep
-from broker.settings.sizes import size_text
-from wal.device import FileDevice, extend_file, open_device, shorten_file
-from wal.format import CATALOG_UNKNOWN, RING_POSITION, Header, Shutdown
-from wal.repair import plan_repair
-from wal.repair import repair as repair_log
-from wal.settings import WalSettings
-from wal.tools import Examination, examine
-from wal.tools import resize as resize_log
+from anabranch.wal.device import FileDevice, extend_file, open_device, shorten_file
+from anabranch.wal.format import CATALOG_UNKNOWN, RING_POSITION, Header, Shutdown
+from anabranch.wal.repair import plan_repair
+from anabranch.wal.repair import repair as repair_log
+from anabranch.wal.settings import WalSettings
+from anabranch.wal.tools import Examination, examine
+from anabranch.wal.tools import resize as resize_log
 
 
 @click.group()

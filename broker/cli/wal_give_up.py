@@ -12,21 +12,21 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from anabranch.broker.cli.arguments import yes_option
+from anabranch.broker.cli.errors import run
+from anabranch.broker.cli.options import config_option, data_dir_option, read_settings
+from anabranch.broker.cli.questions import confirm
+from anabranch.broker.membership.join import claimant_of
+from anabranch.broker.membership.lease import wait_until_free
+from anabranch.broker.membership.log_identity import utc
+from anabranch.broker.membership.loss import PartitionAtRisk, give_up_logs, partitions_at_risk
+from anabranch.broker.membership.node_log import NodeLog
+from anabranch.broker.settings.data_dir import DataDirLock
+from anabranch.broker.settings.model import Settings
 from anabranch.output import count_text, emit, make_table, output_option, show_plan
-from broker.cli.arguments import yes_option
-from broker.cli.errors import run
-from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.questions import confirm
-from broker.membership.join import claimant_of
-from broker.membership.lease import wait_until_free
-from broker.membership.log_identity import utc
-from broker.membership.loss import PartitionAtRisk, give_up_logs, partitions_at_risk
-from broker.membership.node_log import NodeLog
-from broker.settings.data_dir import DataDirLock
-from broker.settings.model import Settings
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeInfo, WalInfo
-from wal.format import wal_id_of
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import NodeInfo, WalInfo
+from anabranch.wal.format import wal_id_of
 
 
 @click.command(name="give-up", short_help="Accept the loss of a stopped node's log.")
@@ -45,7 +45,7 @@ def give_up(config_file: Path | None, data_dir: Path | None, *, yes: bool, outpu
 
 
 async def _give_up(settings: Settings, output: str, *, ask: bool) -> None:
-    from broker.membership.environment import wall_ms  # imported late: it imports much
+    from anabranch.broker.membership.environment import wall_ms  # imported late: it imports much
 
     async with AsyncExitStack() as stack:
         lock = DataDirLock(settings.node.data_dir)

@@ -13,10 +13,10 @@ from typing import Any, BinaryIO
 
 import click
 
-from s3stream.append.wal_record import RecordKind, WalRecord, WalRecordError, decode_record
-from wal.interface import RecoveredRecord
-from wal.repair import DamagedRange, RepairPlan, read_damaged, read_kept
-from wal.requests import Device
+from anabranch.s3stream.append.wal_record import RecordKind, WalRecord, WalRecordError, decode_record
+from anabranch.wal.interface import RecoveredRecord
+from anabranch.wal.repair import DamagedRange, RepairPlan, read_damaged, read_kept
+from anabranch.wal.requests import Device
 
 
 @dataclass(frozen=True, slots=True)

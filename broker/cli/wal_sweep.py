@@ -6,15 +6,15 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
+from anabranch.broker.cli.errors import run
+from anabranch.broker.cli.options import config_option, data_dir_option, read_settings
+from anabranch.broker.cli.storage import NodeStorage, open_storage
+from anabranch.broker.membership.log_store import ObjectLogStore
+from anabranch.broker.membership.object_log import ObjectStartLog
+from anabranch.broker.settings.model import Settings
 from anabranch.output import count_text, emit, make_table, output_option
-from broker.cli.errors import run
-from broker.cli.options import config_option, data_dir_option, read_settings
-from broker.cli.storage import NodeStorage, open_storage
-from broker.membership.log_store import ObjectLogStore
-from broker.membership.object_log import ObjectStartLog
-from broker.settings.model import Settings
-from wal.object.format import ROOT, LogName
-from wal.object.sweep import DAY_MS, newest_ms, plan_sweep
+from anabranch.wal.object.format import ROOT, LogName
+from anabranch.wal.object.sweep import DAY_MS, newest_ms, plan_sweep
 
 HOUR_MS: Final = 3_600_000
 _UNITS: Final = {"h": HOUR_MS, "d": DAY_MS, "w": 7 * DAY_MS}

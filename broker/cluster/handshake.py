@@ -17,7 +17,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final
 
-from protocol.messages.internal.hello import HelloRequest
+from anabranch.protocol.messages.internal.hello import HelloRequest
 
 NONCE_BYTES: Final = 32
 SECRET_BYTES: Final = 32

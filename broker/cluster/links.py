@@ -21,15 +21,15 @@ from typing import Any, Final
 import structlog
 
 from anabranch.addresses import host_port
-from broker.cluster.handshake import NONCE_BYTES, STRANGER_BYTES_MAX, Role, is_proof, make_proof
-from broker.cluster.members import Member, Members
-from broker.cluster.peers import PeerUnavailable
-from broker.cluster.secret import ClusterSecret
-from protocol.codec import decode_exact
-from protocol.errors import ProtocolError
-from protocol.header import request_frame, response_header
-from protocol.messages.internal import authenticate, hello
-from protocol.registry import APIS, INTERNAL_APIS, Api
+from anabranch.broker.cluster.handshake import NONCE_BYTES, STRANGER_BYTES_MAX, Role, is_proof, make_proof
+from anabranch.broker.cluster.members import Member, Members
+from anabranch.broker.cluster.peers import PeerUnavailable
+from anabranch.broker.cluster.secret import ClusterSecret
+from anabranch.protocol.codec import decode_exact
+from anabranch.protocol.errors import ProtocolError
+from anabranch.protocol.header import request_frame, response_header
+from anabranch.protocol.messages.internal import authenticate, hello
+from anabranch.protocol.registry import APIS, INTERNAL_APIS, Api
 
 OpenConnection = Callable[[str, int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 """Connects to a host and port. Raises OSError."""

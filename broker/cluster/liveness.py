@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from s3stream.catalog.values import NodeBeat
+from anabranch.s3stream.catalog.values import NodeBeat
 
 BEAT_S: Final = 0.5
 """Interval between the beats of a node that is not alone."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from s3stream.catalog.values import NodeListener
+from anabranch.s3stream.catalog.values import NodeListener
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from broker.cluster.members import Member, Members
-from broker.cluster.peers import Peers, PeerUnavailable
-from protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
-from s3stream.errors import StorageError
+from anabranch.broker.cluster.members import Member, Members
+from anabranch.broker.cluster.peers import Peers, PeerUnavailable
+from anabranch.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from anabranch.s3stream.errors import StorageError
 
 ASK_S: Final = 3.0
 """Interval between the questions to each node."""

@@ -7,7 +7,7 @@ and a node that has not read the new one yet connects as soon as it has.
 
 from collections.abc import Callable
 
-from s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.catalog import Catalog
 
 
 class ClusterSecret:

@@ -11,12 +11,12 @@ from typing import Final
 import structlog
 
 from anabranch.addresses import host_port
-from broker.configs.broker_table import BROKER_CONFIGS, DYNAMIC, STORAGE_POLICY
-from broker.configs.cluster import BROKER, ClusterConfigs
-from broker.configs.definitions import ConfigDef, ConfigSource, ConfigType, Synonym, default_value
-from broker.settings.model import Settings
-from protocol.errors import KafkaError
-from s3stream.catalog.values import NodeListener
+from anabranch.broker.configs.broker_table import BROKER_CONFIGS, DYNAMIC, STORAGE_POLICY
+from anabranch.broker.configs.cluster import BROKER, ClusterConfigs
+from anabranch.broker.configs.definitions import ConfigDef, ConfigSource, ConfigType, Synonym, default_value
+from anabranch.broker.settings.model import Settings
+from anabranch.protocol.errors import KafkaError
+from anabranch.s3stream.catalog.values import NodeListener
 
 ALL_NODES: Final = ""
 """Name of the entry with the values for all nodes, as in Kafka's requests."""

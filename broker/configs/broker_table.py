@@ -10,9 +10,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from broker.configs.definitions import INT_MAX, LONG_MAX, ConfigDef, ConfigType
-from broker.configs.topic_table import TOPIC_CONFIGS
-from broker.settings.names import area_models
+from anabranch.broker.configs.definitions import INT_MAX, LONG_MAX, ConfigDef, ConfigType
+from anabranch.broker.configs.topic_table import TOPIC_CONFIGS
+from anabranch.broker.settings.names import area_models
 
 AUTO_CREATE: Final = "auto.create.topics.enable"
 CONNECTIONS_MAX: Final = "max.connections"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.catalog import Catalog
 
 GROUP: Final = "group"
 CLIENT_METRICS: Final = "client-metrics"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import IntEnum
 
-from broker.settings.model import Settings
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.settings.model import Settings
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1

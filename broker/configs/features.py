@@ -13,8 +13,8 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Final
 
-from broker.configs.cluster import FEATURES, ClusterConfigs
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.configs.cluster import FEATURES, ClusterConfigs
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 GROUP_VERSION: Final = "group.version"
 METADATA_VERSION: Final = "metadata.version"

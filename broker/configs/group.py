@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from broker.configs.cluster import GROUP, ClusterConfigs
-from broker.configs.definitions import ConfigDef, ConfigType
-from broker.settings.client_areas import GroupSettings
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.configs.cluster import GROUP, ClusterConfigs
+from anabranch.broker.configs.definitions import ConfigDef, ConfigType
+from anabranch.broker.settings.client_areas import GroupSettings
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"
 HEARTBEAT_INTERVAL: Final = "consumer.heartbeat.interval.ms"

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from broker.configs.definitions import ConfigDef, invalid_config, parse_list
-from broker.configs.topic_table import TOPIC_CONFIGS
-from broker.settings.model import Settings
-from broker.settings.stores import store_names
-from compaction.interface import CleanPolicy
-from compaction.settings import CompactionSettings
-from protocol.compression import Compression
+from anabranch.broker.configs.definitions import ConfigDef, invalid_config, parse_list
+from anabranch.broker.configs.topic_table import TOPIC_CONFIGS
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.stores import store_names
+from anabranch.compaction.interface import CleanPolicy
+from anabranch.compaction.settings import CompactionSettings
+from anabranch.protocol.compression import Compression
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ effect here are accepted, because tools set them. Their documentation notes it.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from broker.configs.definitions import LONG_MAX, ConfigDef, ConfigType
+from anabranch.broker.configs.definitions import LONG_MAX, ConfigDef, ConfigType
 
 _NO_EFFECT = " Accepted for compatibility; it has no effect here: "
 _SEGMENTS = _NO_EFFECT + "data is kept in objects, not in segment files."

@@ -4,13 +4,13 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from broker.coordination.log import KeyValue, ReplayedBatch
-from broker.partitions.partition import Partition
-from broker.partitions.producers import Producer
-from broker.topics.manager import TopicManager
-from protocol.batch import TRANSACTIONAL_MASK, parse_batch
-from protocol.records import ControlType, Record, build_batch, control_record, decode_records
-from wal.interface import Durable
+from anabranch.broker.coordination.log import KeyValue, ReplayedBatch
+from anabranch.broker.partitions.partition import Partition
+from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.topics.manager import TopicManager
+from anabranch.protocol.batch import TRANSACTIONAL_MASK, parse_batch
+from anabranch.protocol.records import ControlType, Record, build_batch, control_record, decode_records
+from anabranch.wal.interface import Durable
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_TOPIC: Final = "__transaction_state"

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from broker.partitions.producers import Producer
-from protocol.errors import ErrorCode
-from s3stream.errors import LogStalled, StorageError, StorageFull
-from wal.interface import Durable, WalError
+from anabranch.broker.partitions.producers import Producer
+from anabranch.protocol.errors import ErrorCode
+from anabranch.s3stream.errors import LogStalled, StorageError, StorageFull
+from anabranch.wal.interface import Durable, WalError
 
 
 class KeyValue(NamedTuple):

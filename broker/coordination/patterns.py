@@ -6,7 +6,7 @@ characters can keep it busy for years, and patterns are matched on the event loo
 
 import re2
 
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 PATTERN_CHARACTERS_MAX = 1024
 PROGRAM_BYTES_MAX = 256 * 1024

@@ -24,11 +24,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
-from broker.coordination.log import InternalLog, InternalTopic, LogWriter
-from broker.net.parking import Parking
-from protocol.errors import ErrorCode, KafkaError, MalformedMessage
-from s3stream.errors import ObjectDamage, StorageError
-from wal.interface import WalError
+from anabranch.broker.coordination.log import InternalLog, InternalTopic, LogWriter
+from anabranch.broker.net.parking import Parking
+from anabranch.protocol.errors import ErrorCode, KafkaError, MalformedMessage
+from anabranch.s3stream.errors import ObjectDamage, StorageError
+from anabranch.wal.interface import WalError
 
 LOADS_AT_ONCE_MAX = 8
 COMPACT_BYTES_MIN = 4 * 1024 * 1024

@@ -9,17 +9,17 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from broker.handlers import Handler
-from broker.handlers.produce_response import refuse_all
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.errors import ErrorCode
-from protocol.messages import produce
-from protocol.messages.produce import ProduceRequest
-from s3stream.background import Pace
-from s3stream.errors import StoreError
-from s3stream.store.interface import CallCounts, MultipartUpload, ObjectStore, StoredObject, TailRead
-from wal.interface import Buffer
+from anabranch.broker.handlers import Handler
+from anabranch.broker.handlers.produce_response import refuse_all
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages import produce
+from anabranch.protocol.messages.produce import ProduceRequest
+from anabranch.s3stream.background import Pace
+from anabranch.s3stream.errors import StoreError
+from anabranch.s3stream.store.interface import CallCounts, MultipartUpload, ObjectStore, StoredObject, TailRead
+from anabranch.wal.interface import Buffer
 
 
 class ProduceFault(NamedTuple):

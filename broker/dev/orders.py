@@ -4,10 +4,10 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from broker.configs.topic import check_topic_configs
-from broker.dev.faults import Faults
-from broker.node import Node
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.configs.topic import check_topic_configs
+from anabranch.broker.dev.faults import Faults
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 DELAY_MAX_MS: Final = 600_000
 TIMES_MAX: Final = 1_000_000

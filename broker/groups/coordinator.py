@@ -7,17 +7,17 @@ the partition is replayed, requests get COORDINATOR_LOAD_IN_PROGRESS, and client
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from broker.coordination.log import InternalTopic, LogWriter
-from broker.coordination.shards import Shards, check_loaded
-from broker.groups.classic.group import ClassicGroup
-from broker.groups.consumer.group import ConsumerGroup
-from broker.groups.consumer.group_base import SessionTimeout
-from broker.groups.consumer.topic_image import NO_TOPICS, TopicImageGetter
-from broker.groups.shard import GroupShard, TopicNamesReader
-from broker.groups.shard_group import ShardGroup
-from broker.net.parking import Parking
-from broker.settings.client_areas import GroupSettings
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.coordination.log import InternalTopic, LogWriter
+from anabranch.broker.coordination.shards import Shards, check_loaded
+from anabranch.broker.groups.classic.group import ClassicGroup
+from anabranch.broker.groups.consumer.group import ConsumerGroup
+from anabranch.broker.groups.consumer.group_base import SessionTimeout
+from anabranch.broker.groups.consumer.topic_image import NO_TOPICS, TopicImageGetter
+from anabranch.broker.groups.shard import GroupShard, TopicNamesReader
+from anabranch.broker.groups.shard_group import ShardGroup
+from anabranch.broker.net.parking import Parking
+from anabranch.broker.settings.client_areas import GroupSettings
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 EXPIRE_GROUPS_PER_TURN = 100
 

@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Callable, Iterator
 
-from broker.groups.classic.group import ClassicGroup
-from broker.groups.consumer.durable_group import DurableConsumerGroup
-from broker.groups.offsets import GroupOffsets
-from broker.groups.requests import NEVER_MS, Now
-from broker.groups.shard_group import ShardGroup
-from broker.settings.client_areas import GroupSettings
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.groups.classic.group import ClassicGroup
+from anabranch.broker.groups.consumer.durable_group import DurableConsumerGroup
+from anabranch.broker.groups.offsets import GroupOffsets
+from anabranch.broker.groups.requests import NEVER_MS, Now
+from anabranch.broker.groups.shard_group import ShardGroup
+from anabranch.broker.settings.client_areas import GroupSettings
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 
 class GroupTable:

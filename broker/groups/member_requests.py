@@ -10,21 +10,21 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from broker.coordination.log import BATCH_BYTES_MAX, LogWriter
-from broker.groups.classic.effects import Effect, Respond, StoreSnapshot
-from broker.groups.classic.group import ClassicGroup
-from broker.groups.classic.records import group_record
-from broker.groups.consumer.durable_group import DurableConsumerGroup, HeartbeatDone
-from broker.groups.consumer.group import ConsumerGroup
-from broker.groups.consumer.group_base import SessionTimeout
-from broker.groups.consumer.heartbeat import ConsumerHeartbeat
-from broker.groups.consumer.topic_image import TopicImageGetter
-from broker.groups.group_table import GroupTable
-from broker.groups.migration import to_classic_group, to_consumer_group
-from broker.groups.requests import JoinRequest, JoinResponse, LeavingMember, Now, SyncRequest, SyncResponse
-from broker.groups.shard_group import ShardGroup
-from broker.settings.client_areas import GroupSettings
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.coordination.log import BATCH_BYTES_MAX, LogWriter
+from anabranch.broker.groups.classic.effects import Effect, Respond, StoreSnapshot
+from anabranch.broker.groups.classic.group import ClassicGroup
+from anabranch.broker.groups.classic.records import group_record
+from anabranch.broker.groups.consumer.durable_group import DurableConsumerGroup, HeartbeatDone
+from anabranch.broker.groups.consumer.group import ConsumerGroup
+from anabranch.broker.groups.consumer.group_base import SessionTimeout
+from anabranch.broker.groups.consumer.heartbeat import ConsumerHeartbeat
+from anabranch.broker.groups.consumer.topic_image import TopicImageGetter
+from anabranch.broker.groups.group_table import GroupTable
+from anabranch.broker.groups.migration import to_classic_group, to_consumer_group
+from anabranch.broker.groups.requests import JoinRequest, JoinResponse, LeavingMember, Now, SyncRequest, SyncResponse
+from anabranch.broker.groups.shard_group import ShardGroup
+from anabranch.broker.settings.client_areas import GroupSettings
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 
 class MembershipManager:

@@ -5,21 +5,21 @@ classic group again when the last one has left. Members keep their ids, their pa
 generation of a classic group. The next rebalance continues from there. These are pure functions.
 """
 
-from broker.groups.classic.group import ClassicGroup
-from broker.groups.classic.member import ClassicMember
-from broker.groups.consumer.embedded_protocol import (
+from anabranch.broker.groups.classic.group import ClassicGroup
+from anabranch.broker.groups.classic.member import ClassicMember
+from anabranch.broker.groups.consumer.embedded_protocol import (
     ClassicSubscription,
     assignment_bytes,
     parse_assignment,
     parse_subscription,
 )
-from broker.groups.consumer.group import ConsumerGroup
-from broker.groups.consumer.group_base import SessionTimeout
-from broker.groups.consumer.member import ClassicMemberMetadata, ConsumerMember
-from broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage
-from broker.groups.requests import Now
-from broker.settings.client_areas import GroupSettings
-from protocol.errors import ErrorCode, KafkaError, MalformedMessage
+from anabranch.broker.groups.consumer.group import ConsumerGroup
+from anabranch.broker.groups.consumer.group_base import SessionTimeout
+from anabranch.broker.groups.consumer.member import ClassicMemberMetadata, ConsumerMember
+from anabranch.broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage
+from anabranch.broker.groups.requests import Now
+from anabranch.broker.settings.client_areas import GroupSettings
+from anabranch.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 
 NO_PARTITIONS: Partitions = frozenset()
 

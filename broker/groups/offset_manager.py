@@ -6,18 +6,18 @@ when its record is durable, and an offset of a transaction when the transaction'
 
 from collections.abc import Callable, Iterator, Sequence
 
-from broker.coordination.log import KeyValue, LogWriter, WriteDone
-from broker.coordination.topic_partition import TopicPartition
-from broker.groups.classic.group import ClassicGroup
-from broker.groups.consumer.group import ConsumerGroup
-from broker.groups.consumer.topic_image import TopicIdPartition, TopicImageGetter
-from broker.groups.group_table import GroupTable
-from broker.groups.offsets import CommittedOffset, GroupOffsets
-from broker.groups.records import offset_record
-from broker.groups.replay import OpenTransactions, add_open_transaction
-from broker.groups.shard_group import ShardGroup
-from broker.partitions.producers import Producer
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.coordination.log import KeyValue, LogWriter, WriteDone
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.groups.classic.group import ClassicGroup
+from anabranch.broker.groups.consumer.group import ConsumerGroup
+from anabranch.broker.groups.consumer.topic_image import TopicIdPartition, TopicImageGetter
+from anabranch.broker.groups.group_table import GroupTable
+from anabranch.broker.groups.offsets import CommittedOffset, GroupOffsets
+from anabranch.broker.groups.records import offset_record
+from anabranch.broker.groups.replay import OpenTransactions, add_open_transaction
+from anabranch.broker.groups.shard_group import ShardGroup
+from anabranch.broker.partitions.producers import Producer
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 Commits = Sequence[tuple[TopicPartition, CommittedOffset]]
 

@@ -7,7 +7,7 @@ deletion misses them.
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.coordination.topic_partition import TopicPartition
 
 
 class CommittedOffset(NamedTuple):

@@ -7,13 +7,13 @@ lack). A null value deletes. Records of groups are in `broker.groups.classic.rec
 
 from typing import NamedTuple, TypeAlias
 
-from broker.coordination.log import KeyValue
-from broker.coordination.topic_partition import TopicPartition
-from broker.groups.classic.records import GROUP_KEY_VERSION, ClassicGroupRecord, parse_group
-from broker.groups.consumer.records import parse_key
-from broker.groups.offsets import CommittedOffset
-from protocol.codec import decode_exact, encode_versioned, read_version
-from protocol.messages.embedded.consumer_offsets import (
+from anabranch.broker.coordination.log import KeyValue
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.groups.classic.records import GROUP_KEY_VERSION, ClassicGroupRecord, parse_group
+from anabranch.broker.groups.consumer.records import parse_key
+from anabranch.broker.groups.offsets import CommittedOffset
+from anabranch.protocol.codec import decode_exact, encode_versioned, read_version
+from anabranch.protocol.messages.embedded.consumer_offsets import (
     OffsetCommitKey,
     OffsetCommitValue,
 )

@@ -1,11 +1,11 @@
 """Replay of the log of a shard: its groups, their offsets, and the transactions that are still open."""
 
-from broker.coordination.log import KeyValue, ReplayedBatch
-from broker.groups.classic.records import ClassicGroupRecord
-from broker.groups.classic.snapshot import GroupSnapshot
-from broker.groups.offsets import CommittedOffset, GroupOffsets
-from broker.groups.records import ConsumerGroupRecord, OffsetRecord, UnknownRecord, parse_record
-from broker.partitions.producers import Producer
+from anabranch.broker.coordination.log import KeyValue, ReplayedBatch
+from anabranch.broker.groups.classic.records import ClassicGroupRecord
+from anabranch.broker.groups.classic.snapshot import GroupSnapshot
+from anabranch.broker.groups.offsets import CommittedOffset, GroupOffsets
+from anabranch.broker.groups.records import ConsumerGroupRecord, OffsetRecord, UnknownRecord, parse_record
+from anabranch.broker.partitions.producers import Producer
 
 OpenTransactions = dict[int, tuple[int, set[str]]]
 """Epoch and groups of the producers that have committed offsets in an open transaction, by producer id."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from protocol.errors import ErrorCode
+from anabranch.protocol.errors import ErrorCode
 
 NEVER_MS = 1 << 62
 """A deadline that is not set."""

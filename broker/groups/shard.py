@@ -9,23 +9,23 @@ Invariant: memory shows durable state only. Offsets, and the stored state of a g
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from typing import TypeAlias
 
-from broker.coordination.log import KeyValue, LogWriter, WriteDone
-from broker.groups.classic.group import ClassicGroup
-from broker.groups.classic.records import group_record
-from broker.groups.consumer.durable_group import DurableConsumerGroup
-from broker.groups.consumer.group import ConsumerGroup
-from broker.groups.consumer.group_base import SessionTimeout
-from broker.groups.consumer.topic_image import NO_TOPICS, TopicImageGetter
-from broker.groups.group_table import GroupTable
-from broker.groups.member_requests import MembershipManager
-from broker.groups.offset_manager import OffsetManager
-from broker.groups.offsets import GroupOffsets
-from broker.groups.records import offset_record
-from broker.groups.replay import Replay
-from broker.groups.requests import Now
-from broker.groups.shard_group import ShardGroup
-from broker.settings.client_areas import GroupSettings
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.coordination.log import KeyValue, LogWriter, WriteDone
+from anabranch.broker.groups.classic.group import ClassicGroup
+from anabranch.broker.groups.classic.records import group_record
+from anabranch.broker.groups.consumer.durable_group import DurableConsumerGroup
+from anabranch.broker.groups.consumer.group import ConsumerGroup
+from anabranch.broker.groups.consumer.group_base import SessionTimeout
+from anabranch.broker.groups.consumer.topic_image import NO_TOPICS, TopicImageGetter
+from anabranch.broker.groups.group_table import GroupTable
+from anabranch.broker.groups.member_requests import MembershipManager
+from anabranch.broker.groups.offset_manager import OffsetManager
+from anabranch.broker.groups.offsets import GroupOffsets
+from anabranch.broker.groups.records import offset_record
+from anabranch.broker.groups.replay import Replay
+from anabranch.broker.groups.requests import Now
+from anabranch.broker.groups.shard_group import ShardGroup
+from anabranch.broker.settings.client_areas import GroupSettings
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 TopicNamesReader: TypeAlias = Callable[[], Awaitable[Collection[str]]]
 """Reads the names of all topics of the cluster. Raises StorageError."""

@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from broker.coordination.topic_partition import TopicPartition
-from broker.groups.classic.group import ClassicGroup
-from broker.groups.classic.snapshot import GroupSnapshot
-from broker.groups.classic.state_table import ClassicGroupState
-from broker.groups.consumer.durable_group import DurableConsumerGroup
-from broker.groups.consumer.embedded_protocol import subscribed_topics
-from broker.groups.consumer.group import ConsumerGroup
-from broker.groups.offsets import CommittedOffset, GroupOffsets
-from broker.groups.requests import NEVER_MS
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.groups.classic.group import ClassicGroup
+from anabranch.broker.groups.classic.snapshot import GroupSnapshot
+from anabranch.broker.groups.classic.state_table import ClassicGroupState
+from anabranch.broker.groups.consumer.durable_group import DurableConsumerGroup
+from anabranch.broker.groups.consumer.embedded_protocol import subscribed_topics
+from anabranch.broker.groups.consumer.group import ConsumerGroup
+from anabranch.broker.groups.offsets import CommittedOffset, GroupOffsets
+from anabranch.broker.groups.requests import NEVER_MS
 
 
 @dataclass(slots=True)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.messages import get_telemetry_subscriptions, push_telemetry
-from protocol.messages.api_versions import ApiVersion
-from protocol.registry import APIS, Api
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.messages import get_telemetry_subscriptions, push_telemetry
+from anabranch.protocol.messages.api_versions import ApiVersion
+from anabranch.protocol.registry import APIS, Api
 
 TELEMETRY_APIS = frozenset({get_telemetry_subscriptions.KEY, push_telemetry.KEY})
 

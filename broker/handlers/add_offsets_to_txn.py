@@ -1,16 +1,16 @@
 """AddOffsetsToTxn: add a group's partition of `__consumer_offsets` to a transaction."""
 
-from broker.coordination.internal_topics import OFFSETS_TOPIC
-from broker.coordination.shards import partition_of
-from broker.coordination.topic_partition import TopicPartition
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.partitions.producers import Producer
-from broker.transactions.errors import code_for_version
-from broker.transactions.state_machine import VERSION_1
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from s3stream.errors import StorageError
+from anabranch.broker.coordination.internal_topics import OFFSETS_TOPIC
+from anabranch.broker.coordination.shards import partition_of
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.transactions.errors import code_for_version
+from anabranch.broker.transactions.state_machine import VERSION_1
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from anabranch.s3stream.errors import StorageError
 
 FENCED_VERSION = 2
 

@@ -6,14 +6,14 @@ transactions, and `verify_only` checks whether partitions are in a transaction a
 
 from collections.abc import Sequence
 
-from broker.coordination.topic_partition import TopicPartition
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.partitions.producers import Producer
-from broker.transactions.errors import code_for_version
-from broker.transactions.state_machine import VERSION_1, VERSION_2
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.add_partitions_to_txn import (
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.transactions.errors import code_for_version
+from anabranch.broker.transactions.state_machine import VERSION_1, VERSION_2
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -22,7 +22,7 @@ from protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
-from s3stream.errors import StorageError
+from anabranch.s3stream.errors import StorageError
 
 BATCH_VERSION = 4
 FENCED_VERSION = 2

@@ -3,19 +3,26 @@
 An error concerns its entity only.
 """
 
-from broker.net.exchange import Exchange
-from broker.net.ports import resolve
-from broker.node import Node
-from broker.quotas.entities import IP, QuotaAlteration, QuotaEntity, check_entity, check_operations, unresolvable
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.alter_client_quotas import (
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.net.ports import resolve
+from anabranch.broker.node import Node
+from anabranch.broker.quotas.entities import (
+    IP,
+    QuotaAlteration,
+    QuotaEntity,
+    check_entity,
+    check_operations,
+    unresolvable,
+)
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     EntityData,
     EntryData,
     EntryDataResponse,
 )
-from s3stream.errors import StorageError
+from anabranch.s3stream.errors import StorageError
 
 
 async def handle(node: Node, request: AlterClientQuotasRequest, _exchange: Exchange) -> AlterClientQuotasResponse:

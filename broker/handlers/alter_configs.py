@@ -1,10 +1,10 @@
 """AlterConfigs: replace all configs of a topic, group or subscription. Superseded, but still in use."""
 
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.resources.changes import change_each
-from broker.resources.values import Resource
-from protocol.messages.alter_configs import (
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.resources.changes import change_each
+from anabranch.broker.resources.values import Resource
+from anabranch.protocol.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResourceResponse,

@@ -4,20 +4,20 @@ A partition has one replica, its leader, so a reassignment names one node. What 
 messages. Partitions are refused one by one; those that are not are ordered together.
 """
 
-from broker.handlers.topic_checks import check_replicas
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.topics.move_requests import Place
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.alter_partition_reassignments import (
+from anabranch.broker.handlers.topic_checks import check_replicas
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.topics.move_requests import Place
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
-from s3stream.catalog.values import MoveReason
-from s3stream.errors import NodeUnavailable, StorageError
+from anabranch.s3stream.catalog.values import MoveReason
+from anabranch.s3stream.errors import NodeUnavailable, StorageError
 
 
 async def handle(

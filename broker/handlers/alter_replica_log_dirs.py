@@ -1,10 +1,10 @@
 """AlterReplicaLogDirs (KIP-113): only the current directory is accepted, since a node has one directory."""
 
-from broker.handlers.log_dir import log_dir
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.alter_replica_log_dirs import (
+from anabranch.broker.handlers.log_dir import log_dir
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,

@@ -1,9 +1,9 @@
 """AlterUserScramCredentials: set and remove the SCRAM credentials of users (KIP-554)."""
 
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.resources.scram import alter_credentials
-from protocol.messages.alter_user_scram_credentials import (
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.resources.scram import alter_credentials
+from anabranch.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     AlterUserScramCredentialsResult,

@@ -2,11 +2,11 @@
 
 import re
 
-from broker.configs.features import LOWEST, NEWEST
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.errors import ErrorCode
-from protocol.messages.api_versions import (
+from anabranch.broker.configs.features import LOWEST, NEWEST
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.api_versions import (
     KEY,
     ApiVersionsRequest,
     ApiVersionsResponse,

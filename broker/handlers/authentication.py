@@ -21,21 +21,21 @@ from typing import Any, Final
 
 import structlog
 
-from broker.handlers import HANDLERS, Handler
-from broker.handlers import api_versions as api_versions_handler
-from broker.net.connection import Connection
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.sasl.mechanism import AuthenticationFailed, Mechanism, TooManyAttempts
-from broker.sasl.scram import HASHES
-from broker.settings.sasl_area import SaslSettings, mechanisms_of
-from protocol.codec import decode
-from protocol.errors import ErrorCode, KafkaError, ProtocolError
-from protocol.messages import api_versions, sasl_authenticate, sasl_handshake
-from protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from protocol.wire import schema_of
-from wal.interface import Buffer
+from anabranch.broker.handlers import HANDLERS, Handler
+from anabranch.broker.handlers import api_versions as api_versions_handler
+from anabranch.broker.net.connection import Connection
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.sasl.mechanism import AuthenticationFailed, Mechanism, TooManyAttempts
+from anabranch.broker.sasl.scram import HASHES
+from anabranch.broker.settings.sasl_area import SaslSettings, mechanisms_of
+from anabranch.protocol.codec import decode
+from anabranch.protocol.errors import ErrorCode, KafkaError, ProtocolError
+from anabranch.protocol.messages import api_versions, sasl_authenticate, sasl_handshake
+from anabranch.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from anabranch.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from anabranch.protocol.wire import schema_of
+from anabranch.wal.interface import Buffer
 
 REQUESTS_IN_FLIGHT_MAX: Final = 4
 """Requests in flight of a client that is not authenticated. At the limit, its socket is not read."""

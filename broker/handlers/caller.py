@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable
 
-from broker.acls.model import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclOperation, AclResourceType
-from broker.acls.store import ClusterAcls
-from broker.handlers.token_requests import may_ask
-from broker.logging.audit import EVENTS_MAX
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.registry import APIS
-from protocol.wire import ZERO_UUID
+from anabranch.broker.acls.model import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclOperation, AclResourceType
+from anabranch.broker.acls.store import ClusterAcls
+from anabranch.broker.handlers.token_requests import may_ask
+from anabranch.broker.logging.audit import EVENTS_MAX
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.registry import APIS
+from anabranch.protocol.wire import ZERO_UUID
 
 
 class Caller:

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from broker.net.exchange import Exchange
-from protocol.ids import uuid_text
+from anabranch.broker.net.exchange import Exchange
+from anabranch.protocol.ids import uuid_text
 
 
 def client_attributes(instance_id: bytes, exchange: Exchange) -> Mapping[str, str]:

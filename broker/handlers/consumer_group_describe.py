@@ -2,16 +2,16 @@
 
 from collections.abc import Set as AbstractSet
 
-from broker.groups.consumer.group import ConsumerGroup
-from broker.groups.consumer.member import ConsumerMember
-from broker.groups.consumer.records import by_topic
-from broker.groups.consumer.topic_image import TopicIdPartition
-from broker.handlers.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
-from broker.handlers.consumer_protocol import check_consumer_protocol
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.consumer_group_describe import (
+from anabranch.broker.groups.consumer.group import ConsumerGroup
+from anabranch.broker.groups.consumer.member import ConsumerMember
+from anabranch.broker.groups.consumer.records import by_topic
+from anabranch.broker.groups.consumer.topic_image import TopicIdPartition
+from anabranch.broker.handlers.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
+from anabranch.broker.handlers.consumer_protocol import check_consumer_protocol
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.consumer_group_describe import (
     Assignment,
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,

@@ -2,23 +2,23 @@
 
 from collections.abc import Sequence
 
-from broker.acls.model import AclOperation
-from broker.groups.consumer.assignors import ASSIGNORS
-from broker.groups.consumer.heartbeat import (
+from anabranch.broker.acls.model import AclOperation
+from anabranch.broker.groups.consumer.assignors import ASSIGNORS
+from anabranch.broker.groups.consumer.heartbeat import (
     LEAVE_EPOCH,
     LEAVE_STATIC_EPOCH,
     ConsumerHeartbeat,
     ConsumerHeartbeatResponse,
     TopicFilter,
 )
-from broker.groups.consumer.records import by_topic
-from broker.groups.consumer.topic_image import Partitions, TopicIdPartition
-from broker.handlers.caller import caller_of
-from broker.handlers.consumer_protocol import check_consumer_protocol
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.consumer_group_heartbeat import (
+from anabranch.broker.groups.consumer.records import by_topic
+from anabranch.broker.groups.consumer.topic_image import Partitions, TopicIdPartition
+from anabranch.broker.handlers.caller import caller_of
+from anabranch.broker.handlers.consumer_protocol import check_consumer_protocol
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.consumer_group_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,

@@ -1,8 +1,8 @@
 """The check that the cluster's feature level allows the consumer protocol of KIP-848."""
 
-from broker.configs.features import GROUP_VERSION
-from broker.node import Node
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.configs.features import GROUP_VERSION
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 
 def check_consumer_protocol(node: Node) -> None:

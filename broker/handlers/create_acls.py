@@ -2,12 +2,17 @@
 
 from typing import Final
 
-from broker.acls.model import CLUSTER_NAME, Acl, AclOperation, AclResourceType, PatternType, Permission
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.create_acls import AclCreation, AclCreationResult, CreateAclsRequest, CreateAclsResponse
-from s3stream.errors import StorageError
+from anabranch.broker.acls.model import CLUSTER_NAME, Acl, AclOperation, AclResourceType, PatternType, Permission
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.create_acls import (
+    AclCreation,
+    AclCreationResult,
+    CreateAclsRequest,
+    CreateAclsResponse,
+)
+from anabranch.s3stream.errors import StorageError
 
 UNKNOWN = 0
 TEXT_MAX: Final = 4096

@@ -1,6 +1,6 @@
 """CreateDelegationToken: make a token for the client, or for another user (KIP-48, KIP-373)."""
 
-from broker.handlers.token_requests import (
+from anabranch.broker.handlers.token_requests import (
     NO_TIME,
     USER_TYPE,
     code_of,
@@ -10,11 +10,14 @@ from broker.handlers.token_requests import (
     requester_fields,
     split,
 )
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.create_delegation_token import CreateDelegationTokenRequest, CreateDelegationTokenResponse
-from s3stream.errors import StorageError
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.create_delegation_token import (
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+)
+from anabranch.s3stream.errors import StorageError
 
 
 async def handle(

@@ -5,17 +5,17 @@ An assignment names any number of registered nodes, the same for all new partiti
 
 from collections import Counter
 
-from broker.handlers.topic_checks import check_replicas, check_unique, first_living, registered_ids
-from broker.net.exchange import Exchange, MutationQuota
-from broker.node import Node
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.create_partitions import (
+from anabranch.broker.handlers.topic_checks import check_replicas, check_unique, first_living, registered_ids
+from anabranch.broker.net.exchange import Exchange, MutationQuota
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
-from s3stream.errors import StorageError
+from anabranch.s3stream.errors import StorageError
 
 WITHOUT_MESSAGE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
 """As in Kafka."""

@@ -9,23 +9,23 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from broker.configs.definitions import ConfigSource
-from broker.configs.topic import check_topic_configs
-from broker.configs.topic_table import TOPIC_CONFIGS
-from broker.handlers.topic_checks import check_replicas, check_unique, first_living, registered_ids
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.topics.creation import TopicCreation, TopicSpec
-from broker.topics.names import INTERNAL_TOPICS
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.create_topics import (
+from anabranch.broker.configs.definitions import ConfigSource
+from anabranch.broker.configs.topic import check_topic_configs
+from anabranch.broker.configs.topic_table import TOPIC_CONFIGS
+from anabranch.broker.handlers.topic_checks import check_replicas, check_unique, first_living, registered_ids
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.topics.creation import TopicCreation, TopicSpec
+from anabranch.broker.topics.names import INTERNAL_TOPICS
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from s3stream.errors import StorageError
+from anabranch.s3stream.errors import StorageError
 
 QUOTA_STRICT_SINCE = 6
 """First version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""

@@ -2,18 +2,18 @@
 
 from typing import Final
 
-from broker.acls.model import AclFilter, AclOperation, AclResourceType, PatternType, Permission
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.delete_acls import (
+from anabranch.broker.acls.model import AclFilter, AclOperation, AclResourceType, PatternType, Permission
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.delete_acls import (
     DeleteAclsFilter,
     DeleteAclsFilterResult,
     DeleteAclsMatchingAcl,
     DeleteAclsRequest,
     DeleteAclsResponse,
 )
-from s3stream.errors import StorageError
+from anabranch.s3stream.errors import StorageError
 
 UNKNOWN = 0
 REMOVED_MAX: Final = 10_000

@@ -1,17 +1,17 @@
 """DeleteRecords: move the start of partitions forward. Offset -1 stands for the high watermark."""
 
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.partitions.partition import Partition
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.delete_records import (
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.partitions.partition import Partition
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-from s3stream.errors import OffsetOutOfRange, StorageError
+from anabranch.s3stream.errors import OffsetOutOfRange, StorageError
 
 HIGH_WATERMARK = -1
 INVALID_LOW_WATERMARK = -1

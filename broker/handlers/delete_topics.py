@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
-from protocol.wire import ZERO_UUID
-from s3stream.errors import StorageError
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
+from anabranch.protocol.wire import ZERO_UUID
+from anabranch.s3stream.errors import StorageError
 
 STATES_SINCE = 6
 QUOTA_STRICT_SINCE = 5

@@ -2,11 +2,11 @@
 
 from collections import defaultdict
 
-from broker.acls.model import Acl, AclFilter, AclOperation, AclResourceType, PatternType, Permission
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.errors import ErrorCode
-from protocol.messages.describe_acls import (
+from anabranch.broker.acls.model import Acl, AclFilter, AclOperation, AclResourceType, PatternType, Permission
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.describe_acls import (
     AclDescription,
     DescribeAclsRequest,
     DescribeAclsResource,

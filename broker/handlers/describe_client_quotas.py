@@ -1,10 +1,10 @@
 """DescribeClientQuotas: the quotas of the entities that match a filter (KIP-546)."""
 
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.quotas.table import FilterComponent
-from protocol.errors import KafkaError
-from protocol.messages.describe_client_quotas import (
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.quotas.table import FilterComponent
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.messages.describe_client_quotas import (
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
     EntityData,

@@ -7,18 +7,18 @@ registered nodes are named too, as fenced.
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from broker.cluster.members import addresses
-from broker.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
-from broker.membership.follower import member_of
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.errors import ErrorCode
-from protocol.messages.describe_cluster import (
+from anabranch.broker.cluster.members import addresses
+from anabranch.broker.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
+from anabranch.broker.membership.follower import member_of
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-from s3stream.errors import StorageError
+from anabranch.s3stream.errors import StorageError
 
 BROKERS = 1
 CONTROLLERS = 2

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.resources.loggers import UNKNOWN_TYPE
-from broker.resources.table import RESOURCES
-from broker.resources.values import ConfigValue
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.describe_configs import (
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.resources.loggers import UNKNOWN_TYPE
+from anabranch.broker.resources.table import RESOURCES
+from anabranch.broker.resources.values import ConfigValue
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,

@@ -1,18 +1,18 @@
 """DescribeDelegationToken: the tokens of owners, with their HMACs (KIP-48, KIP-373)."""
 
-from broker.handlers.token_requests import code_of, current_tokens, requester_fields, split
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.sasl.delegation_tokens import DelegationTokens, concerns
-from protocol.errors import KafkaError
-from protocol.messages.describe_delegation_token import (
+from anabranch.broker.handlers.token_requests import code_of, current_tokens, requester_fields, split
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.sasl.delegation_tokens import DelegationTokens, concerns
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.messages.describe_delegation_token import (
     DescribedDelegationToken,
     DescribedDelegationTokenRenewer,
     DescribeDelegationTokenRequest,
     DescribeDelegationTokenResponse,
 )
-from s3stream.catalog.values import TokenRow
-from s3stream.errors import StorageError
+from anabranch.s3stream.catalog.values import TokenRow
+from anabranch.s3stream.errors import StorageError
 
 
 async def handle(

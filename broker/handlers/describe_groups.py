@@ -1,12 +1,12 @@
 """DescribeGroups: state, protocol and members of classic groups."""
 
-from broker.groups.classic.group import ClassicGroup
-from broker.groups.classic.state_table import ClassicGroupState
-from broker.handlers.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.describe_groups import (
+from anabranch.broker.groups.classic.group import ClassicGroup
+from anabranch.broker.groups.classic.state_table import ClassicGroupState
+from anabranch.broker.handlers.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
     DescribeGroupsRequest,

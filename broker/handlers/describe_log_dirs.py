@@ -2,19 +2,19 @@
 
 import shutil
 
-from broker.handlers.log_dir import log_dir
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.partitions.partition import Partition
-from protocol.errors import ErrorCode
-from protocol.messages.describe_log_dirs import (
+from anabranch.broker.handlers.log_dir import log_dir
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.partitions.partition import Partition
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-from s3stream.errors import StorageError
+from anabranch.s3stream.errors import StorageError
 
 UNKNOWN_BYTES = -1
 """Size of an object store, which has none, or of a disk that is away."""

@@ -1,10 +1,10 @@
 """DescribeProducers: active producers of partitions with their open transactions, to find hanging ones."""
 
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.partitions.partition import Partition
-from protocol.errors import KafkaError
-from protocol.messages.describe_producers import (
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.partitions.partition import Partition
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionResponse,

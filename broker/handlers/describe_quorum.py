@@ -9,14 +9,14 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from broker.cluster.members import Member
-from broker.cluster.peers import PeerUnavailable
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.topics.names import CLUSTER_METADATA_TOPIC
-from protocol.errors import ErrorCode
-from protocol.messages import describe_quorum
-from protocol.messages.describe_quorum import (
+from anabranch.broker.cluster.members import Member
+from anabranch.broker.cluster.peers import PeerUnavailable
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.topics.names import CLUSTER_METADATA_TOPIC
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages import describe_quorum
+from anabranch.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
     Listener,
@@ -26,7 +26,7 @@ from protocol.messages.describe_quorum import (
     TopicData,
     TopicDataResponse,
 )
-from s3stream.errors import StorageError
+from anabranch.s3stream.errors import StorageError
 
 NODES_SINCE = 2
 UNKNOWN = -1

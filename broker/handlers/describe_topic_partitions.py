@@ -1,13 +1,13 @@
 """DescribeTopicPartitions (KIP-966): topics page by page. A partition has one replica."""
 
-from broker.handlers.authorized_operations import TOPIC_OPERATIONS
-from broker.handlers.leadership import NO_LEADER, leadership_of
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.topics.names import check_topic_name
-from broker.topics.topic import Topic
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.describe_topic_partitions import (
+from anabranch.broker.handlers.authorized_operations import TOPIC_OPERATIONS
+from anabranch.broker.handlers.leadership import NO_LEADER, leadership_of
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.topics.names import check_topic_name
+from anabranch.broker.topics.topic import Topic
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,

@@ -2,12 +2,12 @@
 
 from collections import Counter
 
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.resources.scram import MECHANISM_TYPES
-from broker.sasl.scram import CredentialError
-from protocol.errors import ErrorCode
-from protocol.messages.describe_user_scram_credentials import (
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.resources.scram import MECHANISM_TYPES
+from anabranch.broker.sasl.scram import CredentialError
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.describe_user_scram_credentials import (
     CredentialInfo,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,

@@ -13,16 +13,16 @@ from typing import Any
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from broker.handlers import HANDLERS, Handler
-from broker.handlers.api_versions import unsupported_version
-from broker.handlers.parking import Pending, may_read, pending_of
-from broker.net.exchange import Exchange
-from broker.net.parking import Parking, parked_until_s
-from broker.node import Node
-from protocol.codec import decode
-from protocol.errors import KafkaError, ProtocolError
-from protocol.messages import api_versions, produce
-from wal.interface import Buffer
+from anabranch.broker.handlers import HANDLERS, Handler
+from anabranch.broker.handlers.api_versions import unsupported_version
+from anabranch.broker.handlers.parking import Pending, may_read, pending_of
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.net.parking import Parking, parked_until_s
+from anabranch.broker.node import Node
+from anabranch.protocol.codec import decode
+from anabranch.protocol.errors import KafkaError, ProtocolError
+from anabranch.protocol.messages import api_versions, produce
+from anabranch.wal.interface import Buffer
 
 
 @dataclass(slots=True)

@@ -11,21 +11,21 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
-from broker.handlers.leadership import find_leadership, leadership_of
-from broker.membership.failover import TakeoverRefused
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.topics.move_requests import Place
-from broker.topics.topic import Topic
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.elect_leaders import (
+from anabranch.broker.handlers.leadership import find_leadership, leadership_of
+from anabranch.broker.membership.failover import TakeoverRefused
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.topics.move_requests import Place
+from anabranch.broker.topics.topic import Topic
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionResult,
     ReplicaElectionResult,
 )
-from s3stream.catalog.values import MoveReason
-from s3stream.errors import StorageError
+from anabranch.s3stream.catalog.values import MoveReason
+from anabranch.s3stream.errors import StorageError
 
 PREFERRED, UNCLEAN = 0, 1
 NOT_NEEDED_TEXT = "Leader election not needed for topic partition."

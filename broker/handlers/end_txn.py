@@ -1,13 +1,13 @@
 """EndTxn: commit or abort. Answered when the decision is durable; the markers are written afterwards."""
 
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.partitions.producers import Producer
-from broker.transactions.errors import code_for_version
-from broker.transactions.state_machine import VERSION_1, VERSION_2
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
-from s3stream.errors import StorageError
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.transactions.errors import code_for_version
+from anabranch.broker.transactions.state_machine import VERSION_1, VERSION_2
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from anabranch.s3stream.errors import StorageError
 
 FENCED_VERSION = 2
 V2_VERSION = 5

@@ -1,11 +1,14 @@
 """ExpireDelegationToken: let a token expire at another time, or at once (KIP-48)."""
 
-from broker.handlers.token_requests import NO_TIME, code_of, current_tokens, may_ask
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.errors import KafkaError
-from protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
-from s3stream.errors import StorageError
+from anabranch.broker.handlers.token_requests import NO_TIME, code_of, current_tokens, may_ask
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.messages.expire_delegation_token import (
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+)
+from anabranch.s3stream.errors import StorageError
 
 
 async def handle(

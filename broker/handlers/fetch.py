@@ -19,18 +19,18 @@ import asyncio
 from collections.abc import Collection, Coroutine, Sequence
 from typing import Any
 
-from broker.acls.model import AclOperation
-from broker.fetch_sessions import NO_SESSION, FetchPlan, FetchTarget, Key
-from broker.handlers.caller import caller_of
-from broker.handlers.fetch_response import READ_COMMITTED, PartitionRead, build_response
-from broker.net.exchange import Exchange
-from broker.net.parking import PARKED_S
-from broker.node import Node
-from broker.partitions.partition import Partition
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.fetch import EpochEndOffset, FetchRequest, FetchResponse
-from s3stream.errors import ObjectDamage, OffsetOutOfRange, StorageError, StreamFenced
-from s3stream.model import StreamBatch
+from anabranch.broker.acls.model import AclOperation
+from anabranch.broker.fetch_sessions import NO_SESSION, FetchPlan, FetchTarget, Key
+from anabranch.broker.handlers.caller import caller_of
+from anabranch.broker.handlers.fetch_response import READ_COMMITTED, PartitionRead, build_response
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.net.parking import PARKED_S
+from anabranch.broker.node import Node
+from anabranch.broker.partitions.partition import Partition
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.fetch import EpochEndOffset, FetchRequest, FetchResponse
+from anabranch.s3stream.errors import ObjectDamage, OffsetOutOfRange, StorageError, StreamFenced
+from anabranch.s3stream.model import StreamBatch
 
 COLD_WAIT_MS_MIN = 500
 """Minimum wait for data that has to be loaded, whatever the client's max wait."""

@@ -8,16 +8,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.cluster.members import Member
-from broker.fetch_sessions import TOPIC_IDS_SINCE, FetchPlan, FetchTarget
-from broker.handlers.leadership import find_leadership
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.partitions.partition import Partition
-from broker.partitions.transactions import AbortedEntry
-from protocol.batch import parse_batch
-from protocol.errors import ErrorCode
-from protocol.messages.fetch import (
+from anabranch.broker.cluster.members import Member
+from anabranch.broker.fetch_sessions import TOPIC_IDS_SINCE, FetchPlan, FetchTarget
+from anabranch.broker.handlers.leadership import find_leadership
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.partitions.partition import Partition
+from anabranch.broker.partitions.transactions import AbortedEntry
+from anabranch.protocol.batch import parse_batch
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
@@ -26,8 +26,8 @@ from protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
-from s3stream.model import StreamBatch
-from wal.interface import Buffer
+from anabranch.s3stream.model import StreamBatch
+from anabranch.wal.interface import Buffer
 
 READ_COMMITTED = 1
 LEADERS_SINCE = 12

@@ -6,17 +6,17 @@ their coordinator is refused with a code that clients do not retry.
 
 from collections.abc import Coroutine
 
-from broker.cluster.members import Member
-from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
-from broker.coordination.shards import partition_of
-from broker.groups.coordinator import GroupCoordinator
-from broker.handlers.leadership import leadership_of
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.transactions.coordinator import TransactionCoordinator
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
-from s3stream.errors import StorageError
+from anabranch.broker.cluster.members import Member
+from anabranch.broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
+from anabranch.broker.coordination.shards import partition_of
+from anabranch.broker.groups.coordinator import GroupCoordinator
+from anabranch.broker.handlers.leadership import leadership_of
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.transactions.coordinator import TransactionCoordinator
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from anabranch.s3stream.errors import StorageError
 
 GROUP_KEY_TYPE = 0
 TRANSACTION_KEY_TYPE = 1

@@ -1,11 +1,11 @@
 """GetTelemetrySubscriptions (KIP-714): the metrics that a client has to push, the interval, and the codecs."""
 
-from broker.handlers.client_attributes import client_attributes
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.telemetry.clients import ACCEPTED
-from protocol.errors import KafkaError
-from protocol.messages.get_telemetry_subscriptions import (
+from anabranch.broker.handlers.client_attributes import client_attributes
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.telemetry.clients import ACCEPTED
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.messages.get_telemetry_subscriptions import (
     GetTelemetrySubscriptionsRequest,
     GetTelemetrySubscriptionsResponse,
 )

@@ -1,9 +1,9 @@
 """Heartbeat: keep a member of a classic group alive. The answer announces a rebalance."""
 
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
 def handle(node: Node, request: HeartbeatRequest, _exchange: Exchange) -> HeartbeatResponse:

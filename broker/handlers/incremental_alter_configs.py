@@ -1,10 +1,10 @@
 """IncrementalAlterConfigs: set, delete, append to and subtract from configs (KIP-339)."""
 
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.resources.changes import change_each
-from broker.resources.values import ConfigChange, Resource
-from protocol.messages.incremental_alter_configs import (
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.resources.changes import change_each
+from anabranch.broker.resources.values import ConfigChange, Resource
+from anabranch.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,

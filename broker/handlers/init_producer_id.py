@@ -1,13 +1,13 @@
 """InitProducerId: an id and epoch for an idempotent producer, or the next epoch of a transactional id."""
 
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.partitions.producers import Producer
-from broker.transactions.errors import code_for_version
-from protocol.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from s3stream.errors import StorageError
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.transactions.errors import code_for_version
+from anabranch.protocol.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from anabranch.s3stream.errors import StorageError
 
 FENCED_VERSION = 4
 

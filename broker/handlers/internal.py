@@ -14,35 +14,35 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
-from broker.cluster.handshake import NONCE_BYTES, STRANGER_BYTES_MAX, Role, is_proof, make_proof
-from broker.cluster.links import CALLS_MAX, REQUEST_BYTES_MAX
-from broker.cluster.members import Members
-from broker.cluster.secret import ClusterSecret
-from broker.handlers import HANDLERS, Handler, HandlerFunction
-from broker.handlers.add_partitions_to_txn import BATCH_VERSION
-from broker.handlers.describe_quorum import NODES_SINCE, report
-from broker.handlers.local import LocalRequests
-from broker.net.connection import Connection
-from broker.net.exchange import Exchange, Peer
-from broker.net.server import Server
-from broker.node import Node
-from broker.settings.area import MIB
-from broker.settings.client_areas import NetworkSettings
-from broker.settings.memory import MemorySizes
-from protocol.codec import decode_exact
-from protocol.errors import KafkaError, ProtocolError
-from protocol.messages import add_partitions_to_txn, describe_quorum, write_txn_markers
-from protocol.messages.internal import authenticate, hand_over, hello, prepare_move
-from protocol.messages.internal import describe_runs as describe_runs_api
-from protocol.messages.internal import relay as relay_api
-from protocol.messages.internal.authenticate import AuthenticateRequest, AuthenticateResponse
-from protocol.messages.internal.describe_runs import CachedRun, DescribeRunsRequest, DescribeRunsResponse
-from protocol.messages.internal.hand_over import HandOverRequest, HandOverResponse
-from protocol.messages.internal.hello import HelloRequest, HelloResponse
-from protocol.messages.internal.prepare_move import PrepareMoveRequest, PrepareMoveResponse
-from protocol.messages.internal.relay import RelayRequest, RelayResponse
-from protocol.registry import INTERNAL_APIS
-from wal.interface import Buffer
+from anabranch.broker.cluster.handshake import NONCE_BYTES, STRANGER_BYTES_MAX, Role, is_proof, make_proof
+from anabranch.broker.cluster.links import CALLS_MAX, REQUEST_BYTES_MAX
+from anabranch.broker.cluster.members import Members
+from anabranch.broker.cluster.secret import ClusterSecret
+from anabranch.broker.handlers import HANDLERS, Handler, HandlerFunction
+from anabranch.broker.handlers.add_partitions_to_txn import BATCH_VERSION
+from anabranch.broker.handlers.describe_quorum import NODES_SINCE, report
+from anabranch.broker.handlers.local import LocalRequests
+from anabranch.broker.net.connection import Connection
+from anabranch.broker.net.exchange import Exchange, Peer
+from anabranch.broker.net.server import Server
+from anabranch.broker.node import Node
+from anabranch.broker.settings.area import MIB
+from anabranch.broker.settings.client_areas import NetworkSettings
+from anabranch.broker.settings.memory import MemorySizes
+from anabranch.protocol.codec import decode_exact
+from anabranch.protocol.errors import KafkaError, ProtocolError
+from anabranch.protocol.messages import add_partitions_to_txn, describe_quorum, write_txn_markers
+from anabranch.protocol.messages.internal import authenticate, hand_over, hello, prepare_move
+from anabranch.protocol.messages.internal import describe_runs as describe_runs_api
+from anabranch.protocol.messages.internal import relay as relay_api
+from anabranch.protocol.messages.internal.authenticate import AuthenticateRequest, AuthenticateResponse
+from anabranch.protocol.messages.internal.describe_runs import CachedRun, DescribeRunsRequest, DescribeRunsResponse
+from anabranch.protocol.messages.internal.hand_over import HandOverRequest, HandOverResponse
+from anabranch.protocol.messages.internal.hello import HelloRequest, HelloResponse
+from anabranch.protocol.messages.internal.prepare_move import PrepareMoveRequest, PrepareMoveResponse
+from anabranch.protocol.messages.internal.relay import RelayRequest, RelayResponse
+from anabranch.protocol.registry import INTERNAL_APIS
+from anabranch.wal.interface import Buffer
 
 SWEEP_S: Final = 2.5
 """A connection that is not authenticated is closed at the second sweep that finds it."""

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from broker.groups.requests import JoinRequest, JoinResponse, MemberProtocol
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+from anabranch.broker.groups.requests import JoinRequest, JoinResponse, MemberProtocol
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
 MEMBER_ID_REQUIRED_VERSION = 4
 NULLABLE_PROTOCOL_NAME_VERSION = 7

@@ -7,9 +7,9 @@ meanwhile (`broker/net/parking.py`), as far as this node knows.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from broker.cluster.members import Member
-from broker.node import Node
-from broker.topics.topic import Topic
+from anabranch.broker.cluster.members import Member
+from anabranch.broker.node import Node
+from anabranch.broker.topics.topic import Topic
 
 NO_LEADER = -1
 """Stands for the leader of a partition that no node serves."""

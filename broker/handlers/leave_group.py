@@ -1,10 +1,10 @@
 """LeaveGroup: members leave, or an administrator removes static members by their instance ids (KIP-345)."""
 
-from broker.groups.requests import LeavingMember
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.errors import KafkaError
-from protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+from anabranch.broker.groups.requests import LeavingMember
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 
 BATCH_VERSION = 3
 """First version in which a request has many members."""

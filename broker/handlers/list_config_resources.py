@@ -1,11 +1,11 @@
 """ListConfigResources (KIP-1142): all topics and living nodes, and the groups and subscriptions that have configs."""
 
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.resources.table import RESOURCES
-from broker.resources.values import ResourceType
-from protocol.errors import ErrorCode
-from protocol.messages.list_config_resources import (
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.resources.table import RESOURCES
+from anabranch.broker.resources.values import ResourceType
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.list_config_resources import (
     ConfigResource,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,

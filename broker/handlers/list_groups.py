@@ -1,9 +1,9 @@
 """ListGroups: ids of the groups coordinated here, filtered by state and type (KIP-518, KIP-848)."""
 
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.errors import KafkaError
-from protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 
 def handle(node: Node, request: ListGroupsRequest, _exchange: Exchange) -> ListGroupsResponse:

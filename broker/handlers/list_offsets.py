@@ -5,18 +5,18 @@ from collections import Counter
 from collections.abc import Collection, Coroutine, Sequence
 from typing import Any
 
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.partitions.partition import Partition
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.list_offsets import (
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.partitions.partition import Partition
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from s3stream.errors import ObjectDamage, StorageError
+from anabranch.s3stream.errors import ObjectDamage, StorageError
 
 LATEST = -1
 EARLIEST = -2

@@ -5,10 +5,10 @@ An order that has failed is not listed: nobody carries it out.
 
 from collections.abc import Collection
 
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.topics.topic import Topic
-from protocol.messages.list_partition_reassignments import (
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.topics.topic import Topic
+from anabranch.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     OngoingPartitionReassignment,

@@ -5,12 +5,16 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
 
-from broker.coordination.patterns import Pattern
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.transactions.state_table import BY_LABEL
-from protocol.errors import KafkaError
-from protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse, TransactionState
+from anabranch.broker.coordination.patterns import Pattern
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.transactions.state_table import BY_LABEL
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TransactionState,
+)
 
 MATCHED_AT_ONCE = 500
 """Ids that are matched before other tasks get their turn: a few ms."""

@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping
 from types import CoroutineType
 from typing import Any, Final, NamedTuple
 
-from broker.cluster.links import RESPONSE_BYTES_MAX
-from broker.handlers import Handler
-from broker.handlers.parking import may_read
-from broker.net.connection import UNKNOWN_SOFTWARE
-from broker.net.exchange import Exchange, Peer, RefusedBatch
-from broker.node import Node
-from protocol.codec import decode_exact, encode
-from protocol.errors import KafkaError, ProtocolError
-from protocol.messages import (
+from anabranch.broker.cluster.links import RESPONSE_BYTES_MAX
+from anabranch.broker.handlers import Handler
+from anabranch.broker.handlers.parking import may_read
+from anabranch.broker.net.connection import UNKNOWN_SOFTWARE
+from anabranch.broker.net.exchange import Exchange, Peer, RefusedBatch
+from anabranch.broker.node import Node
+from anabranch.protocol.codec import decode_exact, encode
+from anabranch.protocol.errors import KafkaError, ProtocolError
+from anabranch.protocol.messages import (
     consumer_group_describe,
     delete_groups,
     describe_groups,
@@ -32,9 +32,9 @@ from protocol.messages import (
     offset_fetch,
     produce,
 )
-from protocol.messages.internal.relay import RelayRequest, RelayResponse
-from protocol.registry import APIS
-from s3stream.errors import StorageError
+from anabranch.protocol.messages.internal.relay import RelayRequest, RelayResponse
+from anabranch.protocol.registry import APIS
+from anabranch.s3stream.errors import StorageError
 
 RELAYED: Final = frozenset(
     {

@@ -1,6 +1,6 @@
 """The one log directory that a node reports to clients."""
 
-from broker.node import Node
+from anabranch.broker.node import Node
 
 
 def log_dir(node: Node) -> str:

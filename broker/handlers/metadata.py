@@ -3,16 +3,16 @@
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from broker.cluster.members import Member, addresses
-from broker.configs.broker_table import AUTO_CREATE
-from broker.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
-from broker.handlers.leadership import NO_LEADER, leadership_of
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.topics.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, check_topic_name
-from broker.topics.topic import Topic
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.metadata import (
+from anabranch.broker.cluster.members import Member, addresses
+from anabranch.broker.configs.broker_table import AUTO_CREATE
+from anabranch.broker.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
+from anabranch.broker.handlers.leadership import NO_LEADER, leadership_of
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.topics.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, check_topic_name
+from anabranch.broker.topics.topic import Topic
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
@@ -20,9 +20,9 @@ from protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from protocol.wire import ZERO_UUID
-from s3stream.catalog.values import NodeListener
-from s3stream.errors import StorageError
+from anabranch.protocol.wire import ZERO_UUID
+from anabranch.s3stream.catalog.values import NodeListener
+from anabranch.s3stream.errors import StorageError
 
 IDS_SINCE = 12
 LISTENER_ERRORS_SINCE = 6

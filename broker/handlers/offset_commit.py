@@ -3,13 +3,13 @@
 Since consumers commit often, the request needs no task, and commits of one turn of the loop share one record batch.
 """
 
-from broker.coordination.topic_partition import TopicPartition
-from broker.groups.offsets import CommittedOffset
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.topics.topic import Topic
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.offset_commit import (
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.groups.offsets import CommittedOffset
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.topics.topic import Topic
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,

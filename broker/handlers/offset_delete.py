@@ -2,11 +2,11 @@
 
 import asyncio
 
-from broker.coordination.topic_partition import TopicPartition
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.offset_delete import (
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,

@@ -1,9 +1,9 @@
 """OffsetForLeaderEpoch (KIP-320): end offset of an epoch, by which a client detects that the log was truncated."""
 
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.errors import KafkaError
-from protocol.messages.offset_for_leader_epoch import (
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,

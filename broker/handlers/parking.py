@@ -7,10 +7,10 @@ when everything that they name is served, or when the time is over.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
-from broker.coordination.shards import partition_of
-from broker.node import Node
-from protocol.messages import (
+from anabranch.broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
+from anabranch.broker.coordination.shards import partition_of
+from anabranch.broker.node import Node
+from anabranch.protocol.messages import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     consumer_group_describe,

@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from broker.cluster.members import Member
-from broker.coordination.topic_partition import TopicPartition
-from broker.handlers.leadership import find_leadership
-from broker.handlers.produce_response import (
+from anabranch.broker.cluster.members import Member
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.handlers.leadership import find_leadership
+from anabranch.broker.handlers.produce_response import (
     WITHOUT_LOG_START,
     BatchItem,
     build_response,
@@ -25,18 +25,18 @@ from broker.handlers.produce_response import (
     refusal,
     refuse_all,
 )
-from broker.net.exchange import Exchange, RefusedBatch
-from broker.net.parking import parked_until_s
-from broker.node import Node
-from broker.partitions.partition import ADDS_TO_TRANSACTION_SINCE, Partition
-from broker.partitions.producers import Producer
-from broker.partitions.record_checks import PreparationDeferred, PreparedBatch
-from broker.partitions.transactions import Verification
-from broker.topics.names import INTERNAL_TOPICS
-from broker.topics.topic import Topic
-from broker.transactions.errors import code_for_writer
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.produce import (
+from anabranch.broker.net.exchange import Exchange, RefusedBatch
+from anabranch.broker.net.parking import parked_until_s
+from anabranch.broker.node import Node
+from anabranch.broker.partitions.partition import ADDS_TO_TRANSACTION_SINCE, Partition
+from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.partitions.record_checks import PreparationDeferred, PreparedBatch
+from anabranch.broker.partitions.transactions import Verification
+from anabranch.broker.topics.names import INTERNAL_TOPICS
+from anabranch.broker.topics.topic import Topic
+from anabranch.broker.transactions.errors import code_for_writer
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.produce import (
     LeaderIdAndEpoch,
     PartitionProduceData,
     PartitionProduceResponse,
@@ -44,8 +44,8 @@ from protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from s3stream.errors import LogStalled, StorageError, StorageFull, StreamSealed
-from wal.interface import Durable, WalError
+from anabranch.s3stream.errors import LogStalled, StorageError, StorageFull, StreamSealed
+from anabranch.wal.interface import Durable, WalError
 
 TOPIC_IDS_SINCE = 13
 ABORTABLE_SINCE = 11

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
-from broker.cluster.members import Member
-from broker.partitions.record_checks import RecordsRefused
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.produce import (
+from anabranch.broker.cluster.members import Member
+from anabranch.broker.partitions.record_checks import RecordsRefused
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     NodeEndpoint,
     PartitionProduceData,
@@ -15,8 +15,8 @@ from protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from s3stream.errors import AppendTooLarge, StorageError, StreamFenced
-from wal.interface import WalError
+from anabranch.s3stream.errors import AppendTooLarge, StorageError, StreamFenced
+from anabranch.wal.interface import WalError
 
 BatchItem = tuple[TopicProduceData, PartitionProduceData]
 """A topic of the request, and the batch for one of its partitions."""

@@ -1,11 +1,11 @@
 """PushTelemetry (KIP-714): accept the metrics of a client for the node's metrics page."""
 
-from broker.handlers.client_attributes import client_attributes
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.telemetry.clients import Push
-from protocol.errors import KafkaError
-from protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
+from anabranch.broker.handlers.client_attributes import client_attributes
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.telemetry.clients import Push
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
 
 
 def handle(node: Node, request: PushTelemetryRequest, exchange: Exchange) -> PushTelemetryResponse:

@@ -1,11 +1,11 @@
 """RenewDelegationToken: let a token expire later (KIP-48)."""
 
-from broker.handlers.token_requests import NO_TIME, code_of, current_tokens, may_ask
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.errors import KafkaError
-from protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
-from s3stream.errors import StorageError
+from anabranch.broker.handlers.token_requests import NO_TIME, code_of, current_tokens, may_ask
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
+from anabranch.s3stream.errors import StorageError
 
 
 async def handle(node: Node, request: RenewDelegationTokenRequest, exchange: Exchange) -> RenewDelegationTokenResponse:

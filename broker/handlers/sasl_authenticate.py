@@ -5,10 +5,10 @@ At listeners with SASL, `broker.handlers.authentication` answers it.
 
 from typing import Final
 
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.errors import ErrorCode
-from protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 
 _MESSAGE: Final = "SaslAuthenticate request received after successful authentication"
 

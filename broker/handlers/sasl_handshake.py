@@ -3,10 +3,10 @@
 At listeners with SASL, `broker.handlers.authentication` answers it.
 """
 
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.errors import ErrorCode
-from protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 
 def handle(_node: Node, _request: SaslHandshakeRequest, _exchange: Exchange) -> SaslHandshakeResponse:

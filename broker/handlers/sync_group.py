@@ -2,11 +2,11 @@
 
 import asyncio
 
-from broker.groups.requests import SyncRequest, SyncResponse
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from anabranch.broker.groups.requests import SyncRequest, SyncResponse
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 NAMES_PROTOCOL_SINCE = 5
 """First version in which a member names the group's protocol (KIP-559)."""

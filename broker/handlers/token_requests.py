@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from broker.net.exchange import ClientConnection, Exchange
-from broker.net.principals import ANONYMOUS
-from broker.node import Node
-from broker.sasl.delegation_tokens import DelegationTokens
-from protocol.errors import ErrorCode, KafkaError
-from s3stream.errors import StorageError
+from anabranch.broker.net.exchange import ClientConnection, Exchange
+from anabranch.broker.net.principals import ANONYMOUS
+from anabranch.broker.node import Node
+from anabranch.broker.sasl.delegation_tokens import DelegationTokens
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.s3stream.errors import StorageError
 
 USER_TYPE: Final = "User"
 NO_TIME: Final = -1

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from broker.node import Node
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 
 def check_unique(names: Counter[str], name: str) -> None:

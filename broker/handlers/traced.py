@@ -14,17 +14,17 @@ from typing import Any, Final
 
 from opentelemetry.trace import Link
 
-from broker.handlers import Handler, HandlerFunction
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.tracing.tracer import Attribute, NodeTracer, Step, Work
-from protocol.errors import KafkaError, ProtocolError
-from protocol.messages import fetch, produce
-from protocol.messages.fetch import FetchResponse
-from protocol.messages.produce import ProduceRequest, ProduceResponse
-from protocol.records import first_records
-from protocol.wire import Records
-from wal.interface import Buffer
+from anabranch.broker.handlers import Handler, HandlerFunction
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.tracing.tracer import Attribute, NodeTracer, Step, Work
+from anabranch.protocol.errors import KafkaError, ProtocolError
+from anabranch.protocol.messages import fetch, produce
+from anabranch.protocol.messages.fetch import FetchResponse
+from anabranch.protocol.messages.produce import ProduceRequest, ProduceResponse
+from anabranch.protocol.records import first_records
+from anabranch.protocol.wire import Records
+from anabranch.wal.interface import Buffer
 
 TEXT_MAX: Final = 256
 """Characters of a name in a span."""

@@ -5,24 +5,24 @@ A client of transaction.version 2 does not send AddOffsetsToTxn first: from vers
 
 import asyncio
 
-from broker.coordination.internal_topics import OFFSETS_TOPIC
-from broker.coordination.shards import partition_of
-from broker.coordination.topic_partition import TopicPartition
-from broker.groups.offsets import CommittedOffset
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.partitions.partition import Partition
-from broker.partitions.producers import Producer
-from broker.partitions.transactions import Verification
-from broker.transactions.errors import code_for_writer
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.txn_offset_commit import (
+from anabranch.broker.coordination.internal_topics import OFFSETS_TOPIC
+from anabranch.broker.coordination.shards import partition_of
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.groups.offsets import CommittedOffset
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.partitions.partition import Partition
+from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.partitions.transactions import Verification
+from anabranch.broker.transactions.errors import code_for_writer
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from s3stream.errors import StorageError
+from anabranch.s3stream.errors import StorageError
 
 ABORTABLE_VERSION = 4
 ADD_VERSION = 5

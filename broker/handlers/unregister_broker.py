@@ -3,11 +3,11 @@
 One that is alive, leads partitions, or whose log is not drained is refused.
 """
 
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.errors import ErrorCode
-from protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
-from s3stream.errors import NodeInUse, NotFound, StorageError
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from anabranch.s3stream.errors import NodeInUse, NotFound, StorageError
 
 
 async def handle(node: Node, request: UnregisterBrokerRequest, _exchange: Exchange) -> UnregisterBrokerResponse:

@@ -1,15 +1,15 @@
 """UpdateFeatures (KIP-584): raise or lower the levels of features, all of the request or none."""
 
-from broker.configs.features import FeatureUpdate, UpgradeType
-from broker.net.exchange import Exchange
-from broker.node import Node
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.update_features import (
+from anabranch.broker.configs.features import FeatureUpdate, UpgradeType
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.update_features import (
     UpdatableFeatureResult,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from s3stream.errors import StorageError
+from anabranch.s3stream.errors import StorageError
 
 UPGRADE_TYPE_SINCE = 1
 RESULTS_UNTIL = 1

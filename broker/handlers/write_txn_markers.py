@@ -7,14 +7,14 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from broker.coordination.topic_partition import TopicPartition
-from broker.net.exchange import Exchange, Peer
-from broker.node import Node
-from broker.partitions.producers import Producer
-from broker.transactions.markers import NOT_CHECKED, Marker
-from broker.transactions.state_machine import VERSION_2
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.write_txn_markers import (
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.net.exchange import Exchange, Peer
+from anabranch.broker.node import Node
+from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.transactions.markers import NOT_CHECKED, Marker
+from anabranch.broker.transactions.state_machine import VERSION_2
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.write_txn_markers import (
     MarkerSender,
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
@@ -24,8 +24,8 @@ from protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from s3stream.errors import StorageError, StorageFull
-from wal.interface import WalError
+from anabranch.s3stream.errors import StorageError, StorageFull
+from anabranch.wal.interface import WalError
 
 Outcomes = Sequence[Sequence["asyncio.Future[ErrorCode]"]]
 """Outcomes of a marker, by topic and partition in the order of the request."""

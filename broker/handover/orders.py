@@ -13,12 +13,12 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from broker.handover.source import MoveFailed, PartitionSource
-from broker.partitions.partition import Partition
-from broker.topics.manager import TopicManager
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import MoveOrder
-from s3stream.errors import NodeFenced, StorageError
+from anabranch.broker.handover.source import MoveFailed, PartitionSource
+from anabranch.broker.partitions.partition import Partition
+from anabranch.broker.topics.manager import TopicManager
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import MoveOrder
+from anabranch.s3stream.errors import NodeFenced, StorageError
 
 AT_ONCE_MAX: Final = 16
 """Moves under way at a time."""

@@ -11,17 +11,17 @@ from typing import Final
 
 import structlog
 
-from broker.cluster.peers import Peers, PeerUnavailable
-from broker.handover.tail import TAIL_BYTES_MAX, encode_tail, pieces
-from broker.partitions.partition import Partition
-from broker.topics.manager import TopicManager
-from protocol.messages.internal.hand_over import HandOverRequest, HandOverResponse
-from protocol.messages.internal.prepare_move import PrepareMoveRequest, PrepareMoveResponse
-from s3stream.append.handover import SealedStream
-from s3stream.catalog.catalog import Catalog
-from s3stream.engine import S3Stream
-from s3stream.errors import CatalogUnavailable, StorageError, StreamFenced, StreamNotFound
-from wal.interface import WalError
+from anabranch.broker.cluster.peers import Peers, PeerUnavailable
+from anabranch.broker.handover.tail import TAIL_BYTES_MAX, encode_tail, pieces
+from anabranch.broker.partitions.partition import Partition
+from anabranch.broker.topics.manager import TopicManager
+from anabranch.protocol.messages.internal.hand_over import HandOverRequest, HandOverResponse
+from anabranch.protocol.messages.internal.prepare_move import PrepareMoveRequest, PrepareMoveResponse
+from anabranch.s3stream.append.handover import SealedStream
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.engine import S3Stream
+from anabranch.s3stream.errors import CatalogUnavailable, StorageError, StreamFenced, StreamNotFound
+from anabranch.wal.interface import WalError
 
 SMALL_TAIL_BYTES: Final = 4 << 20
 """A larger tail is uploaded before the partition is sealed."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Final
 
-from s3stream.append.wal_record import (
+from anabranch.s3stream.append.wal_record import (
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
     RECORD_VERSION,
@@ -18,8 +18,8 @@ from s3stream.append.wal_record import (
     WalRecordError,
     decode_record,
 )
-from s3stream.model import StreamBatch
-from wal.interface import Buffer
+from anabranch.s3stream.model import StreamBatch
+from anabranch.wal.interface import Buffer
 
 TAIL_BYTES_MAX: Final = 32 << 20
 """Largest tail that is handed over."""

@@ -14,18 +14,18 @@ from typing import Any, Final
 
 import structlog
 
-from broker.handover.tail import TAIL_BYTES_MAX, InvalidTail, decode_tail
-from broker.topics.manager import TopicManager
-from protocol.errors import KafkaError
-from protocol.ids import uuid_text
-from protocol.messages.internal.hand_over import HandOverRequest, HandOverResponse
-from protocol.messages.internal.prepare_move import PrepareMoveRequest, PrepareMoveResponse
-from s3stream.append.handover import ReceivedTail
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import OpenStream, StreamTransfer
-from s3stream.engine import S3Stream
-from s3stream.errors import CatalogUnavailable, StorageError
-from s3stream.model import StreamOwner
+from anabranch.broker.handover.tail import TAIL_BYTES_MAX, InvalidTail, decode_tail
+from anabranch.broker.topics.manager import TopicManager
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.ids import uuid_text
+from anabranch.protocol.messages.internal.hand_over import HandOverRequest, HandOverResponse
+from anabranch.protocol.messages.internal.prepare_move import PrepareMoveRequest, PrepareMoveResponse
+from anabranch.s3stream.append.handover import ReceivedTail
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import OpenStream, StreamTransfer
+from anabranch.s3stream.engine import S3Stream
+from anabranch.s3stream.errors import CatalogUnavailable, StorageError
+from anabranch.s3stream.model import StreamOwner
 
 RECEIVED_BYTES_MAX: Final = 64 << 20
 """Bytes of all tails that are being received."""

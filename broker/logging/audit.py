@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from broker.logging.line_limit import LineLimit
+from anabranch.broker.logging.line_limit import LineLimit
 
 EVENTS_MAX: Final = 100
 EVENT_S: Final = 0.1

@@ -20,7 +20,6 @@ METHODS: Final[Mapping[str, int]] = MappingProxyType(
 )
 INITIAL_LOGGERS: Final = ("audit", "network", "node", "requests", "telemetry")
 """Loggers that exist before they have logged anything."""
-PACKAGES: Final = frozenset({"broker", "compaction", "s3stream", "wal"})
 
 
 class LogLevels:
@@ -37,7 +36,7 @@ class LogLevels:
 
     def exists(self, logger: str) -> bool:
         """Return whether a logger exists. A module of this program has one as soon as it is loaded."""
-        if logger.partition(".")[0] in PACKAGES and logger in sys.modules:
+        if logger.startswith("anabranch.") and logger in sys.modules:
             return True
         return logger == ROOT or logger in self._used
 

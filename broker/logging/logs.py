@@ -8,9 +8,9 @@ from typing import Any
 
 import structlog
 
-from broker.logging.levels import METHODS, ROOT, LogLevels
-from broker.logging.writer import LineWriter
-from broker.settings.model import LogSettings
+from anabranch.broker.logging.levels import METHODS, ROOT, LogLevels
+from anabranch.broker.logging.writer import LineWriter
+from anabranch.broker.settings.model import LogSettings
 
 ROOT_LEVELS = {"debug": "DEBUG", "info": "INFO", "warning": "WARN", "error": "ERROR"}
 

@@ -12,13 +12,13 @@ from typing import Final
 
 import structlog
 
-from broker.cluster.members import Members
-from broker.topics.manager import TopicManager
-from broker.topics.move_requests import MoveRequests, Place
-from protocol.errors import KafkaError
-from s3stream.catalog.placement import place_leaders
-from s3stream.catalog.values import MoveOrder, MoveReason, PartitionInfo
-from s3stream.errors import StorageError
+from anabranch.broker.cluster.members import Members
+from anabranch.broker.topics.manager import TopicManager
+from anabranch.broker.topics.move_requests import MoveRequests, Place
+from anabranch.protocol.errors import KafkaError
+from anabranch.s3stream.catalog.placement import place_leaders
+from anabranch.s3stream.catalog.values import MoveOrder, MoveReason, PartitionInfo
+from anabranch.s3stream.errors import StorageError
 
 RETRY_S: Final = 1.0
 """Pause before a move that has failed is ordered again, perhaps to another node."""

@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from broker.cluster.links import OpenConnection
-from broker.net.ports import ReservedPorts, reserve_ports
-from broker.net.vanished import open_connection
-from broker.settings.data_dir import DataDirLock
-from broker.settings.model import Settings
-from broker.settings.stores import make_stores
-from protocol.ids import uuid_text
-from s3stream.catalog.catalog import Catalog
-from s3stream.store.interface import ObjectStore
-from wal.device import open_device
-from wal.requests import Device
-from wal.settings import WalSettings
+from anabranch.broker.cluster.links import OpenConnection
+from anabranch.broker.net.ports import ReservedPorts, reserve_ports
+from anabranch.broker.net.vanished import open_connection
+from anabranch.broker.settings.data_dir import DataDirLock
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.stores import make_stores
+from anabranch.protocol.ids import uuid_text
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.wal.device import open_device
+from anabranch.wal.requests import Device
+from anabranch.wal.settings import WalSettings
 
 UUID_BYTES = 16
 

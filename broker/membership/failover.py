@@ -12,13 +12,13 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from broker.cluster.liveness import DEAD_AFTER_S, SUSPECT_AFTER_S, Silence
-from broker.membership.follower import CatalogFollower
-from broker.membership.log_recovery import DeadLog, LogRecovery
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeBeat, NodeInfo, Takeover, WalInfo, WalState
-from s3stream.errors import NodeFenced, NodeInUse, StorageError
-from wal.interface import WalCorrupt, WalError, WalInUse
+from anabranch.broker.cluster.liveness import DEAD_AFTER_S, SUSPECT_AFTER_S, Silence
+from anabranch.broker.membership.follower import CatalogFollower
+from anabranch.broker.membership.log_recovery import DeadLog, LogRecovery
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import NodeBeat, NodeInfo, Takeover, WalInfo, WalState
+from anabranch.s3stream.errors import NodeFenced, NodeInUse, StorageError
+from anabranch.wal.interface import WalCorrupt, WalError, WalInUse
 
 RETRY_S: Final = 1.0
 """Pause after a takeover that was not possible."""

@@ -11,16 +11,16 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from broker.acls.store import ClusterAcls
-from broker.cluster.liveness import BEAT_S, BEATS_MISSED, Liveness, Silence
-from broker.cluster.members import Member, Members
-from broker.cluster.secret import ClusterSecret
-from broker.configs.cluster import ClusterConfigs
-from broker.sasl.delegation_tokens import DelegationTokens
-from broker.topics.manager import TopicManager
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeInfo, Pulse
-from s3stream.errors import CatalogDamaged, NodeFenced, StorageError
+from anabranch.broker.acls.store import ClusterAcls
+from anabranch.broker.cluster.liveness import BEAT_S, BEATS_MISSED, Liveness, Silence
+from anabranch.broker.cluster.members import Member, Members
+from anabranch.broker.cluster.secret import ClusterSecret
+from anabranch.broker.configs.cluster import ClusterConfigs
+from anabranch.broker.sasl.delegation_tokens import DelegationTokens
+from anabranch.broker.topics.manager import TopicManager
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import NodeInfo, Pulse
+from anabranch.s3stream.errors import CatalogDamaged, NodeFenced, StorageError
 
 POLL_S: Final = 0.1
 """Interval at which SQLite's file is looked at for commits of other nodes."""

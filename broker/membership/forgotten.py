@@ -5,10 +5,10 @@ from typing import Final
 
 import structlog
 
-from broker.topics.topic import Topic
-from s3stream.catalog.catalog import Catalog
-from s3stream.engine import S3Stream
-from s3stream.errors import StorageError
+from anabranch.broker.topics.topic import Topic
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.engine import S3Stream
+from anabranch.s3stream.errors import StorageError
 
 SHOWN: Final = 100
 """Partitions that are named."""

@@ -12,20 +12,20 @@ from typing import Final
 
 import structlog
 
-from broker.membership.lease import Claimant, wait_until_free
-from broker.membership.log_identity import why_blank_catalog_refused
-from broker.membership.own_recovery import wait_until_recovered
-from broker.membership.start_log import StartLog
-from broker.membership.store_checks import check_stores_hold_objects, check_stores_known, find_object
-from broker.settings.listeners import ALL_ADDRESSES
-from broker.settings.model import Settings
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeHolder, NodeInfo, NodeListener
-from s3stream.errors import CatalogError, NodeFenced
-from s3stream.maintain.claim import claim_store
-from s3stream.maintain.manifest_store import check_catalog_is_newest, newest_manifest_key
-from s3stream.store.interface import ObjectStore
-from wal.owner import Owner
+from anabranch.broker.membership.lease import Claimant, wait_until_free
+from anabranch.broker.membership.log_identity import why_blank_catalog_refused
+from anabranch.broker.membership.own_recovery import wait_until_recovered
+from anabranch.broker.membership.start_log import StartLog
+from anabranch.broker.membership.store_checks import check_stores_hold_objects, check_stores_known, find_object
+from anabranch.broker.settings.listeners import ALL_ADDRESSES
+from anabranch.broker.settings.model import Settings
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import NodeHolder, NodeInfo, NodeListener
+from anabranch.s3stream.errors import CatalogError, NodeFenced
+from anabranch.s3stream.maintain.claim import claim_store
+from anabranch.s3stream.maintain.manifest_store import check_catalog_is_newest, newest_manifest_key
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.wal.owner import Owner
 
 NO_ADDRESS: Final = ("", 0)
 """Address of a node that takes no connections from others."""

@@ -17,11 +17,11 @@ from typing import Final, Self
 import structlog
 
 from anabranch.addresses import host_port
-from broker.membership.log_identity import utc
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeInfo, Pulse
-from s3stream.errors import CatalogDamaged, NodeFenced, NodeInUse, StorageError
-from s3stream.tasks import end_tasks
+from anabranch.broker.membership.log_identity import utc
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import NodeInfo, Pulse
+from anabranch.s3stream.errors import CatalogDamaged, NodeFenced, NodeInUse, StorageError
+from anabranch.s3stream.tasks import end_tasks
 
 LEASE_POLL_S: Final = 0.5
 """Interval between reads of a lease that may have ended."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from broker.membership.start_log import FoundLog
-from s3stream.catalog.values import WalInfo, WalState
-from wal.format import Header, Shutdown, wal_id_of
-from wal.owner import Owner
+from anabranch.broker.membership.start_log import FoundLog
+from anabranch.s3stream.catalog.values import WalInfo, WalState
+from anabranch.wal.format import Header, Shutdown, wal_id_of
+from anabranch.wal.owner import Owner
 
 GIVE_UP_COMMAND: Final = "anabranch wal give-up"
 

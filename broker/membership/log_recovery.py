@@ -12,31 +12,31 @@ from pathlib import Path
 
 import structlog
 
-from broker.configs.topic import TopicDefaults, parse_topic_config
-from broker.membership.environment import LogFiles
-from broker.membership.log_store import ObjectLogStore
-from broker.membership.object_log import ObjectStartLog
-from broker.partitions.partition import Partition
-from broker.partitions.record_work import RecordWork
-from broker.partitions.replay import PartitionReplay, replay_recovered
-from broker.settings.model import Settings
-from broker.settings.package_settings import object_wal_settings, wal_settings
-from s3stream.append.stream import Stream
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeInfo, PartitionInfo, Takeover, TopicInfo, WalInfo
-from s3stream.engine import S3Stream
-from s3stream.maintain.manifest_store import check_marks
-from s3stream.settings import StorageSettings
-from s3stream.store.interface import ObjectStore
-from s3stream.tasks import Turns
-from wal.format import wal_id_of
-from wal.interface import NodeWal, WalError, WalRefused
-from wal.log import DeltaWal
-from wal.object.format import LogName
-from wal.object.log import ObjectWal
-from wal.owner import read_header
-from wal.requests import Device
-from wal.settings import WalSettings
+from anabranch.broker.configs.topic import TopicDefaults, parse_topic_config
+from anabranch.broker.membership.environment import LogFiles
+from anabranch.broker.membership.log_store import ObjectLogStore
+from anabranch.broker.membership.object_log import ObjectStartLog
+from anabranch.broker.partitions.partition import Partition
+from anabranch.broker.partitions.record_work import RecordWork
+from anabranch.broker.partitions.replay import PartitionReplay, replay_recovered
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.package_settings import object_wal_settings, wal_settings
+from anabranch.s3stream.append.stream import Stream
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import NodeInfo, PartitionInfo, Takeover, TopicInfo, WalInfo
+from anabranch.s3stream.engine import S3Stream
+from anabranch.s3stream.maintain.manifest_store import check_marks
+from anabranch.s3stream.settings import StorageSettings
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.s3stream.tasks import Turns
+from anabranch.wal.format import wal_id_of
+from anabranch.wal.interface import NodeWal, WalError, WalRefused
+from anabranch.wal.log import DeltaWal
+from anabranch.wal.object.format import LogName
+from anabranch.wal.object.log import ObjectWal
+from anabranch.wal.owner import read_header
+from anabranch.wal.requests import Device
+from anabranch.wal.settings import WalSettings
 
 _log = structlog.get_logger("node")
 

@@ -3,10 +3,10 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from s3stream.errors import ObjectExists, ObjectNotFound, ObjectTooShort, StoreError
-from s3stream.store.interface import ObjectStore
-from wal.interface import Buffer
-from wal.object.store import ListedObject, StoreAway
+from anabranch.s3stream.errors import ObjectExists, ObjectNotFound, ObjectTooShort, StoreError
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.wal.interface import Buffer
+from anabranch.wal.object.store import ListedObject, StoreAway
 
 
 class ObjectLogStore:

@@ -9,8 +9,8 @@ from typing import Final
 
 import structlog
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeInfo, WalInfo
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import NodeInfo, WalInfo
 
 PAGE: Final = 1_000
 

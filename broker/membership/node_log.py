@@ -11,8 +11,8 @@ from typing import Final, Self
 
 import structlog
 
-from broker.membership.environment import DiskLogFiles, LogFiles
-from broker.membership.log_identity import (
+from anabranch.broker.membership.environment import DiskLogFiles, LogFiles
+from anabranch.broker.membership.log_identity import (
     LogFacts,
     found_log,
     may_hold_records,
@@ -20,23 +20,23 @@ from broker.membership.log_identity import (
     why_not_formatted,
     why_refused,
 )
-from broker.membership.start_log import FoundLog
-from broker.settings.model import Settings
-from broker.settings.package_settings import wal_settings
-from s3stream.append.recovery import check_streams_known
-from s3stream.append.wal_record import RECORD_HEADER_BYTES, WalRecord, decode_record
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.nodes import DEVICE
-from s3stream.catalog.values import NodeInfo
-from s3stream.errors import UnknownStreams
-from s3stream.store.interface import ObjectStore
-from wal.format import CATALOG_UNKNOWN, Header
-from wal.interface import WalCorrupt, WalInUse, WalRefused
-from wal.log import DeltaWal
-from wal.owner import Owner, check_owner, read_header
-from wal.reader import read_ring
-from wal.recovery import Scan
-from wal.requests import Device
+from anabranch.broker.membership.start_log import FoundLog
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.package_settings import wal_settings
+from anabranch.s3stream.append.recovery import check_streams_known
+from anabranch.s3stream.append.wal_record import RECORD_HEADER_BYTES, WalRecord, decode_record
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.nodes import DEVICE
+from anabranch.s3stream.catalog.values import NodeInfo
+from anabranch.s3stream.errors import UnknownStreams
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.wal.format import CATALOG_UNKNOWN, Header
+from anabranch.wal.interface import WalCorrupt, WalInUse, WalRefused
+from anabranch.wal.log import DeltaWal
+from anabranch.wal.owner import Owner, check_owner, read_header
+from anabranch.wal.reader import read_ring
+from anabranch.wal.recovery import Scan
+from anabranch.wal.requests import Device
 
 IN_USE_POLL_S: Final = 0.5
 _log = structlog.get_logger("node")

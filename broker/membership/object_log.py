@@ -4,19 +4,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from broker.membership.log_identity import LogFacts, why_refused
-from broker.membership.log_store import ObjectLogStore
-from broker.membership.start_log import FoundLog
-from broker.settings.model import Settings
-from broker.settings.package_settings import object_wal_settings
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeInfo
-from s3stream.errors import UnknownStreams
-from s3stream.store.interface import ObjectStore
-from wal.interface import NodeWal, WalCorrupt, WalFenced, WalRefused
-from wal.object.format import HEADER_BYTES, Flags, LogName, Position, decode_header
-from wal.object.log import ObjectWal
-from wal.owner import Owner
+from anabranch.broker.membership.log_identity import LogFacts, why_refused
+from anabranch.broker.membership.log_store import ObjectLogStore
+from anabranch.broker.membership.start_log import FoundLog
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.package_settings import object_wal_settings
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import NodeInfo
+from anabranch.s3stream.errors import UnknownStreams
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.wal.interface import NodeWal, WalCorrupt, WalFenced, WalRefused
+from anabranch.wal.object.format import HEADER_BYTES, Flags, LogName, Position, decode_header
+from anabranch.wal.object.log import ObjectWal
+from anabranch.wal.owner import Owner
 
 
 class ObjectStartLog:

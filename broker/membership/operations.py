@@ -7,12 +7,12 @@ are lost only by these orders, and each loss is logged with its offsets.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from broker.membership.failover import Failover, TakeoverRefused
-from broker.membership.follower import CatalogFollower
-from broker.membership.loss import PartitionAtRisk, give_up_logs, log_loss, partitions_at_risk
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeInfo, WalInfo
-from s3stream.errors import NodeInUse, NotFound
+from anabranch.broker.membership.failover import Failover, TakeoverRefused
+from anabranch.broker.membership.follower import CatalogFollower
+from anabranch.broker.membership.loss import PartitionAtRisk, give_up_logs, log_loss, partitions_at_risk
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import NodeInfo, WalInfo
+from anabranch.s3stream.errors import NodeInUse, NotFound
 
 
 @dataclass(frozen=True, slots=True)

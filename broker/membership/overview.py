@@ -11,9 +11,9 @@ from enum import StrEnum
 from typing import Any
 
 from anabranch.addresses import host_port
-from broker.cluster.reach import Unreached
-from broker.membership.failover import Judgement
-from s3stream.catalog.values import NodeInfo, PartitionInfo, TopicInfo, WalInfo, WalState
+from anabranch.broker.cluster.reach import Unreached
+from anabranch.broker.membership.failover import Judgement
+from anabranch.s3stream.catalog.values import NodeInfo, PartitionInfo, TopicInfo, WalInfo, WalState
 
 
 class NodeState(StrEnum):

@@ -10,9 +10,9 @@ from typing import Final
 
 import structlog
 
-from broker.cluster.liveness import DEAD_AFTER_S
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeInfo, WalState
+from anabranch.broker.cluster.liveness import DEAD_AFTER_S
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import NodeInfo, WalState
 
 POLL_S: Final = 0.1
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from wal.interface import NodeWal, WalError
+from anabranch.wal.interface import NodeWal, WalError
 
 CHECK_S: Final = 1.0
 """Interval at which the log is asked while no beat goes through."""

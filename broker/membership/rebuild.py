@@ -14,36 +14,36 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
-from broker.membership.log_identity import may_hold_records
-from broker.membership.log_store import ObjectLogStore
-from broker.membership.node_log import NodeLog
-from broker.membership.object_log import ObjectStartLog
-from broker.partitions.replay import PartitionReplay
-from broker.partitions.snapshot import decode_snapshot
-from broker.settings.data_dir import DataDirLock
-from broker.settings.model import Settings
-from broker.settings.stores import make_stores
-from protocol.errors import KafkaError
-from s3stream.append.wal_record import decode_record
-from s3stream.catalog.backup import Backup, BackupStream
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.restore import CatalogContents
-from s3stream.catalog.schema import MIGRATIONS
-from s3stream.catalog.values import Takeover, WalInfo, WalState
-from s3stream.errors import CatalogError, CorruptObject, ObjectDamage, StorageError
-from s3stream.maintain.claim import check_claim
-from s3stream.maintain.manifest import Manifest, parse_manifest_key
-from s3stream.maintain.manifest_store import manifest_keys, read_manifest
-from s3stream.maintain.rebuild import LocalLog, StoreNumbers, assemble
-from s3stream.maintain.rebuild_plan import EPOCHS_SKIPPED, RebuildPlan, StreamChain, plan_rebuild
-from s3stream.maintain.rebuild_read import ReadReport, RebuildReader
-from s3stream.maintain.rebuild_scan import StoreContents, scan_stores
-from s3stream.model import StreamBatch
-from s3stream.object.marks import MarkPlace
-from s3stream.store.interface import ObjectStore
-from wal.format import CATALOG_UNKNOWN, wal_id_of
-from wal.object.format import LogName
-from wal.object.stopped import find_stopped
+from anabranch.broker.membership.log_identity import may_hold_records
+from anabranch.broker.membership.log_store import ObjectLogStore
+from anabranch.broker.membership.node_log import NodeLog
+from anabranch.broker.membership.object_log import ObjectStartLog
+from anabranch.broker.partitions.replay import PartitionReplay
+from anabranch.broker.partitions.snapshot import decode_snapshot
+from anabranch.broker.settings.data_dir import DataDirLock
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.stores import make_stores
+from anabranch.protocol.errors import KafkaError
+from anabranch.s3stream.append.wal_record import decode_record
+from anabranch.s3stream.catalog.backup import Backup, BackupStream
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.restore import CatalogContents
+from anabranch.s3stream.catalog.schema import MIGRATIONS
+from anabranch.s3stream.catalog.values import Takeover, WalInfo, WalState
+from anabranch.s3stream.errors import CatalogError, CorruptObject, ObjectDamage, StorageError
+from anabranch.s3stream.maintain.claim import check_claim
+from anabranch.s3stream.maintain.manifest import Manifest, parse_manifest_key
+from anabranch.s3stream.maintain.manifest_store import manifest_keys, read_manifest
+from anabranch.s3stream.maintain.rebuild import LocalLog, StoreNumbers, assemble
+from anabranch.s3stream.maintain.rebuild_plan import EPOCHS_SKIPPED, RebuildPlan, StreamChain, plan_rebuild
+from anabranch.s3stream.maintain.rebuild_read import ReadReport, RebuildReader
+from anabranch.s3stream.maintain.rebuild_scan import StoreContents, scan_stores
+from anabranch.s3stream.model import StreamBatch
+from anabranch.s3stream.object.marks import MarkPlace
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.wal.format import CATALOG_UNKNOWN, wal_id_of
+from anabranch.wal.object.format import LogName
+from anabranch.wal.object.stopped import find_stopped
 
 BACKUP: Final = "the backup"
 """Source of a state that comes from no manifest."""

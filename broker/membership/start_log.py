@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeInfo
-from s3stream.store.interface import ObjectStore
-from wal.interface import NodeWal
-from wal.owner import Owner
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import NodeInfo
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.wal.interface import NodeWal
+from anabranch.wal.owner import Owner
 
 
 class FoundLog(NamedTuple):

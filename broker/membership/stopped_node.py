@@ -9,24 +9,24 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from broker.configs.broker import BrokerConfigs
-from broker.configs.cluster import ClusterConfigs
-from broker.configs.topic import parse_topic_config
-from broker.membership.join import announced_listeners, claimant_of, register
-from broker.membership.lease import wait_until_free
-from broker.membership.store_checks import check_stores_hold_objects
-from broker.partitions.cleaning import KafkaBatches, clean_policies, history_of
-from broker.settings.data_dir import DataDirLock
-from broker.settings.model import Settings
-from broker.settings.package_settings import compaction_settings
-from broker.settings.stores import make_stores
-from compaction.context import CompactionContext, ReportProgress
-from compaction.interface import CleaningHooks
-from compaction.service import CompactionService
-from s3stream.catalog.catalog import Catalog
-from s3stream.errors import CatalogError
-from s3stream.maintain.claim import check_claim
-from s3stream.maintain.manifest_store import check_catalog_is_newest
+from anabranch.broker.configs.broker import BrokerConfigs
+from anabranch.broker.configs.cluster import ClusterConfigs
+from anabranch.broker.configs.topic import parse_topic_config
+from anabranch.broker.membership.join import announced_listeners, claimant_of, register
+from anabranch.broker.membership.lease import wait_until_free
+from anabranch.broker.membership.store_checks import check_stores_hold_objects
+from anabranch.broker.partitions.cleaning import KafkaBatches, clean_policies, history_of
+from anabranch.broker.settings.data_dir import DataDirLock
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.package_settings import compaction_settings
+from anabranch.broker.settings.stores import make_stores
+from anabranch.compaction.context import CompactionContext, ReportProgress
+from anabranch.compaction.interface import CleaningHooks
+from anabranch.compaction.service import CompactionService
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.errors import CatalogError
+from anabranch.s3stream.maintain.claim import check_claim
+from anabranch.s3stream.maintain.manifest_store import check_catalog_is_newest
 
 UNREGISTERED = -1
 """Node epoch of a compaction that only plans."""

@@ -3,11 +3,11 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.errors import ObjectNotFound, StorageError
-from s3stream.maintain.manifest_store import newest_manifest_key
-from s3stream.model import ObjectState, object_key, parse_object_key
-from s3stream.store.interface import ObjectStore
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.errors import ObjectNotFound, StorageError
+from anabranch.s3stream.maintain.manifest_store import newest_manifest_key
+from anabranch.s3stream.model import ObjectState, object_key, parse_object_key
+from anabranch.s3stream.store.interface import ObjectStore
 
 PROBED_ROWS: Final = 1_000
 """Objects listed from the catalog as candidates for a check."""

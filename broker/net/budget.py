@@ -21,7 +21,7 @@ from collections import OrderedDict
 from itertools import count
 from typing import Protocol
 
-from broker.settings.memory import SMALL_FRAME_SHARE
+from anabranch.broker.settings.memory import SMALL_FRAME_SHARE
 
 
 class FrameWaiter(Protocol):

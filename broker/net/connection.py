@@ -19,16 +19,16 @@ from struct import Struct
 from typing import Protocol, cast
 
 from anabranch.addresses import normal_host
-from broker.net.budget import FrameBudget
-from broker.net.exchange import Exchange, Peer, RefusedBatch
-from broker.net.principals import ANONYMOUS
-from broker.net.slabs import SlabPool
-from broker.net.stalls import Transfer
-from broker.settings.memory import FRAME_SIZE_BYTES
-from protocol.errors import ProtocolError
-from protocol.header import parse_request_header
-from s3stream.catalog.values import DEFAULT_LISTENER
-from wal.interface import Buffer
+from anabranch.broker.net.budget import FrameBudget
+from anabranch.broker.net.exchange import Exchange, Peer, RefusedBatch
+from anabranch.broker.net.principals import ANONYMOUS
+from anabranch.broker.net.slabs import SlabPool
+from anabranch.broker.net.stalls import Transfer
+from anabranch.broker.settings.memory import FRAME_SIZE_BYTES
+from anabranch.protocol.errors import ProtocolError
+from anabranch.protocol.header import parse_request_header
+from anabranch.s3stream.catalog.values import DEFAULT_LISTENER
+from anabranch.wal.interface import Buffer
 
 SCRATCH_BYTES = 64 << 10
 """Size of the buffer for reads between frames, shared by all connections of a loop."""

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from protocol.errors import ErrorCode
-from protocol.header import response_frame
-from wal.interface import Buffer
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.header import response_frame
+from anabranch.wal.interface import Buffer
 
 
 class RefusedBatch(NamedTuple):

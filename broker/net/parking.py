@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from broker.net.exchange import Exchange
+from anabranch.broker.net.exchange import Exchange
 
 PARKED_S: Final = 2.0
 """Longest wait of a request."""

@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 import structlog
 
 from anabranch.addresses import host_port
-from broker.net.server import bind
-from broker.net.vanished import notice_vanishing
-from broker.settings.checks import is_loopback, share_port
-from broker.settings.listeners import Listener, SecurityProtocol
-from broker.settings.model import Settings
+from anabranch.broker.net.server import bind
+from anabranch.broker.net.vanished import notice_vanishing
+from anabranch.broker.settings.checks import is_loopback, share_port
+from anabranch.broker.settings.listeners import Listener, SecurityProtocol
+from anabranch.broker.settings.model import Settings
 
 
 class ReservedPorts(NamedTuple):

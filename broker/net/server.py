@@ -16,19 +16,19 @@ from typing import Any, Protocol
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from broker.logging.line_limit import LineLimit
-from broker.net.budget import FrameBudget
-from broker.net.closed_peers import find_closed_peers
-from broker.net.connection import LARGE_FRAME_BYTES, SCRATCH_BYTES, Connection
-from broker.net.exchange import Exchange
-from broker.net.slabs import SlabPool
-from broker.net.stalls import STALL_CHECKS, TransferProgress, check_stalls
-from broker.net.tls import Tls
-from broker.net.tls_acceptor import TlsAcceptor
-from broker.settings.client_areas import NetworkSettings
-from broker.settings.memory import MemorySizes
-from s3stream.catalog.values import DEFAULT_LISTENER
-from wal.interface import Buffer
+from anabranch.broker.logging.line_limit import LineLimit
+from anabranch.broker.net.budget import FrameBudget
+from anabranch.broker.net.closed_peers import find_closed_peers
+from anabranch.broker.net.connection import LARGE_FRAME_BYTES, SCRATCH_BYTES, Connection
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.net.slabs import SlabPool
+from anabranch.broker.net.stalls import STALL_CHECKS, TransferProgress, check_stalls
+from anabranch.broker.net.tls import Tls
+from anabranch.broker.net.tls_acceptor import TlsAcceptor
+from anabranch.broker.settings.client_areas import NetworkSettings
+from anabranch.broker.settings.memory import MemorySizes
+from anabranch.s3stream.catalog.values import DEFAULT_LISTENER
+from anabranch.wal.interface import Buffer
 
 BACKLOG = 1024
 LATENCY_BUCKETS = 26

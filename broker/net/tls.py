@@ -20,9 +20,9 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
-from broker.net.principals import ANONYMOUS, NoMatchingRule, PrincipalRules, RuleError
-from broker.net.vanished import open_connection
-from broker.settings.ssl_area import InternalSslSettings, SslSettings, ciphers_of, protocols_of
+from anabranch.broker.net.principals import ANONYMOUS, NoMatchingRule, PrincipalRules, RuleError
+from anabranch.broker.net.vanished import open_connection
+from anabranch.broker.settings.ssl_area import InternalSslSettings, SslSettings, ciphers_of, protocols_of
 
 CHECK_S: Final = 1.0
 """Interval of checks for changed files. Files are read when two checks in a row find the same change, so that key and

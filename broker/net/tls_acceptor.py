@@ -18,9 +18,9 @@ from typing import Any, Final, Protocol
 import structlog
 
 from anabranch.addresses import normal_host
-from broker.net.connection import Connection, ConnectionManager, other_protocol
-from broker.net.tls import Tls
-from broker.net.tls_connection import TlsConnection
+from anabranch.broker.net.connection import Connection, ConnectionManager, other_protocol
+from anabranch.broker.net.tls import Tls
+from anabranch.broker.net.tls_connection import TlsConnection
 
 HANDSHAKE_RECORD: Final = 22
 """First byte of a client that speaks TLS (RFC 8446, section 5.1)."""

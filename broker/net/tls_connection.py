@@ -15,10 +15,10 @@ from typing import Any, Final, cast
 
 import structlog
 
-from broker.net.connection import Connection, ConnectionManager
-from broker.net.principals import NoMatchingRule
-from broker.net.tls import Tls
-from wal.interface import Buffer
+from anabranch.broker.net.connection import Connection, ConnectionManager
+from anabranch.broker.net.principals import NoMatchingRule
+from anabranch.broker.net.tls import Tls
+from anabranch.wal.interface import Buffer
 
 PIECE_BYTES: Final = 128 << 10
 """Bytes that are encrypted in one step: eight records of TLS. At most two pieces and what the socket has not taken of

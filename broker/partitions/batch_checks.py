@@ -8,9 +8,9 @@ import struct
 
 from crc32c import crc32c
 
-from broker.configs.topic import TopicConfig
-from broker.partitions.record_checks import time_range
-from protocol.batch import (
+from anabranch.broker.configs.topic import TopicConfig
+from anabranch.broker.partitions.record_checks import time_range
+from anabranch.protocol.batch import (
     CHECKED_POSITION,
     HEADER,
     HEADER_BYTES,
@@ -23,10 +23,10 @@ from protocol.batch import (
     check_crc,
     parse_batch,
 )
-from protocol.compression import Compression
-from protocol.errors import CorruptBatch, ErrorCode, InvalidRecord, KafkaError
-from protocol.record_shape import has_plain_frame, records_fit
-from wal.interface import Buffer
+from anabranch.protocol.compression import Compression
+from anabranch.protocol.errors import CorruptBatch, ErrorCode, InvalidRecord, KafkaError
+from anabranch.protocol.record_shape import has_plain_frame, records_fit
+from anabranch.wal.interface import Buffer
 
 _PLAIN_ATTRIBUTES_END = Compression.ZSTD.value
 """Attributes below this value are a codec that every version may use, without any flag."""

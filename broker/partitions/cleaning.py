@@ -6,9 +6,9 @@ Compaction (`compaction.cleaning.cleaner`) decides which records stay. It reads 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
-from broker.configs.topic import TopicConfig
-from broker.partitions.snapshot import decode_snapshot
-from compaction.interface import (
+from anabranch.broker.configs.topic import TopicConfig
+from anabranch.broker.partitions.snapshot import decode_snapshot
+from anabranch.compaction.interface import (
     NO_HORIZON,
     AbortedRange,
     BatchInfo,
@@ -20,7 +20,7 @@ from compaction.interface import (
     RecordInfo,
     StreamTail,
 )
-from protocol.batch import (
+from anabranch.protocol.batch import (
     CONTROL_MASK,
     DELETE_HORIZON_MASK,
     HEADER,
@@ -32,14 +32,14 @@ from protocol.batch import (
     parse_batch,
     seal,
 )
-from protocol.compression import decompressed
-from protocol.errors import DecompressedTooLarge, KafkaError
-from protocol.record_scan import TIMESTAMP_LIMIT_MS, fits_batch, scan_records
-from protocol.records import ControlType, build_batch, control_type, decode_records
-from s3stream.catalog.values import TopicInfo
-from s3stream.engine import S3Stream
-from s3stream.model import StreamInfo
-from wal.interface import Buffer
+from anabranch.protocol.compression import decompressed
+from anabranch.protocol.errors import DecompressedTooLarge, KafkaError
+from anabranch.protocol.record_scan import TIMESTAMP_LIMIT_MS, fits_batch, scan_records
+from anabranch.protocol.records import ControlType, build_batch, control_type, decode_records
+from anabranch.s3stream.catalog.values import TopicInfo
+from anabranch.s3stream.engine import S3Stream
+from anabranch.s3stream.model import StreamInfo
+from anabranch.wal.interface import Buffer
 
 _MARKERS: Mapping[int, MarkerKind] = {ControlType.ABORT: MarkerKind.ABORT, ControlType.COMMIT: MarkerKind.COMMIT}
 _KEPT_ATTRIBUTES = TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK

@@ -14,27 +14,27 @@ from typing import NamedTuple
 
 import structlog
 
-from broker.configs.topic import TopicConfig
-from broker.partitions.batch_checks import check_batch
-from broker.partitions.producers import BatchEntry
-from broker.partitions.record_checks import PreparedBatch, RequiredWork, prepare_batch
-from broker.partitions.record_work import LoopBudgetExceeded, RecordWork
-from broker.partitions.replay import PartitionReplay, apply_unsequenced
-from broker.partitions.snapshot import MaxTimestamp, SnapshotState, encode_snapshot
-from protocol.batch import (
+from anabranch.broker.configs.topic import TopicConfig
+from anabranch.broker.partitions.batch_checks import check_batch
+from anabranch.broker.partitions.producers import BatchEntry
+from anabranch.broker.partitions.record_checks import PreparedBatch, RequiredWork, prepare_batch
+from anabranch.broker.partitions.record_work import LoopBudgetExceeded, RecordWork
+from anabranch.broker.partitions.replay import PartitionReplay, apply_unsequenced
+from anabranch.broker.partitions.snapshot import MaxTimestamp, SnapshotState, encode_snapshot
+from anabranch.protocol.batch import (
     NO_PRODUCER_ID,
     BatchHeader,
     parse_batch,
     patch,
     stamp_append_time,
 )
-from protocol.errors import ErrorCode, KafkaError
-from protocol.record_scan import scan_records
-from protocol.records import ControlType, build_marker
-from s3stream.append.stream import Stream
-from s3stream.errors import StorageError, StorageFull
-from s3stream.model import StreamBatch
-from wal.interface import Buffer, Durable, WalError
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.record_scan import scan_records
+from anabranch.protocol.records import ControlType, build_marker
+from anabranch.s3stream.append.stream import Stream
+from anabranch.s3stream.errors import StorageError, StorageFull
+from anabranch.s3stream.model import StreamBatch
+from anabranch.wal.interface import Buffer, Durable, WalError
 
 log = structlog.get_logger("storage")
 

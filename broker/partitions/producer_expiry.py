@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from broker.partitions.partition import Partition
+from anabranch.broker.partitions.partition import Partition
 
 EXPIRY_INTERVAL_S: Final = 600
 

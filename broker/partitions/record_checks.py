@@ -10,13 +10,13 @@ from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
-from broker.configs.topic import TopicConfig
-from broker.partitions.record_work import LoopBudgetExceeded, RecordWork
-from protocol.batch import BatchHeader
-from protocol.errors import ErrorCode, KafkaError
-from protocol.record_scan import RecordHead, fits_batch, scan_records
-from protocol.records import recompress
-from wal.interface import Buffer
+from anabranch.broker.configs.topic import TopicConfig
+from anabranch.broker.partitions.record_work import LoopBudgetExceeded, RecordWork
+from anabranch.protocol.batch import BatchHeader
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.record_scan import RecordHead, fits_batch, scan_records
+from anabranch.protocol.records import recompress
+from anabranch.wal.interface import Buffer
 
 RECORD_ERRORS_MAX: Final = 1000
 """Records at fault that an answer names. The whole batch is refused."""

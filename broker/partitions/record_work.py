@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Final, TypeVar
 
-from protocol.batch import HEADER_BYTES, BatchHeader
-from protocol.compression import decompressed
-from protocol.errors import DecompressedTooLarge, ErrorCode, KafkaError
-from protocol.record_scan import RecordHead
-from wal.interface import Buffer
+from anabranch.protocol.batch import HEADER_BYTES, BatchHeader
+from anabranch.protocol.compression import decompressed
+from anabranch.protocol.errors import DecompressedTooLarge, ErrorCode, KafkaError
+from anabranch.protocol.record_scan import RecordHead
+from anabranch.wal.interface import Buffer
 
 TURN_BYTES_MAX: Final = 128 * 1024
 """Bytes of records that the loop inspects in one turn, over all batches."""

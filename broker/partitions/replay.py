@@ -6,15 +6,15 @@ Batches may have been through log compaction: offsets have gaps, and a batch may
 
 from collections.abc import Callable
 
-from broker.partitions.producers import PRODUCERS_MAX, ProducerStates
-from broker.partitions.snapshot import MaxTimestamp, SnapshotState, decode_snapshot, encode_snapshot
-from broker.partitions.transactions import PartitionTransactions
-from protocol.batch import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader, parse_batch
-from protocol.records import ControlType, control_record
-from s3stream.append.stream import Stream
-from s3stream.model import StreamBatch
-from s3stream.tasks import Turns
-from wal.interface import Buffer
+from anabranch.broker.partitions.producers import PRODUCERS_MAX, ProducerStates
+from anabranch.broker.partitions.snapshot import MaxTimestamp, SnapshotState, decode_snapshot, encode_snapshot
+from anabranch.broker.partitions.transactions import PartitionTransactions
+from anabranch.protocol.batch import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader, parse_batch
+from anabranch.protocol.records import ControlType, control_record
+from anabranch.s3stream.append.stream import Stream
+from anabranch.s3stream.model import StreamBatch
+from anabranch.s3stream.tasks import Turns
+from anabranch.wal.interface import Buffer
 
 
 class PartitionReplay:

@@ -18,10 +18,10 @@ from typing import Final
 
 import structlog
 
-from broker.partitions.partition import Partition
-from protocol.batch import parse_batch
-from s3stream.errors import StorageError
-from wal.interface import Buffer
+from anabranch.broker.partitions.partition import Partition
+from anabranch.protocol.batch import parse_batch
+from anabranch.s3stream.errors import StorageError
+from anabranch.wal.interface import Buffer
 
 log = structlog.get_logger("retention")
 

@@ -3,10 +3,10 @@
 import struct
 from typing import Final, NamedTuple
 
-from broker.partitions.leader_epochs import LeaderEpochs
-from broker.partitions.producers import ProducerStates
-from broker.partitions.transactions import PartitionTransactions
-from s3stream.errors import CorruptObject
+from anabranch.broker.partitions.leader_epochs import LeaderEpochs
+from anabranch.broker.partitions.producers import ProducerStates
+from anabranch.broker.partitions.transactions import PartitionTransactions
+from anabranch.s3stream.errors import CorruptObject
 
 SNAPSHOT_VERSION: Final = 3
 _HEAD: Final = struct.Struct(">Bqq")

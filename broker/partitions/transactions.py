@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from broker.partitions.producers import Producer
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.partitions.producers import Producer
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 ABORTED_MAX = 100_000
 """Aborted transactions kept per partition. At this number the partition refuses new transactions until its log start

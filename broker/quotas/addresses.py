@@ -10,12 +10,12 @@ from typing import Any
 import structlog
 
 from anabranch.addresses import normal_address
-from broker.configs.cluster import ClusterConfigs
-from broker.quotas.entities import CONNECTION_CREATION_RATE, IP
-from broker.quotas.rates import Rate, Windows
-from broker.quotas.table import QuotaTable
-from broker.quotas.usage import UsageTable
-from broker.settings.client_areas import QuotaSettings
+from anabranch.broker.configs.cluster import ClusterConfigs
+from anabranch.broker.quotas.entities import CONNECTION_CREATION_RATE, IP
+from anabranch.broker.quotas.rates import Rate, Windows
+from anabranch.broker.quotas.table import QuotaTable
+from anabranch.broker.quotas.usage import UsageTable
+from anabranch.broker.settings.client_areas import QuotaSettings
 
 _log = structlog.get_logger("network")
 

@@ -7,21 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.configs.cluster import ClusterConfigs
-from broker.net.exchange import MutationQuota
-from broker.quotas.entities import (
+from anabranch.broker.configs.cluster import ClusterConfigs
+from anabranch.broker.net.exchange import MutationQuota
+from anabranch.broker.quotas.entities import (
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
     QuotaEntity,
 )
-from broker.quotas.limits import Client, Limits
-from broker.quotas.rates import Rate, TokenBucket, Windows
-from broker.quotas.table import QuotaTable
-from broker.quotas.usage import ClientUsages, Usage
-from broker.settings.client_areas import QuotaSettings
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.quotas.limits import Client, Limits
+from anabranch.broker.quotas.rates import Rate, TokenBucket, Windows
+from anabranch.broker.quotas.table import QuotaTable
+from anabranch.broker.quotas.usage import ClientUsages, Usage
+from anabranch.broker.settings.client_areas import QuotaSettings
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 UNLIMITED: Final = 1 << 62
 

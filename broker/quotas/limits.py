@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from broker.quotas.entities import CLIENT_ID, USER, QuotaEntity
+from anabranch.broker.quotas.entities import CLIENT_ID, USER, QuotaEntity
 
 _ABSENT: Final = ""
 """Stands for a type that an entity does not have: names are never empty."""

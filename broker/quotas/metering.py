@@ -14,10 +14,10 @@ import dataclasses
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final
 
-from broker.net.exchange import ClientConnection, Exchange, MutationQuota
-from broker.net.server import Server
-from broker.quotas.clients import ClientQuotas
-from wal.interface import Buffer
+from anabranch.broker.net.exchange import ClientConnection, Exchange, MutationQuota
+from anabranch.broker.net.server import Server
+from anabranch.broker.quotas.clients import ClientQuotas
+from anabranch.wal.interface import Buffer
 
 PRODUCE_KEY: Final = 0
 EXEMPT_KEYS: Final = frozenset({17, 27, 36})

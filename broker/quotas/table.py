@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from broker.configs.cluster import CLIENT_QUOTA, ClusterConfigs
-from broker.quotas.entities import CLIENT_ID, ENTITY_TYPES, IP, USER, QuotaEntity
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.configs.cluster import CLIENT_QUOTA, ClusterConfigs
+from anabranch.broker.quotas.entities import CLIENT_ID, ENTITY_TYPES, IP, USER, QuotaEntity
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 EXACT, DEFAULT, SPECIFIED = range(3)
 """Match types of a filter: an entity of that name; the default; any."""

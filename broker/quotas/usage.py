@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from broker.quotas.limits import Client, Limits
+from anabranch.broker.quotas.limits import Client, Limits
 
 IDLE_MS_MAX: Final = 3_600_000
 Key = TypeVar("Key", bound=Hashable)

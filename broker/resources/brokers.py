@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from broker.configs.broker import ALL_NODES, fixed_configs
-from broker.configs.broker_table import BROKER_CONFIGS, DYNAMIC, THROTTLES
-from broker.configs.cluster import BROKER
-from broker.configs.definitions import ConfigDef, ConfigSource, ConfigType, Synonym, default_value
-from broker.node import Node
-from broker.resources.values import (
+from anabranch.broker.configs.broker import ALL_NODES, fixed_configs
+from anabranch.broker.configs.broker_table import BROKER_CONFIGS, DYNAMIC, THROTTLES
+from anabranch.broker.configs.cluster import BROKER
+from anabranch.broker.configs.definitions import ConfigDef, ConfigSource, ConfigType, Synonym, default_value
+from anabranch.broker.node import Node
+from anabranch.broker.resources.values import (
     ConfigChange,
     ConfigValue,
     Operation,
@@ -17,7 +17,7 @@ from broker.resources.values import (
     replacement_values,
     split_changes,
 )
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 
 class BrokerResource:

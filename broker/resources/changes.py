@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-from broker.resources.table import RESOURCES
-from broker.resources.values import Resource
-from protocol.errors import ErrorCode, KafkaError
-from s3stream.errors import StorageError
+from anabranch.broker.resources.table import RESOURCES
+from anabranch.broker.resources.values import Resource
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.s3stream.errors import StorageError
 
 
 class NamedResource(Protocol):

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
-from broker.configs.cluster import CLIENT_METRICS
-from broker.configs.definitions import ConfigDef, ConfigSource
-from broker.node import Node
-from broker.resources.stored import StoredResource
-from broker.resources.values import ConfigValue
-from broker.telemetry.subscriptions import SUBSCRIPTION_CONFIGS, check_subscription
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.configs.cluster import CLIENT_METRICS
+from anabranch.broker.configs.definitions import ConfigDef, ConfigSource
+from anabranch.broker.node import Node
+from anabranch.broker.resources.stored import StoredResource
+from anabranch.broker.resources.values import ConfigValue
+from anabranch.broker.telemetry.subscriptions import SUBSCRIPTION_CONFIGS, check_subscription
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 
 class ClientMetricsResource(StoredResource):

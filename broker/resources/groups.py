@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
-from broker.configs.cluster import GROUP
-from broker.configs.definitions import ConfigDef, ConfigSource, default_value
-from broker.configs.group import GROUP_CONFIGS, check_group_configs
-from broker.node import Node
-from broker.resources.stored import StoredResource
-from broker.resources.values import ConfigValue
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.configs.cluster import GROUP
+from anabranch.broker.configs.definitions import ConfigDef, ConfigSource, default_value
+from anabranch.broker.configs.group import GROUP_CONFIGS, check_group_configs
+from anabranch.broker.node import Node
+from anabranch.broker.resources.stored import StoredResource
+from anabranch.broker.resources.values import ConfigValue
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 _NOT_SERVED = ("share", "streams")
 

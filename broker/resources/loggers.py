@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from broker.configs.definitions import ConfigSource
-from broker.logging.levels import LEVELS, ROOT
-from broker.node import Node
-from broker.resources.brokers import check_node_id
-from broker.resources.values import ConfigChange, ConfigValue, Operation, check_not_null, check_unique_names
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.configs.definitions import ConfigSource
+from anabranch.broker.logging.levels import LEVELS, ROOT
+from anabranch.broker.node import Node
+from anabranch.broker.resources.brokers import check_node_id
+from anabranch.broker.resources.values import ConfigChange, ConfigValue, Operation, check_not_null, check_unique_names
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 UNKNOWN_TYPE = 0
 """Kafka gives levels neither a type nor documentation."""

@@ -3,16 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from broker.sasl.credentials import ScramCredentials
-from broker.sasl.scram import ITERATIONS_MAX, ITERATIONS_MIN, make_credential
-from broker.settings.sasl_area import SCRAM_SHA_256, SCRAM_SHA_512
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.alter_user_scram_credentials import (
+from anabranch.broker.sasl.credentials import ScramCredentials
+from anabranch.broker.sasl.scram import ITERATIONS_MAX, ITERATIONS_MIN, make_credential
+from anabranch.broker.settings.sasl_area import SCRAM_SHA_256, SCRAM_SHA_512
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from s3stream.errors import StorageError
+from anabranch.s3stream.errors import StorageError
 
 MECHANISM_TYPES: Final[Mapping[int, str]] = {1: SCRAM_SHA_256, 2: SCRAM_SHA_512}
 """Mechanisms by their numbers in requests."""

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from broker.configs.definitions import ConfigDef
-from broker.node import Node
-from broker.resources.values import (
+from anabranch.broker.configs.definitions import ConfigDef
+from anabranch.broker.node import Node
+from anabranch.broker.resources.values import (
     ConfigChange,
     ConfigValue,
     Operation,
@@ -14,7 +14,7 @@ from broker.resources.values import (
     replacement_values,
     split_changes,
 )
-from protocol.errors import KafkaError
+from anabranch.protocol.errors import KafkaError
 
 
 class StoredResource:

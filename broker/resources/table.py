@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from broker.resources.brokers import BrokerResource
-from broker.resources.client_metrics import ClientMetricsResource
-from broker.resources.groups import GroupResource
-from broker.resources.loggers import LoggerResource
-from broker.resources.topics import TopicResource
-from broker.resources.values import Resource, ResourceType
+from anabranch.broker.resources.brokers import BrokerResource
+from anabranch.broker.resources.client_metrics import ClientMetricsResource
+from anabranch.broker.resources.groups import GroupResource
+from anabranch.broker.resources.loggers import LoggerResource
+from anabranch.broker.resources.topics import TopicResource
+from anabranch.broker.resources.values import Resource, ResourceType
 
 RESOURCES: Final[Mapping[int, Resource]] = MappingProxyType(
     {

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from broker.configs.definitions import ConfigDef, ConfigSource, default_value
-from broker.configs.topic import check_topic_configs
-from broker.configs.topic_table import TOPIC_CONFIGS
-from broker.node import Node
-from broker.resources.values import (
+from anabranch.broker.configs.definitions import ConfigDef, ConfigSource, default_value
+from anabranch.broker.configs.topic import check_topic_configs
+from anabranch.broker.configs.topic_table import TOPIC_CONFIGS
+from anabranch.broker.node import Node
+from anabranch.broker.resources.values import (
     ConfigChange,
     ConfigValue,
     Operation,
@@ -15,9 +15,9 @@ from broker.resources.values import (
     replacement_values,
     split_changes,
 )
-from broker.topics.names import check_topic_name
-from broker.topics.topic import Topic
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.topics.names import check_topic_name
+from anabranch.broker.topics.topic import Topic
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 
 class TopicResource:

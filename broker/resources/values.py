@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
-from broker.configs.definitions import ConfigSource, ConfigType, Synonym
-from broker.node import Node
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.configs.definitions import ConfigSource, ConfigType, Synonym
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 
 class ResourceType(IntEnum):

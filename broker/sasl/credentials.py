@@ -4,9 +4,9 @@ import hmac
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from broker.configs.cluster import ClusterConfigs
-from broker.sasl.delegation_tokens import USER
-from broker.sasl.scram import HASHES, ITERATIONS_MIN, ScramCredential, parse_credential, salt_of
+from anabranch.broker.configs.cluster import ClusterConfigs
+from anabranch.broker.sasl.delegation_tokens import USER
+from anabranch.broker.sasl.scram import HASHES, ITERATIONS_MIN, ScramCredential, parse_credential, salt_of
 
 SCRAM: Final = "scram"
 """Kind of the entries: by the name of the user, a credential for each mechanism."""

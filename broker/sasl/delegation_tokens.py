@@ -17,13 +17,13 @@ from typing import Final
 
 import structlog
 
-from broker.sasl.scram import HASHES, ITERATIONS_MIN, ScramCredential, make_credential, salted_password
-from broker.settings.delegation_token_area import KEY_CHARACTERS_MIN, DelegationTokenSettings
-from protocol.errors import ErrorCode, KafkaError
-from protocol.ids import uuid_text
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import TokenRow
-from s3stream.errors import StorageError
+from anabranch.broker.sasl.scram import HASHES, ITERATIONS_MIN, ScramCredential, make_credential, salted_password
+from anabranch.broker.settings.delegation_token_area import KEY_CHARACTERS_MIN, DelegationTokenSettings
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.ids import uuid_text
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import TokenRow
+from anabranch.s3stream.errors import StorageError
 
 HASH: Final = "sha512"
 USER: Final = "User:"

@@ -21,7 +21,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, RSAKey
 
-from broker.sasl.oauthbearer import ALGORITHMS, PublicKey
+from anabranch.broker.sasl.oauthbearer import ALGORITHMS, PublicKey
 
 CHECK_S: Final = 1.0
 """Interval of checks for a changed file, and for a URL that is due."""

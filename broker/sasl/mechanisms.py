@@ -5,14 +5,14 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from broker.sasl.credentials import ScramCredentials
-from broker.sasl.delegation_tokens import DelegationTokens
-from broker.sasl.jwks import Jwks
-from broker.sasl.mechanism import Mechanism
-from broker.sasl.oauthbearer import OauthExchange, TokenRules
-from broker.sasl.plain import PlainExchange, PlainUsers
-from broker.sasl.scram import ScramExchange
-from broker.settings.sasl_area import OAUTHBEARER, PLAIN, SaslSettings, items_of
+from anabranch.broker.sasl.credentials import ScramCredentials
+from anabranch.broker.sasl.delegation_tokens import DelegationTokens
+from anabranch.broker.sasl.jwks import Jwks
+from anabranch.broker.sasl.mechanism import Mechanism
+from anabranch.broker.sasl.oauthbearer import OauthExchange, TokenRules
+from anabranch.broker.sasl.plain import PlainExchange, PlainUsers
+from anabranch.broker.sasl.scram import ScramExchange
+from anabranch.broker.settings.sasl_area import OAUTHBEARER, PLAIN, SaslSettings, items_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from typing import Final
 
 import structlog
 
-from broker.sasl.mechanism import AuthenticationFailed, TooManyAttempts
+from anabranch.broker.sasl.mechanism import AuthenticationFailed, TooManyAttempts
 
 SCRYPT_LN: Final = 14
 SCRYPT_R: Final = 8

@@ -27,8 +27,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from broker.sasl.mechanism import AuthenticationFailed
-from broker.settings.sasl_area import SCRAM_SHA_256, SCRAM_SHA_512
+from anabranch.broker.sasl.mechanism import AuthenticationFailed
+from anabranch.broker.settings.sasl_area import SCRAM_SHA_256, SCRAM_SHA_512
 
 HASHES: Final = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
 """Names of the hash functions by mechanism."""

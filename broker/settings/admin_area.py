@@ -5,9 +5,9 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, SecretStr
 
-from broker.settings.area import Area, Port
-from broker.settings.errors import SettingsError
-from broker.settings.ssl_area import SslSettings
+from anabranch.broker.settings.area import Area, Port
+from anabranch.broker.settings.errors import SettingsError
+from anabranch.broker.settings.ssl_area import SslSettings
 
 
 class AdminSettings(Area):

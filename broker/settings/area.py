@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
-from broker.settings.sizes import parse_size
+from anabranch.broker.settings.sizes import parse_size
 
 KIB = 1 << 10
 MIB = 1 << 20

@@ -5,8 +5,8 @@ from typing import Final
 
 from pydantic import Field
 
-from broker.settings.area import Area
-from broker.settings.errors import SettingsError
+from anabranch.broker.settings.area import Area
+from anabranch.broker.settings.errors import SettingsError
 
 _USER: Final = "User:"
 

@@ -5,14 +5,14 @@ import re
 from itertools import combinations
 from typing import Final
 
-from broker.settings.admin_area import check_admin
-from broker.settings.authorizer_area import super_users_of
-from broker.settings.delegation_token_area import check_delegation_tokens
-from broker.settings.errors import SettingsError
-from broker.settings.model import Settings
-from broker.settings.sasl_area import check_sasl
-from broker.settings.ssl_area import check_internal_ssl, check_ssl
-from broker.settings.storage_areas import BucketArea
+from anabranch.broker.settings.admin_area import check_admin
+from anabranch.broker.settings.authorizer_area import super_users_of
+from anabranch.broker.settings.delegation_token_area import check_delegation_tokens
+from anabranch.broker.settings.errors import SettingsError
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.sasl_area import check_sasl
+from anabranch.broker.settings.ssl_area import check_internal_ssl, check_ssl
+from anabranch.broker.settings.storage_areas import BucketArea
 
 _ENDPOINT: Final = re.compile(r"https?://[^/]", re.IGNORECASE)
 _CATALOG_URL: Final = re.compile(r"(sqlite|postgresql)(\+\w+)?://")

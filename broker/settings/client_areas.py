@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from broker.settings.area import KIB, MIB, Area, Bytes, Port
+from anabranch.broker.settings.area import KIB, MIB, Area, Bytes, Port
 
 
 class ListenerSettings(Area):

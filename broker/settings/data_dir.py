@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structlog
 
-from s3stream.store.folders import create_folder
+from anabranch.s3stream.store.folders import create_folder
 
 _log = structlog.get_logger("node")
 

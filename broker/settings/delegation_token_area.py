@@ -5,8 +5,8 @@ from typing import Final
 
 from pydantic import Field, SecretStr
 
-from broker.settings.area import CENTURY_MS, Area
-from broker.settings.errors import SettingsError
+from anabranch.broker.settings.area import CENTURY_MS, Area
+from anabranch.broker.settings.errors import SettingsError
 
 KEY_CHARACTERS_MIN: Final = 32
 

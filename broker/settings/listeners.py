@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from broker.settings.client_areas import ListenerSettings
-from broker.settings.errors import SettingsError
-from s3stream.catalog.values import DEFAULT_LISTENER
+from anabranch.broker.settings.client_areas import ListenerSettings
+from anabranch.broker.settings.errors import SettingsError
+from anabranch.s3stream.catalog.values import DEFAULT_LISTENER
 
 ALL_ADDRESSES: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound to
 _ALL_OF_IPV4: Final = "0.0.0.0"  # noqa: S104 - bound to when the operator leaves out the host

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from broker.settings.area import MIB
-from broker.settings.model import Settings
-from compaction.settings import CompactionSettings
-from s3stream.settings import StorageSettings
+from anabranch.broker.settings.area import MIB
+from anabranch.broker.settings.model import Settings
+from anabranch.compaction.settings import CompactionSettings
+from anabranch.s3stream.settings import StorageSettings
 
 _STORAGE, _COMPACTION = StorageSettings(), CompactionSettings()
 PLANNED_SHARE: Final = 2

@@ -13,10 +13,10 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from broker.settings.admin_area import AdminSettings
-from broker.settings.area import MIB, Area, Bytes, Port
-from broker.settings.authorizer_area import AuthorizerSettings
-from broker.settings.client_areas import (
+from anabranch.broker.settings.admin_area import AdminSettings
+from anabranch.broker.settings.area import MIB, Area, Bytes, Port
+from anabranch.broker.settings.authorizer_area import AuthorizerSettings
+from anabranch.broker.settings.client_areas import (
     FetchSettings,
     GroupSettings,
     ListenerSettings,
@@ -26,11 +26,11 @@ from broker.settings.client_areas import (
     TopicSettings,
     TransactionSettings,
 )
-from broker.settings.delegation_token_area import DelegationTokenSettings
-from broker.settings.listeners import Listener, listeners_of
-from broker.settings.sasl_area import SaslSettings
-from broker.settings.ssl_area import InternalSslSettings, SslSettings
-from broker.settings.storage_areas import (
+from anabranch.broker.settings.delegation_token_area import DelegationTokenSettings
+from anabranch.broker.settings.listeners import Listener, listeners_of
+from anabranch.broker.settings.sasl_area import SaslSettings
+from anabranch.broker.settings.ssl_area import InternalSslSettings, SslSettings
+from anabranch.broker.settings.storage_areas import (
     CatalogSettings,
     CompactionArea,
     NamedStoreSettings,
@@ -38,7 +38,7 @@ from broker.settings.storage_areas import (
     StorageArea,
     WalArea,
 )
-from broker.settings.tracing_area import TracingSettings
+from anabranch.broker.settings.tracing_area import TracingSettings
 
 
 class NodeSettings(Area):

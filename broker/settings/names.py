@@ -7,8 +7,8 @@ from typing import Final, Literal, get_args, get_origin
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from broker.settings.area import Area
-from broker.settings.model import Settings
+from anabranch.broker.settings.area import Area
+from anabranch.broker.settings.model import Settings
 
 ENV_PREFIX: Final = "ANABRANCH_"
 CONFIG_ENV: Final = "ANABRANCH_CONFIG"

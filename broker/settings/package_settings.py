@@ -7,13 +7,13 @@ that of the area in `broker.settings.storage_areas`, with its description.
 from dataclasses import fields, replace
 from typing import TypeVar
 
-from broker.settings.area import Area
-from broker.settings.memory import MemorySizes
-from broker.settings.model import Settings
-from compaction.settings import CompactionSettings
-from s3stream.settings import GcSettings, StorageSettings
-from wal.object.settings import ObjectWalSettings
-from wal.settings import HEADER_IOPS, WalSettings
+from anabranch.broker.settings.area import Area
+from anabranch.broker.settings.memory import MemorySizes
+from anabranch.broker.settings.model import Settings
+from anabranch.compaction.settings import CompactionSettings
+from anabranch.s3stream.settings import GcSettings, StorageSettings
+from anabranch.wal.object.settings import ObjectWalSettings
+from anabranch.wal.settings import HEADER_IOPS, WalSettings
 
 T = TypeVar("T", WalSettings, ObjectWalSettings, StorageSettings, CompactionSettings)
 

@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from broker.settings.area import CENTURY_MS, KIB, Area, Bytes
-from broker.settings.errors import SettingsError
-from broker.settings.listeners import Listener
+from anabranch.broker.settings.area import CENTURY_MS, KIB, Area, Bytes
+from anabranch.broker.settings.errors import SettingsError
+from anabranch.broker.settings.listeners import Listener
 
 PLAIN: Final = "PLAIN"
 SCRAM_SHA_256: Final = "SCRAM-SHA-256"

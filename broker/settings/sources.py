@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from broker.settings.checks import check_together
-from broker.settings.errors import SettingsError
-from broker.settings.model import Settings
-from broker.settings.names import (
+from anabranch.broker.settings.checks import check_together
+from anabranch.broker.settings.errors import SettingsError
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.names import (
     CONFIG_ENV,
     ENV_PREFIX,
     STORE_ENV_PREFIX,
@@ -25,7 +25,7 @@ from broker.settings.names import (
     all_settings,
     area_models,
 )
-from broker.settings.storage_areas import NamedStoreSettings
+from anabranch.broker.settings.storage_areas import NamedStoreSettings
 
 _STORE_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _TOOLS: Final = frozenset(

@@ -5,8 +5,8 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import Field, SecretStr
 
-from broker.settings.area import Area
-from broker.settings.errors import SettingsError
+from anabranch.broker.settings.area import Area
+from anabranch.broker.settings.errors import SettingsError
 
 PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
 CIPHER_SUITES: Final = {

@@ -9,12 +9,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from broker.settings.area import CENTURY_MS, KIB, MIB, Area, Bytes
-from compaction.settings import CompactionSettings
-from s3stream.settings import GcSettings, StorageSettings
-from s3stream.store.protection import BucketProtection, SseAlgorithm
-from wal.object.settings import ObjectWalSettings
-from wal.settings import Durability, EngineName, Fencing, WalSettings
+from anabranch.broker.settings.area import CENTURY_MS, KIB, MIB, Area, Bytes
+from anabranch.compaction.settings import CompactionSettings
+from anabranch.s3stream.settings import GcSettings, StorageSettings
+from anabranch.s3stream.store.protection import BucketProtection, SseAlgorithm
+from anabranch.wal.object.settings import ObjectWalSettings
+from anabranch.wal.settings import Durability, EngineName, Fencing, WalSettings
 
 TakeoverSetting = Literal["auto", "shared", "machine", "none"]
 _WAL, _STORAGE, _GC, _COMPACTION = WalSettings(), StorageSettings(), GcSettings(), CompactionSettings()

@@ -7,10 +7,10 @@ which a topic chooses by its config `storage.policy`. Each object remembers the 
 import random
 from collections.abc import Mapping
 
-from broker.settings.model import Settings
-from s3stream.store.config import StoreConfig
-from s3stream.store.config import make_stores as stores_of
-from s3stream.store.interface import ObjectStore
+from anabranch.broker.settings.model import Settings
+from anabranch.s3stream.store.config import StoreConfig
+from anabranch.s3stream.store.config import make_stores as stores_of
+from anabranch.s3stream.store.interface import ObjectStore
 
 
 def store_configs(settings: Settings) -> list[StoreConfig]:

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from broker.settings.area import Area
+from anabranch.broker.settings.area import Area
 
 
 class TracingSettings(Area):

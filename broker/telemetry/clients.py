@@ -14,15 +14,20 @@ from typing import Final
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from broker.configs.cluster import CLIENT_METRICS, ClusterConfigs
-from broker.settings.client_areas import TelemetrySettings
-from broker.telemetry.otlp import OtlpError, parse_metrics
-from broker.telemetry.series import SeriesTable
-from broker.telemetry.subscriptions import ClientSubscription, Subscription, parse_subscription, subscription_for_client
-from protocol.compression import Compression, decompress
-from protocol.errors import ErrorCode, KafkaError
-from protocol.wire import ZERO_UUID
-from wal.interface import Buffer
+from anabranch.broker.configs.cluster import CLIENT_METRICS, ClusterConfigs
+from anabranch.broker.settings.client_areas import TelemetrySettings
+from anabranch.broker.telemetry.otlp import OtlpError, parse_metrics
+from anabranch.broker.telemetry.series import SeriesTable
+from anabranch.broker.telemetry.subscriptions import (
+    ClientSubscription,
+    Subscription,
+    parse_subscription,
+    subscription_for_client,
+)
+from anabranch.protocol.compression import Compression, decompress
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.wire import ZERO_UUID
+from anabranch.wal.interface import Buffer
 
 ACCEPTED: Final = (Compression.ZSTD, Compression.LZ4, Compression.GZIP, Compression.SNAPPY)
 """Codecs that a client may use, in Apache Kafka's order of preference."""

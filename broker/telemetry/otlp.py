@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
-from wal.interface import Buffer
+from anabranch.wal.interface import Buffer
 
 _DOUBLE: Final = Struct("<d")
 _SIGNED: Final = Struct("<q")

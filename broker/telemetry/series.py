@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Final
 
-from broker.telemetry.otlp import Point
+from anabranch.broker.telemetry.otlp import Point
 
 LABELS_MAX: Final = 16
 LABEL_CHARACTERS_MAX: Final = 128

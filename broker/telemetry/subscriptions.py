@@ -10,9 +10,9 @@ from typing import Final
 
 from crc32c import crc32c
 
-from broker.configs.definitions import ConfigDef, ConfigType
-from broker.coordination.patterns import Pattern
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.configs.definitions import ConfigDef, ConfigType
+from anabranch.broker.coordination.patterns import Pattern
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 INTERVAL, MATCH, METRICS = "interval.ms", "match", "metrics"
 INTERVAL_DEFAULT_MS: Final = 300_000

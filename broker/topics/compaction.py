@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from broker.partitions.cleaning import KafkaBatches, clean_policies, history_of
-from broker.topics.manager import TopicManager
-from compaction.interface import AbortedRange, CleaningHooks
-from s3stream.engine import S3Stream
+from anabranch.broker.partitions.cleaning import KafkaBatches, clean_policies, history_of
+from anabranch.broker.topics.manager import TopicManager
+from anabranch.compaction.interface import AbortedRange, CleaningHooks
+from anabranch.s3stream.engine import S3Stream
 
 
 def make_cleaning(topics: TopicManager, storage: S3Stream) -> CleaningHooks:

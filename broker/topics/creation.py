@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from broker.topics.names import CLUSTER_METADATA_TOPIC, check_topic_name, collision_key
-from broker.topics.topic_map import TopicMap
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.topics.names import CLUSTER_METADATA_TOPIC, check_topic_name, collision_key
+from anabranch.broker.topics.topic_map import TopicMap
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,26 +17,26 @@ from typing import Final
 
 import structlog
 
-from broker.cluster.members import Members
-from broker.configs.topic import TopicConfig, TopicDefaults, parse_topic_config
-from broker.net.parking import Parking
-from broker.partitions.partition import Partition
-from broker.partitions.record_work import RecordWork
-from broker.partitions.replay import PartitionReplay, replay_recovered
-from broker.settings.model import Settings
-from broker.settings.stores import store_names
-from broker.topics.creation import TopicCreation, TopicSpec
-from broker.topics.places import with_leader, without_older
-from broker.topics.topic import Topic, TopicLeaving
-from broker.topics.topic_map import TopicMap
-from protocol.errors import ErrorCode, KafkaError
-from protocol.wire import ZERO_UUID
-from s3stream.append.stream import Stream
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import CatalogChanges, NewTopic, PartitionInfo, TopicInfo
-from s3stream.engine import S3Stream
-from s3stream.errors import AlreadyExists, CatalogError, CatalogUnavailable, NotFound, StorageError
-from s3stream.tasks import Turns
+from anabranch.broker.cluster.members import Members
+from anabranch.broker.configs.topic import TopicConfig, TopicDefaults, parse_topic_config
+from anabranch.broker.net.parking import Parking
+from anabranch.broker.partitions.partition import Partition
+from anabranch.broker.partitions.record_work import RecordWork
+from anabranch.broker.partitions.replay import PartitionReplay, replay_recovered
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.stores import store_names
+from anabranch.broker.topics.creation import TopicCreation, TopicSpec
+from anabranch.broker.topics.places import with_leader, without_older
+from anabranch.broker.topics.topic import Topic, TopicLeaving
+from anabranch.broker.topics.topic_map import TopicMap
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.wire import ZERO_UUID
+from anabranch.s3stream.append.stream import Stream
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import CatalogChanges, NewTopic, PartitionInfo, TopicInfo
+from anabranch.s3stream.engine import S3Stream
+from anabranch.s3stream.errors import AlreadyExists, CatalogError, CatalogUnavailable, NotFound, StorageError
+from anabranch.s3stream.tasks import Turns
 
 REMOVED_NAMES_MAX: Final = 1000
 OPENED_ELSEWHERE_S: Final = 5.0

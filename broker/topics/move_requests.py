@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from broker.topics.manager import TopicManager
-from protocol.errors import ErrorCode, KafkaError
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import MoveReason, PartitionInfo
+from anabranch.broker.topics.manager import TopicManager
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import MoveReason, PartitionInfo
 
 
 class Place(NamedTuple):

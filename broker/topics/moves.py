@@ -11,20 +11,20 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from broker.cluster.members import Members
-from broker.partitions.snapshot import decode_snapshot
-from broker.settings.model import Settings
-from broker.settings.stores import store_names
-from broker.topics.manager import TopicManager
-from broker.topics.move_requests import MoveRequests, Place
-from broker.topics.topic import Topic, TopicLeaving
-from protocol.errors import ErrorCode, KafkaError
-from protocol.ids import uuid_text
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import DetachedTopic, MoveReason, TopicInfo
-from s3stream.engine import S3Stream
-from s3stream.errors import AlreadyExists, EndMoved, NodeUnavailable
-from s3stream.model import StreamInfo
+from anabranch.broker.cluster.members import Members
+from anabranch.broker.partitions.snapshot import decode_snapshot
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.stores import store_names
+from anabranch.broker.topics.manager import TopicManager
+from anabranch.broker.topics.move_requests import MoveRequests, Place
+from anabranch.broker.topics.topic import Topic, TopicLeaving
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.ids import uuid_text
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import DetachedTopic, MoveReason, TopicInfo
+from anabranch.s3stream.engine import S3Stream
+from anabranch.s3stream.errors import AlreadyExists, EndMoved, NodeUnavailable
+from anabranch.s3stream.model import StreamInfo
 
 CLONE_ATTEMPTS: Final = 10
 """An upload may be committed between reading the end offsets and cloning up to them; both are then repeated."""

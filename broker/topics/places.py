@@ -6,7 +6,7 @@ apply older ones. Leader epochs grow with every change of a leader, so the large
 
 from dataclasses import replace
 
-from s3stream.catalog.values import TopicInfo
+from anabranch.s3stream.catalog.values import TopicInfo
 
 
 def with_leader(info: TopicInfo, index: int, node_id: int, leader_epoch: int) -> TopicInfo:

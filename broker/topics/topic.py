@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from broker.configs.topic import TopicConfig
-from broker.partitions.partition import Partition
-from s3stream.append.stream import Stream
-from s3stream.catalog.values import TopicInfo
-from s3stream.errors import StorageStopped
+from anabranch.broker.configs.topic import TopicConfig
+from anabranch.broker.partitions.partition import Partition
+from anabranch.s3stream.append.stream import Stream
+from anabranch.s3stream.catalog.values import TopicInfo
+from anabranch.s3stream.errors import StorageStopped
 
 
 @dataclass(slots=True)

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Callable, Iterator
 
-from broker.partitions.partition import Partition
-from broker.topics.names import collision_key
-from broker.topics.topic import Topic
-from protocol.errors import ErrorCode, KafkaError
-from s3stream.errors import StreamFenced
+from anabranch.broker.partitions.partition import Partition
+from anabranch.broker.topics.names import collision_key
+from anabranch.broker.topics.topic import Topic
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.s3stream.errors import StreamFenced
 
 
 class TopicMap:

@@ -25,7 +25,7 @@ from opentelemetry.sdk.environment_variables import (
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
-from broker.tracing.stats import TracingStats
+from anabranch.broker.tracing.stats import TracingStats
 
 DELIVERY_S: Final = 3.0
 """Limit of one delivery, repetitions included, unless a variable of the SDK says otherwise. A stop may wait for it."""

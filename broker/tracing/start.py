@@ -4,10 +4,10 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from broker.settings.model import Settings
+from anabranch.broker.settings.model import Settings
 
 if TYPE_CHECKING:
-    from broker.tracing.tracer import NodeTracer
+    from anabranch.broker.tracing.tracer import NodeTracer
 
 
 class TracingError(OSError):
@@ -24,7 +24,7 @@ def open_tracer(
     if not settings.tracing.enabled:
         return None
     try:
-        from broker.tracing.tracer import NodeTracer
+        from anabranch.broker.tracing.tracer import NodeTracer
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("opentelemetry"):
             raise

@@ -3,10 +3,17 @@
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from s3stream.background import Pace
-from s3stream.errors import StoreError
-from s3stream.store.interface import CallCounts, MultipartUpload, ObjectStore, PartReceipt, StoredObject, TailRead
-from wal.interface import Buffer
+from anabranch.s3stream.background import Pace
+from anabranch.s3stream.errors import StoreError
+from anabranch.s3stream.store.interface import (
+    CallCounts,
+    MultipartUpload,
+    ObjectStore,
+    PartReceipt,
+    StoredObject,
+    TailRead,
+)
+from anabranch.wal.interface import Buffer
 
 TraceCall = Callable[[str, str, str, int], AbstractContextManager[None]]
 """Encloses a call, given its name, the store's name, the object's key and the number of bytes."""

@@ -36,13 +36,13 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from broker.settings.model import NodeSettings
-from broker.settings.tracing_area import TracingSettings
-from broker.tracing.export import FLUSH_S, SpanDelivery, SpanQueue, endpoint_of
-from broker.tracing.stats import TracingStats
-from broker.tracing.store import TracedStore
-from s3stream.store.interface import ObjectStore
-from s3stream.tracing import OffsetRange
+from anabranch.broker.settings.model import NodeSettings
+from anabranch.broker.settings.tracing_area import TracingSettings
+from anabranch.broker.tracing.export import FLUSH_S, SpanDelivery, SpanQueue, endpoint_of
+from anabranch.broker.tracing.stats import TracingStats
+from anabranch.broker.tracing.store import TracedStore
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.s3stream.tracing import OffsetRange
 
 Attribute = str | int | bool | Sequence[str]
 Attributes = Mapping[str, Attribute]

@@ -16,19 +16,19 @@ from typing import Protocol
 
 import structlog
 
-from broker.coordination.log import InternalTopic, LogWriter
-from broker.coordination.shards import Shards, check_loaded
-from broker.coordination.topic_partition import TopicPartition
-from broker.net.parking import Parking
-from broker.partitions.producers import Producer
-from broker.settings.client_areas import TransactionSettings
-from broker.transactions import state_machine
-from broker.transactions.markers import Marker, MarkerDone
-from broker.transactions.shard import PREPARED, TransactionalIdEntry, TransactionShard
-from broker.transactions.state_machine import VERSION_2, ProducerIdNeeded, Transaction
-from protocol.errors import ErrorCode, KafkaError
-from s3stream.errors import StorageError
-from wal.interface import WalError
+from anabranch.broker.coordination.log import InternalTopic, LogWriter
+from anabranch.broker.coordination.shards import Shards, check_loaded
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.net.parking import Parking
+from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.settings.client_areas import TransactionSettings
+from anabranch.broker.transactions import state_machine
+from anabranch.broker.transactions.markers import Marker, MarkerDone
+from anabranch.broker.transactions.shard import PREPARED, TransactionalIdEntry, TransactionShard
+from anabranch.broker.transactions.state_machine import VERSION_2, ProducerIdNeeded, Transaction
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.s3stream.errors import StorageError
+from anabranch.wal.interface import WalError
 
 RETRY_S = 0.1
 """Interval at which markers that could not be written are tried again."""

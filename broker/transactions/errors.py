@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from protocol.errors import ErrorCode
+from anabranch.protocol.errors import ErrorCode
 
 _KNOWN: Final = frozenset(int(code) for code in ErrorCode)
 

@@ -10,21 +10,21 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from broker.cluster.peers import Peers, PeerUnavailable
-from broker.coordination.topic_partition import TopicPartition
-from broker.topics.topic_map import TopicMap
-from broker.transactions.errors import known_code
-from broker.transactions.markers import Marker, MarkerDone, MarkerWriter
-from broker.transactions.state_machine import VERSION_1, VERSION_2
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.write_txn_markers import (
+from anabranch.broker.cluster.peers import Peers, PeerUnavailable
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.topics.topic_map import TopicMap
+from anabranch.broker.transactions.errors import known_code
+from anabranch.broker.transactions.markers import Marker, MarkerDone, MarkerWriter
+from anabranch.broker.transactions.state_machine import VERSION_1, VERSION_2
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.write_txn_markers import (
     MarkerSender,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from s3stream.catalog.values import PartitionInfo
+from anabranch.s3stream.catalog.values import PartitionInfo
 
 API_VERSION: Final = 2
 MARKERS_PER_REQUEST_MAX: Final = 1000

@@ -15,15 +15,15 @@ refused:
 from collections.abc import Callable
 from typing import NamedTuple
 
-from broker.coordination.internal_topics import OFFSETS_TOPIC
-from broker.coordination.topic_partition import TopicPartition
-from broker.groups.coordinator import GroupCoordinator
-from broker.partitions.producers import Producer
-from broker.topics.manager import TopicManager
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.write_txn_markers import MarkerSender
-from protocol.records import ControlType
-from wal.interface import WalError
+from anabranch.broker.coordination.internal_topics import OFFSETS_TOPIC
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.groups.coordinator import GroupCoordinator
+from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.topics.manager import TopicManager
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.write_txn_markers import MarkerSender
+from anabranch.protocol.records import ControlType
+from anabranch.wal.interface import WalError
 
 MarkerDone = Callable[[WalError | KafkaError | None], None]
 """Called when the marker is durable and its effect visible, or could not be written. Must not raise.

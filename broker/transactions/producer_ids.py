@@ -2,7 +2,7 @@
 
 import asyncio
 
-from s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.catalog import Catalog
 
 BLOCK = 1000
 

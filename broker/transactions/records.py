@@ -5,13 +5,17 @@
 
 from typing import NamedTuple
 
-from broker.coordination.log import KeyValue
-from broker.coordination.topic_partition import TopicPartition
-from broker.transactions.state_machine import Transaction
-from broker.transactions.state_table import TransactionStatus
-from protocol.codec import decode_exact, encode_versioned, read_version
-from protocol.errors import MalformedMessage
-from protocol.messages.embedded.transaction_state import PartitionsSchema, TransactionLogKey, TransactionLogValue
+from anabranch.broker.coordination.log import KeyValue
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.transactions.state_machine import Transaction
+from anabranch.broker.transactions.state_table import TransactionStatus
+from anabranch.protocol.codec import decode_exact, encode_versioned, read_version
+from anabranch.protocol.errors import MalformedMessage
+from anabranch.protocol.messages.embedded.transaction_state import (
+    PartitionsSchema,
+    TransactionLogKey,
+    TransactionLogValue,
+)
 
 KEY_VERSION = 0
 VALUE_VERSION = 1

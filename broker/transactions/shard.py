@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from broker.coordination.log import KeyValue, LogWriter
-from broker.coordination.topic_partition import TopicPartition
-from broker.transactions.records import parse_record, transaction_record
-from broker.transactions.state_machine import NO_EPOCH, Transaction
-from broker.transactions.state_table import TransactionStatus
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.coordination.log import KeyValue, LogWriter
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.transactions.records import parse_record, transaction_record
+from anabranch.broker.transactions.state_machine import NO_EPOCH, Transaction
+from anabranch.broker.transactions.state_table import TransactionStatus
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 PREPARED = frozenset({TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT})
 

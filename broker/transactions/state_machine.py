@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from broker.coordination.topic_partition import TopicPartition
-from broker.partitions.producers import Producer
-from broker.transactions.state_table import TABLE, TransactionAction, TransactionEvent, TransactionStatus
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.transactions.state_table import TABLE, TransactionAction, TransactionEvent, TransactionStatus
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1

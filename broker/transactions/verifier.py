@@ -13,23 +13,23 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
-from broker.cluster.peers import Peers, PeerUnavailable
-from broker.coordination.internal_topics import TRANSACTION_TOPIC
-from broker.coordination.shards import partition_of
-from broker.coordination.topic_partition import TopicPartition
-from broker.partitions.producers import Producer
-from broker.topics.topic_map import TopicMap
-from broker.transactions.coordinator import TransactionCoordinator
-from broker.transactions.errors import known_code
-from broker.transactions.state_machine import VERSION_2
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.add_partitions_to_txn import (
+from anabranch.broker.cluster.peers import Peers, PeerUnavailable
+from anabranch.broker.coordination.internal_topics import TRANSACTION_TOPIC
+from anabranch.broker.coordination.shards import partition_of
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.topics.topic_map import TopicMap
+from anabranch.broker.transactions.coordinator import TransactionCoordinator
+from anabranch.broker.transactions.errors import known_code
+from anabranch.broker.transactions.state_machine import VERSION_2
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
-from s3stream.catalog.values import PartitionInfo
+from anabranch.s3stream.catalog.values import PartitionInfo
 
 API_VERSION: Final = 5
 ASK_S: Final = 2.0

@@ -17,10 +17,10 @@ they may apply to records in there.
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from compaction.cleaning.plan import CleanPlan
-from compaction.cleaning.transactions import TransactionView
-from compaction.interface import NO_HORIZON, AbortedRange, BatchCodec, BatchInfo, LastBatch, RecordInfo
-from s3stream.model import StreamBatch
+from anabranch.compaction.cleaning.plan import CleanPlan
+from anabranch.compaction.cleaning.transactions import TransactionView
+from anabranch.compaction.interface import NO_HORIZON, AbortedRange, BatchCodec, BatchInfo, LastBatch, RecordInfo
+from anabranch.s3stream.model import StreamBatch
 
 KEY_BYTES_MAX = 16
 """Longer keys are replaced by a digest of this length."""

@@ -5,19 +5,19 @@ from collections.abc import AsyncIterator, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from compaction.blocks import BlockRead, cut_read, live_entries
-from compaction.cleaning.cleaner import Cleaner, KeyMap
-from compaction.cleaning.plan import CleanPlan
-from compaction.context import CompactionContext
-from compaction.interface import AbortedRange, BatchCodec, BatchInfo, BatchTooLarge
-from compaction.outputs import PreparedOutputs
-from compaction.throttle import Throttle
-from s3stream.model import NewObject, ObjectKind, StreamBatch
-from s3stream.object.format import decode_block
-from s3stream.object.reader import ObjectIndex
-from s3stream.object.writer import ObjectWriter
-from s3stream.object.writer_id import CompactionWriter
-from s3stream.store.interface import ObjectStore
+from anabranch.compaction.blocks import BlockRead, cut_read, live_entries
+from anabranch.compaction.cleaning.cleaner import Cleaner, KeyMap
+from anabranch.compaction.cleaning.plan import CleanPlan
+from anabranch.compaction.context import CompactionContext
+from anabranch.compaction.interface import AbortedRange, BatchCodec, BatchInfo, BatchTooLarge
+from anabranch.compaction.outputs import PreparedOutputs
+from anabranch.compaction.throttle import Throttle
+from anabranch.s3stream.model import NewObject, ObjectKind, StreamBatch
+from anabranch.s3stream.object.format import decode_block
+from anabranch.s3stream.object.reader import ObjectIndex
+from anabranch.s3stream.object.writer import ObjectWriter
+from anabranch.s3stream.object.writer_id import CompactionWriter
+from anabranch.s3stream.store.interface import ObjectStore
 
 BYTES_PER_TURN = 128 * 1024
 """Batches that take more memory than this are decoded and rewritten in a thread."""

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from compaction.ages import is_young
-from compaction.interface import CleanPolicy, History
-from s3stream.model import RangeLocation, StreamInfo
+from anabranch.compaction.ages import is_young
+from anabranch.compaction.interface import CleanPolicy, History
+from anabranch.s3stream.model import RangeLocation, StreamInfo
 
 OBJECTS_MAX = 1000
 """Maximum of objects cleaned at once."""

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import structlog
 
-from compaction.cleaning.execute import CleanedOutputs, read_newest_keys, write_cleaned
-from compaction.cleaning.plan import CleanPlan, plan_cleaning
-from compaction.context import CompactionContext
-from compaction.interface import CleaningHooks
-from compaction.proof import prove_coverage
-from compaction.throttle import Throttle, yield_to_uploads
-from s3stream.errors import StorageError
-from s3stream.model import NewObject
+from anabranch.compaction.cleaning.execute import CleanedOutputs, read_newest_keys, write_cleaned
+from anabranch.compaction.cleaning.plan import CleanPlan, plan_cleaning
+from anabranch.compaction.context import CompactionContext
+from anabranch.compaction.interface import CleaningHooks
+from anabranch.compaction.proof import prove_coverage
+from anabranch.compaction.throttle import Throttle, yield_to_uploads
+from anabranch.s3stream.errors import StorageError
+from anabranch.s3stream.model import NewObject
 
 log = structlog.get_logger(__name__)
 

@@ -15,10 +15,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from compaction.ages import newest_ms
-from compaction.interface import NEVER_MS, CleanPolicy, StreamTail
-from compaction.settings import CompactionSettings
-from s3stream.model import ObjectKind, RangeLocation
+from anabranch.compaction.ages import newest_ms
+from anabranch.compaction.interface import NEVER_MS, CleanPolicy, StreamTail
+from anabranch.compaction.settings import CompactionSettings
+from anabranch.s3stream.model import ObjectKind, RangeLocation
 
 
 class CleaningNeed(NamedTuple):

@@ -15,7 +15,7 @@ still there.
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from compaction.interface import AbortedRange, MarkerKind
+from anabranch.compaction.interface import AbortedRange, MarkerKind
 
 
 class TransactionView:

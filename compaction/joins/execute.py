@@ -7,13 +7,13 @@ the one that plans and commits.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from compaction.blocks import LiveBlock, live_entries, merge_reads, totals_of
-from compaction.execution import ExecutionContext, OutputId, TurnBudget, memory_for_blocks
-from compaction.joins.plan import CopySegment, JoinGroup, RewriteSegment, plan_segments
-from compaction.proof import BlockTotals
-from s3stream.model import NewObject, ObjectKind
-from s3stream.object.format import IndexEntry
-from s3stream.object.writer import ObjectWriter
+from anabranch.compaction.blocks import LiveBlock, live_entries, merge_reads, totals_of
+from anabranch.compaction.execution import ExecutionContext, OutputId, TurnBudget, memory_for_blocks
+from anabranch.compaction.joins.plan import CopySegment, JoinGroup, RewriteSegment, plan_segments
+from anabranch.compaction.proof import BlockTotals
+from anabranch.s3stream.model import NewObject, ObjectKind
+from anabranch.s3stream.object.format import IndexEntry
+from anabranch.s3stream.object.writer import ObjectWriter
 
 
 class JoinInputs(NamedTuple):

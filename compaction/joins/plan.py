@@ -9,10 +9,10 @@ are copied by the store and never pass through the node. Shorter pieces are read
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from compaction.settings import CompactionSettings
-from s3stream.model import RangeLocation
-from s3stream.object.format import BLOCK_HEADER, IndexEntry
-from s3stream.store.rules import PART_BYTES_MIN
+from anabranch.compaction.settings import CompactionSettings
+from anabranch.s3stream.model import RangeLocation
+from anabranch.s3stream.object.format import BLOCK_HEADER, IndexEntry
+from anabranch.s3stream.store.rules import PART_BYTES_MIN
 
 
 class JoinGroup(NamedTuple):

@@ -4,16 +4,16 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import dropwhile
 
-from compaction.ages import is_young
-from compaction.context import CompactionContext
-from compaction.joins.execute import JoinedObject, execute_join, read_join_inputs
-from compaction.joins.plan import JoinGroup, plan_groups
-from compaction.outputs import PreparedOutputs
-from compaction.proof import prove_coverage, prove_totals
-from compaction.throttle import Throttle, yield_to_uploads
-from s3stream.model import NewObject, RangeLocation
-from s3stream.object.format import BLOCK_HEADER
-from s3stream.object.writer_id import CompactionWriter
+from anabranch.compaction.ages import is_young
+from anabranch.compaction.context import CompactionContext
+from anabranch.compaction.joins.execute import JoinedObject, execute_join, read_join_inputs
+from anabranch.compaction.joins.plan import JoinGroup, plan_groups
+from anabranch.compaction.outputs import PreparedOutputs
+from anabranch.compaction.proof import prove_coverage, prove_totals
+from anabranch.compaction.throttle import Throttle, yield_to_uploads
+from anabranch.s3stream.model import NewObject, RangeLocation
+from anabranch.s3stream.object.format import BLOCK_HEADER
+from anabranch.s3stream.object.writer_id import CompactionWriter
 
 
 async def plan_joins(context: CompactionContext, *, full: bool) -> list[JoinGroup]:

@@ -10,14 +10,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from compaction.blocks import renumber_block, totals_of
-from compaction.execution import ExecutionContext, OutputId, TurnBudget
-from compaction.proof import BlockTotals
-from compaction.sets.plan import BlockWrite, Iteration
-from compaction.throttle import Throttle
-from s3stream.model import NewObject, ObjectKind
-from s3stream.object.writer import ObjectWriter
-from s3stream.tasks import side_by_side
+from anabranch.compaction.blocks import renumber_block, totals_of
+from anabranch.compaction.execution import ExecutionContext, OutputId, TurnBudget
+from anabranch.compaction.proof import BlockTotals
+from anabranch.compaction.sets.plan import BlockWrite, Iteration
+from anabranch.compaction.throttle import Throttle
+from anabranch.s3stream.model import NewObject, ObjectKind
+from anabranch.s3stream.object.writer import ObjectWriter
+from anabranch.s3stream.tasks import side_by_side
 
 Blocks = Mapping[tuple[int, int], memoryview]
 """Block data by object id and position."""

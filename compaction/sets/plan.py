@@ -15,12 +15,12 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from compaction.blocks import BlockRead, LiveBlock, add_to_reads, reads_of
-from compaction.settings import CompactionSettings
-from s3stream.errors import StorageError
-from s3stream.model import ObjectKind
-from s3stream.object.format import IndexEntry, iter_raw
-from s3stream.object.reader import ObjectIndex
+from anabranch.compaction.blocks import BlockRead, LiveBlock, add_to_reads, reads_of
+from anabranch.compaction.settings import CompactionSettings
+from anabranch.s3stream.errors import StorageError
+from anabranch.s3stream.model import ObjectKind
+from anabranch.s3stream.object.format import IndexEntry, iter_raw
+from anabranch.s3stream.object.reader import ObjectIndex
 
 SLICE_BLOCKS = 100
 """Blocks planned between two yields: about half a millisecond of work."""

@@ -11,12 +11,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from compaction.context import CompactionContext, CompactionProgress, ReportProgress
-from compaction.execution import OutputId, memory_for_blocks
-from compaction.outputs import PreparedOutputs
-from compaction.proof import BlockTotals, LiveRanges, prove_coverage, prove_totals, sum_totals
-from compaction.sets.execute import IterationExecutor, OutputIds, PlanShare, WrittenObject
-from compaction.sets.plan import (
+from anabranch.compaction.context import CompactionContext, CompactionProgress, ReportProgress
+from anabranch.compaction.execution import OutputId, memory_for_blocks
+from anabranch.compaction.outputs import PreparedOutputs
+from anabranch.compaction.proof import BlockTotals, LiveRanges, prove_coverage, prove_totals, sum_totals
+from anabranch.compaction.sets.execute import IterationExecutor, OutputIds, PlanShare, WrittenObject
+from anabranch.compaction.sets.plan import (
     InputObject,
     Iteration,
     Survey,
@@ -25,13 +25,13 @@ from compaction.sets.plan import (
     plan_in_slices,
     select_inputs,
 )
-from compaction.sets.shares import plan_shares
-from compaction.throttle import Throttle, run_rate, yield_to_uploads
-from s3stream.errors import StorageError
-from s3stream.model import NewObject, ObjectInfo, ObjectKind
-from s3stream.object.format import BLOCK_HEADER
-from s3stream.object.writer_id import CompactionWriter
-from s3stream.tasks import side_by_side
+from anabranch.compaction.sets.shares import plan_shares
+from anabranch.compaction.throttle import Throttle, run_rate, yield_to_uploads
+from anabranch.s3stream.errors import StorageError
+from anabranch.s3stream.model import NewObject, ObjectInfo, ObjectKind
+from anabranch.s3stream.object.format import BLOCK_HEADER
+from anabranch.s3stream.object.writer_id import CompactionWriter
+from anabranch.s3stream.tasks import side_by_side
 
 INDEX_READS_IN_FLIGHT = 8
 OBJECTS_PER_QUERY = 4

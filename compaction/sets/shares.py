@@ -16,10 +16,10 @@ cut only if it exceeds the memory, into parts of about equal size.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from compaction.blocks import BLOCK_COST_BYTES, LiveBlock
-from compaction.sets.plan import BlockRun, Iteration, IterationBuilder, Survey, contiguous_runs, is_own_object
-from compaction.settings import CompactionSettings
-from s3stream.model import ObjectKind
+from anabranch.compaction.blocks import BLOCK_COST_BYTES, LiveBlock
+from anabranch.compaction.sets.plan import BlockRun, Iteration, IterationBuilder, Survey, contiguous_runs, is_own_object
+from anabranch.compaction.settings import CompactionSettings
+from anabranch.s3stream.model import ObjectKind
 
 
 class _Part(NamedTuple):

@@ -8,8 +8,8 @@ Versions:
     v4  TRANSACTION_ABORTABLE may be returned (KIP-890)
 """
 
-from protocol import wire
-from protocol.wire import message
+from anabranch.protocol import wire
+from anabranch.protocol.wire import message
 
 KEY = 25
 

@@ -9,8 +9,8 @@ Versions:
     v5  response adds producer_id, producer_epoch. the epoch is bumped with each transaction (KIP-890, part 2)
 """
 
-from protocol import wire
-from protocol.wire import message
+from anabranch.protocol import wire
+from anabranch.protocol.wire import message
 
 KEY = 26
 

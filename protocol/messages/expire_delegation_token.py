@@ -5,8 +5,8 @@ Versions:
     v2  flexible
 """
 
-from protocol import wire
-from protocol.wire import message
+from anabranch.protocol import wire
+from anabranch.protocol.wire import message
 
 KEY = 40
 

@@ -8,8 +8,8 @@ Versions:
     v4  flexible
 """
 
-from protocol import wire
-from protocol.wire import message
+from anabranch.protocol import wire
+from anabranch.protocol.wire import message
 
 KEY = 12
 

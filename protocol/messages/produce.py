@@ -16,8 +16,8 @@ Versions:
 
 from collections.abc import Sequence
 
-from protocol import wire
-from protocol.wire import Buffer, message
+from anabranch.protocol import wire
+from anabranch.protocol.wire import Buffer, message
 
 KEY = 0
 ADVERTISED_MIN_VERSION = 0

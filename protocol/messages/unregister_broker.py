@@ -4,8 +4,8 @@ Versions:
     v0  first version. flexible
 """
 
-from protocol import wire
-from protocol.wire import message
+from anabranch.protocol import wire
+from anabranch.protocol.wire import message
 
 KEY = 64
 

@@ -10,8 +10,8 @@ that arrives late cannot end a later transaction (see `broker.transactions.marke
 
 from collections.abc import Sequence
 
-from protocol import wire
-from protocol.wire import message
+from anabranch.protocol import wire
+from anabranch.protocol.wire import message
 
 KEY = 27
 

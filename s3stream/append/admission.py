@@ -23,9 +23,9 @@ from collections.abc import Iterator, Mapping
 from enum import Enum, auto
 from typing import Final
 
-from s3stream.append.log_cache import LogCache
-from s3stream.errors import LogStalled, StorageError, StorageStopped, StreamFenced
-from wal.interface import WriteAheadLog
+from anabranch.s3stream.append.log_cache import LogCache
+from anabranch.s3stream.errors import LogStalled, StorageError, StorageStopped, StreamFenced
+from anabranch.wal.interface import WriteAheadLog
 
 
 class AdmissionState(Enum):

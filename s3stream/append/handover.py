@@ -23,15 +23,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from s3stream.append.journal import Journal
-from s3stream.append.registry import StreamRegistry
-from s3stream.append.stream import Stream
-from s3stream.append.wal_record import RECORD_HEADER, RECORD_VERSION, RecordKind, encode_reset
-from s3stream.append.wal_trim import WalTrimmer
-from s3stream.catalog.values import OpenStream
-from s3stream.errors import HandoverRefused, StorageError, StorageStopped
-from s3stream.model import StreamBatch, StreamOwner
-from wal.interface import AppendedRecord, Buffer, OverCapacity, QueueFull, RecordTooLarge, WalError
+from anabranch.s3stream.append.journal import Journal
+from anabranch.s3stream.append.registry import StreamRegistry
+from anabranch.s3stream.append.stream import Stream
+from anabranch.s3stream.append.wal_record import RECORD_HEADER, RECORD_VERSION, RecordKind, encode_reset
+from anabranch.s3stream.append.wal_trim import WalTrimmer
+from anabranch.s3stream.catalog.values import OpenStream
+from anabranch.s3stream.errors import HandoverRefused, StorageError, StorageStopped
+from anabranch.s3stream.model import StreamBatch, StreamOwner
+from anabranch.wal.interface import AppendedRecord, Buffer, OverCapacity, QueueFull, RecordTooLarge, WalError
 
 SEAL_S: Final = 5.0
 """Longest wait for the last append and for uploads that have records of a stream that is sealed."""

@@ -11,12 +11,12 @@ from typing import Protocol
 
 import structlog
 
-from s3stream.append.admission import Admission, AdmissionState
-from s3stream.append.log_cache import EVICT_BATCHES_MAX, LogCache, UploadRun
-from s3stream.append.log_watch import LogWatch
-from s3stream.append.sealer import Sealer
-from s3stream.errors import AppendTooLarge, StorageError, StorageFull, StorageStopped
-from wal.interface import Durable, OverCapacity, QueueFull, WalError, WriteAheadLog
+from anabranch.s3stream.append.admission import Admission, AdmissionState
+from anabranch.s3stream.append.log_cache import EVICT_BATCHES_MAX, LogCache, UploadRun
+from anabranch.s3stream.append.log_watch import LogWatch
+from anabranch.s3stream.append.sealer import Sealer
+from anabranch.s3stream.errors import AppendTooLarge, StorageError, StorageFull, StorageStopped
+from anabranch.wal.interface import Durable, OverCapacity, QueueFull, WalError, WriteAheadLog
 
 log = structlog.get_logger(__name__)
 

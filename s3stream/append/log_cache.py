@@ -20,10 +20,10 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from s3stream.errors import StorageError
-from s3stream.model import BATCH_OVERHEAD_BYTES, StreamBatch
-from s3stream.stats import StorageStats
-from wal.interface import Durable
+from anabranch.s3stream.errors import StorageError
+from anabranch.s3stream.model import BATCH_OVERHEAD_BYTES, StreamBatch
+from anabranch.s3stream.stats import StorageStats
+from anabranch.wal.interface import Durable
 
 EVICT_BATCHES_MAX: Final = 512
 """Batches evicted at a time: half a millisecond."""

@@ -12,8 +12,8 @@ from typing import Final
 
 import structlog
 
-from s3stream.append.admission import Admission
-from s3stream.stats import StorageStats
+from anabranch.s3stream.append.admission import Admission
+from anabranch.s3stream.stats import StorageStats
 
 log = structlog.get_logger(__name__)
 

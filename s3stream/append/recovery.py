@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from s3stream.append.wal_record import RecordKind, WalRecord
-from s3stream.errors import Discontinuity, UnknownStreams
-from s3stream.model import StreamBatch, StreamInfo, StreamOwner
+from anabranch.s3stream.append.wal_record import RecordKind, WalRecord
+from anabranch.s3stream.errors import Discontinuity, UnknownStreams
+from anabranch.s3stream.model import StreamBatch, StreamInfo, StreamOwner
 
 
 @dataclass(frozen=True, slots=True)

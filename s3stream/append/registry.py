@@ -9,20 +9,20 @@ from collections.abc import Sequence
 
 import structlog
 
-from s3stream.append.journal import Journal
-from s3stream.append.recovery import RecoveryPlan, StoppedStream
-from s3stream.append.stream import Stream
-from s3stream.append.stream_trim import StreamTrimmer
-from s3stream.append.wal_record import encode_reset
-from s3stream.append.wal_trim import WalTrimmer
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import OpenStream
-from s3stream.errors import Discontinuity, HandoverRefused, StorageError, StorageStopped, StreamFenced
-from s3stream.model import StreamBatch, StreamInfo, StreamOwner
-from s3stream.read.stream_reader import StreamReader
-from s3stream.stats import StorageStats
-from s3stream.tasks import Turns
-from wal.interface import OverCapacity, WalError
+from anabranch.s3stream.append.journal import Journal
+from anabranch.s3stream.append.recovery import RecoveryPlan, StoppedStream
+from anabranch.s3stream.append.stream import Stream
+from anabranch.s3stream.append.stream_trim import StreamTrimmer
+from anabranch.s3stream.append.wal_record import encode_reset
+from anabranch.s3stream.append.wal_trim import WalTrimmer
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import OpenStream
+from anabranch.s3stream.errors import Discontinuity, HandoverRefused, StorageError, StorageStopped, StreamFenced
+from anabranch.s3stream.model import StreamBatch, StreamInfo, StreamOwner
+from anabranch.s3stream.read.stream_reader import StreamReader
+from anabranch.s3stream.stats import StorageStats
+from anabranch.s3stream.tasks import Turns
+from anabranch.wal.interface import OverCapacity, WalError
 
 UNDEFINED_EPOCH = -1
 """Leader epoch of a stream that nobody leads here."""

@@ -10,11 +10,11 @@ from contextlib import suppress
 
 import structlog
 
-from s3stream.append.admission import Admission
-from s3stream.append.log_cache import LogCache, UploadBlock
-from s3stream.catalog.catalog import Catalog
-from s3stream.errors import CatalogUnavailable, StorageError, StorageStopped
-from s3stream.stats import StorageStats
+from anabranch.s3stream.append.admission import Admission
+from anabranch.s3stream.append.log_cache import LogCache, UploadBlock
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.errors import CatalogUnavailable, StorageError, StorageStopped
+from anabranch.s3stream.stats import StorageStats
 
 log = structlog.get_logger(__name__)
 

@@ -7,13 +7,13 @@ Offsets of a stream, in order: `start_offset` <= `committed_offset` (end of what
 import asyncio
 from collections.abc import Callable, Sequence
 
-from s3stream.append.admission import StreamAdmission
-from s3stream.append.journal import Journal
-from s3stream.append.log_cache import StreamRuns, UploadRun
-from s3stream.append.stream_trim import StreamTrimmer
-from s3stream.append.wal_record import RECORD_HEADER, RECORD_VERSION, RecordKind
-from s3stream.catalog.values import OpenStream
-from s3stream.errors import (
+from anabranch.s3stream.append.admission import StreamAdmission
+from anabranch.s3stream.append.journal import Journal
+from anabranch.s3stream.append.log_cache import StreamRuns, UploadRun
+from anabranch.s3stream.append.stream_trim import StreamTrimmer
+from anabranch.s3stream.append.wal_record import RECORD_HEADER, RECORD_VERSION, RecordKind
+from anabranch.s3stream.catalog.values import OpenStream
+from anabranch.s3stream.errors import (
     AppendTooLarge,
     OffsetOutOfRange,
     StorageError,
@@ -22,10 +22,10 @@ from s3stream.errors import (
     StreamFenced,
     StreamSealed,
 )
-from s3stream.model import BATCH_OVERHEAD_BYTES, CachedRun, ReadResult, StreamBatch
-from s3stream.read.stream_reader import StreamReader
-from s3stream.read.time_lookup import IsUntimed, first_untimed
-from wal.interface import Durable, OverCapacity, RecordTooLarge, WalError
+from anabranch.s3stream.model import BATCH_OVERHEAD_BYTES, CachedRun, ReadResult, StreamBatch
+from anabranch.s3stream.read.stream_reader import StreamReader
+from anabranch.s3stream.read.time_lookup import IsUntimed, first_untimed
+from anabranch.wal.interface import Durable, OverCapacity, RecordTooLarge, WalError
 
 _BATCH = int(RecordKind.BATCH)
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.read.loader import ObjectLoader
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.read.loader import ObjectLoader
 
 
 class StreamTrimmer:

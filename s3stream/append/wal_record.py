@@ -7,8 +7,8 @@ from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple
 
-from s3stream.errors import StorageError
-from s3stream.model import StreamBatch
+from anabranch.s3stream.errors import StorageError
+from anabranch.s3stream.model import StreamBatch
 
 RECORD_VERSION = 1
 RECORD_HEADER = Struct("<BBHIqqqqq")  # version, kind, 0, record count, stream, epoch, base, end, max timestamp

@@ -6,12 +6,12 @@ long as it beats: other tasks get their turns all the while.
 
 import asyncio
 
-from s3stream.append.recovery import RecoveryPlan, RecoveryPlanner, check_streams_known
-from s3stream.append.wal_record import WalRecord, decode_record
-from s3stream.catalog.catalog import Catalog
-from s3stream.model import StreamInfo, StreamOwner
-from s3stream.tasks import STEPS_PER_TURN, Turns
-from wal.interface import WriteAheadLog
+from anabranch.s3stream.append.recovery import RecoveryPlan, RecoveryPlanner, check_streams_known
+from anabranch.s3stream.append.wal_record import WalRecord, decode_record
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.model import StreamInfo, StreamOwner
+from anabranch.s3stream.tasks import STEPS_PER_TURN, Turns
+from anabranch.wal.interface import WriteAheadLog
 
 STREAMS_PER_LOOKUP = 1000
 """Streams per catalog look-up."""

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 import structlog
 
-from s3stream.append.recovery import StoppedStream
-from s3stream.catalog.catalog import Catalog
-from s3stream.errors import CatalogUnavailable
-from wal.interface import WriteAheadLog
+from anabranch.s3stream.append.recovery import StoppedStream
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.errors import CatalogUnavailable
+from anabranch.wal.interface import WriteAheadLog
 
 log = structlog.get_logger(__name__)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select
 
-from s3stream.catalog.rows import ChangeKind, chunks, next_change, select_in
-from s3stream.catalog.schema import acls
-from s3stream.catalog.values import AclRow
+from anabranch.s3stream.catalog.rows import ChangeKind, chunks, next_change, select_in
+from anabranch.s3stream.catalog.schema import acls
+from anabranch.s3stream.catalog.values import AclRow
 
 _COLUMNS = tuple(acls.c[name] for name in AclRow._fields)
 

@@ -21,11 +21,11 @@ from typing import IO, Any, Final, NamedTuple
 from sqlalchemy import Connection, Table, create_engine, delete, event, func, insert, literal, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from s3stream.catalog.manifest_rows import last_manifest, read_state
-from s3stream.catalog.manifest_state import CatalogState
-from s3stream.catalog.migration import migrate
-from s3stream.catalog.schema import METADATA, MIGRATIONS, cluster, counters, streams
-from s3stream.errors import CatalogError
+from anabranch.s3stream.catalog.manifest_rows import last_manifest, read_state
+from anabranch.s3stream.catalog.manifest_state import CatalogState
+from anabranch.s3stream.catalog.migration import migrate
+from anabranch.s3stream.catalog.schema import METADATA, MIGRATIONS, cluster, counters, streams
+from anabranch.s3stream.errors import CatalogError
 
 FORMAT: Final = "anabranch backup"
 VERSION: Final = 1

@@ -20,16 +20,28 @@ from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
-from s3stream.catalog import acls, changes, configs, departure, detach, nodes, objects, orders, rows, tokens, topics
-from s3stream.catalog import manifest_rows as state_rows
-from s3stream.catalog import takeover as takeovers
-from s3stream.catalog import transfer as transfers
-from s3stream.catalog.backup import BackupHeader, write_backup
-from s3stream.catalog.database import Database
-from s3stream.catalog.manifest_state import CatalogState
-from s3stream.catalog.progress import CatalogProgress
-from s3stream.catalog.restore import Advance, CatalogContents, advance, restore
-from s3stream.catalog.values import (
+from anabranch.s3stream.catalog import (
+    acls,
+    changes,
+    configs,
+    departure,
+    detach,
+    nodes,
+    objects,
+    orders,
+    rows,
+    tokens,
+    topics,
+)
+from anabranch.s3stream.catalog import manifest_rows as state_rows
+from anabranch.s3stream.catalog import takeover as takeovers
+from anabranch.s3stream.catalog import transfer as transfers
+from anabranch.s3stream.catalog.backup import BackupHeader, write_backup
+from anabranch.s3stream.catalog.database import Database
+from anabranch.s3stream.catalog.manifest_state import CatalogState
+from anabranch.s3stream.catalog.progress import CatalogProgress
+from anabranch.s3stream.catalog.restore import Advance, CatalogContents, advance, restore
+from anabranch.s3stream.catalog.values import (
     DEFAULT_LISTENER,
     UNKNOWN_HOLDER,
     AclRow,
@@ -52,8 +64,8 @@ from s3stream.catalog.values import (
     UploadCommit,
     WalInfo,
 )
-from s3stream.errors import AlreadyExists, CatalogError, CatalogUnavailable, CatalogWentBack, StorageError
-from s3stream.model import ObjectInfo, RangeLocation, StreamInfo, StreamOwner
+from anabranch.s3stream.errors import AlreadyExists, CatalogError, CatalogUnavailable, CatalogWentBack, StorageError
+from anabranch.s3stream.model import ObjectInfo, RangeLocation, StreamInfo, StreamOwner
 
 Result = TypeVar("Result")
 

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, select
 
-from s3stream.catalog.nodes import list_nodes
-from s3stream.catalog.progress import CatalogProgress
-from s3stream.catalog.rows import CHANGE, UPLOADS, ChangeKind
-from s3stream.catalog.schema import counters, detached_topics, partitions, streams, topics
-from s3stream.catalog.topics import list_topics
-from s3stream.catalog.values import CatalogChanges, TopicInfo
+from anabranch.s3stream.catalog.nodes import list_nodes
+from anabranch.s3stream.catalog.progress import CatalogProgress
+from anabranch.s3stream.catalog.rows import CHANGE, UPLOADS, ChangeKind
+from anabranch.s3stream.catalog.schema import counters, detached_topics, partitions, streams, topics
+from anabranch.s3stream.catalog.topics import list_topics
+from anabranch.s3stream.catalog.values import CatalogChanges, TopicInfo
 
 
 def read_changes(connection: Connection, seen: int) -> CatalogChanges | None:

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection, delete, insert, select
 
-from s3stream.catalog.rows import ChangeKind, next_change
-from s3stream.catalog.schema import configs
-from s3stream.catalog.tokens import remove_tokens_of
+from anabranch.s3stream.catalog.rows import ChangeKind, next_change
+from anabranch.s3stream.catalog.schema import configs
+from anabranch.s3stream.catalog.tokens import remove_tokens_of
 
 
 def alter_config(

@@ -39,8 +39,8 @@ from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine,
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool, PoolProxiedConnection, QueuePool
 
-from s3stream.catalog.migration import check_no_change, check_version, leases_of_older_nodes, migrate
-from s3stream.catalog.outage import (
+from anabranch.s3stream.catalog.migration import check_no_change, check_version, leases_of_older_nodes, migrate
+from anabranch.s3stream.catalog.outage import (
     LOCK_NOT_AVAILABLE,
     STALE_SESSION_STATES,
     Verdict,
@@ -48,9 +48,9 @@ from s3stream.catalog.outage import (
     classify_sqlstate,
     is_rolled_back,
 )
-from s3stream.catalog.rows import CHANGE_CHANNEL
-from s3stream.catalog.schema import DIALECT_SQL
-from s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable, OutcomeUnknown, StorageError
+from anabranch.s3stream.catalog.rows import CHANGE_CHANNEL
+from anabranch.s3stream.catalog.schema import DIALECT_SQL
+from anabranch.s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable, OutcomeUnknown, StorageError
 
 log = structlog.get_logger(__name__)
 

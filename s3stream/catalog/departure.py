@@ -9,21 +9,21 @@ from dataclasses import replace
 
 from sqlalchemy import Connection, func, select, update
 
-from s3stream.catalog.nodes import (
+from anabranch.s3stream.catalog.nodes import (
     REMOVED_MAX,
     count_open_streams,
     get_node,
     list_wals,
     set_wal_state,
 )
-from s3stream.catalog.orders import fail_orders_to, leave_node
-from s3stream.catalog.rows import ENDED, chunks, next_change
-from s3stream.catalog.schema import nodes, objects, streams
-from s3stream.catalog.takeover import give_leadership, release_streams
-from s3stream.catalog.topics import NOBODY
-from s3stream.catalog.values import NodeInfo, WalState
-from s3stream.errors import NodeInUse, NotFound
-from s3stream.model import ObjectKind, ObjectState
+from anabranch.s3stream.catalog.orders import fail_orders_to, leave_node
+from anabranch.s3stream.catalog.rows import ENDED, chunks, next_change
+from anabranch.s3stream.catalog.schema import nodes, objects, streams
+from anabranch.s3stream.catalog.takeover import give_leadership, release_streams
+from anabranch.s3stream.catalog.topics import NOBODY
+from anabranch.s3stream.catalog.values import NodeInfo, WalState
+from anabranch.s3stream.errors import NodeInUse, NotFound
+from anabranch.s3stream.model import ObjectKind, ObjectState
 
 
 def give_up_wal(connection: Connection, wal_id: str, seen: NodeInfo, leaders: Sequence[int], now_ms: int) -> None:

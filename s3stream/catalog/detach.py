@@ -17,12 +17,12 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Table, case, delete, insert, literal, select, update
 
-from s3stream.catalog.orders import delete_orders
-from s3stream.catalog.rows import ChangeKind, check_node, chunks, find_streams, next_change, take_ids
-from s3stream.catalog.schema import detached_partitions, detached_topics, partitions, ranges, streams, topics
-from s3stream.catalog.topics import NOBODY, find_topic_by_id, get_topic, parse_configs
-from s3stream.catalog.values import DetachedTopic, TopicInfo
-from s3stream.errors import AlreadyExists, EndMoved, NotFound, StreamFenced
+from anabranch.s3stream.catalog.orders import delete_orders
+from anabranch.s3stream.catalog.rows import ChangeKind, check_node, chunks, find_streams, next_change, take_ids
+from anabranch.s3stream.catalog.schema import detached_partitions, detached_topics, partitions, ranges, streams, topics
+from anabranch.s3stream.catalog.topics import NOBODY, find_topic_by_id, get_topic, parse_configs
+from anabranch.s3stream.catalog.values import DetachedTopic, TopicInfo
+from anabranch.s3stream.errors import AlreadyExists, EndMoved, NotFound, StreamFenced
 
 
 def detach_topic(

@@ -6,13 +6,13 @@ from typing import Final
 
 from sqlalchemy import Connection, insert, literal_column, select, update
 
-from s3stream.catalog.acls import list_acls
-from s3stream.catalog.configs import list_configs
-from s3stream.catalog.detach import list_detached
-from s3stream.catalog.manifest_state import BorrowedRange, CatalogState, StreamState, TopicState
-from s3stream.catalog.nodes import list_all_wals
-from s3stream.catalog.rows import CHANGE, UPLOADS, ChangeKind
-from s3stream.catalog.schema import (
+from anabranch.s3stream.catalog.acls import list_acls
+from anabranch.s3stream.catalog.configs import list_configs
+from anabranch.s3stream.catalog.detach import list_detached
+from anabranch.s3stream.catalog.manifest_state import BorrowedRange, CatalogState, StreamState, TopicState
+from anabranch.s3stream.catalog.nodes import list_all_wals
+from anabranch.s3stream.catalog.rows import CHANGE, UPLOADS, ChangeKind
+from anabranch.s3stream.catalog.schema import (
     MIGRATIONS,
     cluster,
     counters,
@@ -23,9 +23,9 @@ from s3stream.catalog.schema import (
     streams,
     topics,
 )
-from s3stream.catalog.tokens import list_tokens
-from s3stream.catalog.topics import parse_configs
-from s3stream.model import ObjectState
+from anabranch.s3stream.catalog.tokens import list_tokens
+from anabranch.s3stream.catalog.topics import parse_configs
+from anabranch.s3stream.model import ObjectState
 
 MANIFEST_COUNTER: Final = "manifest"
 """Counter of the manifests of all nodes. The other rows of the table count ids, and changes."""

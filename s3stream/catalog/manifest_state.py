@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from s3stream.catalog.values import AclRow, DetachedTopic, TokenRow, WalInfo
+from anabranch.s3stream.catalog.values import AclRow, DetachedTopic, TokenRow, WalInfo
 
 
 class TopicState(NamedTuple):

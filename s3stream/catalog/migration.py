@@ -6,8 +6,8 @@ from typing import Final
 
 from sqlalchemy import Connection, inspect, literal, select, text
 
-from s3stream.catalog.schema import DIALECT_SQL, MIGRATIONS, nodes
-from s3stream.errors import CatalogError
+from anabranch.s3stream.catalog.schema import DIALECT_SQL, MIGRATIONS, nodes
+from anabranch.s3stream.errors import CatalogError
 
 UNKNOWN_LEASE_MS: Final = 30_000
 """Length of a lease whose row does not tell it."""

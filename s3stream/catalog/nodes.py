@@ -9,13 +9,22 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row, bindparam, func, insert, inspect, select, update
 
-from s3stream.catalog.orders import cancel_drain, fail_orders_to, leave_node
-from s3stream.catalog.rows import CHANGE, ENDED, ChangeKind, check_node, next_change, uploads_counter
-from s3stream.catalog.schema import cluster, counters, nodes, streams, wals
-from s3stream.catalog.takeover import end_recovery, give_leadership, lead_owned, release_streams
-from s3stream.catalog.topics import NOBODY
-from s3stream.catalog.values import NodeBeat, NodeHolder, NodeInfo, NodeListener, Pulse, Takeover, WalInfo, WalState
-from s3stream.errors import CatalogError, NodeFenced, NotFound
+from anabranch.s3stream.catalog.orders import cancel_drain, fail_orders_to, leave_node
+from anabranch.s3stream.catalog.rows import CHANGE, ENDED, ChangeKind, check_node, next_change, uploads_counter
+from anabranch.s3stream.catalog.schema import cluster, counters, nodes, streams, wals
+from anabranch.s3stream.catalog.takeover import end_recovery, give_leadership, lead_owned, release_streams
+from anabranch.s3stream.catalog.topics import NOBODY
+from anabranch.s3stream.catalog.values import (
+    NodeBeat,
+    NodeHolder,
+    NodeInfo,
+    NodeListener,
+    Pulse,
+    Takeover,
+    WalInfo,
+    WalState,
+)
+from anabranch.s3stream.errors import CatalogError, NodeFenced, NotFound
 
 REMOVED_MAX: Final = -1
 """Upper bound of the lease end of a removed node: minus the time of its removal, or this."""

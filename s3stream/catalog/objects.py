@@ -19,7 +19,7 @@ from sqlalchemy import (
     update,
 )
 
-from s3stream.catalog.plans import (
+from anabranch.s3stream.catalog.plans import (
     CommitPlan,
     CommittedStream,
     LiveRange,
@@ -29,7 +29,7 @@ from s3stream.catalog.plans import (
     plan_compaction,
     plan_upload,
 )
-from s3stream.catalog.rows import (
+from anabranch.s3stream.catalog.rows import (
     LOCATION_COLUMNS,
     OBJECT_COLUMNS,
     RANGE_COLUMNS,
@@ -45,10 +45,10 @@ from s3stream.catalog.rows import (
     to_object,
     update_streams,
 )
-from s3stream.catalog.schema import counters, objects, ranges, streams
-from s3stream.catalog.values import CompactionCommit, UploadCommit
-from s3stream.errors import CatalogError, NotFound
-from s3stream.model import NewObject, ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamRange
+from anabranch.s3stream.catalog.schema import counters, objects, ranges, streams
+from anabranch.s3stream.catalog.values import CompactionCommit, UploadCommit
+from anabranch.s3stream.errors import CatalogError, NotFound
+from anabranch.s3stream.model import NewObject, ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamRange
 
 OFFSET_MAX: Final = 2**63 - 1
 LOCATED: Final = select(*LOCATION_COLUMNS).join(objects, objects.c.object_id == ranges.c.object_id)

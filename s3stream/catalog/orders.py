@@ -9,10 +9,10 @@ from typing import Final
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, exists, insert, or_, select, update
 
-from s3stream.catalog.rows import chunks, find_streams, next_change, select_in
-from s3stream.catalog.schema import moves, nodes, streams
-from s3stream.catalog.values import MoveOrder, MoveReason
-from s3stream.errors import NodeUnavailable, StreamNotFound
+from anabranch.s3stream.catalog.rows import chunks, find_streams, next_change, select_in
+from anabranch.s3stream.catalog.schema import moves, nodes, streams
+from anabranch.s3stream.catalog.values import MoveOrder, MoveReason
+from anabranch.s3stream.errors import NodeUnavailable, StreamNotFound
 
 LASTING: Final = (int(MoveReason.REASSIGNMENT), int(MoveReason.OPERATOR), int(MoveReason.PLACEMENT))
 """Reasons of orders whose target becomes the stream's preferred leader when it leads."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-from s3stream.catalog.values import CompactionCommit, UploadCommit
-from s3stream.errors import CatalogError, NotFound, StreamFenced, StreamNotFound
-from s3stream.model import NewObject, ObjectInfo, ObjectKind, ObjectState, StreamRange
+from anabranch.s3stream.catalog.values import CompactionCommit, UploadCommit
+from anabranch.s3stream.errors import CatalogError, NotFound, StreamFenced, StreamNotFound
+from anabranch.s3stream.model import NewObject, ObjectInfo, ObjectKind, ObjectState, StreamRange
 
 Interval: TypeAlias = tuple[int, int]
 

@@ -10,12 +10,12 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Table, func, insert, select, update
 
-from s3stream.catalog.acls import insert_acls
-from s3stream.catalog.manifest_rows import MANIFEST_COUNTER
-from s3stream.catalog.manifest_state import TopicState
-from s3stream.catalog.progress import CatalogProgress
-from s3stream.catalog.rows import CHANGE, ENDED, chunks, count_uploads, set_uploads
-from s3stream.catalog.schema import (
+from anabranch.s3stream.catalog.acls import insert_acls
+from anabranch.s3stream.catalog.manifest_rows import MANIFEST_COUNTER
+from anabranch.s3stream.catalog.manifest_state import TopicState
+from anabranch.s3stream.catalog.progress import CatalogProgress
+from anabranch.s3stream.catalog.rows import CHANGE, ENDED, chunks, count_uploads, set_uploads
+from anabranch.s3stream.catalog.schema import (
     cluster,
     configs,
     counters,
@@ -29,11 +29,11 @@ from s3stream.catalog.schema import (
     topics,
     wals,
 )
-from s3stream.catalog.tokens import insert_tokens
-from s3stream.catalog.topics import NO_TIMESTAMP, NOBODY
-from s3stream.catalog.values import AclRow, DetachedTopic, TokenRow, WalInfo
-from s3stream.errors import CatalogError
-from s3stream.model import ObjectInfo, StreamRange
+from anabranch.s3stream.catalog.tokens import insert_tokens
+from anabranch.s3stream.catalog.topics import NO_TIMESTAMP, NOBODY
+from anabranch.s3stream.catalog.values import AclRow, DetachedTopic, TokenRow, WalInfo
+from anabranch.s3stream.errors import CatalogError
+from anabranch.s3stream.model import ObjectInfo, StreamRange
 
 EMPTY: Final = (nodes, topics, detached_topics, streams, objects, wals)
 """Tables of which at least one has rows in a catalog that was used."""

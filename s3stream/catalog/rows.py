@@ -8,9 +8,9 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import Column, Connection, Row, Select, bindparam, exists, insert, select, update
 
-from s3stream.catalog.schema import counters, nodes, objects, ranges, streams
-from s3stream.errors import NodeFenced, NodeStopped
-from s3stream.model import ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamInfo, StreamRange
+from anabranch.s3stream.catalog.schema import counters, nodes, objects, ranges, streams
+from anabranch.s3stream.errors import NodeFenced, NodeStopped
+from anabranch.s3stream.model import ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamInfo, StreamRange
 
 Item = TypeVar("Item")
 

@@ -13,13 +13,13 @@ from typing import Final
 
 from sqlalchemy import Connection, select, update
 
-from s3stream.catalog.orders import leave_node, ordered_leaders, settle_orders
-from s3stream.catalog.placement import place_leaders
-from s3stream.catalog.rows import ENDED, check_node, chunks, next_change, not_draining, not_stopped
-from s3stream.catalog.schema import nodes, streams, wals
-from s3stream.catalog.topics import NOBODY, count_led
-from s3stream.catalog.values import NodeBeat, WalState
-from s3stream.errors import CatalogError, NodeInUse
+from anabranch.s3stream.catalog.orders import leave_node, ordered_leaders, settle_orders
+from anabranch.s3stream.catalog.placement import place_leaders
+from anabranch.s3stream.catalog.rows import ENDED, check_node, chunks, next_change, not_draining, not_stopped
+from anabranch.s3stream.catalog.schema import nodes, streams, wals
+from anabranch.s3stream.catalog.topics import NOBODY, count_led
+from anabranch.s3stream.catalog.values import NodeBeat, WalState
+from anabranch.s3stream.errors import CatalogError, NodeInUse
 
 LIVE: Final = (int(WalState.OPEN), int(WalState.FENCED))
 """States of a log that may hold records that are in no object."""

@@ -6,9 +6,9 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from s3stream.catalog.rows import ChangeKind, chunks, next_change
-from s3stream.catalog.schema import delegation_tokens
-from s3stream.catalog.values import TokenRow
+from anabranch.s3stream.catalog.rows import ChangeKind, chunks, next_change
+from anabranch.s3stream.catalog.schema import delegation_tokens
+from anabranch.s3stream.catalog.values import TokenRow
 
 _COLUMNS = tuple(delegation_tokens.c[name] for name in TokenRow._fields)
 

@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 
 from sqlalchemy import Column, Connection, Row, Select, and_, delete, func, insert, or_, select, update
 
-from s3stream.catalog.placement import place_leaders
-from s3stream.catalog.rows import (
+from anabranch.s3stream.catalog.placement import place_leaders
+from anabranch.s3stream.catalog.rows import (
     STREAM_COLUMNS,
     ChangeKind,
     check_running,
@@ -20,9 +20,9 @@ from s3stream.catalog.rows import (
     select_in,
     take_ids,
 )
-from s3stream.catalog.schema import moves, partitions, ranges, streams, topics
-from s3stream.catalog.values import MoveOrder, MoveReason, NewTopic, OpenStream, PartitionInfo, TopicInfo
-from s3stream.errors import (
+from anabranch.s3stream.catalog.schema import moves, partitions, ranges, streams, topics
+from anabranch.s3stream.catalog.values import MoveOrder, MoveReason, NewTopic, OpenStream, PartitionInfo, TopicInfo
+from anabranch.s3stream.errors import (
     AlreadyExists,
     CatalogError,
     NotFound,
@@ -31,7 +31,7 @@ from s3stream.errors import (
     StreamHeld,
     StreamNotFound,
 )
-from s3stream.model import StreamInfo, StreamOwner
+from anabranch.s3stream.model import StreamInfo, StreamOwner
 
 NOBODY = -1
 NO_TIMESTAMP = -1

@@ -11,12 +11,12 @@ from typing import Any
 
 from sqlalchemy import Connection, select, update
 
-from s3stream.catalog.orders import settle_orders
-from s3stream.catalog.rows import STREAM_COLUMNS, check_node, next_change
-from s3stream.catalog.schema import moves, nodes, streams
-from s3stream.catalog.values import OpenStream, StreamTransfer
-from s3stream.errors import CatalogError, EndMoved, StreamFenced, StreamNotFound
-from s3stream.model import StreamInfo, StreamOwner
+from anabranch.s3stream.catalog.orders import settle_orders
+from anabranch.s3stream.catalog.rows import STREAM_COLUMNS, check_node, next_change
+from anabranch.s3stream.catalog.schema import moves, nodes, streams
+from anabranch.s3stream.catalog.values import OpenStream, StreamTransfer
+from anabranch.s3stream.errors import CatalogError, EndMoved, StreamFenced, StreamNotFound
+from anabranch.s3stream.model import StreamInfo, StreamOwner
 
 
 def transfer(connection: Connection, wanted: StreamTransfer) -> OpenStream:

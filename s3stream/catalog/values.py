@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
-from s3stream.model import NewObject, StreamInfo, StreamOwner
+from anabranch.s3stream.model import NewObject, StreamInfo, StreamOwner
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ object's content, which a copy of the store has, too.
 import json
 from typing import Final
 
-from s3stream.errors import CatalogError, CorruptObject, ObjectExists, ObjectNotFound
-from s3stream.store.interface import ObjectStore
+from anabranch.s3stream.errors import CatalogError, CorruptObject, ObjectExists, ObjectNotFound
+from anabranch.s3stream.store.interface import ObjectStore
 
 CLAIMS: Final = "claim/"
 """Beginning of the keys of claims."""

@@ -20,12 +20,12 @@ from typing import Final, TypeAlias
 
 import structlog
 
-from s3stream.background import Pace
-from s3stream.catalog.catalog import Catalog
-from s3stream.errors import CatalogError, StoreError
-from s3stream.model import ObjectInfo, ObjectState, object_key
-from s3stream.settings import GcSettings
-from s3stream.store.interface import ObjectStore
+from anabranch.s3stream.background import Pace
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.errors import CatalogError, StoreError
+from anabranch.s3stream.model import ObjectInfo, ObjectState, object_key
+from anabranch.s3stream.settings import GcSettings
+from anabranch.s3stream.store.interface import ObjectStore
 
 log = structlog.get_logger(__name__)
 

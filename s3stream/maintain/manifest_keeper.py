@@ -18,17 +18,17 @@ from typing import Final
 
 import structlog
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.manifest_state import CatalogState
-from s3stream.errors import StorageError, StoreError
-from s3stream.maintain.manifest import (
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.manifest_state import CatalogState
+from anabranch.s3stream.errors import StorageError, StoreError
+from anabranch.s3stream.maintain.manifest import (
     Manifest,
     encode_manifest,
     manifest_key,
     manifest_prefix,
     parse_manifest_key,
 )
-from s3stream.store.interface import ObjectStore
+from anabranch.s3stream.store.interface import ObjectStore
 
 log = structlog.get_logger(__name__)
 

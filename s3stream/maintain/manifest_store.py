@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import structlog
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.errors import CatalogError, CorruptObject, ObjectNotFound, ObjectTooShort
-from s3stream.maintain.manifest import Manifest, decode_manifest, manifest_prefix, parse_manifest_key
-from s3stream.object.marks import MarkPlace
-from s3stream.store.interface import ObjectStore
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.errors import CatalogError, CorruptObject, ObjectNotFound, ObjectTooShort
+from anabranch.s3stream.maintain.manifest import Manifest, decode_manifest, manifest_prefix, parse_manifest_key
+from anabranch.s3stream.object.marks import MarkPlace
+from anabranch.s3stream.store.interface import ObjectStore
 
 log = structlog.get_logger(__name__)
 

@@ -10,16 +10,22 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from s3stream.catalog.progress import CatalogProgress
-from s3stream.catalog.restore import CatalogContents, RecoveredTopic, RestoredRange, RestoredStream
-from s3stream.catalog.topics import NOBODY
-from s3stream.catalog.values import WalInfo, WalState
-from s3stream.maintain.manifest import Manifest
-from s3stream.maintain.rebuild_plan import EPOCHS_SKIPPED, FoundObject, RebuildPlan, SkipReason, UnreadableObject
-from s3stream.maintain.rebuild_read import RebuildReader
-from s3stream.maintain.rebuild_scan import StoreContents
-from s3stream.model import ObjectInfo, ObjectKind, ObjectState
-from s3stream.object.writer_id import parse_compaction_writer, parse_upload_writer
+from anabranch.s3stream.catalog.progress import CatalogProgress
+from anabranch.s3stream.catalog.restore import CatalogContents, RecoveredTopic, RestoredRange, RestoredStream
+from anabranch.s3stream.catalog.topics import NOBODY
+from anabranch.s3stream.catalog.values import WalInfo, WalState
+from anabranch.s3stream.maintain.manifest import Manifest
+from anabranch.s3stream.maintain.rebuild_plan import (
+    EPOCHS_SKIPPED,
+    FoundObject,
+    RebuildPlan,
+    SkipReason,
+    UnreadableObject,
+)
+from anabranch.s3stream.maintain.rebuild_read import RebuildReader
+from anabranch.s3stream.maintain.rebuild_scan import StoreContents
+from anabranch.s3stream.model import ObjectInfo, ObjectKind, ObjectState
+from anabranch.s3stream.object.writer_id import parse_compaction_writer, parse_upload_writer
 
 OBJECT_IDS_SKIPPED: Final = 100_000
 """Increment of object ids: ids may have been given out without an object in the store."""

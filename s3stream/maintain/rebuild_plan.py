@@ -28,11 +28,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
-from s3stream.catalog.manifest_state import CatalogState
-from s3stream.catalog.topics import NOBODY
-from s3stream.catalog.values import WalState
-from s3stream.model import ObjectKind, StreamRange
-from s3stream.object.writer_id import UploadWriter, parse_upload_writer
+from anabranch.s3stream.catalog.manifest_state import CatalogState
+from anabranch.s3stream.catalog.topics import NOBODY
+from anabranch.s3stream.catalog.values import WalState
+from anabranch.s3stream.model import ObjectKind, StreamRange
+from anabranch.s3stream.object.writer_id import UploadWriter, parse_upload_writer
 
 EPOCHS_SKIPPED: Final = 1_000
 """Increment of epochs over those of the manifest: nodes may have started, and streams been opened, after it."""

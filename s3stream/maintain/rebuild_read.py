@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from s3stream.errors import CorruptObject
-from s3stream.maintain.rebuild_plan import FoundObject, ObjectVisit, StoredRun, StreamChain, read_order
-from s3stream.model import StreamBatch, StreamRange, object_key
-from s3stream.object.format import IndexEntry, decode_block
-from s3stream.object.reader import index_tail_bytes, read_index
-from s3stream.store.interface import ObjectStore
-from s3stream.tasks import side_by_side
+from anabranch.s3stream.errors import CorruptObject
+from anabranch.s3stream.maintain.rebuild_plan import FoundObject, ObjectVisit, StoredRun, StreamChain, read_order
+from anabranch.s3stream.model import StreamBatch, StreamRange, object_key
+from anabranch.s3stream.object.format import IndexEntry, decode_block
+from anabranch.s3stream.object.reader import index_tail_bytes, read_index
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.s3stream.tasks import side_by_side
 
 READS_IN_FLIGHT: Final = 4
 READ_BYTES_MAX: Final = 8 << 20

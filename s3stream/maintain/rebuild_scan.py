@@ -4,14 +4,20 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from s3stream.errors import CorruptObject, StorageError
-from s3stream.maintain.manifest import Manifest
-from s3stream.maintain.rebuild_plan import FoundObject, UnreadableObject, select_objects, select_outputs, select_uploads
-from s3stream.model import ObjectKind, parse_object_key
-from s3stream.object.format import merge_ranges
-from s3stream.object.reader import expect_object, index_tail_bytes, read_index
-from s3stream.store.interface import ObjectStore, StoredObject
-from s3stream.tasks import side_by_side
+from anabranch.s3stream.errors import CorruptObject, StorageError
+from anabranch.s3stream.maintain.manifest import Manifest
+from anabranch.s3stream.maintain.rebuild_plan import (
+    FoundObject,
+    UnreadableObject,
+    select_objects,
+    select_outputs,
+    select_uploads,
+)
+from anabranch.s3stream.model import ObjectKind, parse_object_key
+from anabranch.s3stream.object.format import merge_ranges
+from anabranch.s3stream.object.reader import expect_object, index_tail_bytes, read_index
+from anabranch.s3stream.store.interface import ObjectStore, StoredObject
+from anabranch.s3stream.tasks import side_by_side
 
 T = TypeVar("T")
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.errors import CorruptObject, ObjectNotFound, StoreError
-from s3stream.maintain.claim import CLAIMS
-from s3stream.maintain.manifest import parse_manifest_key
-from s3stream.model import (
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.errors import CorruptObject, ObjectNotFound, StoreError
+from anabranch.s3stream.maintain.claim import CLAIMS
+from anabranch.s3stream.maintain.manifest import parse_manifest_key
+from anabranch.s3stream.model import (
     LOG_KEYS,
     ObjectInfo,
     ObjectState,
@@ -24,10 +24,10 @@ from s3stream.model import (
     object_key,
     parse_object_key,
 )
-from s3stream.object.format import IndexEntry, decode_block
-from s3stream.object.marks import MARK_KEYS
-from s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
-from s3stream.store.interface import ObjectStore
+from anabranch.s3stream.object.format import IndexEntry, decode_block
+from anabranch.s3stream.object.marks import MARK_KEYS
+from anabranch.s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
+from anabranch.s3stream.store.interface import ObjectStore
 
 PAGE: Final = 500
 OBJECTS_IN_FLIGHT: Final = 8

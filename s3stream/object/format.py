@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from s3stream.errors import CorruptObject
-from s3stream.model import ObjectKind, StreamBatch, StreamRange
-from wal.interface import Buffer
+from anabranch.s3stream.errors import CorruptObject
+from anabranch.s3stream.model import ObjectKind, StreamBatch, StreamRange
+from anabranch.wal.interface import Buffer
 
 FORMAT_VERSION = 1
 

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from s3stream.background import Pace, TimedPace
-from s3stream.errors import StorageError
-from s3stream.store.interface import PartReceipt
+from anabranch.s3stream.background import Pace, TimedPace
+from anabranch.s3stream.errors import StorageError
+from anabranch.s3stream.store.interface import PartReceipt
 
 OBSERVED_MIN = 8
 """Number of parts observed before one can be considered slow."""

@@ -21,9 +21,9 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from s3stream.catalog.progress import CatalogProgress
-from s3stream.errors import ObjectExists, StoreError
-from s3stream.store.interface import ObjectStore
+from anabranch.s3stream.catalog.progress import CatalogProgress
+from anabranch.s3stream.errors import ObjectExists, StoreError
+from anabranch.s3stream.store.interface import ObjectStore
 
 MARK_KEYS: Final = "mark/"
 """Beginning of the keys of all marks."""

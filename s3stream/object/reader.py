@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
 
-from s3stream.errors import CorruptObject
-from s3stream.model import ObjectKind
-from s3stream.object.format import (
+from anabranch.s3stream.errors import CorruptObject
+from anabranch.s3stream.model import ObjectKind
+from anabranch.s3stream.object.format import (
     FOOTER_BYTES,
     INDEX_ENTRY,
     INDEX_HEADER,
@@ -23,8 +23,8 @@ from s3stream.object.format import (
     entry_at,
     iter_entries,
 )
-from s3stream.store.interface import ObjectStore
-from wal.interface import Buffer
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.wal.interface import Buffer
 
 TAIL_BYTES_DEFAULT = 64 * 1024
 TAIL_BYTES_MAX = 1024 * 1024

@@ -11,10 +11,10 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Self
 
-from s3stream.background import Pace
-from s3stream.errors import StorageError, StoreError
-from s3stream.model import NewObject, ObjectKind, StreamBatch
-from s3stream.object.format import (
+from anabranch.s3stream.background import Pace
+from anabranch.s3stream.errors import StorageError, StoreError
+from anabranch.s3stream.model import NewObject, ObjectKind, StreamBatch
+from anabranch.s3stream.object.format import (
     BATCH_HEADER,
     BLOCK_HEADER,
     IndexEntry,
@@ -23,11 +23,11 @@ from s3stream.object.format import (
     join_blocks,
     merge_ranges,
 )
-from s3stream.object.hedge import PartHedge
-from s3stream.store.interface import MultipartUpload, ObjectStore, PartReceipt
-from s3stream.store.rules import PART_BYTES_MIN, PARTS_MAX
-from s3stream.tasks import side_by_side
-from wal.interface import Buffer
+from anabranch.s3stream.object.hedge import PartHedge
+from anabranch.s3stream.store.interface import MultipartUpload, ObjectStore, PartReceipt
+from anabranch.s3stream.store.rules import PART_BYTES_MIN, PARTS_MAX
+from anabranch.s3stream.tasks import side_by_side
+from anabranch.wal.interface import Buffer
 
 BLOCK_BYTES = 512 * 1024
 PART_BYTES = 8 * 1024 * 1024

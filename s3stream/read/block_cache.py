@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from s3stream.model import BATCH_OVERHEAD_BYTES, StreamBatch
+from anabranch.s3stream.model import BATCH_OVERHEAD_BYTES, StreamBatch
 
 
 class BlockKey(NamedTuple):

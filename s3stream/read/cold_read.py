@@ -14,15 +14,15 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.errors import ObjectDamage, ObjectNotFound
-from s3stream.model import ObjectInfo, StreamBatch
-from s3stream.object.format import IndexEntry
-from s3stream.object.reader import ObjectIndex
-from s3stream.read.block_cache import BlockKey, CachedBlock
-from s3stream.read.damage import DamagedObjects
-from s3stream.read.io_plan import Priority
-from s3stream.read.loader import (
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.errors import ObjectDamage, ObjectNotFound
+from anabranch.s3stream.model import ObjectInfo, StreamBatch
+from anabranch.s3stream.object.format import IndexEntry
+from anabranch.s3stream.object.reader import ObjectIndex
+from anabranch.s3stream.read.block_cache import BlockKey, CachedBlock
+from anabranch.s3stream.read.damage import DamagedObjects
+from anabranch.s3stream.read.io_plan import Priority
+from anabranch.s3stream.read.loader import (
     Need,
     NeedBlocks,
     NeedIndex,
@@ -32,11 +32,11 @@ from s3stream.read.loader import (
     Spawn,
     choose_entries,
 )
-from s3stream.read.read_ahead import ReadAhead
-from s3stream.read.time_lookup import find_first
-from s3stream.settings import StorageSettings
-from s3stream.stats import StorageStats
-from s3stream.store.interface import ObjectStore
+from anabranch.s3stream.read.read_ahead import ReadAhead
+from anabranch.s3stream.read.time_lookup import find_first
+from anabranch.s3stream.settings import StorageSettings
+from anabranch.s3stream.stats import StorageStats
+from anabranch.s3stream.store.interface import ObjectStore
 
 STALE_RETRIES = 3
 """Attempts, each with a new look-up of the location, after which an object counts as missing."""

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import structlog
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.errors import CorruptObject, ObjectDamage, ObjectNotFound, Place
-from s3stream.model import ObjectState
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.errors import CorruptObject, ObjectDamage, ObjectNotFound, Place
+from anabranch.s3stream.model import ObjectState
 
 log = structlog.get_logger("storage")
 

@@ -9,12 +9,19 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 
-from s3stream.errors import StorageError, StoreError
-from s3stream.read.io_plan import ByteRange, PlannedGet, Priority, choose_priority, plan_gets, slots_by_priority
-from s3stream.settings import StorageSettings
-from s3stream.stats import StorageStats
-from s3stream.store.interface import ObjectStore
-from s3stream.tasks import side_by_side
+from anabranch.s3stream.errors import StorageError, StoreError
+from anabranch.s3stream.read.io_plan import (
+    ByteRange,
+    PlannedGet,
+    Priority,
+    choose_priority,
+    plan_gets,
+    slots_by_priority,
+)
+from anabranch.s3stream.settings import StorageSettings
+from anabranch.s3stream.stats import StorageStats
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.s3stream.tasks import side_by_side
 
 HAND_OUT_BYTES_PER_TURN = 1024 * 1024
 """Bytes decoded in one turn of the event loop; their checksums take some 100 us."""

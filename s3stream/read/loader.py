@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.errors import (
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.errors import (
     CorruptObject,
     Discontinuity,
     ObjectDamage,
@@ -26,16 +26,16 @@ from s3stream.errors import (
     StoreError,
     StreamNotFound,
 )
-from s3stream.model import ObjectInfo, RangeLocation, object_key
-from s3stream.object.format import IndexEntry, decode_block
-from s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
-from s3stream.read.block_cache import BlockCache, BlockKey, ByteLru, CachedBlock
-from s3stream.read.damage import WHOLE, DamagedObjects
-from s3stream.read.io_plan import Priority
-from s3stream.read.io_scheduler import IoScheduler
-from s3stream.settings import StorageSettings
-from s3stream.stats import StorageStats
-from s3stream.store.interface import ObjectStore
+from anabranch.s3stream.model import ObjectInfo, RangeLocation, object_key
+from anabranch.s3stream.object.format import IndexEntry, decode_block
+from anabranch.s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
+from anabranch.s3stream.read.block_cache import BlockCache, BlockKey, ByteLru, CachedBlock
+from anabranch.s3stream.read.damage import WHOLE, DamagedObjects
+from anabranch.s3stream.read.io_plan import Priority
+from anabranch.s3stream.read.io_scheduler import IoScheduler
+from anabranch.s3stream.settings import StorageSettings
+from anabranch.s3stream.stats import StorageStats
+from anabranch.s3stream.store.interface import ObjectStore
 
 LOCATIONS_PER_LOOKUP = 32
 """Locations that one catalog look-up returns at most."""

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from s3stream.errors import ObjectDamage, StorageError
-from s3stream.read.io_plan import Priority
-from s3stream.read.loader import NeedBlocks, NeedIndex, NeedLocation, ObjectLoader, Spawn, choose_entries
-from s3stream.settings import StorageSettings
-from s3stream.stats import StorageStats
+from anabranch.s3stream.errors import ObjectDamage, StorageError
+from anabranch.s3stream.read.io_plan import Priority
+from anabranch.s3stream.read.loader import NeedBlocks, NeedIndex, NeedLocation, ObjectLoader, Spawn, choose_entries
+from anabranch.s3stream.settings import StorageSettings
+from anabranch.s3stream.stats import StorageStats
 
 log = structlog.get_logger(__name__)
 

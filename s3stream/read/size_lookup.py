@@ -7,10 +7,10 @@ that of its blocks in objects plus that of the batches that are not in objects y
 
 from typing import Final
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.model import RangeLocation
-from s3stream.object.format import IndexEntry
-from s3stream.read.time_lookup import RANGES_PER_LOOKUP, BlockSource
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.model import RangeLocation
+from anabranch.s3stream.object.format import IndexEntry
+from anabranch.s3stream.read.time_lookup import RANGES_PER_LOOKUP, BlockSource
 
 SLACK_BYTES_MAX: Final = 512 << 10
 SLACK_SHARE: Final = 16

@@ -7,15 +7,15 @@ each wait.
 
 from typing import Protocol
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.errors import OffsetOutOfRange
-from s3stream.model import ReadResult, StreamBatch
-from s3stream.read.cold_read import ColdReader
-from s3stream.read.damage import DamagedObjects
-from s3stream.read.loader import ObjectLoader
-from s3stream.read.size_lookup import find_size_cut
-from s3stream.read.time_lookup import IsUntimed, find_untimed, offset_before
-from s3stream.stats import StorageStats
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.errors import OffsetOutOfRange
+from anabranch.s3stream.model import ReadResult, StreamBatch
+from anabranch.s3stream.read.cold_read import ColdReader
+from anabranch.s3stream.read.damage import DamagedObjects
+from anabranch.s3stream.read.loader import ObjectLoader
+from anabranch.s3stream.read.size_lookup import find_size_cut
+from anabranch.s3stream.read.time_lookup import IsUntimed, find_untimed, offset_before
+from anabranch.s3stream.stats import StorageStats
 
 
 class CachedStream(Protocol):

@@ -21,11 +21,11 @@ entries reveal such records only where there are no others, so where both kinds 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol, TypeAlias, TypeVar
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.model import ObjectInfo, RangeLocation, StreamBatch
-from s3stream.object.format import IndexEntry
-from s3stream.object.reader import ObjectIndex
-from wal.interface import Buffer
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.model import ObjectInfo, RangeLocation, StreamBatch
+from anabranch.s3stream.object.format import IndexEntry
+from anabranch.s3stream.object.reader import ObjectIndex
+from anabranch.wal.interface import Buffer
 
 RANGES_PER_LOOKUP: Final = 32
 """Ranges that one catalog look-up returns at most."""

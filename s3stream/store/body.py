@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 
 from crc32c import crc32c
 
-from s3stream.background import Pace
-from wal.interface import Buffer
+from anabranch.s3stream.background import Pace
+from anabranch.wal.interface import Buffer
 
 PIECE_BYTES = 256 * 1024
 GATHER_BYTES = 64 * 1024

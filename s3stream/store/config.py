@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from s3stream.errors import StoreError
-from s3stream.store.interface import ObjectStore
-from s3stream.store.local import LocalStore
-from s3stream.store.protection import UNPROTECTED, BucketProtection
-from s3stream.store.recycled import ReadBufferPool
+from anabranch.s3stream.errors import StoreError
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.s3stream.store.local import LocalStore
+from anabranch.s3stream.store.protection import UNPROTECTED, BucketProtection
+from anabranch.s3stream.store.recycled import ReadBufferPool
 
 StoreKind: TypeAlias = Literal["local", "s3"]
 
@@ -54,7 +54,10 @@ def make_store(
         raise StoreError(f"store {config.name!r} needs a bucket")
     if problem := config.protection.problem():
         raise StoreError(f"store {config.name!r}: {problem[0]}: {problem[1]}")
-    from s3stream.store.s3 import S3Settings, S3Store  # importing it takes half a second, which a local store avoids
+    from anabranch.s3stream.store.s3 import (  # importing it takes half a second, which a local store avoids
+        S3Settings,
+        S3Store,
+    )
 
     settings = S3Settings(
         bucket=config.bucket,

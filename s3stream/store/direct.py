@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 
-from wal.interface import Buffer
+from anabranch.wal.interface import Buffer
 
 PAGE_BYTES = 4096
 STAGE_BYTES = 1024 * 1024

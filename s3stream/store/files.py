@@ -19,13 +19,13 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from s3stream.errors import ObjectExists, ObjectNotFound, ObjectTooShort, StoreError
-from s3stream.store.direct import FileWriter
-from s3stream.store.folders import create_folder, sync_folder
-from s3stream.store.interface import PartReceipt, StoredObject
-from s3stream.store.recycled import ReadBufferPool
-from s3stream.store.rules import check_key, check_range, check_receipts
-from wal.interface import Buffer
+from anabranch.s3stream.errors import ObjectExists, ObjectNotFound, ObjectTooShort, StoreError
+from anabranch.s3stream.store.direct import FileWriter
+from anabranch.s3stream.store.folders import create_folder, sync_folder
+from anabranch.s3stream.store.interface import PartReceipt, StoredObject
+from anabranch.s3stream.store.recycled import ReadBufferPool
+from anabranch.s3stream.store.rules import check_key, check_range, check_receipts
+from anabranch.wal.interface import Buffer
 
 TRAILER = Struct("<8sIH")  # magic, CRC32C of the writer id, its length; then the writer id, padded with zeros
 TRAILER_MAGIC = b"ANABWRTR"

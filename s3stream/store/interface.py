@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from s3stream.background import Pace
-from s3stream.errors import StoreError
-from wal.interface import Buffer
+from anabranch.s3stream.background import Pace
+from anabranch.s3stream.errors import StoreError
+from anabranch.wal.interface import Buffer
 
 
 class StoredObject(NamedTuple):

@@ -8,14 +8,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from s3stream.background import Pace
-from s3stream.errors import StoreError
-from s3stream.store.direct import PAGE_BYTES, cut
-from s3stream.store.files import NewFile, ObjectFiles, UploadFiles
-from s3stream.store.interface import CallCounts, MultipartUpload, PartReceipt, StoredObject, TailRead
-from s3stream.store.recycled import ReadBufferPool
-from s3stream.store.rules import check_range
-from wal.interface import Buffer
+from anabranch.s3stream.background import Pace
+from anabranch.s3stream.errors import StoreError
+from anabranch.s3stream.store.direct import PAGE_BYTES, cut
+from anabranch.s3stream.store.files import NewFile, ObjectFiles, UploadFiles
+from anabranch.s3stream.store.interface import CallCounts, MultipartUpload, PartReceipt, StoredObject, TailRead
+from anabranch.s3stream.store.recycled import ReadBufferPool
+from anabranch.s3stream.store.rules import check_range
+from anabranch.wal.interface import Buffer
 
 R = TypeVar("R")
 

@@ -4,11 +4,11 @@ import bisect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from s3stream.background import Pace
-from s3stream.errors import ObjectExists, ObjectNotFound, ObjectTooShort, StoreError
-from s3stream.store.interface import CallCounts, MultipartUpload, PartReceipt, StoredObject, TailRead
-from s3stream.store.rules import check_key, check_range, check_receipts
-from wal.interface import Buffer
+from anabranch.s3stream.background import Pace
+from anabranch.s3stream.errors import ObjectExists, ObjectNotFound, ObjectTooShort, StoreError
+from anabranch.s3stream.store.interface import CallCounts, MultipartUpload, PartReceipt, StoredObject, TailRead
+from anabranch.s3stream.store.rules import check_key, check_range, check_receipts
+from anabranch.wal.interface import Buffer
 
 Hook = Callable[[str, str], Awaitable[None]]
 

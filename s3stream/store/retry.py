@@ -7,7 +7,7 @@ from enum import Enum, auto
 from aiohttp import ClientError as ConnectionClientError
 from botocore.exceptions import ClientError, EndpointConnectionError, HTTPClientError, IncompleteReadError, SSLError
 
-from s3stream.errors import StoreError
+from anabranch.s3stream.errors import StoreError
 
 RETRY_CODES = frozenset(
     {

@@ -3,8 +3,8 @@
 import itertools
 from collections.abc import Sequence
 
-from s3stream.errors import StoreError
-from s3stream.store.interface import PartReceipt
+from anabranch.s3stream.errors import StoreError
+from anabranch.s3stream.store.interface import PartReceipt
 
 PART_BYTES_MIN = 5 * 1024 * 1024
 """Minimum size of every part of a multipart upload but the last (S3's limit)."""

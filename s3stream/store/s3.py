@@ -24,20 +24,20 @@ from botocore.httpsession import get_cert_path
 from botocore.loaders import Loader, create_loader
 from botocore.utils import get_environ_proxies
 
-from s3stream.background import Pace
-from s3stream.errors import ObjectTooShort, StoreError
-from s3stream.store.body import RequestBody
-from s3stream.store.interface import CallCounts, MultipartUpload, StoredObject, TailRead
-from s3stream.store.protection import CHECK_KEY, UNPROTECTED, BucketProtection
-from s3stream.store.ranged_get import RangedGets, RangedResponse
-from s3stream.store.recycled import ReadBufferPool
-from s3stream.store.retry import BadRange, Conflict, FailureKind, RetryPolicy, classify_code
-from s3stream.store.rules import check_key, check_range
-from s3stream.store.s3_client import WRITER_KEY, BucketClient
-from s3stream.store.s3_probe import HEADERS, ProbeResponse, probe
-from s3stream.store.s3_upload import S3Upload
-from s3stream.store.signed_urls import SignedUrls, refusal
-from wal.interface import Buffer
+from anabranch.s3stream.background import Pace
+from anabranch.s3stream.errors import ObjectTooShort, StoreError
+from anabranch.s3stream.store.body import RequestBody
+from anabranch.s3stream.store.interface import CallCounts, MultipartUpload, StoredObject, TailRead
+from anabranch.s3stream.store.protection import CHECK_KEY, UNPROTECTED, BucketProtection
+from anabranch.s3stream.store.ranged_get import RangedGets, RangedResponse
+from anabranch.s3stream.store.recycled import ReadBufferPool
+from anabranch.s3stream.store.retry import BadRange, Conflict, FailureKind, RetryPolicy, classify_code
+from anabranch.s3stream.store.rules import check_key, check_range
+from anabranch.s3stream.store.s3_client import WRITER_KEY, BucketClient
+from anabranch.s3stream.store.s3_probe import HEADERS, ProbeResponse, probe
+from anabranch.s3stream.store.s3_upload import S3Upload
+from anabranch.s3stream.store.signed_urls import SignedUrls, refusal
+from anabranch.wal.interface import Buffer
 
 if TYPE_CHECKING:
     from types_aiobotocore_s3.client import S3Client

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from aiohttp import ClientError as ClientConnectionError
 from botocore.exceptions import BotoCoreError, ClientError
 
-from s3stream.errors import ObjectExists, ObjectNotFound, StoreError
-from s3stream.store.interface import CallCounts
-from s3stream.store.protection import BucketProtection
-from s3stream.store.retry import BadRange, Conflict, Failure, FailureKind, NoSuchUpload, RetryPolicy, classify
+from anabranch.s3stream.errors import ObjectExists, ObjectNotFound, StoreError
+from anabranch.s3stream.store.interface import CallCounts
+from anabranch.s3stream.store.protection import BucketProtection
+from anabranch.s3stream.store.retry import BadRange, Conflict, Failure, FailureKind, NoSuchUpload, RetryPolicy, classify
 
 if TYPE_CHECKING:
     from types_aiobotocore_s3.client import S3Client

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING, cast
 
-from s3stream.background import Pace
-from s3stream.store.body import RequestBody
-from s3stream.store.interface import PartReceipt
-from s3stream.store.retry import Conflict, NoSuchUpload
-from s3stream.store.rules import check_range, check_receipts
-from s3stream.store.s3_client import BucketClient
-from wal.interface import Buffer
+from anabranch.s3stream.background import Pace
+from anabranch.s3stream.store.body import RequestBody
+from anabranch.s3stream.store.interface import PartReceipt
+from anabranch.s3stream.store.retry import Conflict, NoSuchUpload
+from anabranch.s3stream.store.rules import check_range, check_receipts
+from anabranch.s3stream.store.s3_client import BucketClient
+from anabranch.wal.interface import Buffer
 
 if TYPE_CHECKING:
     from types_aiobotocore_s3.type_defs import CompletedPartTypeDef

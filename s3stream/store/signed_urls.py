@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from botocore.exceptions import ClientError
 
-from s3stream.store.ranged_get import RangedResponse
+from anabranch.s3stream.store.ranged_get import RangedResponse
 
 VALID_SECONDS = 900
 USED_SECONDS = 300

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from s3stream.settings import StorageSettings
+from anabranch.s3stream.settings import StorageSettings
 
 
 class Backoff:

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Final
 
-from s3stream.background import HURRIED_PIECE_BYTES, PIECE_BYTES, BackgroundIo
+from anabranch.s3stream.background import HURRIED_PIECE_BYTES, PIECE_BYTES, BackgroundIo
 
 PACE_SHARE: Final = 0.7
 """Share of the time and of the room that an upload may take. The rest is for its commit, and for rising rates."""

@@ -9,16 +9,16 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from math import inf
 
-from s3stream.append.journal import Journal
-from s3stream.append.log_cache import UploadBlock
-from s3stream.append.registry import StreamRegistry
-from s3stream.append.wal_trim import WalTrimmer
-from s3stream.background import BackgroundIo
-from s3stream.errors import StorageError, StorageStopped
-from s3stream.stats import StorageStats
-from s3stream.upload.pace import UploadPace
-from s3stream.upload.uploader import Uploader
-from wal.interface import WalError
+from anabranch.s3stream.append.journal import Journal
+from anabranch.s3stream.append.log_cache import UploadBlock
+from anabranch.s3stream.append.registry import StreamRegistry
+from anabranch.s3stream.append.wal_trim import WalTrimmer
+from anabranch.s3stream.background import BackgroundIo
+from anabranch.s3stream.errors import StorageError, StorageStopped
+from anabranch.s3stream.stats import StorageStats
+from anabranch.s3stream.upload.pace import UploadPace
+from anabranch.s3stream.upload.uploader import Uploader
+from anabranch.wal.interface import WalError
 
 EVICT_PAUSE_S = 0.002
 """Pause between evictions that no append makes."""

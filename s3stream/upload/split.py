@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from s3stream.model import ObjectKind
+from anabranch.s3stream.model import ObjectKind
 
 
 class RunSize(NamedTuple):

@@ -16,31 +16,31 @@ from typing import NamedTuple
 
 import structlog
 
-from s3stream.append.log_cache import UploadBlock, UploadRun
-from s3stream.append.registry import StreamRegistry
-from s3stream.background import Pace
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import UploadCommit
-from s3stream.errors import CatalogUnavailable, NotFound, ObjectExists, StorageError, StoreError, StreamFenced
-from s3stream.model import (
+from anabranch.s3stream.append.log_cache import UploadBlock, UploadRun
+from anabranch.s3stream.append.registry import StreamRegistry
+from anabranch.s3stream.background import Pace
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import UploadCommit
+from anabranch.s3stream.errors import CatalogUnavailable, NotFound, ObjectExists, StorageError, StoreError, StreamFenced
+from anabranch.s3stream.model import (
     BATCH_OVERHEAD_BYTES,
     NewObject,
     ObjectKind,
     ObjectState,
     object_key,
 )
-from s3stream.object.hedge import PartHedge
-from s3stream.object.marks import MarkWriter
-from s3stream.object.writer import ObjectWriter, PartLimits
-from s3stream.object.writer_id import UploadWriter, upload_writer_id
-from s3stream.outages import CATALOG, Outages, object_store
-from s3stream.settings import StorageSettings
-from s3stream.stats import StorageStats
-from s3stream.store.interface import ObjectStore
-from s3stream.tasks import side_by_side
-from s3stream.tracing import Tracing
-from s3stream.upload.backoff import Backoff
-from s3stream.upload.split import ObjectPlan, RunSize, plan_split
+from anabranch.s3stream.object.hedge import PartHedge
+from anabranch.s3stream.object.marks import MarkWriter
+from anabranch.s3stream.object.writer import ObjectWriter, PartLimits
+from anabranch.s3stream.object.writer_id import UploadWriter, upload_writer_id
+from anabranch.s3stream.outages import CATALOG, Outages, object_store
+from anabranch.s3stream.settings import StorageSettings
+from anabranch.s3stream.stats import StorageStats
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.s3stream.tasks import side_by_side
+from anabranch.s3stream.tracing import Tracing
+from anabranch.s3stream.upload.backoff import Backoff
+from anabranch.s3stream.upload.split import ObjectPlan, RunSize, plan_split
 
 log = structlog.get_logger(__name__)
 

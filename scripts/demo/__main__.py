@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from anabranch.spark.jars import SparkVersionError
+from anabranch.spark.java import JavaNotFoundError, SparkNotFoundError
 from scripts.demo.clients import DemoError, Sent, create_topic, read_back, send
 from scripts.demo.flights import Tally, read_flights
 from scripts.demo.node import NodeProcess
 from scripts.demo.report import Check, check_table, delay_table, moments_table, request_line, size, storage_figures
-from spark.jars import SparkVersionError
-from spark.java import JavaNotFoundError, SparkNotFoundError
 
 if TYPE_CHECKING:
     from scripts.demo.table import TableResult
@@ -126,8 +126,8 @@ class Demo:
         # Only here: everything else of the demo runs without Spark.
         from pyspark.errors import PySparkException
 
+        from anabranch.spark.jobs import silence_shutdown
         from scripts.demo.table import examine, ingest, start_session
-        from spark.jobs import silence_shutdown
 
         started = time.monotonic()
         with self.console.status("starting Spark"):

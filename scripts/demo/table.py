@@ -9,11 +9,11 @@ from typing import NamedTuple
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from anabranch.spark.pipeline.run import start_pipeline
+from anabranch.spark.pipeline.settings import PipelineSettings
+from anabranch.spark.session import build_session
 from scripts.demo.delays import FLIGHT_SCHEMA, departure_delays
 from scripts.demo.flights import Tally
-from spark.pipeline.run import start_pipeline
-from spark.pipeline.settings import PipelineSettings
-from spark.session import build_session
 
 SESSION_SETTINGS = {"spark.sql.shuffle.partitions": "4", "spark.driver.memory": "1g"}
 

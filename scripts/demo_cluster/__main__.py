@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from anabranch.spark.jars import SparkVersionError
+from anabranch.spark.java import JavaNotFoundError, SparkNotFoundError
 from scripts.demo.__main__ import WIDTH, prepare
 from scripts.demo.clients import DemoError, create_topic
 from scripts.demo.flights import Tally, read_flights
@@ -27,8 +29,6 @@ from scripts.demo.node import NodeProcess
 from scripts.demo.report import Check, check_table
 from scripts.demo_cluster.clients import FlightSender, JavaSender, Reader, Watch, end_offsets
 from scripts.demo_cluster.picture import Timeline
-from spark.jars import SparkVersionError
-from spark.java import JavaNotFoundError, SparkNotFoundError
 from tests.support.postgres import postgres_server
 from tests.support.s3 import ACCESS_KEY, SECRET_KEY, S3Bucket, s3_server
 
@@ -253,9 +253,9 @@ def wait(condition: Callable[[], bool], what: str) -> None:
 
 def start_query(spark: "SparkSession", servers: str, folder: Path) -> "StreamingQuery":
     """Start the project's ingest of the flights, which goes on until it is stopped."""
+    from anabranch.spark.pipeline.run import start_pipeline
+    from anabranch.spark.pipeline.settings import PipelineSettings
     from scripts.demo.delays import FLIGHT_SCHEMA
-    from spark.pipeline.run import start_pipeline
-    from spark.pipeline.settings import PipelineSettings
 
     schema = folder / "flights.ddl"
     schema.write_text(FLIGHT_SCHEMA)

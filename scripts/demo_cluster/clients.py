@@ -14,9 +14,9 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from anabranch.spark.java import cache_folder, find_java_home
 from scripts.demo.clients import DemoError
 from scripts.demo.flights import Flight, Tally, encode
-from spark.java import cache_folder, find_java_home
 
 QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m")
 KAFKA = "kafka-4.3.1"

@@ -2,8 +2,8 @@
 
 from pyspark.sql import SparkSession
 
-from spark.connect import is_connect
-from spark.direct.source import NAME, AnabranchSource
+from anabranch.spark.connect import is_connect
+from anabranch.spark.direct.source import NAME, AnabranchSource
 
 __all__ = ["NAME", "register"]
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from protocol.batch import (
+from anabranch.protocol.batch import (
     CONTROL_MASK,
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
@@ -20,12 +20,12 @@ from protocol.batch import (
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
 )
-from protocol.compression import compression_of, decompress
-from s3stream.errors import CorruptObject
-from s3stream.object.format import BATCH_HEADER, BLOCK_HEADER, BLOCK_MAGIC, IndexEntry, check_block, corrupt
-from s3stream.store.recycled import ReadBufferPool
-from spark.direct.plan import INT64_MAX, PartitionRange
-from spark.direct.records import (
+from anabranch.protocol.compression import compression_of, decompress
+from anabranch.s3stream.errors import CorruptObject
+from anabranch.s3stream.object.format import BATCH_HEADER, BLOCK_HEADER, BLOCK_MAGIC, IndexEntry, check_block, corrupt
+from anabranch.s3stream.store.recycled import ReadBufferPool
+from anabranch.spark.direct.plan import INT64_MAX, PartitionRange
+from anabranch.spark.direct.records import (
     BatchBodies,
     Bools,
     Bytes,

@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from s3stream.model import RangeLocation, StreamInfo, object_key
-from s3stream.store.interface import ObjectStore
-from spark.direct.options import EARLIEST, LATEST, DataLossError, OffsetBound, OptionError, ReadOptions
-from spark.direct.plan import ObjectSlice, PartitionRange
-from spark.direct.transactions import SnapshotTransactions, read_transactions
+from anabranch.s3stream.model import RangeLocation, StreamInfo, object_key
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.spark.direct.options import EARLIEST, LATEST, DataLossError, OffsetBound, OptionError, ReadOptions
+from anabranch.spark.direct.plan import ObjectSlice, PartitionRange
+from anabranch.spark.direct.transactions import SnapshotTransactions, read_transactions
 
 if TYPE_CHECKING:  # slow to import, and tasks do not need it
-    from s3stream.catalog.catalog import Catalog
-    from s3stream.catalog.values import TopicInfo
+    from anabranch.s3stream.catalog.catalog import Catalog
+    from anabranch.s3stream.catalog.values import TopicInfo
 
 RANGES_PAGE: Final = 1000
 
@@ -146,10 +146,10 @@ async def offset_for_time(storage: OpenedStorage, state: PartitionState, timesta
 
 async def _first_in_range(storage: OpenedStorage, location: RangeLocation, start: int, timestamp_ms: int) -> int | None:
     # Most plans name no time. Each is made in a separate process, which saves these imports.
-    from protocol.errors import KafkaError
-    from protocol.records import decode_records
-    from s3stream.object.format import decode_block
-    from s3stream.object.reader import index_tail_bytes, read_index
+    from anabranch.protocol.errors import KafkaError
+    from anabranch.protocol.records import decode_records
+    from anabranch.s3stream.object.format import decode_block
+    from anabranch.s3stream.object.reader import index_tail_bytes, read_index
 
     info = location.object
     store = storage.stores[info.store]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from spark.direct.transactions import AbortedTransaction
+from anabranch.spark.direct.transactions import AbortedTransaction
 
 TASK_BYTES_MIN: Final = 4 << 20
 TASK_BYTES_MAX: Final = 128 << 20

@@ -19,16 +19,16 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from s3stream.errors import CatalogError, ObjectNotFound, StorageError
-from s3stream.model import object_key
-from s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
-from s3stream.read.io_plan import ByteRange, plan_gets
-from s3stream.store.interface import ObjectStore
-from s3stream.store.recycled import ReadBufferPool
-from spark.direct.batches import BlockDecoder, RequestedBlock
-from spark.direct.offsets import cut_slices, find_locations
-from spark.direct.plan import INT64_MAX, ObjectSlice, ReadTask, join_neighbours
-from spark.storage import StorageLocation, opened_catalog, opened_stores
+from anabranch.s3stream.errors import CatalogError, ObjectNotFound, StorageError
+from anabranch.s3stream.model import object_key
+from anabranch.s3stream.object.reader import ObjectIndex, expect_object, index_tail_bytes, read_index
+from anabranch.s3stream.read.io_plan import ByteRange, plan_gets
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.s3stream.store.recycled import ReadBufferPool
+from anabranch.spark.direct.batches import BlockDecoder, RequestedBlock
+from anabranch.spark.direct.offsets import cut_slices, find_locations
+from anabranch.spark.direct.plan import INT64_MAX, ObjectSlice, ReadTask, join_neighbours
+from anabranch.spark.storage import StorageLocation, opened_catalog, opened_stores
 
 Result = TypeVar("Result")
 

@@ -28,8 +28,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from spark.checkpoint_format import TOPIC_ID, JsonOffsets
-from spark.direct.offsets import (
+from anabranch.spark.checkpoint_format import TOPIC_ID, JsonOffsets
+from anabranch.spark.direct.offsets import (
     Offsets,
     OpenedStorage,
     PartitionState,
@@ -39,10 +39,10 @@ from spark.direct.offsets import (
     find_slices,
     resolve_bound,
 )
-from spark.direct.options import COLUMNS, DataLossError, OptionError, ReadOptions
-from spark.direct.plan import INT64_MAX, TASK_BYTES_MIN, ReadTask, plan_tasks
-from spark.direct.worker import freeze_worker
-from spark.storage import StorageLocation, opened_catalog, opened_stores
+from anabranch.spark.direct.options import COLUMNS, DataLossError, OptionError, ReadOptions
+from anabranch.spark.direct.plan import INT64_MAX, TASK_BYTES_MIN, ReadTask, plan_tasks
+from anabranch.spark.direct.worker import freeze_worker
+from anabranch.spark.storage import StorageLocation, opened_catalog, opened_stores
 
 Result = TypeVar("Result")
 
@@ -200,7 +200,7 @@ class _SourceReader:
 
     def read_partition(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
-        from spark.direct.read import read_task  # saves planning, a separate process, 0.1 s of CPU
+        from anabranch.spark.direct.read import read_task  # saves planning, a separate process, 0.1 s of CPU
 
         if isinstance(partition, TaskPartition):
             yield from read_task(

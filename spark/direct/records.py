@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from protocol.errors import InvalidRecord
-from s3stream.store.recycled import ReadBufferPool
+from anabranch.protocol.errors import InvalidRecord
+from anabranch.s3stream.store.recycled import ReadBufferPool
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

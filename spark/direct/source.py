@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from spark.direct.options import parse_options, schema_of
-from spark.direct.worker import freeze_worker
+from anabranch.spark.direct.options import parse_options, schema_of
+from anabranch.spark.direct.worker import freeze_worker
 
 if TYPE_CHECKING:
-    from spark.direct.readers import BatchSourceReader, StreamSourceReader
-    from spark.storage import StorageLocation
+    from anabranch.spark.direct.readers import BatchSourceReader, StreamSourceReader
+    from anabranch.spark.storage import StorageLocation
 
 NAME: Final = "anabranch"
 
@@ -52,7 +52,7 @@ class AnabranchSource(DataSource):
 
     def reader(self, schema: StructType) -> "BatchSourceReader":
         """Return a reader of what exists now."""
-        from spark.direct.readers import BatchSourceReader, FilteredSourceReader
+        from anabranch.spark.direct.readers import BatchSourceReader, FilteredSourceReader
 
         # Where it has no filters to give, Spark refuses a reader that takes some, if it does not find the setting that
         # allows it. It does not look into the session for that when `df.rdd` is planned, by its scheduler.
@@ -63,7 +63,7 @@ class AnabranchSource(DataSource):
 
     def streamReader(self, schema: StructType) -> "StreamSourceReader":  # noqa: N802 - Spark's name
         """Return a reader of micro-batches."""
-        from spark.direct.readers import STREAM_READER
+        from anabranch.spark.direct.readers import STREAM_READER
 
         options = parse_options(self.options, streaming=True)
         reader = STREAM_READER(self._location(), options, schema, self.default_parallelism)
@@ -71,7 +71,7 @@ class AnabranchSource(DataSource):
         return reader
 
     def _location(self) -> "StorageLocation":
-        from spark.storage import find_storage
+        from anabranch.spark.storage import find_storage
 
         return find_storage(self.options)
 

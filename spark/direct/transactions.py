@@ -11,8 +11,8 @@ from struct import Struct
 from struct import error as struct_error
 from typing import NamedTuple
 
-from s3stream.errors import CorruptObject
-from s3stream.model import StreamInfo
+from anabranch.s3stream.errors import CorruptObject
+from anabranch.s3stream.model import StreamInfo
 
 SNAPSHOT_VERSION = 3
 _HEADS = {2: Struct(">Bqq"), 3: Struct(">Bqqq")}

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
-from spark.pipeline.registry import NotDecodableError
+from anabranch.spark.pipeline.registry import NotDecodableError
 
 DecodeValue = Callable[[bytes], Any]
 """Decodes the bytes of one value to dicts, lists and scalars. Raises NotDecodableError."""

@@ -32,8 +32,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark.pipeline.avro_reasons import wrong_field
-from spark.pipeline.registry import (
+from anabranch.spark.pipeline.avro_reasons import wrong_field
+from anabranch.spark.pipeline.registry import (
     NotDecodableError,
     RegisteredSchema,
     SchemaRegistry,

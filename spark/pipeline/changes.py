@@ -8,8 +8,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from spark.pipeline.decode import Decoding
-from spark.pipeline.errors import SettingError
+from anabranch.spark.pipeline.decode import Decoding
+from anabranch.spark.pipeline.errors import SettingError
 
 IDENTITY_COLUMNS = ("topic", "key")
 """Columns whose values only one row of a table with keys has."""

@@ -6,15 +6,15 @@ from contextlib import closing
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from spark.pipeline.decode import RecordDecoder
-from spark.pipeline.errors import SettingError, UnusableSchema, reason_of
-from spark.pipeline.files import HadoopFolder
-from spark.pipeline.parquet import parquet_tables
-from spark.pipeline.settings import PipelineSettings, TableFormat, is_in_s3
-from spark.pipeline.source import check_event_time, decoded, table_columns
-from spark.pipeline.tables import open_dead_letters, open_tables
-from spark.pipeline.topic_ids import TopicIds
-from spark.pipeline.topics import known_topics
+from anabranch.spark.pipeline.decode import RecordDecoder
+from anabranch.spark.pipeline.errors import SettingError, UnusableSchema, reason_of
+from anabranch.spark.pipeline.files import HadoopFolder
+from anabranch.spark.pipeline.parquet import parquet_tables
+from anabranch.spark.pipeline.settings import PipelineSettings, TableFormat, is_in_s3
+from anabranch.spark.pipeline.source import check_event_time, decoded, table_columns
+from anabranch.spark.pipeline.tables import open_dead_letters, open_tables
+from anabranch.spark.pipeline.topic_ids import TopicIds
+from anabranch.spark.pipeline.topics import known_topics
 
 RECORDS = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT, "

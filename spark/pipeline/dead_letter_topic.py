@@ -18,13 +18,13 @@ from pyspark.sql import functions as f
 from anabranch.client.cluster import EARLIEST, LATEST, Cluster, Place
 from anabranch.client.errors import ClientError
 from anabranch.client.transactional import ProducerFenced
-from protocol.messages.metadata import MetadataResponseTopic
-from spark.kafka_options import PREFIX
-from spark.kafka_sink import SinkError, TransactionalWriter, connected, connecting, is_next
-from spark.pipeline.errors import AnotherDriver, PipelineError
-from spark.pipeline.merge import PLACE_COLUMNS
-from spark.pipeline.settings import PipelineSettings
-from spark.pipeline.source_options import bootstrap_of, client_options
+from anabranch.protocol.messages.metadata import MetadataResponseTopic
+from anabranch.spark.kafka_options import PREFIX
+from anabranch.spark.kafka_sink import SinkError, TransactionalWriter, connected, connecting, is_next
+from anabranch.spark.pipeline.errors import AnotherDriver, PipelineError
+from anabranch.spark.pipeline.merge import PLACE_COLUMNS
+from anabranch.spark.pipeline.settings import PipelineSettings
+from anabranch.spark.pipeline.source_options import bootstrap_of, client_options
 
 REPLAYS: Final = "replay"
 """Stands for replays where queries have their ids."""

@@ -16,13 +16,13 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
-from spark.pipeline.arrow_values import DecodeValue, decode_column, decoded_type, nullable
-from spark.pipeline.avro import AvroDecoder, SchemaError, avro_type, parse_avro
-from spark.pipeline.errors import SettingError, UnusableSchema
-from spark.pipeline.json_columns import JsonDecoder, check_json_type
-from spark.pipeline.json_schema import parse_json_schema
-from spark.pipeline.json_values import check_zone, json_reader
-from spark.pipeline.protobuf import (
+from anabranch.spark.pipeline.arrow_values import DecodeValue, decode_column, decoded_type, nullable
+from anabranch.spark.pipeline.avro import AvroDecoder, SchemaError, avro_type, parse_avro
+from anabranch.spark.pipeline.errors import SettingError, UnusableSchema
+from anabranch.spark.pipeline.json_columns import JsonDecoder, check_json_type
+from anabranch.spark.pipeline.json_schema import parse_json_schema
+from anabranch.spark.pipeline.json_values import check_zone, json_reader
+from anabranch.spark.pipeline.protobuf import (
     ProtobufDecoder,
     descriptor_set,
     find_message,
@@ -31,7 +31,7 @@ from spark.pipeline.protobuf import (
     protobuf_type,
     registered_set,
 )
-from spark.pipeline.registry import (
+from anabranch.spark.pipeline.registry import (
     HEADER_BYTES,
     NotDecodableError,
     RegisteredSchema,
@@ -39,8 +39,8 @@ from spark.pipeline.registry import (
     SchemaRegistry,
     UnknownSchemaError,
 )
-from spark.pipeline.schema_file import read_schema_file
-from spark.pipeline.settings import DecodeSection, PipelineSettings
+from anabranch.spark.pipeline.schema_file import read_schema_file
+from anabranch.spark.pipeline.settings import DecodeSection, PipelineSettings
 
 CORRUPT = "_corrupt_record"
 NOT_OF_SCHEMA = "not JSON of this schema"

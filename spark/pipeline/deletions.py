@@ -21,11 +21,11 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from spark.checkpoint_format import source_offsets
-from spark.checkpoints import OffsetFiles
-from spark.pipeline.changes import DELETED, IDENTITY_COLUMNS, newest_of_each_key
-from spark.pipeline.files import HadoopFolder
-from spark.pipeline.merge import fitted_rows, newer, row_of
+from anabranch.spark.checkpoint_format import source_offsets
+from anabranch.spark.checkpoints import OffsetFiles
+from anabranch.spark.pipeline.changes import DELETED, IDENTITY_COLUMNS, newest_of_each_key
+from anabranch.spark.pipeline.files import HadoopFolder
+from anabranch.spark.pipeline.merge import fitted_rows, newer, row_of
 
 FOLDER = "anabranch-deletions"
 BATCH = "batch"

@@ -12,10 +12,10 @@ from typing import Any
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.types import StructType
 
-from spark.pipeline.changes import DELETED, IDENTITY_COLUMNS, UNIQUE, check_mode
-from spark.pipeline.errors import PipelineError, SettingError, java_classes, reason_of, unfit
-from spark.pipeline.layout import TableLayout
-from spark.pipeline.merge import (
+from anabranch.spark.pipeline.changes import DELETED, IDENTITY_COLUMNS, UNIQUE, check_mode
+from anabranch.spark.pipeline.errors import PipelineError, SettingError, java_classes, reason_of, unfit
+from anabranch.spark.pipeline.layout import TableLayout
+from anabranch.spark.pipeline.merge import (
     CHANGE,
     CHANGES,
     MERGE_TRIES,
@@ -29,8 +29,8 @@ from spark.pipeline.merge import (
     same_place,
     session_settings,
 )
-from spark.pipeline.names import quoted
-from spark.pipeline.retention import Retention
+from anabranch.spark.pipeline.names import quoted
+from anabranch.spark.pipeline.retention import Retention
 
 LOG_AGE = "delta.logRetentionDuration"
 FILE_AGE = "delta.deletedFileRetentionDuration"

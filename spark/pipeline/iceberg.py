@@ -17,9 +17,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from spark.pipeline.changes import DELETED, IDENTITY_COLUMNS, UNIQUE, check_mode
-from spark.pipeline.errors import AnotherDriver, PipelineError, SettingError, java_classes, unfit
-from spark.pipeline.iceberg_layout import (
+from anabranch.spark.pipeline.changes import DELETED, IDENTITY_COLUMNS, UNIQUE, check_mode
+from anabranch.spark.pipeline.errors import AnotherDriver, PipelineError, SettingError, java_classes, unfit
+from anabranch.spark.pipeline.iceberg_layout import (
     LayoutChange,
     apply_change,
     check_layout,
@@ -29,8 +29,8 @@ from spark.pipeline.iceberg_layout import (
     plan_change,
     sort_order,
 )
-from spark.pipeline.layout import TableLayout
-from spark.pipeline.merge import (
+from anabranch.spark.pipeline.layout import TableLayout
+from anabranch.spark.pipeline.merge import (
     CHANGE,
     CHANGES,
     MERGE_TRIES,
@@ -46,9 +46,9 @@ from spark.pipeline.merge import (
     same_place,
     session_settings,
 )
-from spark.pipeline.names import quoted
-from spark.pipeline.retention import Retention
-from spark.pipeline.settings import PipelineSettings
+from anabranch.spark.pipeline.names import quoted
+from anabranch.spark.pipeline.retention import Retention
+from anabranch.spark.pipeline.settings import PipelineSettings
 
 QUERY_ID = "anabranch.query-id"
 BATCH_ID = "anabranch.batch-id"

@@ -11,8 +11,8 @@ from typing import Any
 
 from pyspark.sql.types import DataType, StructType
 
-from spark.pipeline.errors import SettingError, reason_of
-from spark.pipeline.layout import (
+from anabranch.spark.pipeline.errors import SettingError, reason_of
+from anabranch.spark.pipeline.layout import (
     IDENTITY,
     PartitionColumn,
     SortColumn,

@@ -31,9 +31,9 @@ from pyspark.sql.types import (
     TimestampNTZType,
 )
 
-from spark.pipeline.arrow_values import arrow_type, decode_column
-from spark.pipeline.avro import SchemaError
-from spark.pipeline.json_values import (
+from anabranch.spark.pipeline.arrow_values import arrow_type, decode_column
+from anabranch.spark.pipeline.avro import SchemaError
+from anabranch.spark.pipeline.json_values import (
     DATE,
     INTEGER_BITS,
     LOCAL_TIME,

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark.pipeline.avro import SchemaError
+from anabranch.spark.pipeline.avro import SchemaError
 
 PLAIN: Mapping[str, DataType] = {
     "string": StringType(), "integer": LongType(), "number": DoubleType(), "boolean": BooleanType(),

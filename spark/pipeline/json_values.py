@@ -35,7 +35,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark.pipeline.registry import NotDecodableError
+from anabranch.spark.pipeline.registry import NotDecodableError
 
 FOUND_CHARS_MAX = 40
 INTEGER_BITS: Mapping[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}

@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
-from spark.pipeline.errors import PipelineError
-from spark.pipeline.files import HadoopFolder, query_id_of
-from spark.pipeline.retention import Retention
-from spark.pipeline.settings import MaintenanceSection, PipelineSettings
-from spark.pipeline.tables import LakehouseTable, open_tables
-from spark.pipeline.topics import known_topics
-from spark.pipeline.watermark import duration_us
+from anabranch.spark.pipeline.errors import PipelineError
+from anabranch.spark.pipeline.files import HadoopFolder, query_id_of
+from anabranch.spark.pipeline.retention import Retention
+from anabranch.spark.pipeline.settings import MaintenanceSection, PipelineSettings
+from anabranch.spark.pipeline.tables import LakehouseTable, open_tables
+from anabranch.spark.pipeline.topics import known_topics
+from anabranch.spark.pipeline.watermark import duration_us
 
 FOLDER = "anabranch-maintenance"
 EXPIRED, ORPHANS_REMOVED = "expired", "orphans-removed"

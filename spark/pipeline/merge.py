@@ -31,8 +31,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from spark.pipeline.changes import DELETED, IDENTITY_COLUMNS
-from spark.pipeline.names import quoted
+from anabranch.spark.pipeline.changes import DELETED, IDENTITY_COLUMNS
+from anabranch.spark.pipeline.names import quoted
 
 BOUNDED = (BinaryType, ByteType, ShortType, IntegerType, LongType, StringType, DateType)
 """Types of keys whose smallest and largest value become part of the condition."""

@@ -19,11 +19,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from spark.pipeline.decode import RecordDecoding
-from spark.pipeline.errors import SettingError
-from spark.pipeline.files import HadoopFolder, query_id_of
-from spark.pipeline.settings import PipelineSettings
-from spark.pipeline.source import dead_letter_columns, table_columns
+from anabranch.spark.pipeline.decode import RecordDecoding
+from anabranch.spark.pipeline.errors import SettingError
+from anabranch.spark.pipeline.files import HadoopFolder, query_id_of
+from anabranch.spark.pipeline.settings import PipelineSettings
+from anabranch.spark.pipeline.source import dead_letter_columns, table_columns
 
 OWNER = "_anabranch_query"
 COLUMNS = "_anabranch_columns"

@@ -38,8 +38,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark.pipeline.avro import SchemaError
-from spark.pipeline.registry import (
+from anabranch.spark.pipeline.avro import SchemaError
+from anabranch.spark.pipeline.registry import (
     NotDecodableError,
     RegisteredSchema,
     SchemaRegistry,

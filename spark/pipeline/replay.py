@@ -15,16 +15,22 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from spark.pipeline.changes import DELETED, newest_of_each_key
-from spark.pipeline.decode import RecordDecoder, RecordDecoding
-from spark.pipeline.errors import AnotherDriver, PipelineError, UnusableSchema, reason_of
-from spark.pipeline.merge import PLACE_COLUMNS, newer_letter
-from spark.pipeline.run import without_ansi
-from spark.pipeline.settings import PipelineSettings
-from spark.pipeline.source import RECORD_COLUMNS, check_event_time, dead_letter_columns, decoded, table_columns
-from spark.pipeline.tables import DeadLetters, LakehouseTable, open_dead_letters, open_tables
-from spark.pipeline.topics import known_topics
-from spark.pipeline.writer import persisted
+from anabranch.spark.pipeline.changes import DELETED, newest_of_each_key
+from anabranch.spark.pipeline.decode import RecordDecoder, RecordDecoding
+from anabranch.spark.pipeline.errors import AnotherDriver, PipelineError, UnusableSchema, reason_of
+from anabranch.spark.pipeline.merge import PLACE_COLUMNS, newer_letter
+from anabranch.spark.pipeline.run import without_ansi
+from anabranch.spark.pipeline.settings import PipelineSettings
+from anabranch.spark.pipeline.source import (
+    RECORD_COLUMNS,
+    check_event_time,
+    dead_letter_columns,
+    decoded,
+    table_columns,
+)
+from anabranch.spark.pipeline.tables import DeadLetters, LakehouseTable, open_dead_letters, open_tables
+from anabranch.spark.pipeline.topics import known_topics
+from anabranch.spark.pipeline.writer import persisted
 
 REPLAYS = "anabranch-replay"
 """Id under which replays commit, as a query does under its own."""

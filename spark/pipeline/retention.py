@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Self
 
-from spark.pipeline.settings import MaintenanceSection
-from spark.pipeline.watermark import duration_us
+from anabranch.spark.pipeline.settings import MaintenanceSection
+from anabranch.spark.pipeline.watermark import duration_us
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,22 +15,22 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from spark.checkpoint_format import JsonOffsets
-from spark.checkpoints import drop_topic_ids, newest_offsets
-from spark.direct.options import DataLossError, parse_options
-from spark.direct.readers import refuse_checkpoint_ahead
-from spark.pipeline.decode import RecordDecoder
-from spark.pipeline.errors import PipelineError, UnusableSchema, reason_of
-from spark.pipeline.maintenance import Maintenance
-from spark.pipeline.parquet import parquet_tables
-from spark.pipeline.settings import PipelineSettings, TableFormat
-from spark.pipeline.source import check_event_time, decoded, read_stream
-from spark.pipeline.source_options import source_options
-from spark.pipeline.tables import prepare_session
-from spark.pipeline.topic_ids import TopicIds
-from spark.pipeline.topics import known_topics, refuse_shared_places
-from spark.pipeline.writer import TableWriter, persisted
-from spark.storage import find_storage
+from anabranch.spark.checkpoint_format import JsonOffsets
+from anabranch.spark.checkpoints import drop_topic_ids, newest_offsets
+from anabranch.spark.direct.options import DataLossError, parse_options
+from anabranch.spark.direct.readers import refuse_checkpoint_ahead
+from anabranch.spark.pipeline.decode import RecordDecoder
+from anabranch.spark.pipeline.errors import PipelineError, UnusableSchema, reason_of
+from anabranch.spark.pipeline.maintenance import Maintenance
+from anabranch.spark.pipeline.parquet import parquet_tables
+from anabranch.spark.pipeline.settings import PipelineSettings, TableFormat
+from anabranch.spark.pipeline.source import check_event_time, decoded, read_stream
+from anabranch.spark.pipeline.source_options import source_options
+from anabranch.spark.pipeline.tables import prepare_session
+from anabranch.spark.pipeline.topic_ids import TopicIds
+from anabranch.spark.pipeline.topics import known_topics, refuse_shared_places
+from anabranch.spark.pipeline.writer import TableWriter, persisted
+from anabranch.spark.storage import find_storage
 
 QUERY_ID_TIMEOUT_S = 60
 ANSI = "spark.sql.ansi.enabled"

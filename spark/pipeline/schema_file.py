@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from spark.pipeline.errors import UnusableSchema
-from spark.pipeline.settings import DecodeSection
+from anabranch.spark.pipeline.errors import UnusableSchema
+from anabranch.spark.pipeline.settings import DecodeSection
 
 
 def read_schema_file(settings: DecodeSection, section: str) -> bytes:

@@ -12,10 +12,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from spark.pipeline.decode import Decoding, RecordDecoder, RecordDecoding
-from spark.pipeline.files import HadoopFolder
-from spark.pipeline.registry import RegisteredSchema
-from spark.pipeline.settings import PipelineSettings
+from anabranch.spark.pipeline.decode import Decoding, RecordDecoder, RecordDecoding
+from anabranch.spark.pipeline.files import HadoopFolder
+from anabranch.spark.pipeline.registry import RegisteredSchema
+from anabranch.spark.pipeline.settings import PipelineSettings
 
 FOLDER = "anabranch-schemas"
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from anabranch.client.properties import environment_name, is_secret
-from spark.pipeline.layout import (
+from anabranch.spark.pipeline.layout import (
     PartitionColumn,
     SortColumn,
     TableLayout,

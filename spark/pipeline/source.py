@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from spark.pipeline.changes import DELETED, check_key, without_envelopes
-from spark.pipeline.decode import Decoding, RecordDecoding
-from spark.pipeline.layout import IDENTITY
-from spark.pipeline.settings import PipelineSettings, TableFormat, TableMode
-from spark.pipeline.source_options import source_options
-from spark.pipeline.watermark import duration_us
+from anabranch.spark.pipeline.changes import DELETED, check_key, without_envelopes
+from anabranch.spark.pipeline.decode import Decoding, RecordDecoding
+from anabranch.spark.pipeline.layout import IDENTITY
+from anabranch.spark.pipeline.settings import PipelineSettings, TableFormat, TableMode
+from anabranch.spark.pipeline.source_options import source_options
+from anabranch.spark.pipeline.watermark import duration_us
 
 DECODED_KEY = "decoded_key"
 RECORD_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
@@ -22,7 +22,7 @@ def read_stream(spark: SparkSession, pipeline: PipelineSettings) -> DataFrame:
     source = pipeline.source
     name: str = source.kind
     if source.kind == "direct":
-        from spark.direct import NAME, register
+        from anabranch.spark.direct import NAME, register
 
         register(spark)
         name = NAME

@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping
 
 from anabranch.client.errors import PropertyError
-from spark.kafka_options import read_kafka_options
-from spark.pipeline.errors import SettingError
-from spark.pipeline.settings import SourceSection
+from anabranch.spark.kafka_options import read_kafka_options
+from anabranch.spark.pipeline.errors import SettingError
+from anabranch.spark.pipeline.settings import SourceSection
 
 SOURCE_OPTIONS = {"includeHeaders": "true", "kafka.max.poll.records": "10000"}
 """Larger polls than the client's default: the source asks for offsets twice per poll, which is half of its time."""

@@ -11,14 +11,14 @@ from typing import Protocol
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from spark.pipeline.dead_letter_topic import DeadLetterTopic
-from spark.pipeline.delta import DeltaTable, limit_log_tasks
-from spark.pipeline.errors import SettingError
-from spark.pipeline.iceberg import IcebergTable, catalog_settings
-from spark.pipeline.layout import TableLayout
-from spark.pipeline.merge import Newer, newer
-from spark.pipeline.retention import Retention
-from spark.pipeline.settings import PipelineSettings, TableFormat
+from anabranch.spark.pipeline.dead_letter_topic import DeadLetterTopic
+from anabranch.spark.pipeline.delta import DeltaTable, limit_log_tasks
+from anabranch.spark.pipeline.errors import SettingError
+from anabranch.spark.pipeline.iceberg import IcebergTable, catalog_settings
+from anabranch.spark.pipeline.layout import TableLayout
+from anabranch.spark.pipeline.merge import Newer, newer
+from anabranch.spark.pipeline.retention import Retention
+from anabranch.spark.pipeline.settings import PipelineSettings, TableFormat
 
 
 class DeadLetters(Protocol):

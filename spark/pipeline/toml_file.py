@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from anabranch.client.properties import is_secret
-from spark.pipeline.errors import PipelineError, SettingError
-from spark.pipeline.settings import PipelineSettings, SettingConflict, TableFormat
+from anabranch.spark.pipeline.errors import PipelineError, SettingError
+from anabranch.spark.pipeline.settings import PipelineSettings, SettingConflict, TableFormat
 
 _SECTION = re.compile(r"\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
 _KEY = re.compile(

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from spark.checkpoint_format import TOPIC_ID
-from spark.checkpoints import OffsetFiles, forget_topics, newest_offsets
-from spark.pipeline.errors import PipelineError, java_classes, reason_of
-from spark.pipeline.settings import PipelineSettings
-from spark.pipeline.source_options import source_options
+from anabranch.spark.checkpoint_format import TOPIC_ID
+from anabranch.spark.checkpoints import OffsetFiles, forget_topics, newest_offsets
+from anabranch.spark.pipeline.errors import PipelineError, java_classes, reason_of
+from anabranch.spark.pipeline.settings import PipelineSettings
+from anabranch.spark.pipeline.source_options import source_options
 
 FOLDER: Final = "anabranch-topic-ids"
 CONNECTION: Final = ("kafka.bootstrap.", "kafka.security.", "kafka.sasl.", "kafka.ssl.")

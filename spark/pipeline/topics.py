@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 from pyspark.sql import SparkSession
 
-from spark.checkpoints import newest_offsets
-from spark.pipeline.errors import SettingError
-from spark.pipeline.settings import PipelineSettings, shared_places
+from anabranch.spark.checkpoints import newest_offsets
+from anabranch.spark.pipeline.errors import SettingError
+from anabranch.spark.pipeline.settings import PipelineSettings, shared_places
 
 
 def known_topics(spark: SparkSession, pipeline: PipelineSettings, found: Iterable[str] = ()) -> Sequence[str | None]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from spark.pipeline.files import HadoopFolder
+from anabranch.spark.pipeline.files import HadoopFolder
 
 FOLDER = "anabranch-watermark"
 MARKS_KEPT = 3

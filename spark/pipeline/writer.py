@@ -12,21 +12,21 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
-from spark.pipeline.changes import DELETED, newest_of_each_key
-from spark.pipeline.decode import RecordDecoder, RecordDecoding
-from spark.pipeline.deletions import DeletionStore
-from spark.pipeline.errors import AnotherDriver, UnusableSchema
-from spark.pipeline.schema_store import SchemaStore
-from spark.pipeline.settings import LatePolicy, PipelineSettings
-from spark.pipeline.source import (
+from anabranch.spark.pipeline.changes import DELETED, newest_of_each_key
+from anabranch.spark.pipeline.decode import RecordDecoder, RecordDecoding
+from anabranch.spark.pipeline.deletions import DeletionStore
+from anabranch.spark.pipeline.errors import AnotherDriver, UnusableSchema
+from anabranch.spark.pipeline.schema_store import SchemaStore
+from anabranch.spark.pipeline.settings import LatePolicy, PipelineSettings
+from anabranch.spark.pipeline.source import (
     check_event_time,
     dead_letter_columns,
     decoded,
     event_time,
     table_columns,
 )
-from spark.pipeline.tables import DeadLetters, LakehouseTable, open_dead_letters, open_tables
-from spark.pipeline.watermark import WatermarkStore
+from anabranch.spark.pipeline.tables import DeadLetters, LakehouseTable, open_dead_letters, open_tables
+from anabranch.spark.pipeline.watermark import WatermarkStore
 
 
 @dataclass(slots=True)

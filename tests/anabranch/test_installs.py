@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Final
 
@@ -81,8 +82,17 @@ def test_pipx_installs_it(wheel: Path, tmp_path: Path) -> None:
     check_without_extras(tmp_path / "bin" / "anabranch", tmp_path)
 
 
+def test_the_source_distribution_gives_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    uv = tools.packaging("uv")
+    run([uv, "build", "--quiet", "--no-config", "--out-dir", tmp_path, "--python", sys.executable, ROOT], tmp_path)
+    (built,) = tmp_path.glob("*.whl")  # from the source distribution
+    assert sorted(zipfile.ZipFile(built).namelist()) == sorted(zipfile.ZipFile(wheel).namelist())
+
+
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
-def test_each_python_version_installs_it_and_runs_a_broker(wheel: Path, tmp_path: Path, version: str) -> None:
+def test_each_python_version_installs_it_beside_others_of_our_names_and_runs_a_broker(
+    wheel: Path, tmp_path: Path, version: str
+) -> None:
     interpreter, uv = find_python(version), tools.packaging("uv")
     home = tmp_path / "environment"
     run([uv, "venv", "--quiet", "--no-config", "--python", interpreter, home], tmp_path)
@@ -98,6 +108,7 @@ def test_each_python_version_installs_it_and_runs_a_broker(wheel: Path, tmp_path
         CONSTRAINTS,
     ]
     run([*install, f"anabranch[postgres] @ {wheel.as_uri()}", "confluent-kafka", "pytest"], tmp_path)
+    run([*install, "--no-deps", "broker", "protocol"], tmp_path)  # of others, and called like our rooms
     (tmp_path / "test_it.py").write_text(PLUGIN_TEST)
     found = run([home / "bin" / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"], tmp_path)
     assert "1 passed" in found.stdout

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from benchmarks.growth import LOAD, TOPIC, GrowthNode
 from benchmarks.lab.curves import Curve
-from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 REQUESTS = 50
 PARTITIONS = 3

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from broker.cli import main
-from broker.handlers.traced import trace_contexts
-from broker.node import Node
-from protocol.compression import Compression
-from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.records import Record, build_batch, decode_records, header_name_bytes
+from anabranch.broker.cli import main
+from anabranch.broker.handlers.traced import trace_contexts
+from anabranch.broker.node import Node
+from anabranch.protocol.compression import Compression
+from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.records import Record, build_batch, decode_records, header_name_bytes
 from tests.spark.direct.test_records import decode as decode_directly
 from tests.support.admin_api import api_client
 from tests.support.node import running_node

@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from broker.admin.http import AdminServer
-from broker.app import StartError
-from broker.membership import node_log
-from broker.membership.environment import wall_ms
-from broker.net.server import bind
-from broker.node import NodeFailure
-from broker.settings.model import Settings
-from broker.settings.package_settings import wal_settings
-from protocol.errors import ErrorCode
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from s3stream.engine import S3Stream
+from anabranch.broker.admin.http import AdminServer
+from anabranch.broker.app import StartError
+from anabranch.broker.membership import node_log
+from anabranch.broker.membership.environment import wall_ms
+from anabranch.broker.net.server import bind
+from anabranch.broker.node import NodeFailure
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.package_settings import wal_settings
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.s3stream.engine import S3Stream
+from anabranch.wal.interface import WalFailed, WalFenced
+from anabranch.wal.log import DeltaWal
+from anabranch.wal.settings import WalSettings
 from tests.support.node import running_node
 from tests.support.raw_client import batch_of, raw_client
-from wal.interface import WalFailed, WalFenced
-from wal.log import DeltaWal
-from wal.settings import WalSettings
 
 FETCH = FetchRequest(
     max_bytes=1000, topics=[FetchTopic(topic="t", partitions=[FetchPartition(partition=0, partition_max_bytes=1000)])]

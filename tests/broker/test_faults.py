@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from broker.dev.faults import Faults
-from s3stream.store.interface import ObjectStore
-from s3stream.store.memory import MemoryStore
+from anabranch.broker.dev.faults import Faults
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.s3stream.store.memory import MemoryStore
 
 
 async def listed(store: ObjectStore) -> list[str]:

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import structlog
 
-from broker.handlers import HANDLERS, TELEMETRY_APIS
-from broker.node import Node
-from protocol.codec import decode, encode
-from protocol.errors import ErrorCode
-from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.messages.produce import KEY as PRODUCE
-from protocol.messages.produce import ProduceRequest
+from anabranch.broker.handlers import HANDLERS, TELEMETRY_APIS
+from anabranch.broker.node import Node
+from anabranch.protocol.codec import decode, encode
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.messages.produce import KEY as PRODUCE
+from anabranch.protocol.messages.produce import ProduceRequest
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, produce_request, raw_client, request_frame
 from tests.support.waiting import until

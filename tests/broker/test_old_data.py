@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from broker.cli.storage import storage
-from s3stream.catalog.schema import MIGRATIONS
+from anabranch.broker.cli.storage import storage
+from anabranch.s3stream.catalog.schema import MIGRATIONS
 from tests.support.node import NodeProcess
 
 OLD_DATA: Final = Path(__file__).with_name("old_data")

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from protocol.batch import iterate_batches
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.batch import iterate_batches
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.support.node import running_node
 from tests.support.raw_client import batch_of, raw_client
 from tests.support.s3 import S3Bucket

@@ -3,14 +3,14 @@
 import re
 from pathlib import Path
 
-import s3stream.append.wal_record
-import s3stream.catalog.backup
-import s3stream.maintain.manifest
-import s3stream.object.format
-import wal.format
-import wal.object.format
-from broker.partitions.snapshot import SNAPSHOT_VERSION
-from s3stream.catalog.schema import MIGRATIONS
+import anabranch.s3stream.append.wal_record
+import anabranch.s3stream.catalog.backup
+import anabranch.s3stream.maintain.manifest
+import anabranch.s3stream.object.format
+import anabranch.wal.format
+import anabranch.wal.object.format
+from anabranch.broker.partitions.snapshot import SNAPSHOT_VERSION
+from anabranch.s3stream.catalog.schema import MIGRATIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "upgrades.md"
 
@@ -19,11 +19,11 @@ def test_the_page_names_the_versions_of_all_formats() -> None:
     table = PAGE.read_text().partition("## Formats of this version")[2].partition("##")[0]
     assert dict(re.findall(r"^\| ([a-z ]+) \| (\d+) \|", table, re.MULTILINE)) == {
         "schema of the catalog": str(MIGRATIONS[-1][0]),
-        "backup of the catalog": str(s3stream.catalog.backup.VERSION),
-        "manifest": str(s3stream.maintain.manifest.VERSION),
-        "object": str(s3stream.object.format.FORMAT_VERSION),
-        "log on a device": str(wal.format.VERSION),
-        "log in objects": str(wal.object.format.VERSION),
-        "record in the log": str(s3stream.append.wal_record.RECORD_VERSION),
+        "backup of the catalog": str(anabranch.s3stream.catalog.backup.VERSION),
+        "manifest": str(anabranch.s3stream.maintain.manifest.VERSION),
+        "object": str(anabranch.s3stream.object.format.FORMAT_VERSION),
+        "log on a device": str(anabranch.wal.format.VERSION),
+        "log in objects": str(anabranch.wal.object.format.VERSION),
+        "record in the log": str(anabranch.s3stream.append.wal_record.RECORD_VERSION),
         "state of a partition": str(SNAPSHOT_VERSION),
     }

@@ -11,11 +11,11 @@ from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from crc32c import crc32c
 
-from broker.cli.wal import wal
+from anabranch.broker.cli.wal import wal
+from anabranch.wal.format import PAGE_BYTES, RING_POSITION
 from tests.support.node import NodeProcess
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import wait_until
-from wal.format import PAGE_BYTES, RING_POSITION
 
 pytestmark = pytest.mark.timeout(240)
 

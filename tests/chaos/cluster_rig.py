@@ -15,11 +15,11 @@ from typing import Final
 import psycopg
 from confluent_kafka.admin import AdminClient
 
-from broker.settings.stores import make_stores
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import WalState
-from s3stream.maintain.verify import VerifyReport, verify
-from s3stream.model import ObjectState
+from anabranch.broker.settings.stores import make_stores
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import WalState
+from anabranch.s3stream.maintain.verify import VerifyReport, verify
+from anabranch.s3stream.model import ObjectState
 from tests.chaos.clients import PARTITIONS, QUIET, TOPIC, Recorder
 from tests.chaos.more_clients import (
     AioMember,

@@ -9,8 +9,8 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
-from s3stream.maintain.manifest import PREFIX
-from s3stream.object.marks import MARK_KEYS
+from anabranch.s3stream.maintain.manifest import PREFIX
+from anabranch.s3stream.object.marks import MARK_KEYS
 from tests.chaos.rig import SOAK
 from tests.support.events import create_topic, delete_topic
 from tests.support.metrics import Samples

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from s3stream.errors import StoreError
-from s3stream.model import ObjectKind
-from s3stream.object import writer
-from s3stream.store.memory import MemoryStore, let_through
-from s3stream.store.rules import PART_BYTES_MIN
+from anabranch.s3stream.errors import StoreError
+from anabranch.s3stream.model import ObjectKind
+from anabranch.s3stream.object import writer
+from anabranch.s3stream.store.memory import MemoryStore, let_through
+from anabranch.s3stream.store.rules import PART_BYTES_MIN
 from tests.compaction.sets.test_run import SMALL
 from tests.support.catalog_node import UploadingNode, uploading_node
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from broker.partitions.cleaning import KafkaBatches
-from compaction.interface import CleaningHooks, CleanPolicy
-from compaction.joins.run import plan_joins, run_join
-from compaction.service import CompactionService
-from compaction.throttle import Throttle
-from s3stream.errors import CatalogUnavailable, NodeFenced, ObjectNotFound, StoreError
-from s3stream.model import ObjectKind, ObjectState, StreamOwner, object_key
-from s3stream.object.format import decode_block
-from s3stream.object.reader import read_index
-from s3stream.store.memory import MemoryStore, let_through
+from anabranch.broker.partitions.cleaning import KafkaBatches
+from anabranch.compaction.interface import CleaningHooks, CleanPolicy
+from anabranch.compaction.joins.run import plan_joins, run_join
+from anabranch.compaction.service import CompactionService
+from anabranch.compaction.throttle import Throttle
+from anabranch.s3stream.errors import CatalogUnavailable, NodeFenced, ObjectNotFound, StoreError
+from anabranch.s3stream.model import ObjectKind, ObjectState, StreamOwner, object_key
+from anabranch.s3stream.object.format import decode_block
+from anabranch.s3stream.object.reader import read_index
+from anabranch.s3stream.store.memory import MemoryStore, let_through
 from tests.compaction.cleaning.test_cleaner import kafka_batch, table
 from tests.compaction.sets.test_run import SMALL, every_object_is_accounted_for, fill
 from tests.support.catalog_node import CLUSTER, HOUR_MS, NODE_ID, WAL_ID, UploadingNode, delete_topic, uploading_node

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from broker.partitions.cleaning import KafkaBatches
-from compaction.blocks import renumber_block
-from compaction.interface import CleaningHooks, CleanPolicy
-from compaction.joins.run import plan_joins, run_join
-from compaction.service import CompactionService
-from compaction.sets.run import commit_sets, plan_sets, run_sets
-from compaction.throttle import Throttle
-from s3stream.errors import CatalogError
-from s3stream.model import ObjectKind, StreamBatch
-from s3stream.object.format import decode_block, encode_block
+from anabranch.broker.partitions.cleaning import KafkaBatches
+from anabranch.compaction.blocks import renumber_block
+from anabranch.compaction.interface import CleaningHooks, CleanPolicy
+from anabranch.compaction.joins.run import plan_joins, run_join
+from anabranch.compaction.service import CompactionService
+from anabranch.compaction.sets.run import commit_sets, plan_sets, run_sets
+from anabranch.compaction.throttle import Throttle
+from anabranch.s3stream.errors import CatalogError
+from anabranch.s3stream.model import ObjectKind, StreamBatch
+from anabranch.s3stream.object.format import decode_block, encode_block
 from tests.compaction.cleaning.test_cleaner import kafka_batch, table
 from tests.compaction.sets.test_run import SMALL, every_object_is_accounted_for, fill
 from tests.support.catalog_node import NODE_ID, UploadingNode, delete_topic, uploading_node
@@ -119,7 +119,7 @@ async def test_a_refused_run_is_reported_and_the_rest_goes_on(
         await some.clone()
         return await real(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("compaction.sets.run.commit_sets", late)
+    monkeypatch.setattr("anabranch.compaction.sets.run.commit_sets", late)
     service = some.service(SMALL)
     summary = await service.run_once()
     assert summary.sso_after == 6

@@ -9,14 +9,14 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import make_url
 
-from broker.partitions.cleaning import KafkaBatches
-from compaction.interface import CleaningHooks, CleanPolicy
-from compaction.service import CompactionService
-from s3stream.catalog import database as database_module
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import CompactionCommit
-from s3stream.errors import CatalogError, CatalogUnavailable, NodeFenced, OutcomeUnknown, StorageError
-from s3stream.model import ObjectKind, ObjectState
+from anabranch.broker.partitions.cleaning import KafkaBatches
+from anabranch.compaction.interface import CleaningHooks, CleanPolicy
+from anabranch.compaction.service import CompactionService
+from anabranch.s3stream.catalog import database as database_module
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import CompactionCommit
+from anabranch.s3stream.errors import CatalogError, CatalogUnavailable, NodeFenced, OutcomeUnknown, StorageError
+from anabranch.s3stream.model import ObjectKind, ObjectState
 from tests.compaction.cleaning.test_cleaner import kafka_batch
 from tests.compaction.sets.test_run import SMALL, every_object_is_accounted_for, fill
 from tests.compaction.test_concurrency import MIB, joinable, memory

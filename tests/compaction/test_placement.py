@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.partitions.cleaning import KafkaBatches
-from compaction.context import CompactionContext
-from compaction.interface import CleaningHooks
-from compaction.service import CompactionService
-from s3stream.model import ObjectKind, ObjectState, RangeLocation
-from s3stream.store.memory import MemoryStore
+from anabranch.broker.partitions.cleaning import KafkaBatches
+from anabranch.compaction.context import CompactionContext
+from anabranch.compaction.interface import CleaningHooks
+from anabranch.compaction.service import CompactionService
+from anabranch.s3stream.model import ObjectKind, ObjectState, RangeLocation
+from anabranch.s3stream.store.memory import MemoryStore
 from tests.compaction.cleaning.test_cleaner import POLICY, kafka_batch, table
 from tests.compaction.sets.test_run import SMALL
 from tests.support.catalog_node import UploadingNode, uploading_node

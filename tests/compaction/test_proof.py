@@ -2,8 +2,8 @@
 
 import pytest
 
-from compaction.proof import BlockTotals, CoverageError, prove_coverage, prove_totals
-from s3stream.model import NewObject, ObjectKind, StreamRange
+from anabranch.compaction.proof import BlockTotals, CoverageError, prove_coverage, prove_totals
+from anabranch.s3stream.model import NewObject, ObjectKind, StreamRange
 
 
 def span(stream: int, start: int, end: int) -> StreamRange:

@@ -9,9 +9,9 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compaction.service import CompactionService
-from compaction.settings import CompactionSettings
-from s3stream.model import ObjectKind
+from anabranch.compaction.service import CompactionService
+from anabranch.compaction.settings import CompactionSettings
+from anabranch.s3stream.model import ObjectKind
 from tests.compaction.sets.test_run import every_object_is_accounted_for
 from tests.support.catalog_node import HOUR_MS, UploadingNode, uploading_node
 

@@ -12,19 +12,27 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from broker.partitions.cleaning import KafkaBatches
-from compaction.interface import NEVER_MS, BatchCodec, BatchInfo, CleaningHooks, CleanPolicy, History, StreamTail
-from compaction.scheduler import CleaningScheduler
-from compaction.service import CompactionService
-from compaction.settings import CompactionSettings
-from s3stream.catalog.catalog import Catalog
-from s3stream.errors import CatalogUnavailable, CorruptObject, NodeFenced
-from s3stream.model import ObjectKind, StreamInfo, object_key
-from s3stream.store.memory import MemoryStore
+from anabranch.broker.partitions.cleaning import KafkaBatches
+from anabranch.compaction.interface import (
+    NEVER_MS,
+    BatchCodec,
+    BatchInfo,
+    CleaningHooks,
+    CleanPolicy,
+    History,
+    StreamTail,
+)
+from anabranch.compaction.scheduler import CleaningScheduler
+from anabranch.compaction.service import CompactionService
+from anabranch.compaction.settings import CompactionSettings
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.errors import CatalogUnavailable, CorruptObject, NodeFenced
+from anabranch.s3stream.model import ObjectKind, StreamInfo, object_key
+from anabranch.s3stream.store.memory import MemoryStore
+from anabranch.wal.interface import Buffer
 from tests.compaction.cleaning.test_cleaner import kafka_batch, table
 from tests.compaction.sets.test_run import every_object_is_accounted_for
 from tests.support.catalog_node import CLUSTER, UploadingNode, uploading_node
-from wal.interface import Buffer
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO
 BY_LAG = CleanPolicy(dirty_ratio_min=1.0, lag_ms_min=0, lag_ms_max=60_000, delete_retention_ms=1 << 40)

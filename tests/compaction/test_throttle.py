@@ -2,8 +2,8 @@
 
 import asyncio
 
-from compaction.settings import CompactionSettings
-from compaction.throttle import Throttle, run_rate, yield_to_uploads
+from anabranch.compaction.settings import CompactionSettings
+from anabranch.compaction.throttle import Throttle, run_rate, yield_to_uploads
 from tests.support.virtual_time import run_virtual
 
 SETTINGS = CompactionSettings(

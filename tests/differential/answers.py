@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from protocol.batch import check_crc, iterate_batches
-from protocol.errors import CorruptBatch, ErrorCode, KafkaError, ProtocolError
-from protocol.records import control_record, decode_records
-from protocol.wire import ZERO_UUID
+from anabranch.protocol.batch import check_crc, iterate_batches
+from anabranch.protocol.errors import CorruptBatch, ErrorCode, KafkaError, ProtocolError
+from anabranch.protocol.records import control_record, decode_records
+from anabranch.protocol.wire import ZERO_UUID
 
 Tree = Any
 """None, bool, int, float, str, or a dict or list of trees."""

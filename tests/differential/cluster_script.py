@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from broker.coordination.shards import partition_of
-from protocol.messages.create_topics import (
+from anabranch.broker.coordination.shards import partition_of
+from anabranch.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.differential.answers import Normal, Symbols
 from tests.differential.peer import Peer
 from tests.differential.script import MAIN, Script, Step

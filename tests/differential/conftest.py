@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.broker.sasl.plain import hash_password
 from benchmarks.lab.processes import ApacheKafka, free_port
-from broker.sasl.plain import hash_password
 from tests.differential.peer import Peer
 from tests.differential.script import ScriptFunction, Step, run_script
 from tests.differential.scripts.sasl import PASSWORD

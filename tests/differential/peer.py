@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.codec import encode
+from anabranch.protocol.codec import encode
 from tests.support.raw_client import API_OF, decode_response, request_frame
 
 TIMEOUT_S = 30.0

@@ -1,7 +1,7 @@
 """Answers that the comparison treats as equal, and answers that it tells apart."""
 
-from protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from protocol.messages.metadata import MetadataResponse, MetadataResponseBroker, MetadataResponseTopic
+from anabranch.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from anabranch.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker, MetadataResponseTopic
 from tests.differential.answers import ABSENT, Normal, Symbols, Tree, differences
 from tests.differential.known_differences import Known
 from tests.support.raw_client import batch_of

@@ -6,8 +6,8 @@ from anabranch.client.cluster import Cluster
 from anabranch.client.connection import Connection
 from anabranch.client.errors import ClientError
 from anabranch.client.transactional import ProducerFenced, TransactionalProducer
-from protocol.compression import Compression
-from protocol.records import Record
+from anabranch.protocol.compression import Compression
+from anabranch.protocol.records import Record
 from tests.differential.peer import Peer
 from tests.support.events import committed_records, create_topic
 

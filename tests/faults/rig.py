@@ -10,10 +10,10 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from broker.settings.stores import make_stores
-from s3stream.catalog.catalog import Catalog
-from s3stream.maintain.verify import VerifyReport, verify
-from s3stream.model import ObjectState
+from anabranch.broker.settings.stores import make_stores
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.maintain.verify import VerifyReport, verify
+from anabranch.s3stream.model import ObjectState
 from tests.support.fault_proxy import PASS, Fault, Request, fault_proxy_thread
 from tests.support.node import NodeProcess, settings_for
 from tests.support.s3 import S3Bucket

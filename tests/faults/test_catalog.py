@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from broker.app import StartError
-from s3stream.errors import CatalogDamaged
+from anabranch.broker.app import StartError
+from anabranch.s3stream.errors import CatalogDamaged
 from tests.faults.rig import CountingProducer, Rig, read_back
 from tests.support.node import NodeProcess, running_node
 from tests.support.postgres import PostgresServer

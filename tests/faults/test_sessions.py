@@ -4,7 +4,7 @@ import asyncio
 import random
 from dataclasses import replace
 
-from s3stream.store.s3 import S3Store
+from anabranch.s3stream.store.s3 import S3Store
 from tests.support.fault_proxy import PASS, Fault, Request, fault_proxy
 from tests.support.s3 import S3Bucket
 

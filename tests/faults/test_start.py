@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.app import StartError
+from anabranch.broker.app import StartError
 from tests.faults.rig import CountingProducer, faulty_node, read_back
 from tests.support.fault_proxy import Fault
 from tests.support.node import running_node

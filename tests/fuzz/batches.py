@@ -9,17 +9,17 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from broker.configs.topic import TopicConfig
-from broker.partitions.batch_checks import check_batch
-from broker.partitions.cleaning import KafkaBatches
-from broker.partitions.record_checks import PreparationDeferred, PreparedBatch, RequiredWork, prepare_batch
-from broker.partitions.record_work import RecordWork
-from compaction.interface import CleanPolicy
-from protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, parse_batch, seal
-from protocol.compression import Compression, decompressed
-from protocol.errors import KafkaError
-from protocol.record_scan import scan_records
-from protocol.records import Record, build_batch, decode_records
+from anabranch.broker.configs.topic import TopicConfig
+from anabranch.broker.partitions.batch_checks import check_batch
+from anabranch.broker.partitions.cleaning import KafkaBatches
+from anabranch.broker.partitions.record_checks import PreparationDeferred, PreparedBatch, RequiredWork, prepare_batch
+from anabranch.broker.partitions.record_work import RecordWork
+from anabranch.compaction.interface import CleanPolicy
+from anabranch.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, parse_batch, seal
+from anabranch.protocol.compression import Compression, decompressed
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.record_scan import scan_records
+from anabranch.protocol.records import Record, build_batch, decode_records
 from tests.fuzz.messages import random_batch
 from tests.fuzz.target import Choices, Target
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.errors import CatalogError
-from s3stream.model import StreamOwner
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.errors import CatalogError
+from anabranch.s3stream.model import StreamOwner
 from tests.fuzz.target import Choices, Target, check_message, edited, random_script
 from tests.support.catalog_node import CLUSTER, WAL_ID, MetadataNode, span
 

@@ -16,17 +16,17 @@ from typing import Any, Final, Generic, TypeVar
 
 import structlog
 
-from broker.cluster.handshake import NONCE_BYTES, Role, make_proof
-from broker.handlers.internal import INTERNAL_HANDLERS
-from broker.node import Node
-from broker.settings.model import Settings
-from protocol.errors import ErrorCode
-from protocol.messages.api_versions import ApiVersionsRequest
-from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.internal.authenticate import AuthenticateRequest
-from protocol.messages.internal.hello import HelloRequest
-from protocol.registry import INTERNAL_APIS
+from anabranch.broker.cluster.handshake import NONCE_BYTES, Role, make_proof
+from anabranch.broker.handlers.internal import INTERNAL_HANDLERS
+from anabranch.broker.node import Node
+from anabranch.broker.settings.model import Settings
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.api_versions import ApiVersionsRequest
+from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from anabranch.protocol.messages.internal.authenticate import AuthenticateRequest
+from anabranch.protocol.messages.internal.hello import HelloRequest
+from anabranch.protocol.registry import INTERNAL_APIS
 from tests.fuzz.messages import NAMES, TOPIC_IDS, TOPICS, random_frame
 from tests.fuzz.target import Choices, Target
 from tests.simulation.loop import CALLBACKS_MAX

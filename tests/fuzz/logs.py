@@ -16,10 +16,8 @@ from typing import Final
 import structlog
 from crc32c import crc32c
 
-from tests.fuzz.target import Choices, Target, check_message, edited, random_script
-from tests.wal.test_repair import SETTINGS, WrittenLog
-from wal.format import _CRC_AT as CRC_AT
-from wal.format import (
+from anabranch.wal.format import _CRC_AT as CRC_AT
+from anabranch.wal.format import (
     HEADER_MAGIC,
     PAGE_BYTES,
     RECORD_HEADER_BYTES,
@@ -28,8 +26,10 @@ from wal.format import (
     decode_header,
     record_salt,
 )
-from wal.interface import RecoveredRecord, WalError
-from wal.log import DeltaWal
+from anabranch.wal.interface import RecoveredRecord, WalError
+from anabranch.wal.log import DeltaWal
+from tests.fuzz.target import Choices, Target, check_message, edited, random_script
+from tests.wal.test_repair import SETTINGS, WrittenLog
 
 SEALED: Final = 128
 

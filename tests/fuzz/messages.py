@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, Final
 
-from broker.handlers import HANDLERS
-from protocol.batch import TRANSACTIONAL_MASK
-from protocol.codec import encode
-from protocol.compression import Compression
-from protocol.records import Record, build_batch
-from protocol.registry import APIS, Api
-from protocol.wire import Field, Kind, schema_of
+from anabranch.broker.handlers import HANDLERS
+from anabranch.protocol.batch import TRANSACTIONAL_MASK
+from anabranch.protocol.codec import encode
+from anabranch.protocol.compression import Compression
+from anabranch.protocol.records import Record, build_batch
+from anabranch.protocol.registry import APIS, Api
+from anabranch.protocol.wire import Field, Kind, schema_of
 from tests.support.raw_client import request_frame
 
 TOPICS: Final = ("t", "compacted", "timed", "packed", "new", "__consumer_offsets", "__transaction_state")

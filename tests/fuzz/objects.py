@@ -13,9 +13,9 @@ from typing import Final
 
 from crc32c import crc32c
 
-from s3stream.errors import CorruptObject, StorageError
-from s3stream.model import ObjectKind, StreamBatch
-from s3stream.object.format import (
+from anabranch.s3stream.errors import CorruptObject, StorageError
+from anabranch.s3stream.model import ObjectKind, StreamBatch
+from anabranch.s3stream.object.format import (
     FOOTER,
     FOOTER_BYTES,
     FOOTER_MAGIC,
@@ -23,8 +23,8 @@ from s3stream.object.format import (
     INDEX_HEADER,
     decode_block,
 )
-from s3stream.object.reader import ObjectIndex, read_index
-from s3stream.store.memory import MemoryStore
+from anabranch.s3stream.object.reader import ObjectIndex, read_index
+from anabranch.s3stream.store.memory import MemoryStore
 from tests.fuzz.target import Choices, Target, check_message, edited, random_script
 from tests.s3stream.object.test_format import GOLDEN, write
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from spark.pipeline.errors import PipelineError
-from spark.pipeline.settings import PipelineSettings
-from spark.pipeline.toml_file import read_pipeline
+from anabranch.spark.pipeline.errors import PipelineError
+from anabranch.spark.pipeline.settings import PipelineSettings
+from anabranch.spark.pipeline.toml_file import read_pipeline
 from tests.fuzz.target import Target, check_message
 from tests.fuzz.toml_values import STRANGE, random_value
 from tests.spark.pipeline.test_toml_file import FULL, SMALL

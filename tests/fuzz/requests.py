@@ -2,10 +2,10 @@
 
 from random import Random
 
-from protocol.codec import decode, encode
-from protocol.errors import MalformedMessage
-from protocol.header import parse_request_header
-from protocol.registry import APIS
+from anabranch.protocol.codec import decode, encode
+from anabranch.protocol.errors import MalformedMessage
+from anabranch.protocol.header import parse_request_header
+from anabranch.protocol.registry import APIS
 from tests.fuzz.messages import random_frame
 from tests.fuzz.target import Target, check_message
 

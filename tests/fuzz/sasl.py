@@ -14,21 +14,21 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from broker.handlers.authentication import GateContext, SaslGate
-from broker.net.principals import ANONYMOUS
-from broker.sasl.jwks import Jwks
-from broker.sasl.mechanism import AuthenticationFailed
-from broker.sasl.mechanisms import Mechanisms, SaslFiles
-from broker.sasl.oauthbearer import TokenRules, parse_message
-from broker.sasl.plain import PasswordHash, PlainUsers
-from broker.settings.sasl_area import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM_SHA_256
-from protocol.codec import encode
-from protocol.errors import ErrorCode, MalformedMessage
-from protocol.messages.api_versions import ApiVersionsRequest
-from protocol.messages.metadata import MetadataRequest
-from protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from protocol.messages.sasl_handshake import SaslHandshakeRequest
-from s3stream.catalog.values import DEFAULT_LISTENER
+from anabranch.broker.handlers.authentication import GateContext, SaslGate
+from anabranch.broker.net.principals import ANONYMOUS
+from anabranch.broker.sasl.jwks import Jwks
+from anabranch.broker.sasl.mechanism import AuthenticationFailed
+from anabranch.broker.sasl.mechanisms import Mechanisms, SaslFiles
+from anabranch.broker.sasl.oauthbearer import TokenRules, parse_message
+from anabranch.broker.sasl.plain import PasswordHash, PlainUsers
+from anabranch.broker.settings.sasl_area import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM_SHA_256
+from anabranch.protocol.codec import encode
+from anabranch.protocol.errors import ErrorCode, MalformedMessage
+from anabranch.protocol.messages.api_versions import ApiVersionsRequest
+from anabranch.protocol.messages.metadata import MetadataRequest
+from anabranch.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from anabranch.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from anabranch.s3stream.catalog.values import DEFAULT_LISTENER
 from tests.broker.sasl.clients import PASSWORD, add_user
 from tests.broker.sasl.provider import AUDIENCE, ISSUER, claims, key_set, message, rsa_key, sign
 from tests.broker.sasl.scram_client import ScramClient

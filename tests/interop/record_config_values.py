@@ -10,13 +10,17 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.lab.processes import ApacheKafka
-from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResponse
-from protocol.messages.incremental_alter_configs import (
+from anabranch.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from anabranch.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from benchmarks.lab.processes import ApacheKafka
 from tests.differential.peer import Peer
 from tests.differential.script import Script
 from tests.support.config_spellings import BROKER, CLIENT_METRICS, CONFIGS, GROUP, SHOWN_FILE, TOPIC

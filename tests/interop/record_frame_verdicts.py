@@ -13,8 +13,8 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
+from anabranch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from benchmarks.lab.processes import ApacheKafka
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.differential.peer import Peer
 from tests.differential.script import Script
 from tests.support import tools

@@ -16,8 +16,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from structlog.testing import capture_logs
 
-from broker.node import Node
-from protocol.errors import ErrorCode
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode
 from tests.broker.sasl.clients import LISTENERS, handshake
 from tests.broker.sasl.clients import token as send_token
 from tests.broker.sasl.provider import message
@@ -286,7 +286,7 @@ async def test_a_token_expires(provider: IdentityProvider, tmp_path: Path) -> No
 async def test_keys_change_and_the_provider_goes_away(
     provider: IdentityProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.sasl.jwks.UNKNOWN_KEY_S", 0)
+    monkeypatch.setattr("anabranch.broker.sasl.jwks.UNKNOWN_KEY_S", 0)
     async with token_node(tmp_path, provider) as node:
         first = good_token(provider)
         assert await outcome(node, first) == "User:alice"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.node import Node
-from broker.topics.move_requests import Place
-from s3stream.catalog.values import MoveReason
+from anabranch.broker.node import Node
+from anabranch.broker.topics.move_requests import Place
+from anabranch.s3stream.catalog.values import MoveReason
 from tests.broker.handlers.test_many_nodes import all_serve, assigned, create
 from tests.broker.handlers.test_reassignments import all_see, leaders
 from tests.interop.test_java import TOOLS, TOPICS, refused, run

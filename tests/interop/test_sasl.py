@@ -23,7 +23,7 @@ from click.testing import CliRunner
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from broker.cli.user import PASSWORD_ENV, user
+from anabranch.broker.cli.user import PASSWORD_ENV, user
 from tests.broker.sasl.provider import AUDIENCE, ISSUER, claims, key_set, rsa_key, sign
 from tests.interop.test_java import CONFIGS, CONSUMER, PRODUCER, TIMEOUT_S, TOPICS, command
 from tests.interop.values import (

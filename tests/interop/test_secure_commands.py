@@ -13,8 +13,8 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key, pkcs12
 
-from broker.cli.consume import consume
-from broker.cli.produce import produce
+from anabranch.broker.cli.consume import consume
+from anabranch.broker.cli.produce import produce
 from tests.broker.sasl.provider import AUDIENCE, claims, rsa_key, sign
 from tests.support.certificates import Authority
 from tests.support.secrets import MARK, node_output

@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark.jars import installed_spark_version, spark_line
+from anabranch.spark.jars import installed_spark_version, spark_line
 from tests.support.events import QUIET, TIMEOUT_S, Event, create_topic, delete_topic, receive, send
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop]

@@ -9,20 +9,25 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol import codec
-from protocol.decoder import ELEMENTS_MAX, TAGS_MAX
-from protocol.errors import MalformedMessage, UnencodableMessage, UnsupportedVersion
-from protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse, SupportedFeatureKey
-from protocol.messages.create_topics import CreateTopicsRequest
-from protocol.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest
-from protocol.messages.embedded.consumer_offsets import (
+from anabranch.protocol import codec
+from anabranch.protocol.decoder import ELEMENTS_MAX, TAGS_MAX
+from anabranch.protocol.errors import MalformedMessage, UnencodableMessage, UnsupportedVersion
+from anabranch.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    SupportedFeatureKey,
+)
+from anabranch.protocol.messages.create_topics import CreateTopicsRequest
+from anabranch.protocol.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest
+from anabranch.protocol.messages.embedded.consumer_offsets import (
     ClassicMemberMetadata,
     ConsumerGroupMemberMetadataValue,
     GroupMetadataKey,
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from protocol.messages.fetch import (
+from anabranch.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
@@ -30,17 +35,17 @@ from protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.messages.offset_fetch import OffsetFetchRequest
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.messages.write_txn_markers import (
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.messages.offset_fetch import OffsetFetchRequest
+from anabranch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.messages.write_txn_markers import (
     MarkerSender,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from protocol.registry import APIS, Api
-from protocol.varint import uvarint
+from anabranch.protocol.registry import APIS, Api
+from anabranch.protocol.varint import uvarint
 from tests.fuzz.messages import random_message
 from tests.protocol.values import message_versions, messages
 

@@ -6,10 +6,10 @@ objects print them: `?` may be null, `<>` are tagged fields. Kafka's tools must 
 
 import pytest
 
-import protocol.messages.embedded.consumer_offsets
-import protocol.messages.embedded.transaction_state
-from protocol.source import tagged, untagged
-from protocol.wire import Field, Kind, schema_of
+import anabranch.protocol.messages.embedded.consumer_offsets
+import anabranch.protocol.messages.embedded.transaction_state
+from anabranch.protocol.source import tagged, untagged
+from anabranch.protocol.wire import Field, Kind, schema_of
 
 SCHEMAS = {
     "OffsetCommitKey": "{group:string,topic:string,partition:int32}",
@@ -79,7 +79,10 @@ def _value(field: Field, version: int, *, flexible: bool) -> str:
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_record_has_the_fields_of_apache_kafka(name: str) -> None:
-    modules = (protocol.messages.embedded.consumer_offsets, protocol.messages.embedded.transaction_state)
+    modules = (
+        anabranch.protocol.messages.embedded.consumer_offsets,
+        anabranch.protocol.messages.embedded.transaction_state,
+    )
     [message_type] = [vars(module)[name] for module in modules if name in vars(module)]
     schema = schema_of(message_type)
     assert schema.versions is not None
@@ -88,7 +91,10 @@ def test_record_has_the_fields_of_apache_kafka(name: str) -> None:
 
 
 def test_every_record_is_checked() -> None:
-    modules = (protocol.messages.embedded.consumer_offsets, protocol.messages.embedded.transaction_state)
+    modules = (
+        anabranch.protocol.messages.embedded.consumer_offsets,
+        anabranch.protocol.messages.embedded.transaction_state,
+    )
     names = {n for m in modules for n, c in vars(m).items() if hasattr(c, "__wire_schema__") and schema_of(c).versions}
     assert names == set(SCHEMAS)
 
@@ -108,6 +114,6 @@ def test_every_record_is_checked() -> None:
     ],
 )
 def test_the_version_of_a_key_says_which_record_it_is(name: str, version: int) -> None:
-    versions = schema_of(vars(protocol.messages.embedded.consumer_offsets)[name]).versions
+    versions = schema_of(vars(anabranch.protocol.messages.embedded.consumer_offsets)[name]).versions
     assert versions is not None
     assert versions.last == version

@@ -2,8 +2,8 @@
 
 import pytest
 
-from protocol.errors import KafkaError
-from protocol.records import decode_records
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.records import decode_records
 from tests.support.frames import FAMILIES, READ, REFUSALS, REFUSED, REFUSED_HERE, VERDICTS, Family
 
 

@@ -11,12 +11,18 @@ from kio.schema.request_header.v2.header import RequestHeader as FlexibleHeader
 from kio.serial import entity_writer
 from kio.static.primitive import i16, i32
 
-from protocol import codec
-from protocol.errors import MalformedMessage
-from protocol.header import RequestHeader, parse_request_header, request_frame, response_frame, response_header
-from protocol.messages.api_versions import ApiVersionsResponse
-from protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from protocol.registry import APIS, INTERNAL_APIS, Api
+from anabranch.protocol import codec
+from anabranch.protocol.errors import MalformedMessage
+from anabranch.protocol.header import (
+    RequestHeader,
+    parse_request_header,
+    request_frame,
+    response_frame,
+    response_header,
+)
+from anabranch.protocol.messages.api_versions import ApiVersionsResponse
+from anabranch.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from anabranch.protocol.registry import APIS, INTERNAL_APIS, Api
 
 EVERY = [(api, version) for api in APIS.values() for version in range(api.min_version, api.max_version + 1)]
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
-from protocol import codec
-from protocol.registry import all_apis
+from anabranch.protocol import codec
+from anabranch.protocol.registry import all_apis
 from tests.protocol.values import assert_same, message_versions, messages, peer_of
 
 ALL = message_versions()
@@ -54,14 +54,14 @@ def test_message_survives_a_round_trip(message_type: type, version: int) -> None
 def test_only_records_of_coordinators_and_messages_between_nodes_have_no_independent_implementation() -> None:
     modules = {message_type.__module__ for message_type, version in ALL if not peer_of(message_type, version)}
     assert modules == {
-        "protocol.messages.embedded.consumer_offsets",
-        "protocol.messages.embedded.transaction_state",
-        "protocol.messages.internal.authenticate",
-        "protocol.messages.internal.describe_runs",
-        "protocol.messages.internal.hand_over",
-        "protocol.messages.internal.hello",
-        "protocol.messages.internal.prepare_move",
-        "protocol.messages.internal.relay",
+        "anabranch.protocol.messages.embedded.consumer_offsets",
+        "anabranch.protocol.messages.embedded.transaction_state",
+        "anabranch.protocol.messages.internal.authenticate",
+        "anabranch.protocol.messages.internal.describe_runs",
+        "anabranch.protocol.messages.internal.hand_over",
+        "anabranch.protocol.messages.internal.hello",
+        "anabranch.protocol.messages.internal.prepare_move",
+        "anabranch.protocol.messages.internal.relay",
     }
 
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.batch import HEADER_BYTES, parse_batch
-from protocol.errors import InvalidRecord
-from protocol.record_scan import WINDOW_BYTES, RecordHead, scan_records
-from protocol.records import Record, build_batch, decode_records
+from anabranch.protocol.batch import HEADER_BYTES, parse_batch
+from anabranch.protocol.errors import InvalidRecord
+from anabranch.protocol.record_scan import WINDOW_BYTES, RecordHead, scan_records
+from anabranch.protocol.records import Record, build_batch, decode_records
 
 BYTES = st.one_of(st.none(), st.binary(max_size=20), st.just(bytes(200)), st.just(bytes(3 * WINDOW_BYTES)))
 HEADERS = st.lists(st.tuples(st.text(max_size=5), st.one_of(st.none(), st.binary(max_size=5))), max_size=3).map(tuple)

@@ -12,7 +12,7 @@ from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.batch import (
+from anabranch.protocol.batch import (
     HEADER_BYTES,
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
@@ -25,10 +25,17 @@ from protocol.batch import (
     split_batches,
     stamp_append_time,
 )
-from protocol.compression import Compression, compress, decompress
-from protocol.errors import CorruptBatch, DecompressedTooLarge, ErrorCode, InvalidRecord, KafkaError, UnsupportedMagic
-from protocol.record_shape import has_plain_frame, records_fit
-from protocol.records import (
+from anabranch.protocol.compression import Compression, compress, decompress
+from anabranch.protocol.errors import (
+    CorruptBatch,
+    DecompressedTooLarge,
+    ErrorCode,
+    InvalidRecord,
+    KafkaError,
+    UnsupportedMagic,
+)
+from anabranch.protocol.record_shape import has_plain_frame, records_fit
+from anabranch.protocol.records import (
     ControlType,
     Record,
     build_batch,
@@ -38,7 +45,7 @@ from protocol.records import (
     first_records,
     recompress,
 )
-from protocol.varint import varlong
+from anabranch.protocol.varint import varlong
 
 CODECS = list(Compression)
 BYTES = st.one_of(st.none(), st.binary(max_size=20), st.just(bytes(300)))

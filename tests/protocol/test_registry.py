@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode as TheirCode
 
-from protocol.errors import CorruptBatch, ErrorCode, KafkaError, MalformedMessage, UnsupportedVersion
-from protocol.registry import APIS, INTERNAL_APIS, all_apis
-from protocol.varint import read_uvarint, read_varlong, uvarint, varlong
-from protocol.wire import Versions
+from anabranch.protocol.errors import CorruptBatch, ErrorCode, KafkaError, MalformedMessage, UnsupportedVersion
+from anabranch.protocol.registry import APIS, INTERNAL_APIS, all_apis
+from anabranch.protocol.varint import read_uvarint, read_varlong, uvarint, varlong
+from anabranch.protocol.wire import Versions
 
 # Key, name and versions as Apache Kafka 4.3 has them.
 TABLE = """

@@ -18,9 +18,9 @@ from typing import Any, get_args, get_type_hints
 
 from hypothesis import strategies as st
 
-import protocol.messages
-from protocol.errors import ErrorCode
-from protocol.wire import OWN_TAGS_FROM, ZERO_UUID, Field, Kind, schema_of
+import anabranch.protocol.messages
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.wire import OWN_TAGS_FROM, ZERO_UUID, Field, Kind, schema_of
 
 MILLISECOND = dt.timedelta(milliseconds=1)
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -55,7 +55,7 @@ NARROWED: dict[str, st.SearchStrategy[Any]] = {
 
 def message_types() -> Iterator[type]:
     """Every message of the package and its folders that is not only a structure inside another."""
-    for module in pkgutil.walk_packages(protocol.messages.__path__, "protocol.messages."):
+    for module in pkgutil.walk_packages(anabranch.protocol.messages.__path__, "anabranch.protocol.messages."):
         names = vars(importlib.import_module(module.name))
         yield from (c for c in names.values() if hasattr(c, "__wire_schema__") and schema_of(c).versions)
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from s3stream.background import PIECE_BYTES, REST_S_MAX, YIELD_S, YIELDS_MAX, BackgroundIo, TimedPace
+from anabranch.s3stream.background import PIECE_BYTES, REST_S_MAX, YIELD_S, YIELDS_MAX, BackgroundIo, TimedPace
+from anabranch.wal.interface import Durable, WalFailed
 from tests.support.virtual_time import run_virtual
-from wal.interface import Durable, WalFailed
 
 
 async def write(io: BackgroundIo, seconds: float, spans: list[tuple[float, float]]) -> None:

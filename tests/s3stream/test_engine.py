@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from s3stream.append.log_cache import EVICT_BATCHES_MAX
-from s3stream.append.stream import Stream
-from s3stream.background import HURRIED_PIECE_BYTES, PIECE_BYTES, BackgroundIo, Pace
-from s3stream.engine import S3Stream
-from s3stream.errors import (
+from anabranch.s3stream.append.log_cache import EVICT_BATCHES_MAX
+from anabranch.s3stream.append.stream import Stream
+from anabranch.s3stream.background import HURRIED_PIECE_BYTES, PIECE_BYTES, BackgroundIo, Pace
+from anabranch.s3stream.engine import S3Stream
+from anabranch.s3stream.errors import (
     AppendTooLarge,
     Discontinuity,
     LogStalled,
@@ -23,16 +23,16 @@ from s3stream.errors import (
     StorageStopped,
     UnknownStreams,
 )
-from s3stream.model import ObjectKind, StreamBatch, StreamInfo
-from s3stream.upload import pipeline
-from s3stream.upload.pace import UploadPace
-from s3stream.upload.uploader import Uploader
+from anabranch.s3stream.model import ObjectKind, StreamBatch, StreamInfo
+from anabranch.s3stream.upload import pipeline
+from anabranch.s3stream.upload.pace import UploadPace
+from anabranch.s3stream.upload.uploader import Uploader
+from anabranch.wal.interface import AppendedRecord, Buffer, Durable, OverCapacity, QueueFull
+from anabranch.wal.memory import MemoryWal
 from tests.support.catalog_node import CLUSTER, NODE_ID, UploadingNode, delete_topic, hand_over
 from tests.support.steps import Steps, step_catalog
 from tests.support.storage import SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
 from tests.support.waiting import until
-from wal.interface import AppendedRecord, Buffer, Durable, OverCapacity, QueueFull
-from wal.memory import MemoryWal
 
 
 async def test_append_is_confirmed_when_durable_and_before_the_owners_callback_runs(tmp_path: Path) -> None:

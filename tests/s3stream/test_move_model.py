@@ -15,16 +15,24 @@ from typing import ClassVar
 import pytest
 from sqlalchemy import Connection, create_engine, select, update
 
-from s3stream.append.recovery import RecoveryPlan, plan_recovery
-from s3stream.append.wal_record import RecordKind, WalRecord
-from s3stream.catalog import departure, orders, takeover, topics, transfer
-from s3stream.catalog import nodes as node_rows
-from s3stream.catalog.migration import migrate
-from s3stream.catalog.rows import check_node, find_streams
-from s3stream.catalog.schema import nodes, streams
-from s3stream.catalog.values import MoveReason, NewTopic, NodeBeat, NodeInfo, OpenStream, StreamTransfer, Takeover
-from s3stream.errors import CatalogError, NodeFenced, NodeInUse, StorageError, StreamFenced, StreamHeld
-from s3stream.model import StreamBatch, StreamInfo, StreamOwner
+from anabranch.s3stream.append.recovery import RecoveryPlan, plan_recovery
+from anabranch.s3stream.append.wal_record import RecordKind, WalRecord
+from anabranch.s3stream.catalog import departure, orders, takeover, topics, transfer
+from anabranch.s3stream.catalog import nodes as node_rows
+from anabranch.s3stream.catalog.migration import migrate
+from anabranch.s3stream.catalog.rows import check_node, find_streams
+from anabranch.s3stream.catalog.schema import nodes, streams
+from anabranch.s3stream.catalog.values import (
+    MoveReason,
+    NewTopic,
+    NodeBeat,
+    NodeInfo,
+    OpenStream,
+    StreamTransfer,
+    Takeover,
+)
+from anabranch.s3stream.errors import CatalogError, NodeFenced, NodeInUse, StorageError, StreamFenced, StreamHeld
+from anabranch.s3stream.model import StreamBatch, StreamInfo, StreamOwner
 
 IDS = (1, 2, 3)
 STREAM = 1

@@ -11,18 +11,18 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from s3stream.append.stream import Stream
-from s3stream.engine import S3Stream
-from s3stream.errors import StorageError
-from s3stream.maintain.gc import GarbageCollector
-from s3stream.maintain.verify import verify
-from s3stream.model import ObjectState, StreamBatch, object_key
-from s3stream.object.format import decode_block
-from s3stream.object.reader import read_index
+from anabranch.s3stream.append.stream import Stream
+from anabranch.s3stream.engine import S3Stream
+from anabranch.s3stream.errors import StorageError
+from anabranch.s3stream.maintain.gc import GarbageCollector
+from anabranch.s3stream.maintain.verify import verify
+from anabranch.s3stream.model import ObjectState, StreamBatch, object_key
+from anabranch.s3stream.object.format import decode_block
+from anabranch.s3stream.object.reader import read_index
+from anabranch.wal.interface import WalError
 from tests.support.catalog_node import CLUSTER, delete_topic
 from tests.support.steps import Steps, step_catalog, step_store, step_wal
 from tests.support.storage import SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
-from wal.interface import WalError
 
 PART_BYTES = 5 << 20
 SETTINGS = replace(

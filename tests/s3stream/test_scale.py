@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from s3stream.settings import KIB, MIB, StorageSettings
+from anabranch.s3stream.settings import KIB, MIB, StorageSettings
 from tests.support.storage import fill, memory_cluster, read_all
 
 STREAMS = 10_000

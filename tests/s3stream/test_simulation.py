@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from s3stream.append.stream import Stream
-from s3stream.engine import S3Stream
-from s3stream.errors import CatalogUnavailable, OffsetOutOfRange, StorageError, StorageFull, StoreError
-from s3stream.maintain.gc import GarbageCollector
-from s3stream.model import StreamBatch
+from anabranch.s3stream.append.stream import Stream
+from anabranch.s3stream.engine import S3Stream
+from anabranch.s3stream.errors import CatalogUnavailable, OffsetOutOfRange, StorageError, StorageFull, StoreError
+from anabranch.s3stream.maintain.gc import GarbageCollector
+from anabranch.s3stream.model import StreamBatch
 from tests.s3stream.test_restart import (
     DEADLINES_MS,
     check_invariants,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from s3stream.append.stream import Stream
-from s3stream.engine import S3Stream
-from s3stream.model import ObjectKind, RangeLocation, StreamBatch, object_key
+from anabranch.s3stream.append.stream import Stream
+from anabranch.s3stream.engine import S3Stream
+from anabranch.s3stream.model import ObjectKind, RangeLocation, StreamBatch, object_key
 from tests.support.catalog_node import CLUSTER
 from tests.support.steps import Steps, step_catalog
 from tests.support.storage import EngineCluster, fill, memory_cluster, read_all, same

@@ -5,7 +5,7 @@ from collections.abc import Coroutine, Iterator
 
 import pytest
 
-from s3stream.tasks import end_tasks, side_by_side
+from anabranch.s3stream.tasks import end_tasks, side_by_side
 
 
 async def test_results_come_in_the_order_of_the_works() -> None:

@@ -1,7 +1,7 @@
 """The compatibility page agrees with the code."""
 
-from broker.handlers import HANDLERS
-from protocol.registry import all_apis
+from anabranch.broker.handlers import HANDLERS
+from anabranch.protocol.registry import all_apis
 from scripts.compatibility import NOTES, PAGE, page
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.settings.sources import load, unknown_environment
+from anabranch.broker.settings.sources import load, unknown_environment
+from anabranch.spark.pipeline.toml_file import read_pipeline
 from scripts.demo.delays import FLIGHT_SCHEMA
-from spark.pipeline.toml_file import read_pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
 

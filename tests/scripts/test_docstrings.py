@@ -21,7 +21,7 @@ def docstrings(file: Path) -> list[tuple[int, str]]:
 @pytest.mark.parametrize(
     "folder",
     [
-        "anabranch",
+        "src",
         "broker",
         "protocol",
         "s3stream",

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.spark.fetch import FetchError, run
 from scripts import tools
 from scripts.tools import Tool, ensure, java_trust_store, machine_certificates, main, move_into_place
-from spark.fetch import FetchError, run
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.errors import CatalogError, CatalogUnavailable, OutcomeUnknown, StorageError
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.errors import CatalogError, CatalogUnavailable, OutcomeUnknown, StorageError
 
 DELAY_S = (0.0002, 0.004)
 LATE_S = (0.1, 6.0)

@@ -5,19 +5,19 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from broker.net.parking import PARKED_S
-from broker.node import Node
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.create_partitions import (
+from anabranch.broker.net.parking import PARKED_S
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
-from protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
-from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from s3stream.errors import StorageError
+from anabranch.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.s3stream.errors import StorageError
 from tests.simulation.consumers import Reader
 from tests.simulation.history import History, Violation
 from tests.simulation.node import SimNode

@@ -5,11 +5,11 @@ from contextvars import Context, copy_context
 from pathlib import Path
 from random import Random
 
+from anabranch.wal.interface import WalInUse
+from anabranch.wal.requests import Device, IoRequest
+from anabranch.wal.settings import WalSettings
 from tests.simulation.loop import PROCESS, SimLoop
 from tests.support.sim_device import DeviceFaults, SimDevice, SimDisk
-from wal.interface import WalInUse
-from wal.requests import Device, IoRequest
-from wal.settings import WalSettings
 
 WRITE_S = (0.0001, 0.001)
 """Time until some of the requests under way complete."""

@@ -5,16 +5,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from random import Random
 
-from broker.topics.move_requests import Place
-from protocol.errors import KafkaError
-from s3stream.catalog.values import MoveReason
-from s3stream.errors import StorageError
+from anabranch.broker.topics.move_requests import Place
+from anabranch.protocol.errors import KafkaError
+from anabranch.s3stream.catalog.values import MoveReason
+from anabranch.s3stream.errors import StorageError
+from anabranch.wal.format import RING_POSITION, newest_header
+from anabranch.wal.log import DeltaWal
 from tests.simulation.catalog import CatalogFaults
 from tests.simulation.history import Violation
 from tests.simulation.node import CATALOG, STORE, SimNode
 from tests.simulation.world import World
-from wal.format import RING_POSITION, newest_header
-from wal.log import DeltaWal
 
 WRITES_UNDER_WAY = 3
 WRITING_TRIES, WRITING_S = 10_000, 0.000_5

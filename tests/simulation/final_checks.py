@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from protocol.errors import ErrorCode
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.simulation.consumers import LATEST, Committer, Reader, list_offset
 from tests.simulation.copies import Copier
 from tests.simulation.groups import GroupHistory, check_group

@@ -11,10 +11,10 @@ from contextlib import closing
 from contextvars import copy_context
 from pathlib import Path
 
-from broker.membership.node_log import NodeLog
-from broker.membership.rebuild import CatalogRebuild, ClockAndIds
-from s3stream.catalog.rows import UPLOADS
-from s3stream.object.marks import MarkPlace
+from anabranch.broker.membership.node_log import NodeLog
+from anabranch.broker.membership.rebuild import CatalogRebuild, ClockAndIds
+from anabranch.s3stream.catalog.rows import UPLOADS
+from anabranch.s3stream.object.marks import MarkPlace
 from tests.simulation.history import Violation
 from tests.simulation.loop import PROCESS, Process
 from tests.simulation.node import STORE, SimNode

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
 
-from protocol.batch import BatchHeader
-from protocol.records import decode_records
+from anabranch.protocol.batch import BatchHeader
+from anabranch.protocol.records import decode_records
 
 TopicPartition: TypeAlias = tuple[str, int]
 

@@ -6,20 +6,20 @@ from contextvars import copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from broker.app import StartError, run_node
-from broker.membership.environment import Environment
-from broker.net.ports import ReservedPorts
-from broker.node import Node
-from broker.settings.data_dir import DataDirError
-from broker.settings.model import Settings
-from broker.settings.sources import load
+from anabranch.broker.app import StartError, run_node
+from anabranch.broker.membership.environment import Environment
+from anabranch.broker.net.ports import ReservedPorts
+from anabranch.broker.node import Node
+from anabranch.broker.settings.data_dir import DataDirError
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.sources import load
+from anabranch.wal.requests import Device
+from anabranch.wal.settings import WalSettings
 from tests.simulation.catalog import faulty_catalog
 from tests.simulation.disk import SimLogFiles
 from tests.simulation.loop import PROCESS, Process
 from tests.simulation.network import INTERNAL_PORT, NODE_PORT, Port
 from tests.simulation.store import SimStore, Way
-from wal.requests import Device
-from wal.settings import WalSettings
 
 if TYPE_CHECKING:
     import socket

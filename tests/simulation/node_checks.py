@@ -4,16 +4,16 @@ import asyncio
 import re
 from typing import cast
 
-from s3stream.append.stream import Stream
-from s3stream.catalog.catalog import Catalog
-from s3stream.maintain.verify import Finding, FindingKind, verify
-from s3stream.model import parse_object_key
+from anabranch.s3stream.append.stream import Stream
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.maintain.verify import Finding, FindingKind, verify
+from anabranch.s3stream.model import parse_object_key
+from anabranch.wal.log import DeltaWal
 from tests.simulation.history import Violation
 from tests.simulation.loop import Process
 from tests.simulation.node import STALL_MS, STORE, SimNode
 from tests.simulation.plan import Plan
 from tests.simulation.world import World
-from wal.log import DeltaWal
 
 SETTLED_S = 560.0
 """Virtual time after which every object that is not committed is deleted."""

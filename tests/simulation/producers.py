@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from protocol.batch import TRANSACTIONAL_MASK
-from protocol.compression import Compression
-from protocol.errors import ErrorCode
-from protocol.messages.init_producer_id import InitProducerIdRequest
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import Record, build_batch
+from anabranch.protocol.batch import TRANSACTIONAL_MASK
+from anabranch.protocol.compression import Compression
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest
+from anabranch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.records import Record, build_batch
 from tests.simulation.history import History, TopicPartition, Transaction, Violation
 from tests.simulation.node import SimNode
 from tests.simulation.routing import TIMEOUT_S, Client, Lost, NoRoute, Refused, check

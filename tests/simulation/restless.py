@@ -7,9 +7,9 @@ producer can always abort, with the epoch that it has, and goes on with the epoc
 import asyncio
 from collections.abc import Mapping
 
-from protocol.errors import ErrorCode
-from protocol.messages.end_txn import EndTxnRequest
-from protocol.messages.txn_offset_commit import (
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.end_txn import EndTxnRequest
+from anabranch.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,

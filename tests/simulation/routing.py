@@ -9,25 +9,25 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any, Final, TypeAlias
 
-from protocol.errors import ErrorCode
-from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
-from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from protocol.messages.delete_records import DeleteRecordsRequest
-from protocol.messages.end_txn import EndTxnRequest
-from protocol.messages.fetch import FetchRequest
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.heartbeat import HeartbeatRequest
-from protocol.messages.init_producer_id import InitProducerIdRequest
-from protocol.messages.join_group import JoinGroupRequest
-from protocol.messages.leave_group import LeaveGroupRequest
-from protocol.messages.list_offsets import ListOffsetsRequest
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
-from protocol.messages.offset_commit import OffsetCommitRequest
-from protocol.messages.offset_fetch import OffsetFetchRequest
-from protocol.messages.produce import ProduceRequest
-from protocol.messages.sync_group import SyncGroupRequest
-from protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from anabranch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from anabranch.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from anabranch.protocol.messages.delete_records import DeleteRecordsRequest
+from anabranch.protocol.messages.end_txn import EndTxnRequest
+from anabranch.protocol.messages.fetch import FetchRequest
+from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from anabranch.protocol.messages.heartbeat import HeartbeatRequest
+from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest
+from anabranch.protocol.messages.join_group import JoinGroupRequest
+from anabranch.protocol.messages.leave_group import LeaveGroupRequest
+from anabranch.protocol.messages.list_offsets import ListOffsetsRequest
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
+from anabranch.protocol.messages.offset_commit import OffsetCommitRequest
+from anabranch.protocol.messages.offset_fetch import OffsetFetchRequest
+from anabranch.protocol.messages.produce import ProduceRequest
+from anabranch.protocol.messages.sync_group import SyncGroupRequest
+from anabranch.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from tests.simulation.history import TopicPartition, Violation
 from tests.simulation.node import SimNode
 from tests.simulation.world import World

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from protocol.errors import ErrorCode
-from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from s3stream.catalog.catalog import WAIT_COUNTED_S
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from anabranch.s3stream.catalog.catalog import WAIT_COUNTED_S
 from tests.simulation.churn import Churn
 from tests.simulation.consumers import Committer, Deleter, Reader
 from tests.simulation.copies import Copier

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, cast
 
-from s3stream.background import Pace
-from s3stream.errors import StoreError
-from s3stream.model import parse_object_key
-from s3stream.store.interface import CallCounts, MultipartUpload, PartReceipt, StoredObject, TailRead
-from s3stream.store.memory import MemoryStore
+from anabranch.s3stream.background import Pace
+from anabranch.s3stream.errors import StoreError
+from anabranch.s3stream.model import parse_object_key
+from anabranch.s3stream.store.interface import CallCounts, MultipartUpload, PartReceipt, StoredObject, TailRead
+from anabranch.s3stream.store.memory import MemoryStore
+from anabranch.wal.interface import Buffer
 from tests.simulation.loop import SimLoop
-from wal.interface import Buffer
 
 CALL_S = (0.002, 0.03)
 TAIL_SHARE = 0.02

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-import broker.membership.node_log as node_log_module
-import broker.net.server as server_module
-import broker.partitions.record_work
-import s3stream.catalog.database
-from broker.net.connection import Connection
-from broker.settings.package_settings import wal_settings
+import anabranch.broker.membership.node_log as node_log_module
+import anabranch.broker.net.server as server_module
+import anabranch.broker.partitions.record_work
+import anabranch.s3stream.catalog.database
+from anabranch.broker.net.connection import Connection
+from anabranch.broker.settings.package_settings import wal_settings
 from tests.simulation.loop import PROCESS, InlineExecutor, SimLoop
 
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ def patched(world: "World") -> Iterator[None]:
     vars(server_module)["find_closed_peers"] = world.network.closed_peers
     Connection.__hash__ = _number  # type: ignore[assignment,method-assign]  # as of tasks
     threads = {
-        module: module.ThreadPoolExecutor for module in (s3stream.catalog.database, broker.partitions.record_work)
+        module: module.ThreadPoolExecutor
+        for module in (anabranch.s3stream.catalog.database, anabranch.broker.partitions.record_work)
     }
     for module in threads:
         module.ThreadPoolExecutor = InlineExecutor  # type: ignore[attr-defined]

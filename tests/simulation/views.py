@@ -4,9 +4,9 @@ import asyncio
 import sqlite3
 from contextlib import closing
 
-from broker.node import Node
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import TopicInfo
+from anabranch.broker.node import Node
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import TopicInfo
 from tests.simulation.history import Violation
 from tests.simulation.node import CATALOG
 from tests.simulation.world import World

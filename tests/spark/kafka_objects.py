@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from protocol.records import Record, build_batch
-from s3stream.catalog.catalog import Catalog
-from s3stream.model import ObjectKind, StreamBatch
-from s3stream.store.config import StoreConfig
-from s3stream.store.local import LocalStore
-from spark.storage import StorageLocation
+from anabranch.protocol.records import Record, build_batch
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.model import ObjectKind, StreamBatch
+from anabranch.s3stream.store.config import StoreConfig
+from anabranch.s3stream.store.local import LocalStore
+from anabranch.spark.storage import StorageLocation
 from tests.support.catalog_node import CLUSTER, UploadingNode
 
 RECORDS = 10

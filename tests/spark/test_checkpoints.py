@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.checkpoints import drop_topic_ids
+from anabranch.spark.checkpoints import drop_topic_ids
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

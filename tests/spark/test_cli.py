@@ -12,12 +12,12 @@ import pytest
 from click.testing import CliRunner
 from pyspark.errors import PySparkException, StreamingQueryException
 
-from broker.cli.spark import spark as spark_command
-from spark import cli, jobs
-from spark.cli import main
-from spark.jars import all_jars, installed_spark_version, table_jars
-from spark.java import SessionError, find_java_home
-from spark.pipeline.errors import PipelineError
+from anabranch.broker.cli.spark import spark as spark_command
+from anabranch.spark import cli, jobs
+from anabranch.spark.cli import main
+from anabranch.spark.jars import all_jars, installed_spark_version, table_jars
+from anabranch.spark.java import SessionError, find_java_home
+from anabranch.spark.pipeline.errors import PipelineError
 
 FILE = """\
 checkpoint = "checkpoint"
@@ -137,7 +137,7 @@ def test_a_job_without_a_place_is_used_wrongly(command: str, tmp_path: Path) -> 
 LIGHT = """\
 import sys
 from click.testing import CliRunner
-from spark.cli import main
+from anabranch.spark.cli import main
 for command in sys.argv[1].splitlines():
     print(CliRunner().invoke(main, command.split()).output)
 print("imported:", *sorted({"numpy", "pandas", "pyarrow", "pyspark", "sqlalchemy"} & set(sys.modules)))
@@ -194,14 +194,14 @@ def test_jars_that_are_missing_are_not_looked_for_in_a_registry(
 ) -> None:
     started: list[Mapping[str, str]] = []
     monkeypatch.setattr(cli, "find_java_home", lambda: tmp_path)
-    monkeypatch.setattr("spark.session.spark_environment", dict)
+    monkeypatch.setattr("anabranch.spark.session.spark_environment", dict)
     monkeypatch.setenv("ANABRANCH_CACHE", str(tmp_path))
 
     def start(settings: Mapping[str, str]) -> None:
         started.append(settings)
         raise SessionError("Java is started")
 
-    monkeypatch.setattr("spark.session._start_java", start)
+    monkeypatch.setattr("anabranch.spark.session._start_java", start)
     path = write(tmp_path)
     text = Path(path).read_text().replace('topics = ["t"]', 'topics = ["t"]\nkind = "direct"')
     text = text.replace('name = "lake.db.t"', 'format = "delta"\nlocation = "t"')  # which each Spark has
@@ -233,8 +233,8 @@ def test_a_broker_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_topics_are_looked_for(servers: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "find_java_home", lambda: tmp_path)
     monkeypatch.setattr(cli, "installed_spark_version", lambda: "4.1.3")
-    monkeypatch.setattr("spark.jobs.build_session", lambda *_, **__: SimpleNamespace(stop=lambda: None))
-    monkeypatch.setattr("spark.pipeline.check.check_pipeline", lambda *_: ["lake.db.t: sort_by changes"])
+    monkeypatch.setattr("anabranch.spark.jobs.build_session", lambda *_, **__: SimpleNamespace(stop=lambda: None))
+    monkeypatch.setattr("anabranch.spark.pipeline.check.check_pipeline", lambda *_: ["lake.db.t: sort_by changes"])
     path = write(tmp_path, servers, topic)
     result = CliRunner().invoke(main, ["ingest", "--check", path])
     assert (result.exit_code, result.output) == (0, f"{path}: lake.db.t: sort_by changes\n{path}: ready to run\n")
@@ -246,7 +246,7 @@ def test_the_command_hands_everything_over(monkeypatch: pytest.MonkeyPatch) -> N
     called: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda _program, arguments: called.append(arguments[1:]))
     CliRunner().invoke(spark_command, ["ingest", "--help", "-t", "a"])
-    assert called == [["-m", "spark", "ingest", "--help", "-t", "a"]]
+    assert called == [["-m", "anabranch.spark", "ingest", "--help", "-t", "a"]]
 
 
 def test_what_a_pipeline_failed_with_is_one_line() -> None:
@@ -276,7 +276,7 @@ def test_java_that_does_not_start_says_why(tmp_path: Path) -> None:
     path = write(tmp_path, more="[spark.conf]\n'spark.driver.memory' = '1k'\n")
     text = Path(path).read_text().replace('topics = ["t"]', 'topics = ["t"]\nkind = "direct"')
     Path(path).write_text(text)
-    command = [sys.executable, "-m", "spark", "ingest", path]
+    command = [sys.executable, "-m", "anabranch.spark", "ingest", path]
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=300
     )

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from compaction.execution import ExecutionContext, OutputId
-from compaction.joins.execute import JoinedObject, JoinInputs, execute_join
-from compaction.settings import CompactionSettings
-from s3stream.errors import ObjectNotFound
-from s3stream.model import ObjectKind, object_key
-from spark.compact import CompactionFailed, SparkCompaction, SparkCompactionSummary
-from spark.storage import StorageLocation, find_storage
+from anabranch.compaction.execution import ExecutionContext, OutputId
+from anabranch.compaction.joins.execute import JoinedObject, JoinInputs, execute_join
+from anabranch.compaction.settings import CompactionSettings
+from anabranch.s3stream.errors import ObjectNotFound
+from anabranch.s3stream.model import ObjectKind, object_key
+from anabranch.spark.compact import CompactionFailed, SparkCompaction, SparkCompactionSummary
+from anabranch.spark.storage import StorageLocation, find_storage
 from tests.conftest import QUICK_JVM
 from tests.spark.kafka_objects import KafkaObjects, kafka_objects
 from tests.spark.programs import WAIT_S, Program, program
@@ -215,7 +215,7 @@ def test_a_join_whose_inputs_go_before_the_store_copies_them_is_planned_again(
     async def run_here(_run: SparkCompaction, tasks: Sequence[Any], execute: Callable[..., Any]) -> list[Any]:
         return await asyncio.to_thread(lambda: [execute(made.location, SMALL, task) for task in tasks])
 
-    monkeypatch.setattr("spark.compact.execute_join", overtaken)
+    monkeypatch.setattr("anabranch.spark.compact.execute_join", overtaken)
     monkeypatch.setattr(SparkCompaction, "_run_tasks", run_here)
     with kafka_objects(tmp_path / "storage") as made:
         fill_stream_objects(made, 1, value_bytes=600_000)
@@ -261,7 +261,7 @@ def job(filled: KafkaObjects, master: str) -> Iterator[Program]:
     """The job as a separate process."""
     root = str(Path(__file__).parents[2])
     command = [
-        sys.executable, "-m", "spark", "compact", "--catalog", filled.location.catalog_url,
+        sys.executable, "-m", "anabranch.spark", "compact", "--catalog", filled.location.catalog_url,
         "--objects", str(filled.objects), "--cluster", CLUSTER, "--task-mib", "32", "--master", master,
         "--conf", f"spark.driver.extraJavaOptions={QUICK_JVM}",
         "--conf", f"spark.executor.extraJavaOptions={QUICK_JVM}",
@@ -310,7 +310,7 @@ def test_a_driver_that_is_killed_leaves_all_as_it_was_and_the_next_run_does_it(
 
 
 async def reap(filled: KafkaObjects) -> None:
-    from s3stream.maintain.gc import GarbageCollector
+    from anabranch.s3stream.maintain.gc import GarbageCollector
 
     filled.made.clock.ms = time.time_ns() // 1_000_000 + 25 * 3_600_000  # the killed job went by the real time
     collector = GarbageCollector(

@@ -8,12 +8,12 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import TopicPartition
 
 from anabranch.client.errors import ClientError
-from protocol.batch import TRANSACTIONAL_MASK
-from protocol.messages.fetch import AbortedTransaction, PartitionData
-from protocol.records import ControlType, Record, build_batch, build_marker
-from spark.freshness import REFRESH_S, Freshness, LagReader, PartitionLag
-from spark.listener import PipelineMetrics, prometheus_text
-from spark.unread import PARTITION_BYTES, Search, advance, find_first
+from anabranch.protocol.batch import TRANSACTIONAL_MASK
+from anabranch.protocol.messages.fetch import AbortedTransaction, PartitionData
+from anabranch.protocol.records import ControlType, Record, build_batch, build_marker
+from anabranch.spark.freshness import REFRESH_S, Freshness, LagReader, PartitionLag
+from anabranch.spark.listener import PipelineMetrics, prometheus_text
+from anabranch.spark.unread import PARTITION_BYTES, Search, advance, find_first
 from tests.support.events import QUIET, Event, create_topic, delete_topic, send
 from tests.support.waiting import wait_until
 
@@ -144,7 +144,7 @@ def test_what_was_found_is_not_fetched_again(
         asked.append(len(searches))
         find_first(cluster, searches, *arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("spark.freshness.find_first", counted)
+    monkeypatch.setattr("anabranch.spark.freshness.find_first", counted)
     send(servers, topic, [Event(partition, b"v", timestamp_ms=T0) for partition in (0, 0, 1)])
     for _ in range(3):
         assert age_ms(reader.read({(topic, 0): 0}), topic) == 100_000

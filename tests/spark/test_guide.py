@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from spark import cli
+from anabranch.spark import cli
 from tests.support.node import NodeProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop, pytest.mark.slow]
@@ -46,7 +46,7 @@ def is_shown(shown: list[str], output: list[str]) -> bool:
 
 
 def test_the_guide(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark.jobs.build_session", lambda *_args, **_more: spark)
+    monkeypatch.setattr("anabranch.spark.jobs.build_session", lambda *_args, **_more: spark)
     monkeypatch.setattr(SparkSession, "stop", lambda _self: None)
     monkeypatch.chdir(tmp_path)
     shell = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from spark.jars import (
+from anabranch.spark.jars import (
     SparkVersionError,
     all_jars,
     cached,

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from spark.java import CACHED_JAVA, JavaNotFoundError, cache_folder, find_java_home, parse_version
+from anabranch.spark.java import CACHED_JAVA, JavaNotFoundError, cache_folder, find_java_home, parse_version
 
 
 def fake_java(home: Path, version: str, status: int = 0) -> Path:
@@ -44,7 +44,7 @@ def test_an_old_java_is_passed_over(tmp_path: Path) -> None:
 def test_a_java_that_is_too_new_for_spark_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: str, fits: bool, java: int
 ) -> None:
-    monkeypatch.setattr("spark.java.version", {"pyspark": spark}.__getitem__)
+    monkeypatch.setattr("anabranch.spark.java.version", {"pyspark": spark}.__getitem__)
     new, older = fake_java(tmp_path / "new", f"{java}.0.1"), fake_java(tmp_path / "older", "21.0.1")
     environ = {"JAVA_HOME": str(new), "PATH": str(older / "bin"), "ANABRANCH_CACHE": str(tmp_path)}
     assert find_java_home(environ) == (new if fits else older)

@@ -6,7 +6,7 @@ import sys
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spark.java_stderr import NOTICE, without_notice
+from anabranch.spark.java_stderr import NOTICE, without_notice
 
 LINES = st.sampled_from([NOTICE, b"\n", b"W\n", b"WARNING: Using incubator modules: jdk.other\n", b"# A fatal error\n"])
 OTHERS = st.sampled_from([b"", b"100%\r", b"WARNING: Using", NOTICE.strip(), b"x" + NOTICE])
@@ -28,7 +28,7 @@ def test_what_has_no_end_of_line_does_not_wait_for_it() -> None:
 
 DRIVER = """
 import os, subprocess, sys
-from spark.java_stderr import start_copier
+from anabranch.spark.java_stderr import start_copier
 copier = start_copier()
 subprocess.Popen(["sh", "-c", sys.argv[1]], stdin=subprocess.PIPE, stderr=copier.stdin)
 os._exit(0)

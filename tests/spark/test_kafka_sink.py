@@ -15,9 +15,9 @@ from pyspark.sql import functions as f
 
 from anabranch.client.partitioner import partition_of_key
 from anabranch.client.transactional import ProducerIdentity, TransactionalProducer
-from protocol.compression import Compression
-from protocol.records import Record
-from spark.kafka_sink import BATCH_BYTES_MAX, AnotherQuery, ExactlyOnceSink, SinkError, _write_rows
+from anabranch.protocol.compression import Compression
+from anabranch.protocol.records import Record
+from anabranch.spark.kafka_sink import BATCH_BYTES_MAX, AnotherQuery, ExactlyOnceSink, SinkError, _write_rows
 from tests.conftest import QUICK_JVM
 from tests.spark.pipeline.support import WAIT_S, forget_last_commit, numbered
 from tests.spark.programs import program
@@ -192,8 +192,8 @@ def test_a_fence_in_the_middle_of_a_micro_batch(
 
 DRIVER = """
 import sys
-from spark.kafka_sink import ExactlyOnceSink
-from spark.session import build_session
+from anabranch.spark.kafka_sink import ExactlyOnceSink
+from anabranch.spark.session import build_session
 
 servers, source, target, checkpoint, local = sys.argv[1:]
 settings = {"spark.driver.memory": "1g", "spark.executor.memory": "1g", "spark.local.dir": local}

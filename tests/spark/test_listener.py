@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from spark.freshness import Offsets
-from spark.listener import PipelineListener, PipelineMetrics, parse_progress, prometheus_text, serve_metrics
+from anabranch.spark.freshness import Offsets
+from anabranch.spark.listener import PipelineListener, PipelineMetrics, parse_progress, prometheus_text, serve_metrics
 
 PROGRESS = {
     "id": "aa", "name": "flights", "batchId": 3, "numInputRows": 150, "inputRowsPerSecond": 12.5,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spark import preflight
-from spark.preflight import BrokerError, check_brokers
+from anabranch.spark import preflight
+from anabranch.spark.preflight import BrokerError, check_brokers
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from spark.cli import main
+from anabranch.spark.cli import main
 from tests.support.events import Event, send
 
 T0 = 1_700_000_000_000

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from s3stream.store.config import StoreConfig
-from s3stream.store.protection import BucketProtection
-from spark.direct.options import schema_of
-from spark.direct.readers import arrow_schema
-from spark.direct.source import AnabranchSource
-from spark.storage import LocationError, find_storage
+from anabranch.s3stream.store.config import StoreConfig
+from anabranch.s3stream.store.protection import BucketProtection
+from anabranch.spark.direct.options import schema_of
+from anabranch.spark.direct.readers import arrow_schema
+from anabranch.spark.direct.source import AnabranchSource
+from anabranch.spark.storage import LocationError, find_storage
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from s3stream.maintain.verify import FindingKind
-from s3stream.model import object_key
-from spark import storage_commands
-from spark.cli import main
-from spark.java import SessionError
-from spark.verify import verify
+from anabranch.s3stream.maintain.verify import FindingKind
+from anabranch.s3stream.model import object_key
+from anabranch.spark import storage_commands
+from anabranch.spark.cli import main
+from anabranch.spark.java import SessionError
+from anabranch.spark.verify import verify
 from tests.spark.kafka_objects import KafkaObjects, kafka_objects
 from tests.support.catalog_node import CLUSTER
 
@@ -91,7 +91,7 @@ def test_a_report_in_a_place_that_cannot_be_is_refused_first(
         pytest.fail("everything was read for a report that cannot be written")
 
     use_session(spark, monkeypatch)
-    monkeypatch.setattr("spark.verify.verify", unread)
+    monkeypatch.setattr("anabranch.spark.verify.verify", unread)
     place = ["--catalog", filled.location.catalog_url, "--objects", str(filled.objects), "--cluster", CLUSTER]
     done = CliRunner().invoke(main, ["verify", *place, "--report", "s4://bucket/report"])
     said = 'Error: --report s4://bucket/report: No FileSystem for scheme "s4"\n'
@@ -116,7 +116,7 @@ def test_a_session_can_write_the_report(
         asked.append({key: options[key] for key in needs})
         raise SessionError(name)
 
-    monkeypatch.setattr("spark.session.build_session", build)
+    monkeypatch.setattr("anabranch.spark.session.build_session", build)
     place = ["--catalog", filled.location.catalog_url, "--objects", str(filled.objects), "--cluster", CLUSTER]
     done = CliRunner().invoke(main, ["verify", *place, *arguments])
     assert (done.output, asked) == ("Error: anabranch verify\n", [needs])

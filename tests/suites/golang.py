@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NoReturn
 
-from spark.java import cache_folder
+from anabranch.spark.java import cache_folder
 from tests.suites.run import expected_in
 
 OUTCOME = re.compile(r"^--- (PASS|FAIL|SKIP): (\w+)", re.MULTILINE)

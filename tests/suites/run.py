@@ -27,9 +27,9 @@ from typing import Any
 
 import confluent_kafka.admin
 
+from anabranch.broker.sasl.plain import SALT_BYTES, hash_password
+from anabranch.spark.java import cache_folder
 from benchmarks.lab.processes import ApacheKafka
-from broker.sasl.plain import SALT_BYTES, hash_password
-from spark.java import cache_folder
 from tests.differential.kafka_cluster import kafka_cluster
 from tests.suites.clients import PASSWORD, SUITES, USER, Suite
 from tests.support.certificates import Authority

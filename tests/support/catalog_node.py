@@ -14,14 +14,14 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from compaction.context import CompactionContext
-from compaction.service import CompactionService
-from compaction.settings import CompactionSettings
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.schema import streams
-from s3stream.catalog.values import CompactionCommit, TopicInfo, UploadCommit
-from s3stream.maintain.gc import GarbageCollector
-from s3stream.model import (
+from anabranch.compaction.context import CompactionContext
+from anabranch.compaction.service import CompactionService
+from anabranch.compaction.settings import CompactionSettings
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.schema import streams
+from anabranch.s3stream.catalog.values import CompactionCommit, TopicInfo, UploadCommit
+from anabranch.s3stream.maintain.gc import GarbageCollector
+from anabranch.s3stream.model import (
     NewObject,
     ObjectInfo,
     ObjectKind,
@@ -32,11 +32,11 @@ from s3stream.model import (
     StreamRange,
     object_key,
 )
-from s3stream.object.format import decode_block
-from s3stream.object.reader import read_index
-from s3stream.object.writer import ObjectWriter
-from s3stream.store.interface import ObjectStore
-from s3stream.store.memory import MemoryStore
+from anabranch.s3stream.object.format import decode_block
+from anabranch.s3stream.object.reader import read_index
+from anabranch.s3stream.object.writer import ObjectWriter
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.s3stream.store.memory import MemoryStore
 from tests.support.clock import ManualClock
 
 CLUSTER: Final = "test"

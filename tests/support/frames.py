@@ -14,11 +14,11 @@ from struct import pack, pack_into
 import cramjam
 import zstandard
 
-from protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, seal
-from protocol.compression import Compression
-from protocol.errors import ErrorCode
-from protocol.lz4_frame import xxh32
-from protocol.records import Record, build_batch
+from anabranch.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, seal
+from anabranch.protocol.compression import Compression
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.lz4_frame import xxh32
+from anabranch.protocol.records import Record, build_batch
 
 TIME_MS = 1_700_000_000_000
 RECORDS = tuple(Record(b"k%d" % at, b"v%d" % at, TIME_MS) for at in range(3))

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from broker.handover import orders
-from broker.node import Node
+from anabranch.broker.handover import orders
+from anabranch.broker.node import Node
 
 AT_ONCE_MAX = orders.AT_ONCE_MAX
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-from spark.java import find_java_home
+from anabranch.spark.java import find_java_home
 
 STOP_TIMEOUT_S = 60
 SPARK_JARS = Path(pyspark.__file__).parent / "jars"

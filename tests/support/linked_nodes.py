@@ -18,26 +18,26 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
-from broker.cluster.links import LinkContext, Links
-from broker.cluster.members import Member, Members
-from broker.cluster.secret import ClusterSecret
-from broker.handlers.dispatch import Dispatcher
-from broker.handlers.internal import INTERNAL_HANDLERS, InternalPort, internal_server
-from broker.net.exchange import Exchange
-from broker.net.parking import Parking
-from broker.settings.client_areas import NetworkSettings
-from broker.settings.memory import memory_for
-from broker.settings.model import Settings
-from protocol.codec import decode_exact
-from protocol.messages.add_partitions_to_txn import (
+from anabranch.broker.cluster.links import LinkContext, Links
+from anabranch.broker.cluster.members import Member, Members
+from anabranch.broker.cluster.secret import ClusterSecret
+from anabranch.broker.handlers.dispatch import Dispatcher
+from anabranch.broker.handlers.internal import INTERNAL_HANDLERS, InternalPort, internal_server
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.net.parking import Parking
+from anabranch.broker.settings.client_areas import NetworkSettings
+from anabranch.broker.settings.memory import memory_for
+from anabranch.broker.settings.model import Settings
+from anabranch.protocol.codec import decode_exact
+from anabranch.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTransaction,
 )
+from anabranch.wal.interface import Buffer
 from tests.simulation.loop import SimLoop
 from tests.simulation.network import Network, Port
 from tests.support.raw_client import RawClient
-from wal.interface import Buffer
 
 CLUSTER: Final = "c"
 SECRET: Final = bytes(range(32))

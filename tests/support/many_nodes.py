@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from broker.cluster.members import Member, Members
-from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
-from broker.node import Node
-from broker.topics.topic import Topic
-from s3stream.catalog.values import NewTopic, NodeListener
-from s3stream.model import StreamOwner
+from anabranch.broker.cluster.members import Member, Members
+from anabranch.broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
+from anabranch.broker.node import Node
+from anabranch.broker.topics.topic import Topic
+from anabranch.s3stream.catalog.values import NewTopic, NodeListener
+from anabranch.s3stream.model import StreamOwner
 from tests.support.catalog_node import CLUSTER, HOUR_MS, opened_catalog, topic_id_of
 from tests.support.node import running_node, settings_for
 

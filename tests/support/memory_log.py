@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from broker.coordination.log import InternalLog, KeyValue, ReplayedBatch
-from broker.partitions.producers import Producer
-from s3stream.errors import StorageError
-from wal.interface import Durable, WalError
+from anabranch.broker.coordination.log import InternalLog, KeyValue, ReplayedBatch
+from anabranch.broker.partitions.producers import Producer
+from anabranch.s3stream.errors import StorageError
+from anabranch.wal.interface import Durable, WalError
 
 
 class MemoryLog:

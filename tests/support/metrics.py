@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from broker.admin.metrics.exposition import scrape
-from broker.node import Node
+from anabranch.broker.admin.metrics.exposition import scrape
+from anabranch.broker.node import Node
 
 
 def samples_in(text: str) -> list[Sample]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from anabranch.client.connection import Connection
 from anabranch.client.errors import ClientError
-from protocol.messages.metadata import MetadataRequest
+from anabranch.protocol.messages.metadata import MetadataRequest
 from tests.support.node import START_TIMEOUT_S, NodeProcess
 from tests.support.waiting import wait_until
 

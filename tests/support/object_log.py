@@ -3,13 +3,13 @@
 from asyncio import Event
 from collections.abc import Callable, Sequence
 
-from broker.membership.log_store import ObjectLogStore
-from s3stream.store.memory import MemoryStore
-from wal.interface import Buffer
-from wal.object.format import HEADER_BYTES, LogName, ObjectHeader, Position, decode_header
-from wal.object.log import ObjectWal
-from wal.object.settings import ObjectWalSettings
-from wal.object.store import StoreAway
+from anabranch.broker.membership.log_store import ObjectLogStore
+from anabranch.s3stream.store.memory import MemoryStore
+from anabranch.wal.interface import Buffer
+from anabranch.wal.object.format import HEADER_BYTES, LogName, ObjectHeader, Position, decode_header
+from anabranch.wal.object.log import ObjectWal
+from anabranch.wal.object.settings import ObjectWalSettings
+from anabranch.wal.object.store import StoreAway
 
 NAME = LogName("c", 3, bytes(range(16)))
 

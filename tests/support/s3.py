@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from botocore.session import get_session
 
-from s3stream.store.s3 import S3Settings
+from anabranch.s3stream.store.s3 import S3Settings
 from tests.support.tools import minio, missing, versitygw
 
 ACCESS_KEY = "test-access"

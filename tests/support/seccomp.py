@@ -9,7 +9,7 @@ from platform import machine
 from struct import pack
 from typing import TypeVar
 
-from wal.device_ring import SYSTEM_CALLS
+from anabranch.wal.device_ring import SYSTEM_CALLS
 
 T = TypeVar("T")
 

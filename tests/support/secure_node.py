@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 from click.testing import CliRunner, Result
 
-from broker.cli.topic import topic
-from broker.cli.user import PASSWORD_ENV, user
+from anabranch.broker.cli.topic import topic
+from anabranch.broker.cli.user import PASSWORD_ENV, user
 from tests.broker.sasl.provider import AUDIENCE, ISSUER, key_set, rsa_key
 from tests.support.certificates import Authority
 from tests.support.node import NodeProcess

@@ -10,8 +10,8 @@ from asyncio import get_running_loop
 from dataclasses import dataclass
 from random import Random
 
-from wal.format import PAGE_BYTES, RING_POSITION, Magic
-from wal.requests import IoKind, IoRequest
+from anabranch.wal.format import PAGE_BYTES, RING_POSITION, Magic
+from anabranch.wal.requests import IoKind, IoRequest
 
 SECTOR_BYTES = 512
 

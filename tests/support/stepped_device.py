@@ -7,8 +7,8 @@ a test can run the steps of two owners in every order, or in orders drawn from a
 from asyncio import sleep
 from collections.abc import Callable, Sequence
 
-from wal.format import PAGE_BYTES, RING_POSITION
-from wal.requests import IoKind, IoRequest
+from anabranch.wal.format import PAGE_BYTES, RING_POSITION
+from anabranch.wal.requests import IoKind, IoRequest
 
 _TURNS = 3
 """Turns of the loop after which every task waits for a step."""

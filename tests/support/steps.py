@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
-from s3stream.background import Pace
-from s3stream.catalog.catalog import Catalog
-from s3stream.store.interface import MultipartUpload, ObjectStore, PartReceipt
-from wal.interface import Buffer
-from wal.memory import MemoryWal
+from anabranch.s3stream.background import Pace
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.store.interface import MultipartUpload, ObjectStore, PartReceipt
+from anabranch.wal.interface import Buffer
+from anabranch.wal.memory import MemoryWal
 
 CATALOG_COMMANDS = frozenset(
     {

@@ -5,17 +5,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from s3stream.append.stream import Stream
-from s3stream.catalog.catalog import Catalog
-from s3stream.engine import S3Stream
-from s3stream.model import StreamBatch, parse_object_key
-from s3stream.object.marks import MARK_KEYS
-from s3stream.settings import StorageSettings
-from s3stream.store.interface import ObjectStore
-from s3stream.store.memory import MemoryStore
+from anabranch.s3stream.append.stream import Stream
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.engine import S3Stream
+from anabranch.s3stream.model import StreamBatch, parse_object_key
+from anabranch.s3stream.object.marks import MARK_KEYS
+from anabranch.s3stream.settings import StorageSettings
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.s3stream.store.memory import MemoryStore
+from anabranch.wal.memory import MemoryWal
 from tests.support.catalog_node import CLUSTER, NODE_ID, UploadingNode
 from tests.support.clock import ManualClock
-from wal.memory import MemoryWal
 
 SMALL = StorageSettings(
     upload_threshold_bytes=64 * 1024,

@@ -11,8 +11,8 @@ from typing import NoReturn
 
 import pytest
 
+from anabranch.spark.java import JavaNotFoundError, cache_folder, find_java_home
 from scripts.tools import REST_CATALOG, present_chromium, present_environment, present_prometheus
-from spark.java import JavaNotFoundError, cache_folder, find_java_home
 
 KAFKA_VERSION = "4.3.1"
 

@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 from random import Random
 
+from anabranch.wal.device import open_device
+from anabranch.wal.log import DeltaWal
+from anabranch.wal.settings import WalSettings
 from tests.support.wal_writer import body_of, number_of
-from wal.device import open_device
-from wal.log import DeltaWal
-from wal.settings import WalSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from wal.interface import AppendedRecord, RecoveredRecord, WalError
+from anabranch.wal.interface import AppendedRecord, RecoveredRecord, WalError
 
 
 @dataclass(slots=True)

@@ -14,10 +14,10 @@ from typing import cast
 
 import structlog
 
-from wal.device import open_device
-from wal.interface import AppendedRecord, OverCapacity, QueueFull, RecoveredRecord
-from wal.log import DeltaWal
-from wal.settings import Durability, EngineName, WalSettings
+from anabranch.wal.device import open_device
+from anabranch.wal.interface import AppendedRecord, OverCapacity, QueueFull, RecoveredRecord
+from anabranch.wal.log import DeltaWal
+from anabranch.wal.settings import Durability, EngineName, WalSettings
 
 
 def body_of(number: int) -> bytes:

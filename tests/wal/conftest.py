@@ -8,9 +8,9 @@ from typing import cast
 import pytest
 import structlog
 
-from wal.device import unwritten_ranges
-from wal.device_ring import Ring
-from wal.settings import EngineName
+from anabranch.wal.device import unwritten_ranges
+from anabranch.wal.device_ring import Ring
+from anabranch.wal.settings import EngineName
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from wal.budget import Budget, io_count
+from anabranch.wal.budget import Budget, io_count
 
 
 def drive(budget: Budget, size_bytes: int, seconds: float) -> int:

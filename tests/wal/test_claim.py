@@ -13,14 +13,14 @@ from random import Random
 
 import pytest
 
+from anabranch.wal.claim import claim
+from anabranch.wal.format import PAGE_BYTES, RING_POSITION, Header, decode_header
+from anabranch.wal.interface import OverCapacity, WalError, WalFailed, WalFenced
+from anabranch.wal.log import DeltaWal
+from anabranch.wal.owner import HeaderWriter, Owner
+from anabranch.wal.requests import IoKind
+from anabranch.wal.settings import WalSettings
 from tests.support.stepped_device import EveryOrder, SteppedDevice, run_steps, settle, take_step
-from wal.claim import claim
-from wal.format import PAGE_BYTES, RING_POSITION, Header, decode_header
-from wal.interface import OverCapacity, WalError, WalFailed, WalFenced
-from wal.log import DeltaWal
-from wal.owner import HeaderWriter, Owner
-from wal.requests import IoKind
-from wal.settings import WalSettings
 
 SEEDS = 400
 SEED = os.environ.get("ANABRANCH_WAL_SEED")
@@ -243,7 +243,7 @@ def check(history: list[Claimant]) -> None:
 async def test_nothing_acked_is_lost_while_nodes_take_over_from_each_other(
     batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wal.owner._REREAD_S", 0.0)
+    monkeypatch.setattr("anabranch.wal.owner._REREAD_S", 0.0)
     acked = fenced = 0
     for seed in [int(SEED)] if SEED else range(batch, batch + BATCH):
         try:

@@ -10,22 +10,22 @@ from threading import Event
 
 import pytest
 
-from tests.support.waiting import until
-from wal.block import aligned_buffer
-from wal.device import (
+from anabranch.wal.block import aligned_buffer
+from anabranch.wal.device import (
     FileDevice,
     choose_durability,
     open_device,
     unwritten_ranges,
     write_cache,
 )
-from wal.device_raw import read_all, write_all, write_segments
-from wal.format import PAGE_BYTES, RING_POSITION, encode_header
-from wal.interface import Durable, WalFailed, WalFenced, WalRefused
-from wal.log import DeltaWal
-from wal.owner import read_header
-from wal.requests import IoKind, IoRequest, perform
-from wal.settings import EngineName, WalSettings
+from anabranch.wal.device_raw import read_all, write_all, write_segments
+from anabranch.wal.format import PAGE_BYTES, RING_POSITION, encode_header
+from anabranch.wal.interface import Durable, WalFailed, WalFenced, WalRefused
+from anabranch.wal.log import DeltaWal
+from anabranch.wal.owner import read_header
+from anabranch.wal.requests import IoKind, IoRequest, perform
+from anabranch.wal.settings import EngineName, WalSettings
+from tests.support.waiting import until
 
 MIB = 1 << 20
 SETTINGS = WalSettings(capacity_bytes=4 * MIB, window_bytes=256 << 10, allow_volatile=True)

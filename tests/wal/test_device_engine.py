@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import structlog
 
+from anabranch.wal.device import FileDevice, open_device
+from anabranch.wal.device_engine import choose_engine
+from anabranch.wal.device_ring import Ring
+from anabranch.wal.device_threads import ThreadEngine
+from anabranch.wal.interface import WalRefused
+from anabranch.wal.log import DeltaWal
+from anabranch.wal.settings import EngineName, WalSettings
 from tests.support.seccomp import without_io_uring
-from wal.device import FileDevice, open_device
-from wal.device_engine import choose_engine
-from wal.device_ring import Ring
-from wal.device_threads import ThreadEngine
-from wal.interface import WalRefused
-from wal.log import DeltaWal
-from wal.settings import EngineName, WalSettings
 
 SETTINGS = WalSettings(capacity_bytes=4 << 20, window_bytes=256 << 10, allow_volatile=True)
 
@@ -86,7 +86,7 @@ async def test_io_uring_is_refused_where_it_is_forbidden(tmp_path: Path, code: i
 async def test_a_sysctl_that_forbids_io_uring_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sysctl = tmp_path / "io_uring_disabled"
     sysctl.write_text("2\n")
-    monkeypatch.setattr("wal.device_engine._DISABLED", sysctl)
+    monkeypatch.setattr("anabranch.wal.device_engine._DISABLED", sysctl)
     device = without_io_uring(lambda: open_device(tmp_path / "wal", SETTINGS))
     assert "the sysctl kernel.io_uring_disabled is set" in device.description
     await device.close()
@@ -112,7 +112,7 @@ async def test_writes_through_the_page_cache_are_left_to_threads(tmp_path: Path)
 async def test_unknown_machines_and_old_kernels_have_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: object, why: str
 ) -> None:
-    monkeypatch.setattr(f"wal.device_ring.{name}", value)
+    monkeypatch.setattr(f"anabranch.wal.device_ring.{name}", value)
     with pytest.raises(OSError, match=why):
         Ring(2)
     device = await asyncio.to_thread(open_device, tmp_path / "wal", SETTINGS)

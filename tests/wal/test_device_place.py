@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import structlog
 
-from wal.device import open_device
-from wal.device_place import check_place, file_system_type, warn_of_place
-from wal.interface import WalRefused
-from wal.settings import WalSettings
+from anabranch.wal.device import open_device
+from anabranch.wal.device_place import check_place, file_system_type, warn_of_place
+from anabranch.wal.interface import WalRefused
+from anabranch.wal.settings import WalSettings
 
 MIB = 1 << 20
 SETTINGS = WalSettings(capacity_bytes=4 * MIB, window_bytes=256 << 10)

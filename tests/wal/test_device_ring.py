@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import wal.device_ring
+import anabranch.wal.device_ring
+from anabranch.wal.device_ring import Opcode, Ring, Submission
 from tests.support.seccomp import without_io_uring
-from wal.device_ring import Opcode, Ring, Submission
 
 NOP = Submission(Opcode.NOP)
 
@@ -65,7 +65,7 @@ def test_what_the_kernel_did_not_accept_can_be_submitted_again_or_withdrawn() ->
 
 def test_loads_are_ordered_by_a_system_call_where_the_machine_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    monkeypatch.setattr(wal.device_ring, "_ORDERED_LOADS", False)
+    monkeypatch.setattr(anabranch.wal.device_ring, "_ORDERED_LOADS", False)
     monkeypatch.setattr(os, "getppid", lambda: calls.append(1))
     ring = Ring(2)
     calls.clear()

@@ -15,18 +15,18 @@ from typing import NamedTuple
 
 import pytest
 
-import wal.device_uring
+import anabranch.wal.device_uring
+from anabranch.wal.block import aligned_buffer, aligned_memory
+from anabranch.wal.device import FileDevice, OpenedDevice, open_device
+from anabranch.wal.device_engine import ChosenEngine
+from anabranch.wal.device_ring import FsyncFlag, Opcode, Ring, Submission, SubmissionFlag
+from anabranch.wal.device_uring import Operation, UringEngine, operations_of
+from anabranch.wal.format import PAGE_BYTES, RING_POSITION
+from anabranch.wal.interface import Durable, WalFailed
+from anabranch.wal.log import DeltaWal
+from anabranch.wal.requests import IoKind, IoRequest, Segment
+from anabranch.wal.settings import WalSettings
 from tests.support.waiting import until
-from wal.block import aligned_buffer, aligned_memory
-from wal.device import FileDevice, OpenedDevice, open_device
-from wal.device_engine import ChosenEngine
-from wal.device_ring import FsyncFlag, Opcode, Ring, Submission, SubmissionFlag
-from wal.device_uring import Operation, UringEngine, operations_of
-from wal.format import PAGE_BYTES, RING_POSITION
-from wal.interface import Durable, WalFailed
-from wal.log import DeltaWal
-from wal.requests import IoKind, IoRequest, Segment
-from wal.settings import WalSettings
 
 MIB = 1 << 20
 SETTINGS = WalSettings(capacity_bytes=4 * MIB, window_bytes=256 << 10, allow_volatile=True, engine="io_uring")
@@ -404,7 +404,7 @@ class Hanging:
 async def test_close_abandons_a_request_that_hangs_and_its_memory_stays(
     pipes: Pipes, ring: FaultyRing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wal.device_uring, "_CLOSE_S", 0.05)
+    monkeypatch.setattr(anabranch.wal.device_uring, "_CLOSE_S", 0.05)
     hanging = Hanging(pipes.empty[0], ring)
     assert not await hanging.engine.close()
     hanging.forget()
@@ -441,7 +441,7 @@ async def test_a_cancelled_close_abandons_what_hangs(pipes: Pipes, ring: FaultyR
 async def test_a_log_whose_device_hangs_times_out_and_closes(
     file: OpenFile, ring: FaultyRing, pipes: Pipes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wal.device_uring, "_CLOSE_S", 0.05)
+    monkeypatch.setattr(anabranch.wal.device_uring, "_CLOSE_S", 0.05)
     log = DeltaWal(file.device, replace(SETTINGS, write_timeout_ms=20), node_id=1, node_epoch=1, now_ms=lambda: 5)
     assert [record async for record in log.recover()] == []
     await log.append([b"kept"]).durable

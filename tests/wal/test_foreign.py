@@ -2,7 +2,7 @@
 
 import pytest
 
-from wal.foreign import PROBE_BYTES, describe
+from anabranch.wal.foreign import PROBE_BYTES, describe
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal.block import WalBlock, aligned_buffer
-from wal.format import (
+from anabranch.wal.block import WalBlock, aligned_buffer
+from anabranch.wal.format import (
     CATALOG_UNKNOWN,
     PAGE_BYTES,
     RECORD_HEADER_BYTES,

@@ -12,13 +12,13 @@ from random import Random
 
 import pytest
 
+from anabranch.wal.format import PAGE_BYTES, RING_POSITION
+from anabranch.wal.interface import OverCapacity, QueueFull, RecordTooLarge, WalError, WalRefused
+from anabranch.wal.log import DeltaWal
+from anabranch.wal.settings import WalSettings
+from anabranch.wal.tools import resize
 from tests.support.sim_device import DeviceFaults, SimDevice, SimDisk
 from tests.support.wal_model import WalModel
-from wal.format import PAGE_BYTES, RING_POSITION
-from wal.interface import OverCapacity, QueueFull, RecordTooLarge, WalError, WalRefused
-from wal.log import DeltaWal
-from wal.settings import WalSettings
-from wal.tools import resize
 
 HISTORIES = int(os.environ.get("ANABRANCH_WAL_HISTORIES", "20000" if os.environ.get("ANABRANCH_SOAK") else "500"))
 SEED = os.environ.get("ANABRANCH_WAL_SEED")

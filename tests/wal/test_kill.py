@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
+from anabranch.wal.settings import EngineName
 from tests.support.wal_kill import kill_and_recover
 from tests.support.wal_writer import settings_of
-from wal.settings import EngineName
 
 
 async def test_kill_9_loses_nothing_acked(tmp_path: Path, engine: EngineName) -> None:

@@ -10,8 +10,7 @@ from random import Random
 
 import pytest
 
-from tests.support.sim_device import DeviceFaults, SimDevice, SimDisk
-from wal.format import (
+from anabranch.wal.format import (
     CATALOG_UNKNOWN,
     HEADER_COPIES,
     PAGE_BYTES,
@@ -21,7 +20,7 @@ from wal.format import (
     decode_header,
     newest_header,
 )
-from wal.interface import (
+from anabranch.wal.interface import (
     AppendedRecord,
     Durable,
     OverCapacity,
@@ -33,10 +32,11 @@ from wal.interface import (
     WalFenced,
     WalRefused,
 )
-from wal.log import DeltaWal
-from wal.owner import read_header
-from wal.requests import IoRequest
-from wal.settings import WalSettings
+from anabranch.wal.log import DeltaWal
+from anabranch.wal.owner import read_header
+from anabranch.wal.requests import IoRequest
+from anabranch.wal.settings import WalSettings
+from tests.support.sim_device import DeviceFaults, SimDevice, SimDisk
 
 SETTINGS = WalSettings(
     capacity_bytes=RING_POSITION + 64 * PAGE_BYTES,

@@ -10,17 +10,17 @@ from random import Random
 
 import pytest
 
+from anabranch.wal.block import aligned_buffer
+from anabranch.wal.device import open_device
+from anabranch.wal.format import PAGE_BYTES
+from anabranch.wal.interface import WalFailed, WalRefused
+from anabranch.wal.log import DeltaWal
+from anabranch.wal.requests import IoKind, perform
+from anabranch.wal.settings import EngineName, WalSettings
+from anabranch.wal.tools import examine, resize
 from tests.support import disk
 from tests.support.wal_kill import kill_and_recover
 from tests.support.wal_writer import settings_of
-from wal.block import aligned_buffer
-from wal.device import open_device
-from wal.format import PAGE_BYTES
-from wal.interface import WalFailed, WalRefused
-from wal.log import DeltaWal
-from wal.requests import IoKind, perform
-from wal.settings import EngineName, WalSettings
-from wal.tools import examine, resize
 
 MIB = 1 << 20
 SETTINGS = WalSettings(capacity_bytes=4 * MIB, window_bytes=256 << 10, allow_volatile=True)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from wal.interface import OverCapacity, WalError, WalFailed
-from wal.memory import MemoryWal
+from anabranch.wal.interface import OverCapacity, WalError, WalFailed
+from anabranch.wal.memory import MemoryWal
 
 
 async def bodies(wal: MemoryWal) -> list[bytes]:

@@ -6,14 +6,14 @@ from random import Random
 
 import pytest
 
+from anabranch.wal.claim import claim
+from anabranch.wal.format import PAGE_BYTES, RING_POSITION, Header, decode_header, encode_header, newest_header
+from anabranch.wal.interface import Durable, WalFailed, WalFenced
+from anabranch.wal.log import DeltaWal
+from anabranch.wal.owner import HeaderWriter, Owner, confirm_owner, uncertainty_of
+from anabranch.wal.requests import IoRequest
+from anabranch.wal.settings import WalSettings
 from tests.support.sim_device import SimDevice, SimDisk
-from wal.claim import claim
-from wal.format import PAGE_BYTES, RING_POSITION, Header, decode_header, encode_header, newest_header
-from wal.interface import Durable, WalFailed, WalFenced
-from wal.log import DeltaWal
-from wal.owner import HeaderWriter, Owner, confirm_owner, uncertainty_of
-from wal.requests import IoRequest
-from wal.settings import WalSettings
 
 SETTINGS = WalSettings(
     capacity_bytes=RING_POSITION + 64 * PAGE_BYTES,
@@ -74,7 +74,7 @@ async def test_the_loss_of_one_copy_brings_back_no_older_state(number: int) -> N
 @pytest.mark.parametrize("damage", ["flip", "former owner"])
 async def test_an_owner_in_doubt_takes_no_more_writes(damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy that is not its own may lie over the claim of a newer owner."""
-    monkeypatch.setattr("wal.owner._REREAD_S", 0.0)
+    monkeypatch.setattr("anabranch.wal.owner._REREAD_S", 0.0)
     disk = disk_of()
     wal = DeltaWal(SimDevice(disk), SETTINGS, node_id=1, node_epoch=2, now_ms=lambda: 1000)
     async for _ in wal.recover():
@@ -96,7 +96,7 @@ async def test_an_owner_in_doubt_takes_no_more_writes(damage: str, monkeypatch: 
 
 
 async def test_a_copy_read_while_it_is_written_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wal.owner._REREAD_S", 0.0)
+    monkeypatch.setattr("anabranch.wal.owner._REREAD_S", 0.0)
     disk = disk_of()
     own = await claimed(disk)
     torn = bytearray(disk.data[:RING_POSITION])

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from anabranch.wal.device import open_device
+from anabranch.wal.settings import WalSettings
 from tests.support.power import PowerCut
-from wal.device import open_device
-from wal.settings import WalSettings
 
 MIB = 1 << 20
 SETTINGS = WalSettings(capacity_bytes=4 * MIB, window_bytes=256 << 10, allow_volatile=True)

@@ -7,15 +7,15 @@ from random import Random
 
 import pytest
 
+from anabranch.wal.format import PAGE_BYTES, RING_POSITION, Header, Shutdown
+from anabranch.wal.interface import QueueFull, WalFailed, WalFenced
+from anabranch.wal.log import DeltaWal
+from anabranch.wal.prewriter import unwritten_offsets
+from anabranch.wal.requests import IoKind, IoRequest
+from anabranch.wal.settings import WalSettings
 from tests.support.sim_device import DeviceFaults, SimDevice, SimDisk
 from tests.support.virtual_time import run_virtual
 from tests.support.waiting import until
-from wal.format import PAGE_BYTES, RING_POSITION, Header, Shutdown
-from wal.interface import QueueFull, WalFailed, WalFenced
-from wal.log import DeltaWal
-from wal.prewriter import unwritten_offsets
-from wal.requests import IoKind, IoRequest
-from wal.settings import WalSettings
 
 RING_PAGES = 64
 SETTINGS = WalSettings(

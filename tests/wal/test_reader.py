@@ -2,12 +2,12 @@
 
 from random import Random
 
+from anabranch.wal import reader
+from anabranch.wal.format import RING_POSITION
+from anabranch.wal.log import DeltaWal
+from anabranch.wal.reader import CHUNK_BYTES, ChunkBuffers
+from anabranch.wal.settings import WalSettings
 from tests.support.sim_device import SimDevice, SimDisk
-from wal import reader
-from wal.format import RING_POSITION
-from wal.log import DeltaWal
-from wal.reader import CHUNK_BYTES, ChunkBuffers
-from wal.settings import WalSettings
 
 RING_BYTES = 12 * CHUNK_BYTES
 SETTINGS = WalSettings(capacity_bytes=RING_POSITION + RING_BYTES)

@@ -5,11 +5,11 @@ from random import Random
 
 import pytest
 
+from anabranch.wal.block import WalBlock, aligned_buffer
+from anabranch.wal.format import PAGE_BYTES, RING_POSITION, Header, LogGap, Shutdown, encode_skip_into, record_salt
+from anabranch.wal.interface import WalCorrupt
+from anabranch.wal.recovery import BlockSpan, Scan
 from tests.wal.test_format import HEADER
-from wal.block import WalBlock, aligned_buffer
-from wal.format import PAGE_BYTES, RING_POSITION, Header, LogGap, Shutdown, encode_skip_into, record_salt
-from wal.interface import WalCorrupt
-from wal.recovery import BlockSpan, Scan
 
 RING_PAGES = 32
 RING_BYTES = RING_PAGES * PAGE_BYTES

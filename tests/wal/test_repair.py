@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 
+from anabranch.wal.format import GAPS_MAX, PAGE_BYTES, RECORD_HEADER_BYTES, RING_POSITION, LogGap
+from anabranch.wal.interface import WalCorrupt, WalDamaged, WalError, WalRefused
+from anabranch.wal.log import DeltaWal
+from anabranch.wal.repair import RepairPlan, join_gaps, plan_repair, read_damaged, read_kept, repair
+from anabranch.wal.settings import WalSettings
 from tests.support.sim_device import DeviceFaults, SimDevice, SimDisk
-from wal.format import GAPS_MAX, PAGE_BYTES, RECORD_HEADER_BYTES, RING_POSITION, LogGap
-from wal.interface import WalCorrupt, WalDamaged, WalError, WalRefused
-from wal.log import DeltaWal
-from wal.repair import RepairPlan, join_gaps, plan_repair, read_damaged, read_kept, repair
-from wal.settings import WalSettings
 
 SETTINGS = WalSettings(
     capacity_bytes=RING_POSITION + 128 * PAGE_BYTES,

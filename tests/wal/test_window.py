@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from wal.window import SlidingWindow
+from anabranch.wal.window import SlidingWindow
 
 PAGE = 4096
 

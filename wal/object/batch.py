@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Final
 
-from wal.block import WalBlock
-from wal.format import PADDING_BYTES_MIN
-from wal.interface import Buffer, Durable
-from wal.object.format import ObjectHeader, Position
+from anabranch.wal.block import WalBlock
+from anabranch.wal.format import PADDING_BYTES_MIN
+from anabranch.wal.interface import Buffer, Durable
+from anabranch.wal.object.format import ObjectHeader, Position
 
 
 class Batch:

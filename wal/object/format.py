@@ -12,14 +12,14 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from wal.format import (
+from anabranch.wal.format import (
     CATALOG_ID_BYTES,
     RECORD_HEADER_BYTES,
     RECORD_MAGIC,
     decode_record_header,
     explain_record_header,
 )
-from wal.interface import Buffer, RecoveredRecord
+from anabranch.wal.interface import Buffer, RecoveredRecord
 
 MAGIC: Final = b"ANABROLG"
 VERSION: Final = 1

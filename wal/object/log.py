@@ -20,9 +20,9 @@ from typing import Final
 
 import structlog
 
-from wal.block import BlockBufferPool
-from wal.format import RECORD_HEADER_BYTES
-from wal.interface import (
+from anabranch.wal.block import BlockBufferPool
+from anabranch.wal.format import RECORD_HEADER_BYTES
+from anabranch.wal.interface import (
     AppendedRecord,
     Buffer,
     OverCapacity,
@@ -32,13 +32,22 @@ from wal.interface import (
     WalError,
     WalFailed,
 )
-from wal.object.batch import Batch, StoredObject, new_block
-from wal.object.format import EndedBy, Flags, LogName, ObjectHeader, Position, encode_end, encode_header, new_end
-from wal.object.recovery import ObjectLogTail, end_log
-from wal.object.settings import ObjectWalSettings
-from wal.object.store import LogStore, StoreAway
-from wal.object.writer import ObjectWriter
-from wal.stats import WalStats
+from anabranch.wal.object.batch import Batch, StoredObject, new_block
+from anabranch.wal.object.format import (
+    EndedBy,
+    Flags,
+    LogName,
+    ObjectHeader,
+    Position,
+    encode_end,
+    encode_header,
+    new_end,
+)
+from anabranch.wal.object.recovery import ObjectLogTail, end_log
+from anabranch.wal.object.settings import ObjectWalSettings
+from anabranch.wal.object.store import LogStore, StoreAway
+from anabranch.wal.object.writer import ObjectWriter
+from anabranch.wal.stats import WalStats
 
 _LOG = structlog.get_logger(__name__)
 _UNDELETED_MAX: Final = 10_000

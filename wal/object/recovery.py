@@ -14,8 +14,8 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from wal.interface import RecoveredRecord, WalCorrupt, WalError, WalFenced
-from wal.object.format import (
+from anabranch.wal.interface import RecoveredRecord, WalCorrupt, WalError, WalFenced
+from anabranch.wal.object.format import (
     END_BYTES,
     HEADER_BYTES,
     EndedBy,
@@ -28,7 +28,7 @@ from wal.object.format import (
     encode_end,
     new_end,
 )
-from wal.object.store import LogStore
+from anabranch.wal.object.store import LogStore
 
 _LOG = structlog.get_logger(__name__)
 _CALLS_MAX: Final = 64

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from wal.interface import WalRefused
+from anabranch.wal.interface import WalRefused
 
 _MIB: Final = 1 << 20
 WANTED_SHARE: Final = 16

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from wal.interface import RecoveredRecord, WalCorrupt
-from wal.object.format import (
+from anabranch.wal.interface import RecoveredRecord, WalCorrupt
+from anabranch.wal.object.format import (
     END_BYTES,
     HEADER_BYTES,
     Flags,
@@ -15,7 +15,7 @@ from wal.object.format import (
     decode_body,
     decode_header,
 )
-from wal.object.store import LogStore
+from anabranch.wal.object.store import LogStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple, Protocol
 
-from wal.interface import Buffer, WalError
+from anabranch.wal.interface import Buffer, WalError
 
 
 class StoreAway(WalError):

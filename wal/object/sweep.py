@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from wal.interface import WalCorrupt
-from wal.object.format import END_BYTES, HEADER_BYTES, Flags, LogName, Position, decode_header
-from wal.object.store import ListedObject, LogStore
+from anabranch.wal.interface import WalCorrupt
+from anabranch.wal.object.format import END_BYTES, HEADER_BYTES, Flags, LogName, Position, decode_header
+from anabranch.wal.object.store import ListedObject, LogStore
 
 DAY_MS: Final = 86_400_000
 _LISTINGS_MAX: Final = 10

@@ -15,12 +15,12 @@ from typing import Final, Protocol
 
 import structlog
 
-from wal.interface import WalError, WalFailed, WalFenced
-from wal.object.batch import Batch
-from wal.object.format import END_BYTES, Flags, LogName, Position, decode_header, ended_by
-from wal.object.settings import ObjectWalSettings
-from wal.object.store import LogStore, StoreAway
-from wal.stats import WalStats
+from anabranch.wal.interface import WalError, WalFailed, WalFenced
+from anabranch.wal.object.batch import Batch
+from anabranch.wal.object.format import END_BYTES, Flags, LogName, Position, decode_header, ended_by
+from anabranch.wal.object.settings import ObjectWalSettings
+from anabranch.wal.object.store import LogStore, StoreAway
+from anabranch.wal.stats import WalStats
 
 _LOG = structlog.get_logger(__name__)
 _SLOW_FACTOR: Final = 3.0

@@ -5,24 +5,24 @@ from typing import Any
 
 from aiohttp import web
 
-from broker.admin.api.calls import Calls
-from broker.admin.api.cluster import ClusterEndpoints
-from broker.admin.api.endpoints import PREFIX, Call, Endpoint, openapi_document
-from broker.admin.api.group_changes import GroupChangeEndpoints
-from broker.admin.api.groups import GroupEndpoints, Groups
-from broker.admin.api.live import LiveEndpoints
-from broker.admin.api.offsets import Offsets
-from broker.admin.api.produce import ProduceEndpoints
-from broker.admin.api.records import RecordEndpoints
-from broker.admin.api.schemas import Schemas
-from broker.admin.api.sizes import Sizes
-from broker.admin.api.storage import StorageEndpoints
-from broker.admin.api.topic_changes import TopicChangeEndpoints
-from broker.admin.api.topics import TopicEndpoints, Topics
-from broker.admin.api.transactions import TransactionEndpoints
-from broker.handlers.local import LocalRequests, User
-from broker.node import Node
-from broker.settings.admin_area import AdminSettings
+from anabranch.broker.admin.api.calls import Calls
+from anabranch.broker.admin.api.cluster import ClusterEndpoints
+from anabranch.broker.admin.api.endpoints import PREFIX, Call, Endpoint, openapi_document
+from anabranch.broker.admin.api.group_changes import GroupChangeEndpoints
+from anabranch.broker.admin.api.groups import GroupEndpoints, Groups
+from anabranch.broker.admin.api.live import LiveEndpoints
+from anabranch.broker.admin.api.offsets import Offsets
+from anabranch.broker.admin.api.produce import ProduceEndpoints
+from anabranch.broker.admin.api.records import RecordEndpoints
+from anabranch.broker.admin.api.schemas import Schemas
+from anabranch.broker.admin.api.sizes import Sizes
+from anabranch.broker.admin.api.storage import StorageEndpoints
+from anabranch.broker.admin.api.topic_changes import TopicChangeEndpoints
+from anabranch.broker.admin.api.topics import TopicEndpoints, Topics
+from anabranch.broker.admin.api.transactions import TransactionEndpoints
+from anabranch.broker.handlers.local import LocalRequests, User
+from anabranch.broker.node import Node
+from anabranch.broker.settings.admin_area import AdminSettings
 
 USER: web.RequestKey[User] = web.RequestKey("user", User)
 MAY_OPERATE: web.RequestKey[bool] = web.RequestKey("may_operate", bool)

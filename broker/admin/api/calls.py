@@ -4,17 +4,17 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from broker.cluster.peers import PeerUnavailable
-from broker.coordination.internal_topics import OFFSETS_TOPIC
-from broker.coordination.shards import partition_of
-from broker.handlers.leadership import NO_LEADER, find_leadership
-from broker.handlers.local import LocalRefusal, LocalRequests, User, version_of
-from broker.node import Node
-from protocol.codec import decode_exact, encode
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.internal.relay import RelayRequest
-from protocol.registry import APIS
-from s3stream.errors import StorageError
+from anabranch.broker.cluster.peers import PeerUnavailable
+from anabranch.broker.coordination.internal_topics import OFFSETS_TOPIC
+from anabranch.broker.coordination.shards import partition_of
+from anabranch.broker.handlers.leadership import NO_LEADER, find_leadership
+from anabranch.broker.handlers.local import LocalRefusal, LocalRequests, User, version_of
+from anabranch.broker.node import Node
+from anabranch.protocol.codec import decode_exact, encode
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.internal.relay import RelayRequest
+from anabranch.protocol.registry import APIS
+from anabranch.s3stream.errors import StorageError
 
 SILENCE_S = 5.0
 """Time for which a node that has not answered is left out, so that one answer does not wait for it again and again."""

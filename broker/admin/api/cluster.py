@@ -8,14 +8,14 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from broker.admin.api.calls import Calls
-from broker.admin.api.endpoints import Call, Endpoint, Model
-from broker.coordination.internal_topics import OFFSETS_TOPIC
-from broker.handlers.leadership import NO_LEADER, leadership_of
-from broker.membership.overview import NodeState, state_of
-from broker.node import Node
-from protocol.messages.list_groups import ListGroupsRequest
-from s3stream.errors import StorageError
+from anabranch.broker.admin.api.calls import Calls
+from anabranch.broker.admin.api.endpoints import Call, Endpoint, Model
+from anabranch.broker.coordination.internal_topics import OFFSETS_TOPIC
+from anabranch.broker.handlers.leadership import NO_LEADER, leadership_of
+from anabranch.broker.membership.overview import NodeState, state_of
+from anabranch.broker.node import Node
+from anabranch.protocol.messages.list_groups import ListGroupsRequest
+from anabranch.s3stream.errors import StorageError
 
 VERSION: Final = version("anabranch")
 CATALOG_TIMEOUT_S: Final = 2.0

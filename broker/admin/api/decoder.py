@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final, Literal, NamedTuple
 
-from broker.admin.api.decoder_worker import CPU_S
+from anabranch.broker.admin.api.decoder_worker import CPU_S
 
 TIMEOUT_S: Final = 10.0
 """Time for the answer to one request, whatever the process waits for."""

@@ -1,15 +1,15 @@
-"""Writes docs/openapi.json from the endpoints: `python -m broker.admin.api.documentation`."""
+"""Writes docs/openapi.json from the endpoints: `python -m anabranch.broker.admin.api.documentation`."""
 
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from broker.admin.api.api import Api
-from broker.settings.admin_area import AdminSettings
+from anabranch.broker.admin.api.api import Api
+from anabranch.broker.settings.admin_area import AdminSettings
 
 if TYPE_CHECKING:
-    from broker.handlers.local import LocalRequests
-    from broker.node import Node
+    from anabranch.broker.handlers.local import LocalRequests
+    from anabranch.broker.node import Node
 
 
 def documentation() -> str:
@@ -23,5 +23,5 @@ def documentation() -> str:
 
 
 if __name__ == "__main__":
-    target = Path(__file__).parents[3] / "docs" / "openapi.json"
+    target = Path(__file__).resolve().parents[3] / "docs" / "openapi.json"
     target.write_text(documentation(), encoding="utf-8")

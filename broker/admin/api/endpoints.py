@@ -14,10 +14,10 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.json_schema import models_json_schema
 
-from broker.cluster.peers import PeerUnavailable
-from broker.handlers.local import LocalRefusal, User
-from protocol.errors import ErrorCode, KafkaError
-from s3stream.errors import StorageError
+from anabranch.broker.cluster.peers import PeerUnavailable
+from anabranch.broker.handlers.local import LocalRefusal, User
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.s3stream.errors import StorageError
 
 PREFIX: Final = "/api/v1"
 ANSWER_TIMEOUT_S = 25.0

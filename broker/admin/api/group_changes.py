@@ -9,15 +9,19 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from broker.admin.api.calls import Calls, Partition
-from broker.admin.api.endpoints import ApiError, Call, Endpoint, Model, ValidationQuery, check
-from broker.admin.api.groups import Committed, Groups, GroupState, Listed
-from broker.admin.api.offsets import Ends, Offsets
-from broker.admin.api.topics import partition_index, partitions_of, topic_named
-from broker.node import Node
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.delete_groups import DeleteGroupsRequest
-from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from anabranch.broker.admin.api.calls import Calls, Partition
+from anabranch.broker.admin.api.endpoints import ApiError, Call, Endpoint, Model, ValidationQuery, check
+from anabranch.broker.admin.api.groups import Committed, Groups, GroupState, Listed
+from anabranch.broker.admin.api.offsets import Ends, Offsets
+from anabranch.broker.admin.api.topics import partition_index, partitions_of, topic_named
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.delete_groups import DeleteGroupsRequest
+from anabranch.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 
 PARTITIONS_MAX: Final = 5000
 OFFSET_MAX: Final = 2**63 - 1

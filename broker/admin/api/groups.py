@@ -4,20 +4,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
-from broker.admin.api.calls import Calls, Partition
-from broker.admin.api.endpoints import Call, Endpoint, Model, check
-from broker.admin.api.offsets import Offsets
-from broker.coordination.internal_topics import OFFSETS_TOPIC
-from broker.groups.consumer.embedded_protocol import assigned_partitions
-from broker.handlers.list_offsets import LATEST
-from broker.handlers.local import User
-from broker.node import Node
-from protocol.errors import ErrorCode, KafkaError, MalformedMessage
-from protocol.messages import consumer_group_describe, describe_groups
-from protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
-from protocol.messages.describe_groups import DescribeGroupsRequest
-from protocol.messages.list_groups import ListGroupsRequest
-from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponseGroup
+from anabranch.broker.admin.api.calls import Calls, Partition
+from anabranch.broker.admin.api.endpoints import Call, Endpoint, Model, check
+from anabranch.broker.admin.api.offsets import Offsets
+from anabranch.broker.coordination.internal_topics import OFFSETS_TOPIC
+from anabranch.broker.groups.consumer.embedded_protocol import assigned_partitions
+from anabranch.broker.handlers.list_offsets import LATEST
+from anabranch.broker.handlers.local import User
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode, KafkaError, MalformedMessage
+from anabranch.protocol.messages import consumer_group_describe, describe_groups
+from anabranch.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from anabranch.protocol.messages.describe_groups import DescribeGroupsRequest
+from anabranch.protocol.messages.list_groups import ListGroupsRequest
+from anabranch.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponseGroup,
+)
 
 GROUPS_MAX: Final = 500
 OFFSETS_MAX: Final = 5000

@@ -5,8 +5,8 @@ from typing import Final
 
 from aiohttp import web
 
-from broker.admin.api.endpoints import Call, Endpoint, Model
-from broker.admin.api.storage import (
+from anabranch.broker.admin.api.endpoints import Call, Endpoint, Model
+from anabranch.broker.admin.api.storage import (
     Compaction,
     Uploads,
     Wal,
@@ -15,9 +15,9 @@ from broker.admin.api.storage import (
     upload_state,
     wal_state,
 )
-from broker.admin.api.streams import LineStream, Watchers
-from broker.node import Node
-from protocol.registry import APIS
+from anabranch.broker.admin.api.streams import LineStream, Watchers
+from anabranch.broker.node import Node
+from anabranch.protocol.registry import APIS
 
 WATCHERS_MAX: Final = 8
 INTERVAL_S: Final = 1.0

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from broker.admin.api.calls import PIECE_PARTITIONS, Calls, Partition
-from broker.handlers.list_offsets import EARLIEST, LATEST, READ_COMMITTED
-from broker.handlers.local import User
-from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.broker.admin.api.calls import PIECE_PARTITIONS, Calls, Partition
+from anabranch.broker.handlers.list_offsets import EARLIEST, LATEST, READ_COMMITTED
+from anabranch.broker.handlers.local import User
+from anabranch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 READ_UNCOMMITTED: Final = 0
 

@@ -6,9 +6,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from broker.admin.api.decoder import DecodeError, DecoderStopped, SchemaDecoder, SchemaSource
-from broker.admin.api.endpoints import Model
-from broker.admin.api.schemas import Schema
+from anabranch.broker.admin.api.decoder import DecodeError, DecoderStopped, SchemaDecoder, SchemaSource
+from anabranch.broker.admin.api.endpoints import Model
+from anabranch.broker.admin.api.schemas import Schema
 
 PAYLOAD_BYTES_MAX: Final = 16 << 10
 """Bytes, or characters, of a key or value that are shown."""

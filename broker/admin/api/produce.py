@@ -7,13 +7,13 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from anabranch.broker.admin.api.calls import Calls
+from anabranch.broker.admin.api.endpoints import ApiError, Call, Endpoint, Model, check
+from anabranch.broker.admin.api.topics import partition_index, topic_named
+from anabranch.broker.node import Node
 from anabranch.client.partitioner import partition_of_key
-from broker.admin.api.calls import Calls
-from broker.admin.api.endpoints import ApiError, Call, Endpoint, Model, check
-from broker.admin.api.topics import partition_index, topic_named
-from broker.node import Node
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import Record, build_batch
+from anabranch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.records import Record, build_batch
 
 KEY_CHARACTERS_MAX: Final = 64 << 10
 VALUE_CHARACTERS_MAX: Final = 900_000

@@ -9,22 +9,22 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-from broker.admin.api.calls import Calls
-from broker.admin.api.decoder import SchemaDecoder
-from broker.admin.api.endpoints import Model, check
-from broker.admin.api.offsets import Offsets
-from broker.admin.api.payloads import PAYLOAD_BYTES_MAX, Decode, Payload, PayloadDecoder, show_plainly
-from broker.admin.api.schemas import Schemas
-from broker.cluster.peers import PeerUnavailable
-from broker.handlers.list_offsets import LATEST
-from broker.handlers.local import LocalRefusal, User
-from broker.partitions.record_work import RecordWork
-from protocol.batch import BatchHeader, iterate_batches
-from protocol.errors import KafkaError, ProtocolError
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.records import Record as StoredRecord
-from protocol.records import decode_records, header_name_bytes
-from s3stream.errors import StorageError
+from anabranch.broker.admin.api.calls import Calls
+from anabranch.broker.admin.api.decoder import SchemaDecoder
+from anabranch.broker.admin.api.endpoints import Model, check
+from anabranch.broker.admin.api.offsets import Offsets
+from anabranch.broker.admin.api.payloads import PAYLOAD_BYTES_MAX, Decode, Payload, PayloadDecoder, show_plainly
+from anabranch.broker.admin.api.schemas import Schemas
+from anabranch.broker.cluster.peers import PeerUnavailable
+from anabranch.broker.handlers.list_offsets import LATEST
+from anabranch.broker.handlers.local import LocalRefusal, User
+from anabranch.broker.partitions.record_work import RecordWork
+from anabranch.protocol.batch import BatchHeader, iterate_batches
+from anabranch.protocol.errors import KafkaError, ProtocolError
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.records import Record as StoredRecord
+from anabranch.protocol.records import decode_records, header_name_bytes
+from anabranch.s3stream.errors import StorageError
 
 FETCH_BYTES: Final = 256 << 10
 """Bytes of one read from one partition; a larger batch comes whole."""

@@ -13,18 +13,18 @@ from typing import Annotated, Final
 from aiohttp import web
 from pydantic import Field, StringConstraints
 
-from broker.admin.api.calls import Calls
-from broker.admin.api.cluster import may_read_records
-from broker.admin.api.endpoints import ApiError, Call, Endpoint, Model
-from broker.admin.api.offsets import Offsets
-from broker.admin.api.payloads import Decode
-from broker.admin.api.record_scan import FETCH_BYTES, RecordFilter, RecordReader, RecordRow, RecordScan
-from broker.admin.api.schemas import Schemas
-from broker.admin.api.streams import HEARTBEAT_S, Heartbeat, LineStream, StreamEnd, Watchers
-from broker.admin.api.topics import partition_index, topic_named
-from broker.handlers.leadership import NO_LEADER
-from broker.handlers.list_offsets import EARLIEST, LATEST
-from broker.node import Node
+from anabranch.broker.admin.api.calls import Calls
+from anabranch.broker.admin.api.cluster import may_read_records
+from anabranch.broker.admin.api.endpoints import ApiError, Call, Endpoint, Model
+from anabranch.broker.admin.api.offsets import Offsets
+from anabranch.broker.admin.api.payloads import Decode
+from anabranch.broker.admin.api.record_scan import FETCH_BYTES, RecordFilter, RecordReader, RecordRow, RecordScan
+from anabranch.broker.admin.api.schemas import Schemas
+from anabranch.broker.admin.api.streams import HEARTBEAT_S, Heartbeat, LineStream, StreamEnd, Watchers
+from anabranch.broker.admin.api.topics import partition_index, topic_named
+from anabranch.broker.handlers.leadership import NO_LEADER
+from anabranch.broker.handlers.list_offsets import EARLIEST, LATEST
+from anabranch.broker.node import Node
 
 LIMIT_MAX: Final = 500
 SCAN_BYTES_MAX: Final = 8 << 20

@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 import aiohttp
 
-from broker.admin.api.decoder import SOURCE_CHARACTERS_MAX, DecodeError, SchemaSource
-from broker.settings.admin_area import AdminSettings
+from anabranch.broker.admin.api.decoder import SOURCE_CHARACTERS_MAX, DecodeError, SchemaSource
+from anabranch.broker.settings.admin_area import AdminSettings
 
 TIMEOUT_S: Final = 3.0
 """Time for a schema with those that it refers to."""

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from broker.admin.api.calls import PIECE_PARTITIONS, Calls, Partition
-from broker.handlers.local import User
-from protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from anabranch.broker.admin.api.calls import PIECE_PARTITIONS, Calls, Partition
+from anabranch.broker.handlers.local import User
+from anabranch.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 
 TIMEOUT_S: Final = 5.0
 """Time for all sizes. The catalog knows those of objects; while it is away, none is known."""

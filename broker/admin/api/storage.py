@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final, Literal
 
-from broker.admin.api.calls import Calls
-from broker.admin.api.endpoints import Call, Endpoint, Model, check
-from broker.admin.api.topics import partition_index, topic_named
-from broker.handlers.internal import describe_runs
-from broker.handlers.leadership import NO_LEADER
-from broker.node import Node
-from protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
-from protocol.messages.internal.describe_runs import CachedRun, DescribeRunsRequest, DescribeRunsResponse
-from s3stream.errors import StorageError
-from s3stream.model import RangeLocation, object_key
+from anabranch.broker.admin.api.calls import Calls
+from anabranch.broker.admin.api.endpoints import Call, Endpoint, Model, check
+from anabranch.broker.admin.api.topics import partition_index, topic_named
+from anabranch.broker.handlers.internal import describe_runs
+from anabranch.broker.handlers.leadership import NO_LEADER
+from anabranch.broker.node import Node
+from anabranch.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from anabranch.protocol.messages.internal.describe_runs import CachedRun, DescribeRunsRequest, DescribeRunsResponse
+from anabranch.s3stream.errors import StorageError
+from anabranch.s3stream.model import RangeLocation, object_key
 
 CATALOG_TIMEOUT_S: Final = 2.0
 RUNS_MAX: Final = 1000

@@ -8,7 +8,7 @@ from typing import Final
 from aiohttp import web
 from pydantic import BaseModel
 
-from broker.admin.api.endpoints import ApiError, Call, Model
+from anabranch.broker.admin.api.endpoints import ApiError, Call, Model
 
 HEARTBEAT_S: Final = 3.0
 """Interval of lines that say that the stream lives."""

@@ -7,17 +7,17 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from broker.admin.api.endpoints import Call, Endpoint, Model, ValidationQuery, check
-from broker.admin.api.topics import Topics, topic_named
-from broker.handlers.leadership import leadership_of
-from broker.handlers.local import LocalRequests, User
-from broker.node import Node
-from broker.resources.values import ResourceType
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.messages.incremental_alter_configs import (
+from anabranch.broker.admin.api.endpoints import Call, Endpoint, Model, ValidationQuery, check
+from anabranch.broker.admin.api.topics import Topics, topic_named
+from anabranch.broker.handlers.leadership import leadership_of
+from anabranch.broker.handlers.local import LocalRequests, User
+from anabranch.broker.node import Node
+from anabranch.broker.resources.values import ResourceType
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from anabranch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,

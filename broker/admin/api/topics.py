@@ -3,22 +3,22 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from broker.admin.api.calls import Calls, Partition
-from broker.admin.api.endpoints import Call, Endpoint, Model, check
-from broker.admin.api.groups import GROUPS_MAX, Groups
-from broker.admin.api.offsets import Ends, Offsets
-from broker.admin.api.sizes import Sizes
-from broker.configs.definitions import ConfigSource, is_setting_default
-from broker.configs.topic_table import TOPIC_CONFIGS
-from broker.handlers.leadership import NO_LEADER, leadership_of
-from broker.handlers.list_offsets import EARLIEST, LATEST
-from broker.handlers.local import LocalRequests, User
-from broker.node import Node
-from broker.resources.values import ResourceType
-from broker.topics.topic import Topic
-from protocol.errors import ErrorCode, KafkaError
-from protocol.ids import uuid_text
-from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from anabranch.broker.admin.api.calls import Calls, Partition
+from anabranch.broker.admin.api.endpoints import Call, Endpoint, Model, check
+from anabranch.broker.admin.api.groups import GROUPS_MAX, Groups
+from anabranch.broker.admin.api.offsets import Ends, Offsets
+from anabranch.broker.admin.api.sizes import Sizes
+from anabranch.broker.configs.definitions import ConfigSource, is_setting_default
+from anabranch.broker.configs.topic_table import TOPIC_CONFIGS
+from anabranch.broker.handlers.leadership import NO_LEADER, leadership_of
+from anabranch.broker.handlers.list_offsets import EARLIEST, LATEST
+from anabranch.broker.handlers.local import LocalRequests, User
+from anabranch.broker.node import Node
+from anabranch.broker.resources.values import ResourceType
+from anabranch.broker.topics.topic import Topic
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.ids import uuid_text
+from anabranch.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 
 TOPICS_MAX: Final = 2000
 PARTITIONS_MAX: Final = 10_000

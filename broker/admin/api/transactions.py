@@ -2,13 +2,13 @@
 
 from typing import Final
 
-from broker.admin.api.calls import Calls
-from broker.admin.api.endpoints import Call, Endpoint, Model
-from broker.admin.api.groups import AssignedPartition
-from broker.coordination.internal_topics import TRANSACTION_TOPIC
-from broker.node import Node
-from protocol.messages.describe_transactions import DescribeTransactionsRequest, TransactionState
-from protocol.messages.list_transactions import ListTransactionsRequest
+from anabranch.broker.admin.api.calls import Calls
+from anabranch.broker.admin.api.endpoints import Call, Endpoint, Model
+from anabranch.broker.admin.api.groups import AssignedPartition
+from anabranch.broker.coordination.internal_topics import TRANSACTION_TOPIC
+from anabranch.broker.node import Node
+from anabranch.protocol.messages.describe_transactions import DescribeTransactionsRequest, TransactionState
+from anabranch.protocol.messages.list_transactions import ListTransactionsRequest
 
 TRANSACTIONS_MAX: Final = 500
 PIECE_TRANSACTIONS: Final = 100

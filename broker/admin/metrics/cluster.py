@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 from prometheus_client import Metric
 
 from anabranch.addresses import host_port
-from broker.admin.metrics.definitions import counter, definitions_in, gauge
-from broker.groups.offsets import CommittedOffset
-from broker.node import Node
-from broker.partitions.partition import Partition
+from anabranch.broker.admin.metrics.definitions import counter, definitions_in, gauge
+from anabranch.broker.groups.offsets import CommittedOffset
+from anabranch.broker.node import Node
+from anabranch.broker.partitions.partition import Partition
 
 PARTITION: Final = ("topic", "partition")
 BROKERS = gauge("kafka_brokers", "Living nodes of the cluster, as this node sees them.")

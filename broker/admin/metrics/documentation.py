@@ -1,13 +1,13 @@
-"""Writes the table of metrics in docs/monitoring.md: `python -m broker.admin.metrics.documentation`."""
+"""Writes the table of metrics in docs/monitoring.md: `python -m anabranch.broker.admin.metrics.documentation`."""
 
 from pathlib import Path
 from typing import Final
 
-from broker.admin.metrics.exposition import TABLES
+from anabranch.broker.admin.metrics.exposition import TABLES
 
-BEGIN: Final = "<!-- Generated: `python -m broker.admin.metrics.documentation`; a test compares. -->"
+BEGIN: Final = "<!-- Generated: `python -m anabranch.broker.admin.metrics.documentation`; a test compares. -->"
 END: Final = "<!-- End of the generated part. -->"
-PAGE: Final = Path(__file__).parents[3] / "docs" / "monitoring.md"
+PAGE: Final = Path(__file__).resolve().parents[3] / "docs" / "monitoring.md"
 
 
 def tables() -> str:

@@ -16,11 +16,11 @@ from prometheus_client.exposition import choose_encoder, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
-from broker.admin.metrics import cluster, group_ages, storage
-from broker.admin.metrics import node as node_area
-from broker.admin.metrics.definitions import SAMPLES_PER_PIECE, Definition
-from broker.admin.metrics.group_ages import GroupAges
-from broker.node import Node
+from anabranch.broker.admin.metrics import cluster, group_ages, storage
+from anabranch.broker.admin.metrics import node as node_area
+from anabranch.broker.admin.metrics.definitions import SAMPLES_PER_PIECE, Definition
+from anabranch.broker.admin.metrics.group_ages import GroupAges
+from anabranch.broker.node import Node
 
 AREAS: Final = (node_area, storage, cluster)
 TABLES: Final = (*AREAS, group_ages)

@@ -15,14 +15,14 @@ from typing import Final, NamedTuple
 
 from prometheus_client import Metric
 
-from broker.admin.metrics.cluster import OFFSET, group_rows, led_partition
-from broker.admin.metrics.definitions import Row, definitions_in, gauge
-from broker.node import Node
-from broker.partitions.partition import Partition
-from protocol.batch import DELETE_HORIZON_MASK, parse_batch
-from protocol.errors import KafkaError
-from s3stream.errors import StorageError
-from s3stream.model import StreamBatch
+from anabranch.broker.admin.metrics.cluster import OFFSET, group_rows, led_partition
+from anabranch.broker.admin.metrics.definitions import Row, definitions_in, gauge
+from anabranch.broker.node import Node
+from anabranch.broker.partitions.partition import Partition
+from anabranch.protocol.batch import DELETE_HORIZON_MASK, parse_batch
+from anabranch.protocol.errors import KafkaError
+from anabranch.s3stream.errors import StorageError
+from anabranch.s3stream.model import StreamBatch
 
 LAG_SECONDS: Final = gauge(
     "anabranch_consumergroup_lag_seconds",

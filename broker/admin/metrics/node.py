@@ -8,7 +8,7 @@ from typing import Final
 
 from prometheus_client import Metric
 
-from broker.admin.metrics.definitions import (
+from anabranch.broker.admin.metrics.definitions import (
     Definition,
     counter,
     definitions_in,
@@ -16,10 +16,10 @@ from broker.admin.metrics.definitions import (
     histogram,
     of_stats,
 )
-from broker.net.server import NetworkStats
-from broker.node import Node
-from broker.tracing.stats import TracingStats
-from protocol.registry import APIS
+from anabranch.broker.net.server import NetworkStats
+from anabranch.broker.node import Node
+from anabranch.broker.tracing.stats import TracingStats
+from anabranch.protocol.registry import APIS
 
 QUOTA_CLIENTS_MAX: Final = 100
 """Clients with a quota that the metrics name, for each quota: those that have used it last."""

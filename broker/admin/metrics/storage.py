@@ -5,14 +5,14 @@ from typing import Final
 
 from prometheus_client import Metric
 
-from broker.admin.metrics.definitions import Definition, counter, definitions_in, gauge, histogram, of_stats
-from broker.node import Node
-from compaction.context import CompactionStats
-from s3stream.maintain.gc import GcStats
-from s3stream.outages import CATALOG, object_store
-from s3stream.stats import StorageStats
-from s3stream.store.interface import CallCounts
-from wal.stats import WalStats
+from anabranch.broker.admin.metrics.definitions import Definition, counter, definitions_in, gauge, histogram, of_stats
+from anabranch.broker.node import Node
+from anabranch.compaction.context import CompactionStats
+from anabranch.s3stream.maintain.gc import GcStats
+from anabranch.s3stream.outages import CATALOG, object_store
+from anabranch.s3stream.stats import StorageStats
+from anabranch.s3stream.store.interface import CallCounts
+from anabranch.wal.stats import WalStats
 
 WRITABLE = gauge("anabranch_writable", "1 while the node accepts records, 0 while producers must wait or try again.")
 OUTAGE = gauge("anabranch_outage", "1 while the catalog or an object store does not answer.", "where")

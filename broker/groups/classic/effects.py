@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from broker.groups.classic.snapshot import GroupSnapshot
-from broker.groups.requests import JoinResponse, SyncResponse
+from anabranch.broker.groups.classic.snapshot import GroupSnapshot
+from anabranch.broker.groups.requests import JoinResponse, SyncResponse
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,20 @@ reads no clock: `wake_ms` is a lower bound of its next deadline, and `tick` does
 
 from collections.abc import Sequence
 
-from broker.groups.classic.effects import AssignmentStored, Effect, ReplacementStored, Respond, StoreSnapshot
-from broker.groups.classic.member import ClassicMember, choose_protocol, common_protocols
-from broker.groups.classic.rebalance import RebalancingGroup
-from broker.groups.classic.state_table import TABLE, ClassicGroupState, GroupAction, GroupEvent
-from broker.groups.requests import NEVER_MS, JoinRequest, JoinResponse, LeavingMember, Now, SyncRequest, SyncResponse
-from protocol.errors import ErrorCode
+from anabranch.broker.groups.classic.effects import AssignmentStored, Effect, ReplacementStored, Respond, StoreSnapshot
+from anabranch.broker.groups.classic.member import ClassicMember, choose_protocol, common_protocols
+from anabranch.broker.groups.classic.rebalance import RebalancingGroup
+from anabranch.broker.groups.classic.state_table import TABLE, ClassicGroupState, GroupAction, GroupEvent
+from anabranch.broker.groups.requests import (
+    NEVER_MS,
+    JoinRequest,
+    JoinResponse,
+    LeavingMember,
+    Now,
+    SyncRequest,
+    SyncResponse,
+)
+from anabranch.protocol.errors import ErrorCode
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 """Longest wait of a new member's JoinGroup, as in Kafka: the member has no id yet and cannot send heartbeats."""

@@ -6,13 +6,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-from broker.groups.classic.effects import Effect, Respond
-from broker.groups.classic.member import ClassicMember, choose_protocol
-from broker.groups.classic.snapshot import GroupSnapshot
-from broker.groups.classic.state_table import ClassicGroupState
-from broker.groups.requests import NEVER_MS, JoinedMember, JoinRequest, JoinResponse, Now, SyncResponse
-from broker.settings.client_areas import GroupSettings
-from protocol.errors import ErrorCode
+from anabranch.broker.groups.classic.effects import Effect, Respond
+from anabranch.broker.groups.classic.member import ClassicMember, choose_protocol
+from anabranch.broker.groups.classic.snapshot import GroupSnapshot
+from anabranch.broker.groups.classic.state_table import ClassicGroupState
+from anabranch.broker.groups.requests import NEVER_MS, JoinedMember, JoinRequest, JoinResponse, Now, SyncResponse
+from anabranch.broker.settings.client_areas import GroupSettings
+from anabranch.protocol.errors import ErrorCode
 
 
 class ClassicGroupBase:

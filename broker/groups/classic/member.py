@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from broker.groups.classic.snapshot import MemberSnapshot
-from broker.groups.requests import NEVER_MS, MemberProtocol
+from anabranch.broker.groups.classic.snapshot import MemberSnapshot
+from anabranch.broker.groups.requests import NEVER_MS, MemberProtocol
 
 
 @dataclass(slots=True)

@@ -4,12 +4,12 @@ The phases are described in `broker.groups.classic.state_table`. Requests that b
 handled in `broker.groups.classic.group`.
 """
 
-from broker.groups.classic.effects import StoreSnapshot
-from broker.groups.classic.group_base import ClassicGroupBase
-from broker.groups.classic.member import choose_protocol
-from broker.groups.classic.state_table import TABLE, ClassicGroupState, GroupAction, GroupEvent
-from broker.groups.requests import NEVER_MS, Now, SyncResponse
-from protocol.errors import ErrorCode
+from anabranch.broker.groups.classic.effects import StoreSnapshot
+from anabranch.broker.groups.classic.group_base import ClassicGroupBase
+from anabranch.broker.groups.classic.member import choose_protocol
+from anabranch.broker.groups.classic.state_table import TABLE, ClassicGroupState, GroupAction, GroupEvent
+from anabranch.broker.groups.requests import NEVER_MS, Now, SyncResponse
+from anabranch.protocol.errors import ErrorCode
 
 
 class RebalancingGroup(ClassicGroupBase):

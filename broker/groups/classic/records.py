@@ -5,10 +5,10 @@
 
 from typing import NamedTuple
 
-from broker.coordination.log import KeyValue
-from broker.groups.classic.snapshot import GroupSnapshot, MemberSnapshot
-from protocol.codec import decode_exact, encode_versioned, read_version
-from protocol.messages.embedded.consumer_offsets import GroupMetadataKey, GroupMetadataValue, MemberMetadata
+from anabranch.broker.coordination.log import KeyValue
+from anabranch.broker.groups.classic.snapshot import GroupSnapshot, MemberSnapshot
+from anabranch.protocol.codec import decode_exact, encode_versioned, read_version
+from anabranch.protocol.messages.embedded.consumer_offsets import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 
 GROUP_KEY_VERSION = 2
 GROUP_VALUE_VERSION = 3

@@ -35,7 +35,7 @@ extend the session.
 from collections.abc import Mapping
 from enum import Enum, StrEnum, auto
 
-from protocol.errors import ErrorCode
+from anabranch.protocol.errors import ErrorCode
 
 
 class ClassicGroupState(StrEnum):

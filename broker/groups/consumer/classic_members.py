@@ -14,12 +14,12 @@ A member that does not rejoin or sync within its rebalance timeout is removed.
 
 from dataclasses import replace
 
-from broker.groups.consumer.embedded_protocol import ClassicSubscription, assignment_bytes, parse_subscription
-from broker.groups.consumer.group_base import ConsumerGroupBase
-from broker.groups.consumer.member import ClassicMemberMetadata, ConsumerMember, MemberState
-from broker.groups.consumer.topic_image import TopicImage
-from broker.groups.requests import JoinRequest, JoinResponse, Now, SyncRequest, SyncResponse
-from protocol.errors import ErrorCode, KafkaError, MalformedMessage
+from anabranch.broker.groups.consumer.embedded_protocol import ClassicSubscription, assignment_bytes, parse_subscription
+from anabranch.broker.groups.consumer.group_base import ConsumerGroupBase
+from anabranch.broker.groups.consumer.member import ClassicMemberMetadata, ConsumerMember, MemberState
+from anabranch.broker.groups.consumer.topic_image import TopicImage
+from anabranch.broker.groups.requests import JoinRequest, JoinResponse, Now, SyncRequest, SyncResponse
+from anabranch.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 
 
 class ClassicMemberRequests(ConsumerGroupBase):

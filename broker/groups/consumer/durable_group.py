@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
-from broker.coordination.log import BATCH_BYTES_MAX, KeyValue, LogWriter
-from broker.groups.consumer.group import ConsumerGroup
-from broker.groups.consumer.group_base import SessionTimeout
-from broker.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse
-from broker.groups.consumer.topic_image import TopicImage
-from broker.groups.requests import JoinRequest, JoinResponse, Now, SyncRequest, SyncResponse
-from broker.settings.client_areas import GroupSettings
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.coordination.log import BATCH_BYTES_MAX, KeyValue, LogWriter
+from anabranch.broker.groups.consumer.group import ConsumerGroup
+from anabranch.broker.groups.consumer.group_base import SessionTimeout
+from anabranch.broker.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse
+from anabranch.broker.groups.consumer.topic_image import TopicImage
+from anabranch.broker.groups.requests import JoinRequest, JoinResponse, Now, SyncRequest, SyncResponse
+from anabranch.broker.settings.client_areas import GroupSettings
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 HeartbeatDone: TypeAlias = Callable[[ConsumerHeartbeatResponse | KafkaError], None]
 """Called with the response to a heartbeat. Must not raise."""

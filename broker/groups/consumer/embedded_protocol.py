@@ -8,11 +8,11 @@ Topics are given by name; those that do not exist are left out.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from broker.groups.consumer.records import by_topic
-from broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage
-from protocol.codec import decode, encode_versioned, read_version
-from protocol.errors import MalformedMessage
-from protocol.messages.embedded.consumer_protocol import (
+from anabranch.broker.groups.consumer.records import by_topic
+from anabranch.broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage
+from anabranch.protocol.codec import decode, encode_versioned, read_version
+from anabranch.protocol.errors import MalformedMessage
+from anabranch.protocol.messages.embedded.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     TopicPartition,

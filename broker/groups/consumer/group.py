@@ -31,18 +31,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 
-from broker.coordination.log import KeyValue
-from broker.groups.consumer.classic_members import ClassicMemberRequests
-from broker.groups.consumer.heartbeat import (
+from anabranch.broker.coordination.log import KeyValue
+from anabranch.broker.groups.consumer.classic_members import ClassicMemberRequests
+from anabranch.broker.groups.consumer.heartbeat import (
     LEAVE_EPOCH,
     LEAVE_STATIC_EPOCH,
     ConsumerHeartbeat,
     ConsumerHeartbeatResponse,
 )
-from broker.groups.consumer.member import ConsumerMember, MemberState
-from broker.groups.consumer.topic_image import Partitions, TopicImage
-from broker.groups.requests import NEVER_MS, LeavingMember, Now
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.groups.consumer.member import ConsumerMember, MemberState
+from anabranch.broker.groups.consumer.topic_image import Partitions, TopicImage
+from anabranch.broker.groups.requests import NEVER_MS, LeavingMember, Now
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 
 class ConsumerGroupState(StrEnum):

@@ -9,18 +9,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self, TypeAlias
 
-from broker.coordination.log import KeyValue
-from broker.groups.consumer import records
-from broker.groups.consumer.assignors import ASSIGNORS, UNIFORM, MemberSpec
-from broker.groups.consumer.heartbeat import TopicFilter
-from broker.groups.consumer.member import ConsumerMember, MemberState
-from broker.groups.consumer.reconciliation import reconcile
-from broker.groups.consumer.records import ConsumerKey
-from broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicMetadata
-from broker.groups.consumer.topic_patterns import TopicPatterns
-from broker.groups.requests import NEVER_MS, Now
-from broker.settings.client_areas import GroupSettings
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.coordination.log import KeyValue
+from anabranch.broker.groups.consumer import records
+from anabranch.broker.groups.consumer.assignors import ASSIGNORS, UNIFORM, MemberSpec
+from anabranch.broker.groups.consumer.heartbeat import TopicFilter
+from anabranch.broker.groups.consumer.member import ConsumerMember, MemberState
+from anabranch.broker.groups.consumer.reconciliation import reconcile
+from anabranch.broker.groups.consumer.records import ConsumerKey
+from anabranch.broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicMetadata
+from anabranch.broker.groups.consumer.topic_patterns import TopicPatterns
+from anabranch.broker.groups.requests import NEVER_MS, Now
+from anabranch.broker.settings.client_areas import GroupSettings
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 NO_PARTITIONS: Partitions = frozenset()
 SessionTimeout: TypeAlias = Callable[[str], int]

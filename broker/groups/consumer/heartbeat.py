@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from broker.groups.consumer.topic_image import Partitions
+from anabranch.broker.groups.consumer.topic_image import Partitions
 
 LEAVE_EPOCH = -1
 """Member epoch in the heartbeat of a member that leaves."""

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
-from broker.groups.consumer.heartbeat import LEAVE_STATIC_EPOCH
-from broker.groups.consumer.topic_image import TopicIdPartition
-from broker.groups.requests import MemberProtocol
+from anabranch.broker.groups.consumer.heartbeat import LEAVE_STATIC_EPOCH
+from anabranch.broker.groups.consumer.topic_image import TopicIdPartition
+from anabranch.broker.groups.requests import MemberProtocol
 
 PartitionEpochs = Mapping[TopicIdPartition, int]
 """Partitions, each with the epoch in which it was assigned (KIP-1251)."""

@@ -8,8 +8,8 @@ Invariant: a partition is assigned to a member only when no other member holds i
 
 from collections.abc import Callable
 
-from broker.groups.consumer.member import ConsumerMember, MemberState, PartitionEpochs
-from broker.groups.consumer.topic_image import Partitions, TopicIdPartition
+from anabranch.broker.groups.consumer.member import ConsumerMember, MemberState, PartitionEpochs
+from anabranch.broker.groups.consumer.topic_image import Partitions, TopicIdPartition
 
 
 def reconcile(

@@ -10,12 +10,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from broker.groups.consumer.member import ClassicMemberMetadata, ConsumerMember, MemberState, PartitionEpochs
-from broker.groups.consumer.topic_image import Partitions, TopicIdPartition
-from broker.groups.requests import MemberProtocol
-from protocol.codec import decode_exact, encode_versioned, read_version
-from protocol.errors import MalformedMessage
-from protocol.messages.embedded import consumer_offsets as messages
+from anabranch.broker.groups.consumer.member import ClassicMemberMetadata, ConsumerMember, MemberState, PartitionEpochs
+from anabranch.broker.groups.consumer.topic_image import Partitions, TopicIdPartition
+from anabranch.broker.groups.requests import MemberProtocol
+from anabranch.protocol.codec import decode_exact, encode_versioned, read_version
+from anabranch.protocol.errors import MalformedMessage
+from anabranch.protocol.messages.embedded import consumer_offsets as messages
 
 EPOCH, TOPICS, MEMBER, TARGET_EPOCH, TARGET, CURRENT, PATTERN = 3, 4, 5, 6, 7, 8, 16
 KEY_TYPES: Mapping[int, Any] = {

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from broker.topics.manager import TopicManager
+from anabranch.broker.topics.manager import TopicManager
 
 
 class TopicIdPartition(NamedTuple):

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 
-from broker.coordination.patterns import PATTERN_CHARACTERS_MAX, Pattern
-from broker.groups.consumer import records
-from broker.groups.consumer.heartbeat import TopicFilter
-from broker.groups.consumer.topic_image import TopicImage
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.coordination.patterns import PATTERN_CHARACTERS_MAX, Pattern
+from anabranch.broker.groups.consumer import records
+from anabranch.broker.groups.consumer.heartbeat import TopicFilter
+from anabranch.broker.groups.consumer.topic_image import TopicImage
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 
 class TopicPattern:

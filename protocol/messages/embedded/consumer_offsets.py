@@ -13,8 +13,8 @@ record: 0 and 1 an offset, 2 a classic group, 3 to 8 and 16 a consumer group (KI
 
 from collections.abc import Sequence
 
-from protocol import wire
-from protocol.wire import message
+from anabranch.protocol import wire
+from anabranch.protocol.wire import message
 
 
 @message(versions="0-1", flexible=None)

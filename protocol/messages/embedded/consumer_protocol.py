@@ -9,8 +9,8 @@ The metadata of JoinGroup and the assignment of SyncGroup contain these messages
 
 from collections.abc import Sequence
 
-from protocol import wire
-from protocol.wire import message
+from anabranch.protocol import wire
+from anabranch.protocol.wire import message
 
 
 @message

@@ -7,8 +7,8 @@ Each key and value begins with an int16 version (`codec.encode_versioned`). A nu
 
 from collections.abc import Sequence
 
-from protocol import wire
-from protocol.wire import message
+from anabranch.protocol import wire
+from anabranch.protocol.wire import message
 
 
 @message(versions="0", flexible=None)

@@ -1,7 +1,7 @@
 """Authenticate: the second request on a connection between two nodes. Each side proves that it knows the secret."""
 
-from protocol import wire
-from protocol.wire import message
+from anabranch.protocol import wire
+from anabranch.protocol.wire import message
 
 KEY = 32_001
 

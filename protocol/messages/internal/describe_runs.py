@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from protocol import wire
-from protocol.wire import message
+from anabranch.protocol import wire
+from anabranch.protocol.wire import message
 
 KEY = 32_005
 

@@ -4,8 +4,8 @@ The tail is sent in pieces, in order, one request each. The response to the last
 partition now. A piece at position 0 begins a new attempt.
 """
 
-from protocol import wire
-from protocol.wire import message
+from anabranch.protocol import wire
+from anabranch.protocol.wire import message
 
 KEY = 32_003
 

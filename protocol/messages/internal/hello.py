@@ -3,8 +3,8 @@
 Both sides choose a nonce. Each proves afterwards, with Authenticate, that it knows the cluster's secret.
 """
 
-from protocol import wire
-from protocol.wire import message
+from anabranch.protocol import wire
+from anabranch.protocol.wire import message
 
 KEY = 32_000
 

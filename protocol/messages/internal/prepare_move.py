@@ -1,7 +1,7 @@
 """PrepareMove: a node asks another one whether it would take a partition over now. Nothing changes by it."""
 
-from protocol import wire
-from protocol.wire import message
+from anabranch.protocol import wire
+from anabranch.protocol.wire import message
 
 KEY = 32_002
 

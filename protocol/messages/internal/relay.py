@@ -1,7 +1,7 @@
 """Relay: a node passes a request of Kafka's protocol, of a user of its admin port, to the node that can answer it."""
 
-from protocol import wire
-from protocol.wire import message
+from anabranch.protocol import wire
+from anabranch.protocol.wire import message
 
 KEY = 32_004
 

@@ -6,8 +6,8 @@ Versions:
 
 from collections.abc import Sequence
 
-from protocol import wire
-from protocol.wire import message
+from anabranch.protocol import wire
+from anabranch.protocol.wire import message
 
 KEY = 86
 

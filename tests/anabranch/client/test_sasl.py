@@ -2,9 +2,9 @@
 
 import pytest
 
+from anabranch.broker.sasl.mechanism import AuthenticationFailed
+from anabranch.broker.sasl.scram import ScramCredential, ScramExchange, make_credential, salted_password
 from anabranch.client.sasl import SaslError, bearer, plain, scram
-from broker.sasl.mechanism import AuthenticationFailed
-from broker.sasl.scram import ScramCredential, ScramExchange, make_credential, salted_password
 
 SALT = b"0123456789abcdef"
 

@@ -7,32 +7,32 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.acls.model import Acl, AclOperation, AclResourceType, PatternType, Permission
-from broker.net.principals import ANONYMOUS
-from broker.node import Node
-from broker.topics.topic import Topic
-from protocol.errors import ErrorCode
-from protocol.messages.consumer_group_heartbeat import (
+from anabranch.broker.acls.model import Acl, AclOperation, AclResourceType, PatternType, Permission
+from anabranch.broker.net.principals import ANONYMOUS
+from anabranch.broker.node import Node
+from anabranch.broker.topics.topic import Topic
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
-from protocol.messages.create_acls import AclCreation, CreateAclsRequest
-from protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.delete_groups import DeleteGroupsRequest
-from protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.incremental_alter_configs import (
+from anabranch.protocol.messages.create_acls import AclCreation, CreateAclsRequest
+from anabranch.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from anabranch.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.messages.delete_groups import DeleteGroupsRequest
+from anabranch.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from anabranch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.messages.unregister_broker import UnregisterBrokerRequest
-from protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from anabranch.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
 

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from broker.acls.authorizer import Authorizer
-from broker.acls.model import Acl, AclOperation, AclResourceType, PatternType, Permission
-from broker.acls.store import ClusterAcls
-from broker.net.principals import ANONYMOUS
-from broker.node import Node
-from protocol.errors import ErrorCode
-from protocol.messages.create_acls import AclCreation, CreateAclsRequest
-from protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
-from protocol.messages.describe_acls import DescribeAclsRequest
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import AclRow
-from s3stream.errors import CatalogUnavailable, OutcomeUnknown
+from anabranch.broker.acls.authorizer import Authorizer
+from anabranch.broker.acls.model import Acl, AclOperation, AclResourceType, PatternType, Permission
+from anabranch.broker.acls.store import ClusterAcls
+from anabranch.broker.net.principals import ANONYMOUS
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.create_acls import AclCreation, CreateAclsRequest
+from anabranch.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from anabranch.protocol.messages.describe_acls import DescribeAclsRequest
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import AclRow
+from anabranch.s3stream.errors import CatalogUnavailable, OutcomeUnknown
 from tests.support.node import running_node, running_nodes
 from tests.support.raw_client import RawClient, raw_client
 from tests.support.waiting import until

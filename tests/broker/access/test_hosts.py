@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.acls.model import Acl, AclFilter, AclOperation, AclResourceType, PatternType, Permission
-from broker.net.principals import ANONYMOUS
-from protocol.errors import ErrorCode
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.broker.acls.model import Acl, AclFilter, AclOperation, AclResourceType, PatternType, Permission
+from anabranch.broker.net.principals import ANONYMOUS
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.support.certificates import Authority
 from tests.support.node import running_node
 from tests.support.raw_client import raw_client

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.access.guard import Passed, Verdict, guarded, open_to_all
-from broker.access.table import GUARDS
-from broker.handlers import HANDLERS
-from broker.handlers.caller import Caller
-from protocol.messages import (
+from anabranch.broker.access.guard import Passed, Verdict, guarded, open_to_all
+from anabranch.broker.access.table import GUARDS
+from anabranch.broker.handlers import HANDLERS
+from anabranch.broker.handlers.caller import Caller
+from anabranch.protocol.messages import (
     api_versions,
     delete_groups,
     expire_delegation_token,
@@ -24,9 +24,9 @@ from protocol.messages import (
     sasl_authenticate,
     sasl_handshake,
 )
-from protocol.messages.delete_groups import DeleteGroupsRequest
-from protocol.messages.list_groups import ListGroupsRequest
-from protocol.messages.metadata import MetadataRequest
+from anabranch.protocol.messages.delete_groups import DeleteGroupsRequest
+from anabranch.protocol.messages.list_groups import ListGroupsRequest
+from anabranch.protocol.messages.metadata import MetadataRequest
 from tests.support.node import running_node
 from tests.support.raw_client import raw_client
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.acls import authorizer as authorizer_module
-from broker.acls.authorizer import Authorizer
-from broker.acls.model import Acl, AclFilter, AclOperation, AclResourceType, PatternType, Permission
+from anabranch.broker.acls import authorizer as authorizer_module
+from anabranch.broker.acls.authorizer import Authorizer
+from anabranch.broker.acls.model import Acl, AclFilter, AclOperation, AclResourceType, PatternType, Permission
 
 TYPES = [each for each in AclResourceType if each > AclResourceType.ANY]
 OPERATIONS = [each for each in AclOperation if each > AclOperation.ALL]

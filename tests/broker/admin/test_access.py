@@ -14,13 +14,13 @@ from click.testing import CliRunner, Result
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from broker.admin.access import AccessError, AdminAccess, Refusal
-from broker.cli.node import node as node_command
-from broker.net import tls as tls_module
-from broker.node import Node
-from broker.settings.admin_area import AdminSettings
-from broker.settings.errors import SettingsError
-from broker.settings.sources import load
+from anabranch.broker.admin.access import AccessError, AdminAccess, Refusal
+from anabranch.broker.cli.node import node as node_command
+from anabranch.broker.net import tls as tls_module
+from anabranch.broker.node import Node
+from anabranch.broker.settings.admin_area import AdminSettings
+from anabranch.broker.settings.errors import SettingsError
+from anabranch.broker.settings.sources import load
 from tests.support.certificates import Authority
 from tests.support.node import running_node
 from tests.support.waiting import until

@@ -6,7 +6,7 @@ import pytest
 from aiohttp import ClientSession
 from yarl import URL
 
-from broker.admin.console import CONTENT_SECURITY_POLICY, Console, console_url
+from anabranch.broker.admin.console import CONTENT_SECURITY_POLICY, Console, console_url
 from tests.support.node import running_node
 
 READ = "r" * 20
@@ -18,7 +18,7 @@ async def test_files_are_served_with_a_policy_and_from_memory(tmp_path: Path, mo
     (folder / "index.html").write_text("<!doctype html>page")
     (folder / "js" / "main.js").write_text("run()")
     (tmp_path / "secret").write_text("secret")
-    monkeypatch.setattr("broker.admin.http.Console", lambda: Console(folder))
+    monkeypatch.setattr("anabranch.broker.admin.http.Console", lambda: Console(folder))
     async with running_node(tmp_path, admin_read_token=READ) as node, ClientSession() as session:
         base = f"http://{node.admin_address}"
         async with session.get(base, allow_redirects=False) as answer:

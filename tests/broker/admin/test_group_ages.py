@@ -8,14 +8,14 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.samples import Sample
 
-from broker.admin.metrics.exposition import scrape
-from broker.admin.metrics.group_ages import LOOK_UPS_MAX, GroupAges, first_time_ms
-from broker.node import Node
-from protocol.batch import DELETE_HORIZON_MASK
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.records import Record, build_batch
-from s3stream.errors import StoreError
-from s3stream.model import ReadResult, StreamBatch
+from anabranch.broker.admin.metrics.exposition import scrape
+from anabranch.broker.admin.metrics.group_ages import LOOK_UPS_MAX, GroupAges, first_time_ms
+from anabranch.broker.node import Node
+from anabranch.protocol.batch import DELETE_HORIZON_MASK
+from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from anabranch.protocol.records import Record, build_batch
+from anabranch.s3stream.errors import StoreError
+from anabranch.s3stream.model import ReadResult, StreamBatch
 from tests.support.metrics import Samples
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from broker.node import Node
+from anabranch.broker.node import Node
 from tests.broker.admin.test_limits import answer, assert_served
 from tests.support.admin_api import READ, TOKENS
 from tests.support.node import running_node

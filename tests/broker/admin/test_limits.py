@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.admin import connections
-from broker.node import Node
+from anabranch.broker.admin import connections
+from anabranch.broker.node import Node
 from tests.broker.admin.test_access import tls_settings
 from tests.support.admin_api import READ, TOKENS
 from tests.support.certificates import Authority

@@ -11,14 +11,14 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from broker.admin.metrics import cluster, exposition, storage
-from broker.admin.metrics import node as node_area
-from broker.admin.metrics.definitions import SAMPLES_PER_PIECE, Definition, count_fields, counter, histogram
-from broker.admin.metrics.exposition import DEFINITIONS, scrape
-from broker.net.server import Latency
-from broker.node import Node
-from broker.telemetry.otlp import Point
-from protocol.messages.find_coordinator import FindCoordinatorRequest
+from anabranch.broker.admin.metrics import cluster, exposition, storage
+from anabranch.broker.admin.metrics import node as node_area
+from anabranch.broker.admin.metrics.definitions import SAMPLES_PER_PIECE, Definition, count_fields, counter, histogram
+from anabranch.broker.admin.metrics.exposition import DEFINITIONS, scrape
+from anabranch.broker.net.server import Latency
+from anabranch.broker.node import Node
+from anabranch.broker.telemetry.otlp import Point
+from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from tests.support.metrics import Samples, metrics_of
 from tests.support.node import running_node
 from tests.support.raw_client import batch_of, raw_client

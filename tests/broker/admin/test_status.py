@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.admin import status as status_module
-from broker.admin.status import status
-from s3stream.errors import CatalogUnavailable
-from s3stream.outages import CATALOG
+from anabranch.broker.admin import status as status_module
+from anabranch.broker.admin.status import status
+from anabranch.s3stream.errors import CatalogUnavailable
+from anabranch.s3stream.outages import CATALOG
 from tests.support.metrics import metrics_of
 from tests.support.node import running_node
 from tests.support.waiting import until

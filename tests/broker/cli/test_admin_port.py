@@ -6,7 +6,7 @@ import threading
 import pytest
 from click.testing import CliRunner
 
-from broker.cli.topic import topic
+from anabranch.broker.cli.topic import topic
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from broker.cli.topic import topic
 def test_what_is_no_admin_port_is_one_line_within_seconds(
     words: bytes | None, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.cli.admin_port.GREETING_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("anabranch.broker.cli.admin_port.GREETING_TIMEOUT_S", 0.2)
     over = threading.Event()
 
     def serve() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from broker.cli.backup import backup
-from s3stream.catalog.backup import read_backup
-from s3stream.catalog.catalog import Catalog
+from anabranch.broker.cli.backup import backup
+from anabranch.s3stream.catalog.backup import read_backup
+from anabranch.s3stream.catalog.catalog import Catalog
 from tests.support.node import running_node
 from tests.support.postgres import PostgresServer
 

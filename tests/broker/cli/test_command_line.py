@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from broker.cli import main
+from anabranch.broker.cli import main
 
 DOCS = Path(__file__).parents[3] / "docs"
 COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-9]m")
@@ -18,9 +18,9 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-9]m")
 
 def test_the_page_of_commands_is_up_to_date() -> None:
     # In a process of its own: commands that ran without the program keep another text of --help.
-    code = "import sys\nfrom broker.cli.documentation import documentation\nsys.stdout.write(documentation())"
+    code = "import sys\nfrom anabranch.broker.cli.documentation import documentation\nsys.stdout.write(documentation())"
     made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert (DOCS / "cli.md").read_text(encoding="utf-8") == made, "run python -m broker.cli.documentation"
+    assert (DOCS / "cli.md").read_text(encoding="utf-8") == made, "run python -m anabranch.broker.cli.documentation"
 
 
 def test_links_of_the_page_exist() -> None:
@@ -78,7 +78,7 @@ def test_what_is_wrong_is_named_with_what_is_near(
 def imported_by(*arguments: str) -> set[str]:
     """Return the top-level packages that a command imports."""
     code = (
-        "import sys\nfrom broker.cli import main\n"
+        "import sys\nfrom anabranch.broker.cli import main\n"
         f"try: main({list(arguments)!r})\nexcept SystemExit: pass\n"
         "print(*sys.modules, file=sys.stderr)"
     )
@@ -146,7 +146,7 @@ def test_messages_that_cannot_be_written_change_no_exit_code() -> None:
 
 STREAM_TEST = """
 import sys
-from broker.cli.streams import guarded_streams
+from anabranch.broker.cli.streams import guarded_streams
 
 def fail(): raise {error}
 

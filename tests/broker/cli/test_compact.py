@@ -10,8 +10,8 @@ from aiokafka import AIOKafkaProducer
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from broker.cli.compact import compact, print_summary
-from s3stream.catalog.catalog import Catalog
+from anabranch.broker.cli.compact import compact, print_summary
+from anabranch.s3stream.catalog.catalog import Catalog
 from tests.support.node import NodeProcess
 from tests.support.waiting import wait_until
 

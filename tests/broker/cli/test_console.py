@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from broker.cli.admin_port import AdminPort
-from broker.cli.console import console
+from anabranch.broker.cli.admin_port import AdminPort
+from anabranch.broker.cli.console import console
 from tests.support.node import NodeProcess, running_node
 from tests.support.waiting import WAIT_S
 

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient
 
-from broker.cli import main
-from broker.dev import folder as folders
-from broker.dev.folder import LEFT_S, LOCK, PREFIX, MemoryFolder
+from anabranch.broker.cli import main
+from anabranch.broker.dev import folder as folders
+from anabranch.broker.dev.folder import LEFT_S, LOCK, PREFIX, MemoryFolder
 from tests.support.waiting import WAIT_S
 
 

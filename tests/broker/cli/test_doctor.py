@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from broker.cli import main
-from broker.cli.doctor_machine import judge_clock, judge_descriptors
-from broker.cli.measure import StoreProbe, probe_file, write_repeatedly
-from s3stream.store.memory import MemoryStore
+from anabranch.broker.cli import main
+from anabranch.broker.cli.doctor_machine import judge_clock, judge_descriptors
+from anabranch.broker.cli.measure import StoreProbe, probe_file, write_repeatedly
+from anabranch.s3stream.store.memory import MemoryStore
+from anabranch.wal.settings import WalSettings
 from tests.support.s3 import S3Bucket
-from wal.settings import WalSettings
 
 
 @pytest.fixture

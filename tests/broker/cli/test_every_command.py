@@ -14,7 +14,7 @@ import yaml
 from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from broker.cli import main
+from anabranch.broker.cli import main
 from tests.broker.membership.test_failover import cluster
 from tests.support.node import NodeProcess
 from tests.support.waiting import WAIT_S, wait_until

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from anabranch.broker.cli.cluster import UNAVAILABLE, cluster
+from anabranch.broker.cli.node import node
 from anabranch.times import age_text
-from broker.cli.cluster import UNAVAILABLE, cluster
-from broker.cli.node import node
 from tests.broker.membership.test_failover import cluster as nodes_of_a_cluster
 from tests.broker.membership.test_failover import create_topic, read
 from tests.support.node import NodeProcess

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from anabranch.broker.cli import main
 from anabranch.testing import Broker
-from broker.cli import main
 from tests.support.waiting import WAIT_S
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from broker.cli.security import security
+from anabranch.broker.cli.security import security
 from tests.support.node import running_nodes
 
 

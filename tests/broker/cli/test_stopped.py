@@ -7,9 +7,9 @@ from pathlib import Path
 from aiokafka import AIOKafkaProducer
 from click.testing import CliRunner, Result
 
-from broker.cli.storage import storage
-from s3stream.append.recovery import StoppedStream
-from s3stream.errors import Discontinuity
+from anabranch.broker.cli.storage import storage
+from anabranch.s3stream.append.recovery import StoppedStream
+from anabranch.s3stream.errors import Discontinuity
 from tests.support.metrics import metrics_of
 from tests.support.node import running_node
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from broker.cli.storage import storage
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.schema import MIGRATIONS
-from s3stream.catalog.values import UploadCommit
-from s3stream.model import NewObject, ObjectKind, StreamBatch, StreamOwner, object_key
-from s3stream.object.writer import ObjectWriter
-from s3stream.store.files import TEMPORARY
-from s3stream.store.local import LocalStore
+from anabranch.broker.cli.storage import storage
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.schema import MIGRATIONS
+from anabranch.s3stream.catalog.values import UploadCommit
+from anabranch.s3stream.model import NewObject, ObjectKind, StreamBatch, StreamOwner, object_key
+from anabranch.s3stream.object.writer import ObjectWriter
+from anabranch.s3stream.store.files import TEMPORARY
+from anabranch.s3stream.store.local import LocalStore
 from tests.support.catalog_node import WAL_ID
 
 CLUSTER = "anabranch"

@@ -10,41 +10,41 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from broker.cli.topic import topic
-from broker.cli.transaction import transaction
-from protocol.codec import decode_exact
-from protocol.errors import ErrorCode
-from protocol.header import parse_request_header, response_frame
-from protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
-from protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
-from protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
-from protocol.messages.describe_configs import (
+from anabranch.broker.cli.topic import topic
+from anabranch.broker.cli.transaction import transaction
+from anabranch.protocol.codec import decode_exact
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.header import parse_request_header, response_frame
+from anabranch.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from anabranch.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+from anabranch.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
+from anabranch.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
-from protocol.messages.describe_transactions import (
+from anabranch.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     TransactionState,
 )
-from protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
-from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from protocol.messages.list_offsets import (
+from anabranch.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from anabranch.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from protocol.messages.metadata import (
+from anabranch.protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from protocol.registry import APIS
+from anabranch.protocol.registry import APIS
 
 Answer = Callable[[Any], object]
 

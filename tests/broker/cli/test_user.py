@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from broker.cli.user import PASSWORD_ENV, user
-from broker.sasl.plain import read_users
-from protocol.errors import ErrorCode
+from anabranch.broker.cli.user import PASSWORD_ENV, user
+from anabranch.broker.sasl.plain import read_users
+from anabranch.protocol.errors import ErrorCode
 from tests.broker.sasl.clients import LISTENERS, PASSWORD, log_in
 from tests.support.node import NodeProcess
 from tests.support.raw_client import raw_client

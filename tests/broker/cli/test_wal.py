@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from broker.cli.wal import wal
-from wal.device import open_device
-from wal.format import CATALOG_UNKNOWN
-from wal.log import DeltaWal
-from wal.settings import WalSettings
+from anabranch.broker.cli.wal import wal
+from anabranch.wal.device import open_device
+from anabranch.wal.format import CATALOG_UNKNOWN
+from anabranch.wal.log import DeltaWal
+from anabranch.wal.settings import WalSettings
 
 MIB = 1 << 20
 CATALOG = bytes(range(16))

@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from broker.cli.storage import storage
-from broker.cli.wal import wal
-from broker.cli.wal_repair import LossFinder
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from s3stream.append.wal_record import RECORD_HEADER, RecordKind, encode_reset
+from anabranch.broker.cli.storage import storage
+from anabranch.broker.cli.wal import wal
+from anabranch.broker.cli.wal_repair import LossFinder
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.s3stream.append.wal_record import RECORD_HEADER, RecordKind, encode_reset
+from anabranch.wal.device import open_device
+from anabranch.wal.format import RING_POSITION
+from anabranch.wal.interface import RecoveredRecord
+from anabranch.wal.log import DeltaWal
+from anabranch.wal.repair import DamagedRange
+from anabranch.wal.settings import WalSettings
 from tests.support.node import NodeProcess
 from tests.support.raw_client import batch_of, raw_client
-from wal.device import open_device
-from wal.format import RING_POSITION
-from wal.interface import RecoveredRecord
-from wal.log import DeltaWal
-from wal.repair import DamagedRange
-from wal.settings import WalSettings
 
 MIB = 1 << 20
 SETTINGS = WalSettings(capacity_bytes=4 * MIB, window_bytes=256 << 10, allow_volatile=True)

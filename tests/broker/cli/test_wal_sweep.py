@@ -8,9 +8,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from broker.cli.storage import storage
-from broker.cli.wal import wal
-from broker.cli.wal_sweep import parse_age
+from anabranch.broker.cli.storage import storage
+from anabranch.broker.cli.wal import wal
+from anabranch.broker.cli.wal_sweep import parse_age
 from tests.support.node import running_node
 
 DAY_S = 86_400

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from broker.cluster.handshake import NONCE_BYTES, Role, is_proof, make_proof
-from protocol.messages.internal.hello import HelloRequest
+from anabranch.broker.cluster.handshake import NONCE_BYTES, Role, is_proof, make_proof
+from anabranch.protocol.messages.internal.hello import HelloRequest
 
 HELLO = HelloRequest(cluster="c", node_id=1, node_epoch=2, target_id=3, target_epoch=4, nonce=b"n" * NONCE_BYTES)
 NONCE = b"m" * NONCE_BYTES

@@ -11,12 +11,12 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from structlog.testing import capture_logs
 
-from broker.app import StartError
-from broker.cluster.peers import PeerUnavailable
-from broker.net.tls_connection import TlsConnection
-from broker.node import Node
-from broker.settings.errors import SettingsError
-from protocol.messages.describe_quorum import DescribeQuorumRequest
+from anabranch.broker.app import StartError
+from anabranch.broker.cluster.peers import PeerUnavailable
+from anabranch.broker.net.tls_connection import TlsConnection
+from anabranch.broker.node import Node
+from anabranch.broker.settings.errors import SettingsError
+from anabranch.protocol.messages.describe_quorum import DescribeQuorumRequest
 from tests.broker.handover.test_moves import Writer, move_all, read_all
 from tests.support.certificates import Authority
 from tests.support.node import NodeProcess, running_node, running_nodes, settings_for
@@ -142,7 +142,9 @@ async def test_who_does_not_fit_is_one_line(
             stranger = Authority(tmp_path / "other", "other")
             port = tls_settings(stranger)
         case "expired":
-            monkeypatch.setattr("broker.net.tls._check_dates", lambda *_: None)  # it expires while the node runs
+            monkeypatch.setattr(
+                "anabranch.broker.net.tls._check_dates", lambda *_: None
+            )  # it expires while the node runs
             port = tls_settings(authority, file_name="expired", days=(-20, -1))
         case "other name":
             port["cluster_internal_advertised_host"] = "127.0.0.2"

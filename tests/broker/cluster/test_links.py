@@ -10,19 +10,19 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from broker.cluster import links
-from broker.cluster.handshake import NONCE_BYTES
-from broker.cluster.links import CALL_S, LOST_S, PAUSE_S
-from broker.cluster.members import Member
-from broker.cluster.peers import PeerUnavailable
-from broker.settings.client_areas import NetworkSettings
-from protocol.header import response_frame
-from protocol.messages.add_partitions_to_txn import KEY as ADD
-from protocol.messages.internal import authenticate, hello
-from protocol.registry import INTERNAL_APIS
+from anabranch.broker.cluster import links
+from anabranch.broker.cluster.handshake import NONCE_BYTES
+from anabranch.broker.cluster.links import CALL_S, LOST_S, PAUSE_S
+from anabranch.broker.cluster.members import Member
+from anabranch.broker.cluster.peers import PeerUnavailable
+from anabranch.broker.settings.client_areas import NetworkSettings
+from anabranch.protocol.header import response_frame
+from anabranch.protocol.messages.add_partitions_to_txn import KEY as ADD
+from anabranch.protocol.messages.internal import authenticate, hello
+from anabranch.protocol.registry import INTERNAL_APIS
+from anabranch.wal.interface import Buffer
 from tests.simulation.network import Port
 from tests.support.linked_nodes import VERSION, LinkedNode, LinkedNodes, answer, linked
-from wal.interface import Buffer
 
 BAD_SECRET = bytes(32)
 

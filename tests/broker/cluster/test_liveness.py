@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from broker.cluster.liveness import DEAD_AFTER_S, LISTED_FOR_S, RECONNECTION_S, Liveness, Silence
-from broker.cluster.members import Member, Members
-from s3stream.catalog.values import NodeBeat, NodeListener
+from anabranch.broker.cluster.liveness import DEAD_AFTER_S, LISTED_FOR_S, RECONNECTION_S, Liveness, Silence
+from anabranch.broker.cluster.members import Member, Members
+from anabranch.s3stream.catalog.values import NodeBeat, NodeListener
 
 OWN, OTHER = 1, 2
 

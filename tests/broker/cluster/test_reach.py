@@ -10,13 +10,13 @@ from typing import Any, cast
 import pytest
 from click.testing import CliRunner
 
-from broker.admin.health import unhealthy_reason, unready_reason
-from broker.cli import main
-from broker.cluster import reach
-from broker.cluster.members import Member, Members
-from broker.cluster.peers import PeerUnavailable
-from broker.cluster.reach import ASK_S, FAILING_AFTER_S, Reach
-from protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from anabranch.broker.admin.health import unhealthy_reason, unready_reason
+from anabranch.broker.cli import main
+from anabranch.broker.cluster import reach
+from anabranch.broker.cluster.members import Member, Members
+from anabranch.broker.cluster.peers import PeerUnavailable
+from anabranch.broker.cluster.reach import ASK_S, FAILING_AFTER_S, Reach
+from anabranch.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from tests.support.node import running_node
 from tests.support.virtual_time import run_virtual
 from tests.support.waiting import until

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from broker.configs.cluster import GROUP, ClusterConfigs
-from s3stream.catalog import configs as rows
-from s3stream.catalog.catalog import Catalog
-from s3stream.errors import OutcomeUnknown
+from anabranch.broker.configs.cluster import GROUP, ClusterConfigs
+from anabranch.s3stream.catalog import configs as rows
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.errors import OutcomeUnknown
 
 
 @pytest.mark.parametrize("asked_by", ["settle", "the next change"])

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.configs.cluster import ClusterConfigs
-from broker.configs.features import (
+from anabranch.broker.configs.cluster import ClusterConfigs
+from anabranch.broker.configs.features import (
     GROUP_VERSION,
     METADATA_VERSION,
     NEWEST,
@@ -14,8 +14,8 @@ from broker.configs.features import (
     FeatureUpdate,
     UpgradeType,
 )
-from protocol.errors import ErrorCode, KafkaError
-from s3stream.catalog.catalog import Catalog
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.s3stream.catalog.catalog import Catalog
 
 UP, SAFE, UNSAFE = UpgradeType.UPGRADE, UpgradeType.SAFE_DOWNGRADE, UpgradeType.UNSAFE_DOWNGRADE
 

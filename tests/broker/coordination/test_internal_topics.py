@@ -8,15 +8,20 @@ from typing import cast
 
 import pytest
 
-from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC, CoordinatorTopic, PartitionLog
-from broker.partitions.cleaning import KafkaBatches
-from broker.partitions.partition import Partition
-from broker.topics.manager import TopicManager
-from protocol.batch import TRANSACTIONAL_MASK, parse_batch
-from protocol.records import ControlType, Record, build_batch, build_marker
-from s3stream.model import ReadResult, StreamBatch
+from anabranch.broker.coordination.internal_topics import (
+    OFFSETS_TOPIC,
+    TRANSACTION_TOPIC,
+    CoordinatorTopic,
+    PartitionLog,
+)
+from anabranch.broker.partitions.cleaning import KafkaBatches
+from anabranch.broker.partitions.partition import Partition
+from anabranch.broker.topics.manager import TopicManager
+from anabranch.protocol.batch import TRANSACTIONAL_MASK, parse_batch
+from anabranch.protocol.records import ControlType, Record, build_batch, build_marker
+from anabranch.s3stream.model import ReadResult, StreamBatch
+from anabranch.wal.interface import Durable
 from tests.support.node import running_node
-from wal.interface import Durable
 
 
 async def test_batches_that_compaction_has_emptied_say_nothing() -> None:

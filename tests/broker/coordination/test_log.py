@@ -4,17 +4,17 @@ from functools import partial
 
 import pytest
 
-from broker.coordination import log as log_module
-from broker.coordination.log import BATCH_BYTES_MAX, KeyValue, LogWriter, ReplayedBatch
-from broker.groups.shard import GroupShard
-from broker.partitions.producers import Producer
-from broker.settings.client_areas import GroupSettings
-from broker.transactions.shard import TransactionShard
-from protocol.errors import ErrorCode
-from s3stream.errors import LogStalled, StorageFull, StorageStopped
+from anabranch.broker.coordination import log as log_module
+from anabranch.broker.coordination.log import BATCH_BYTES_MAX, KeyValue, LogWriter, ReplayedBatch
+from anabranch.broker.groups.shard import GroupShard
+from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.settings.client_areas import GroupSettings
+from anabranch.broker.transactions.shard import TransactionShard
+from anabranch.protocol.errors import ErrorCode
+from anabranch.s3stream.errors import LogStalled, StorageFull, StorageStopped
+from anabranch.wal.interface import Durable, WalFailed
 from tests.support.memory_log import MemoryLog
 from tests.support.waiting import until
-from wal.interface import Durable, WalFailed
 
 
 def record(key: str, value: str | None = "v") -> KeyValue:

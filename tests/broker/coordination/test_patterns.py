@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.coordination.patterns import PATTERN_CHARACTERS_MAX, Pattern
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.coordination.patterns import PATTERN_CHARACTERS_MAX, Pattern
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 ATOMS = ("a", "b", "-", r"\.", ".", "[ab]", "[^a]", "[a-c0-3]", r"\d", r"\w", r"\W", r"\S", r"\b", r"\B", "^")
 BEYOND_ASCII = ("\u00e4", "[\u00e0-\u00ff]", "[^\u00e0-\u00ff]", "[^\u00e4]", "[\u4e00-\u9fff]", "(?:a|\u00df)")

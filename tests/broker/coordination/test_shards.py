@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from broker.coordination import shards as shards_module
-from broker.coordination.log import KeyValue, LogWriter, ReplayedBatch
-from broker.coordination.shards import Shards, partition_of
-from protocol.errors import ErrorCode, KafkaError
-from s3stream.errors import StoreError
+from anabranch.broker.coordination import shards as shards_module
+from anabranch.broker.coordination.log import KeyValue, LogWriter, ReplayedBatch
+from anabranch.broker.coordination.shards import Shards, partition_of
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.s3stream.errors import StoreError
+from anabranch.wal.interface import WalFailed
 from tests.support.memory_log import MemoryLog, MemoryTopic
 from tests.support.waiting import until
-from wal.interface import WalFailed
 
 
 class KeyedShard:

@@ -4,19 +4,19 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from broker.coordination import shards
-from broker.coordination.log import KeyValue, ReplayedBatch
-from broker.coordination.shards import java_hash, partition_of
-from broker.coordination.topic_partition import TopicPartition
-from broker.groups.coordinator import GroupCoordinator
-from broker.groups.offsets import CommittedOffset
-from broker.groups.records import offset_record
-from broker.settings.client_areas import GroupSettings
-from protocol.errors import ErrorCode, KafkaError
-from s3stream.errors import StoreError
+from anabranch.broker.coordination import shards
+from anabranch.broker.coordination.log import KeyValue, ReplayedBatch
+from anabranch.broker.coordination.shards import java_hash, partition_of
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.groups.coordinator import GroupCoordinator
+from anabranch.broker.groups.offsets import CommittedOffset
+from anabranch.broker.groups.records import offset_record
+from anabranch.broker.settings.client_areas import GroupSettings
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.s3stream.errors import StoreError
+from anabranch.wal.interface import WalFailed
 from tests.support.memory_log import MemoryLog, MemoryTopic
 from tests.support.waiting import until
-from wal.interface import WalFailed
 
 T0 = TopicPartition("t", 0)
 

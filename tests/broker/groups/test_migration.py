@@ -18,26 +18,33 @@ from typing import Any
 
 import pytest
 
-from broker.coordination.log import LogWriter
-from broker.groups.classic.group import ClassicGroup
-from broker.groups.consumer.embedded_protocol import parse_assignment, parse_subscription
-from broker.groups.consumer.group import ConsumerGroup
-from broker.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse
-from broker.groups.consumer.topic_image import TopicIdPartition, TopicImage, TopicMetadata
-from broker.groups.requests import JoinRequest, JoinResponse, LeavingMember, MemberProtocol, SyncRequest, SyncResponse
-from broker.groups.shard import GroupShard
-from broker.settings.client_areas import GroupSettings
-from protocol.codec import encode_versioned, read_version
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.embedded.consumer_protocol import (
+from anabranch.broker.coordination.log import LogWriter
+from anabranch.broker.groups.classic.group import ClassicGroup
+from anabranch.broker.groups.consumer.embedded_protocol import parse_assignment, parse_subscription
+from anabranch.broker.groups.consumer.group import ConsumerGroup
+from anabranch.broker.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse
+from anabranch.broker.groups.consumer.topic_image import TopicIdPartition, TopicImage, TopicMetadata
+from anabranch.broker.groups.requests import (
+    JoinRequest,
+    JoinResponse,
+    LeavingMember,
+    MemberProtocol,
+    SyncRequest,
+    SyncResponse,
+)
+from anabranch.broker.groups.shard import GroupShard
+from anabranch.broker.settings.client_areas import GroupSettings
+from anabranch.protocol.codec import encode_versioned, read_version
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.embedded.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     TopicPartition,
     TopicPartitionResponse,
 )
+from anabranch.wal.interface import WalFailed
 from tests.support.memory_log import MemoryLog
 from tests.support.virtual_time import run_virtual
-from wal.interface import WalFailed
 
 SETTINGS = GroupSettings(initial_rebalance_delay_ms=0, consumer_session_timeout_ms=10_000)
 SESSION_MS = 10_000

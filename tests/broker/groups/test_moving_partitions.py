@@ -14,22 +14,22 @@ from typing import TypeVar
 
 import pytest
 
-from broker.coordination.log import KeyValue, ReplayedBatch
-from broker.coordination.shards import partition_of
-from broker.coordination.topic_partition import TopicPartition
-from broker.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse
-from broker.groups.consumer.topic_image import NO_TOPICS
-from broker.groups.coordinator import GroupCoordinator
-from broker.groups.offsets import CommittedOffset
-from broker.groups.requests import JoinRequest, JoinResponse, MemberProtocol, SyncRequest, SyncResponse
-from broker.groups.shard import GroupShard
-from broker.partitions.producers import Producer
-from broker.settings.client_areas import GroupSettings
-from protocol.errors import ErrorCode, KafkaError
-from s3stream.errors import StorageStopped
+from anabranch.broker.coordination.log import KeyValue, ReplayedBatch
+from anabranch.broker.coordination.shards import partition_of
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse
+from anabranch.broker.groups.consumer.topic_image import NO_TOPICS
+from anabranch.broker.groups.coordinator import GroupCoordinator
+from anabranch.broker.groups.offsets import CommittedOffset
+from anabranch.broker.groups.requests import JoinRequest, JoinResponse, MemberProtocol, SyncRequest, SyncResponse
+from anabranch.broker.groups.shard import GroupShard
+from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.settings.client_areas import GroupSettings
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.s3stream.errors import StorageStopped
+from anabranch.wal.interface import Durable
 from tests.support.memory_log import MemoryLog, MemoryTopic
 from tests.support.virtual_time import run_virtual
-from wal.interface import Durable
 
 Answer = TypeVar("Answer")
 T0 = TopicPartition("t", 0)
@@ -295,5 +295,5 @@ async def simulate(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_what_was_answered_is_there_after_every_move(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.coordination.shards.COMPACT_BYTES_MIN", 1)
+    monkeypatch.setattr("anabranch.broker.coordination.shards.COMPACT_BYTES_MIN", 1)
     run_virtual(simulate(seed))

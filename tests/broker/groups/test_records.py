@@ -3,15 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.coordination.log import KeyValue
-from broker.coordination.topic_partition import TopicPartition
-from broker.groups.classic.records import ClassicGroupRecord, group_record
-from broker.groups.classic.snapshot import GroupSnapshot, MemberSnapshot
-from broker.groups.consumer.embedded_protocol import subscribed_topics
-from broker.groups.offsets import CommittedOffset
-from broker.groups.records import OffsetRecord, UnknownRecord, offset_record, parse_record
-from protocol.codec import encode_versioned
-from protocol.messages.embedded.consumer_protocol import ConsumerProtocolSubscription
+from anabranch.broker.coordination.log import KeyValue
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.groups.classic.records import ClassicGroupRecord, group_record
+from anabranch.broker.groups.classic.snapshot import GroupSnapshot, MemberSnapshot
+from anabranch.broker.groups.consumer.embedded_protocol import subscribed_topics
+from anabranch.broker.groups.offsets import CommittedOffset
+from anabranch.broker.groups.records import OffsetRecord, UnknownRecord, offset_record, parse_record
+from anabranch.protocol.codec import encode_versioned
+from anabranch.protocol.messages.embedded.consumer_protocol import ConsumerProtocolSubscription
 
 KEY = TopicPartition("flights", 3)
 text = st.text(st.characters(codec="utf-8"), max_size=20)

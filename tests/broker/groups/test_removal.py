@@ -7,17 +7,17 @@ from collections.abc import AsyncIterator, Collection
 
 import pytest
 
-from broker.coordination.topic_partition import TopicPartition
-from broker.groups.classic.state_table import ClassicGroupState
-from broker.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse
-from broker.groups.consumer.topic_image import NO_TOPICS, TopicImage
-from broker.groups.coordinator import GroupCoordinator
-from broker.groups.offsets import CommittedOffset
-from broker.groups.records import offset_record
-from broker.partitions.producers import Producer
-from broker.settings.client_areas import GroupSettings
-from protocol.errors import ErrorCode, KafkaError
-from s3stream.errors import CatalogUnavailable, StorageFull
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.groups.classic.state_table import ClassicGroupState
+from anabranch.broker.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse
+from anabranch.broker.groups.consumer.topic_image import NO_TOPICS, TopicImage
+from anabranch.broker.groups.coordinator import GroupCoordinator
+from anabranch.broker.groups.offsets import CommittedOffset
+from anabranch.broker.groups.records import offset_record
+from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.settings.client_areas import GroupSettings
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.s3stream.errors import CatalogUnavailable, StorageFull
 from tests.broker.groups.consumer.test_shard import TOPICS, ConsumerShard, parts
 from tests.support.memory_log import MemoryLog, MemoryTopic
 from tests.support.virtual_time import run_virtual
@@ -325,7 +325,7 @@ async def test_offsets_of_unknown_topics_wait_for_the_catalog(
     client: MovingGroups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kept, they would be those of a topic created later under the name; dropped, consumers would start over."""
-    monkeypatch.setattr("broker.coordination.shards.CHECK_S", 0.001)
+    monkeypatch.setattr("anabranch.broker.coordination.shards.CHECK_S", 0.001)
     await client.commit(T0, X0)
     client.remove()
     client.names = CatalogUnavailable("away")

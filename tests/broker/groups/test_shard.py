@@ -5,22 +5,29 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker.coordination.log import KeyValue, LogWriter
-from broker.coordination.topic_partition import TopicPartition
-from broker.groups.classic.state_table import ClassicGroupState
-from broker.groups.consumer.group import ConsumerGroupState
-from broker.groups.offsets import CommittedOffset
-from broker.groups.records import offset_record
-from broker.groups.requests import JoinRequest, JoinResponse, LeavingMember, MemberProtocol, SyncRequest, SyncResponse
-from broker.groups.shard import GroupShard
-from broker.settings.client_areas import GroupSettings
-from protocol.codec import encode_versioned
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.embedded.consumer_protocol import ConsumerProtocolSubscription
-from s3stream.errors import StorageStopped
+from anabranch.broker.coordination.log import KeyValue, LogWriter
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.groups.classic.state_table import ClassicGroupState
+from anabranch.broker.groups.consumer.group import ConsumerGroupState
+from anabranch.broker.groups.offsets import CommittedOffset
+from anabranch.broker.groups.records import offset_record
+from anabranch.broker.groups.requests import (
+    JoinRequest,
+    JoinResponse,
+    LeavingMember,
+    MemberProtocol,
+    SyncRequest,
+    SyncResponse,
+)
+from anabranch.broker.groups.shard import GroupShard
+from anabranch.broker.settings.client_areas import GroupSettings
+from anabranch.protocol.codec import encode_versioned
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.embedded.consumer_protocol import ConsumerProtocolSubscription
+from anabranch.s3stream.errors import StorageStopped
+from anabranch.wal.interface import WalFailed
 from tests.support.memory_log import MemoryLog
 from tests.support.waiting import until
-from wal.interface import WalFailed
 
 DAY_MS = 86_400_000
 SETTINGS = GroupSettings(initial_rebalance_delay_ms=0)

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from broker.node import Node
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.broker.node import Node
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.support.raw_client import RawClient, raw_client
 
 

@@ -7,40 +7,40 @@ from typing import Any
 
 import pytest
 
-from broker.configs.definitions import ConfigSource
-from broker.node import Node
-from broker.resources.values import Operation, ResourceType
-from protocol.errors import ErrorCode
-from protocol.messages import alter_configs
-from protocol.messages.alter_partition_reassignments import (
+from anabranch.broker.configs.definitions import ConfigSource
+from anabranch.broker.node import Node
+from anabranch.broker.resources.values import Operation, ResourceType
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages import alter_configs
+from anabranch.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
-from protocol.messages.alter_replica_log_dirs import (
+from anabranch.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
-from protocol.messages.api_versions import ApiVersionsRequest
-from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
-from protocol.messages.describe_quorum import DescribeQuorumRequest, PartitionData, TopicData
-from protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.incremental_alter_configs import (
+from anabranch.protocol.messages.api_versions import ApiVersionsRequest
+from anabranch.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from anabranch.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from anabranch.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from anabranch.protocol.messages.describe_quorum import DescribeQuorumRequest, PartitionData, TopicData
+from anabranch.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from anabranch.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from protocol.messages.init_producer_id import InitProducerIdRequest
-from protocol.messages.list_config_resources import ListConfigResourcesRequest
-from protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
-from protocol.messages.list_transactions import ListTransactionsRequest
-from protocol.messages.unregister_broker import UnregisterBrokerRequest
-from protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
-from s3stream.errors import StreamFenced
+from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest
+from anabranch.protocol.messages.list_config_resources import ListConfigResourcesRequest
+from anabranch.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from anabranch.protocol.messages.list_transactions import ListTransactionsRequest
+from anabranch.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from anabranch.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from anabranch.s3stream.errors import StreamFenced
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
 

@@ -6,25 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from broker.configs.definitions import ConfigSource
-from broker.node import Node
-from broker.resources.values import Operation, ResourceType
-from protocol.errors import ErrorCode
-from protocol.messages import alter_configs as whole
-from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from protocol.messages.describe_configs import (
+from anabranch.broker.configs.definitions import ConfigSource
+from anabranch.broker.node import Node
+from anabranch.broker.resources.values import Operation, ResourceType
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages import alter_configs as whole
+from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from anabranch.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
 )
-from protocol.messages.incremental_alter_configs import (
+from anabranch.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
 )
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from s3stream.errors import CatalogUnavailable
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.s3stream.errors import CatalogUnavailable
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
 

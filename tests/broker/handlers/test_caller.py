@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.acls.authorizer import Authorizer
-from broker.acls.model import Acl, AclOperation, AclResourceType, PatternType, Permission
-from broker.handlers.caller import Caller
-from broker.logging.audit import EVENTS_MAX, AuditLog
+from anabranch.broker.acls.authorizer import Authorizer
+from anabranch.broker.acls.model import Acl, AclOperation, AclResourceType, PatternType, Permission
+from anabranch.broker.handlers.caller import Caller
+from anabranch.broker.logging.audit import EVENTS_MAX, AuditLog
 
 BOB: Any = Acl(AclResourceType.TOPIC, "a", PatternType.LITERAL, "User:bob", "*", AclOperation.READ, Permission.ALLOW)
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.node import Node
-from protocol.errors import ErrorCode
-from protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
-from protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
-from s3stream.errors import CatalogUnavailable
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
+from anabranch.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
+from anabranch.s3stream.errors import CatalogUnavailable
 from tests.support.node import running_node, running_nodes
 from tests.support.raw_client import RawClient, raw_client
 from tests.support.waiting import until

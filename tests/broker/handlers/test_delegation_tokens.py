@@ -11,15 +11,21 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.acls.model import Acl, AclOperation, AclResourceType, PatternType, Permission
-from broker.node import Node
-from protocol.errors import ErrorCode
-from protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest, ScramCredentialDeletion
-from protocol.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
-from protocol.messages.describe_delegation_token import DescribeDelegationTokenOwner, DescribeDelegationTokenRequest
-from protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
-from protocol.messages.metadata import MetadataRequest
-from protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
+from anabranch.broker.acls.model import Acl, AclOperation, AclResourceType, PatternType, Permission
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+)
+from anabranch.protocol.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
+from anabranch.protocol.messages.describe_delegation_token import (
+    DescribeDelegationTokenOwner,
+    DescribeDelegationTokenRequest,
+)
+from anabranch.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
+from anabranch.protocol.messages.metadata import MetadataRequest
+from anabranch.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
 from tests.broker.sasl.clients import LISTENERS, PASSWORD, add_user, handshake, log_in, token
 from tests.broker.sasl.scram_client import ScramClient
 from tests.support.node import running_node

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from broker.fetch_sessions import TARGETS_MAX
-from broker.node import Node
-from protocol.batch import iterate_batches
-from protocol.errors import ErrorCode
-from protocol.messages.delete_topics import DeleteTopicsRequest
-from protocol.messages.fetch import (
+from anabranch.broker.fetch_sessions import TARGETS_MAX
+from anabranch.broker.node import Node
+from anabranch.protocol.batch import iterate_batches
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.delete_topics import DeleteTopicsRequest
+from anabranch.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -20,9 +20,9 @@ from protocol.messages.fetch import (
     ForgottenTopic,
     PartitionData,
 )
-from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from s3stream.model import StreamOwner
+from anabranch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.s3stream.model import StreamOwner
 from tests.support.catalog_node import WAL_ID, hand_over
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.node import Node
-from protocol.batch import HEADER_BYTES, iterate_batches, seal
-from protocol.errors import ErrorCode
-from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.records import Record, build_batch
+from anabranch.broker.node import Node
+from anabranch.protocol.batch import HEADER_BYTES, iterate_batches, seal
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from anabranch.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.records import Record, build_batch
 from tests.support.frames import FAMILIES, as_batch
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client

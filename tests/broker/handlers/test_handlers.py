@@ -5,10 +5,10 @@ from pkgutil import iter_modules
 
 import pytest
 
-import broker.handlers
-import protocol.messages
-from broker.handlers import HANDLERS
-from protocol.registry import APIS, all_apis
+import anabranch.broker.handlers
+import anabranch.protocol.messages
+from anabranch.broker.handlers import HANDLERS
+from anabranch.protocol.registry import APIS, all_apis
 
 
 def modules_of(package: object) -> set[str]:
@@ -17,9 +17,11 @@ def modules_of(package: object) -> set[str]:
 
 def test_every_message_module_has_a_handler_and_the_other_way_round() -> None:
     handlers = {
-        name for name in modules_of(broker.handlers) if hasattr(import_module(f"broker.handlers.{name}"), "handle")
+        name
+        for name in modules_of(anabranch.broker.handlers)
+        if hasattr(import_module(f"anabranch.broker.handlers.{name}"), "handle")
     }
-    assert handlers == modules_of(protocol.messages)
+    assert handlers == modules_of(anabranch.protocol.messages)
     assert {handler.api.module_name for handler in HANDLERS.values()} == handlers
 
 
@@ -27,4 +29,4 @@ def test_a_message_module_without_a_handler_fails_the_import() -> None:
     [unserved] = [api for api in all_apis().values() if api.name == "ShareFetch"]
     assert unserved.key not in APIS
     with pytest.raises(ModuleNotFoundError, match=r"broker\.handlers\.share_fetch"):
-        broker.handlers.handler_of(unserved)
+        anabranch.broker.handlers.handler_of(unserved)

@@ -8,19 +8,19 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from broker.cluster.handshake import NONCE_BYTES, STRANGER_BYTES_MAX, Role, make_proof
-from broker.cluster.links import REQUEST_BYTES_MAX
-from broker.handlers import write_txn_markers
-from broker.handlers.internal import SWEEP_S
-from broker.net.exchange import Peer
-from broker.transactions.markers import MarkerWriter
-from protocol.errors import ErrorCode
-from protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
-from protocol.messages.api_versions import ApiVersionsRequest
-from protocol.messages.internal.authenticate import AuthenticateRequest
-from protocol.messages.internal.hello import HelloRequest
-from protocol.messages.metadata import MetadataRequest
-from protocol.messages.write_txn_markers import (
+from anabranch.broker.cluster.handshake import NONCE_BYTES, STRANGER_BYTES_MAX, Role, make_proof
+from anabranch.broker.cluster.links import REQUEST_BYTES_MAX
+from anabranch.broker.handlers import write_txn_markers
+from anabranch.broker.handlers.internal import SWEEP_S
+from anabranch.broker.net.exchange import Peer
+from anabranch.broker.transactions.markers import MarkerWriter
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from anabranch.protocol.messages.api_versions import ApiVersionsRequest
+from anabranch.protocol.messages.internal.authenticate import AuthenticateRequest
+from anabranch.protocol.messages.internal.hello import HelloRequest
+from anabranch.protocol.messages.metadata import MetadataRequest
+from anabranch.protocol.messages.write_txn_markers import (
     MarkerSender,
     WritableTxnMarker,
     WritableTxnMarkerTopic,

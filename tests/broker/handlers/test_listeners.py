@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from broker.coordination.shards import partition_of
-from broker.node import Node
-from protocol.errors import ErrorCode
-from protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
-from protocol.messages.describe_cluster import DescribeClusterRequest
-from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from protocol.messages.describe_quorum import DescribeQuorumRequest, PartitionData, TopicData
-from protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.broker.coordination.shards import partition_of
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.messages.describe_cluster import DescribeClusterRequest
+from anabranch.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from anabranch.protocol.messages.describe_quorum import DescribeQuorumRequest, PartitionData, TopicData
+from anabranch.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.support.node import running_node
 from tests.support.raw_client import batch_of, raw_client
 from tests.support.waiting import until

@@ -5,32 +5,32 @@ from pathlib import Path
 
 import pytest
 
-from broker.coordination.shards import partition_of
-from broker.node import Node
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.alter_partition_reassignments import (
+from anabranch.broker.coordination.shards import partition_of
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
-from protocol.messages.create_partitions import (
+from anabranch.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
-from protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
-from protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from protocol.messages.describe_quorum import DescribeQuorumRequest, PartitionData, TopicData
-from protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
-from protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.incremental_alter_configs import AlterConfigsResource, IncrementalAlterConfigsRequest
-from protocol.messages.list_config_resources import ListConfigResourcesRequest
-from protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from protocol.messages.unregister_broker import UnregisterBrokerRequest
-from s3stream.errors import CatalogUnavailable, StreamFenced
+from anabranch.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from anabranch.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from anabranch.protocol.messages.describe_quorum import DescribeQuorumRequest, PartitionData, TopicData
+from anabranch.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from anabranch.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from anabranch.protocol.messages.incremental_alter_configs import AlterConfigsResource, IncrementalAlterConfigsRequest
+from anabranch.protocol.messages.list_config_resources import ListConfigResourcesRequest
+from anabranch.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from anabranch.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from anabranch.s3stream.errors import CatalogUnavailable, StreamFenced
 from tests.support.many_nodes import (
     DEAD_ID,
     FIRST,

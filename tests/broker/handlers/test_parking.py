@@ -8,28 +8,28 @@ from typing import Any
 
 import pytest
 
-from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
-from broker.coordination.shards import partition_of
-from broker.node import Node
-from broker.topics.creation import TopicSpec
-from protocol.errors import ErrorCode
-from protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTransaction
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.heartbeat import HeartbeatRequest
-from protocol.messages.init_producer_id import InitProducerIdRequest
-from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from protocol.messages.offset_for_leader_epoch import (
+from anabranch.broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
+from anabranch.broker.coordination.shards import partition_of
+from anabranch.broker.node import Node
+from anabranch.broker.topics.creation import TopicSpec
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTransaction
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from anabranch.protocol.messages.heartbeat import HeartbeatRequest
+from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest
+from anabranch.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from anabranch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from anabranch.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from s3stream.append.stream import Stream
-from s3stream.errors import CatalogUnavailable
+from anabranch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.s3stream.append.stream import Stream
+from anabranch.s3stream.errors import CatalogUnavailable
 from tests.support.node import running_nodes
 from tests.support.raw_client import RawClient, batch_of, connect
 from tests.support.waiting import until as until_soon
@@ -190,8 +190,8 @@ async def test_batches_of_a_connection_keep_their_order(opening: Opening) -> Non
 
 
 async def test_requests_are_refused_when_the_time_is_over(opening: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.net.parking.PARKED_S", 0.1)
-    monkeypatch.setattr("broker.handlers.fetch.PARKED_S", 0.1)
+    monkeypatch.setattr("anabranch.broker.net.parking.PARKED_S", 0.1)
+    monkeypatch.setattr("anabranch.broker.handlers.fetch.PARKED_S", 0.1)
     await opening.create("t")
     answers = [
         (await opening.client()).call(request)

@@ -10,31 +10,39 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from broker.admin.health import unready_reason
-from broker.handlers.produce import _while_connected
-from broker.net.exchange import Exchange
-from broker.node import Node
-from broker.partitions.record_work import TURN_BYTES_MAX
-from protocol.batch import CONTROL_MASK, TRANSACTIONAL_MASK, check_crc, iterate_batches, parse_batch, patch, seal
-from protocol.compression import Compression
-from protocol.errors import ErrorCode
-from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.init_producer_id import InitProducerIdRequest
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.messages.produce import (
+from anabranch.broker.admin.health import unready_reason
+from anabranch.broker.handlers.produce import _while_connected
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.node import Node
+from anabranch.broker.partitions.record_work import TURN_BYTES_MAX
+from anabranch.protocol.batch import (
+    CONTROL_MASK,
+    TRANSACTIONAL_MASK,
+    check_crc,
+    iterate_batches,
+    parse_batch,
+    patch,
+    seal,
+)
+from anabranch.protocol.compression import Compression
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
-from protocol.records import Record, build_batch, decode_records
+from anabranch.protocol.records import Record, build_batch, decode_records
+from anabranch.wal.log import DeltaWal
+from anabranch.wal.requests import IoRequest
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, offset_commit, produce_request, raw_client
 from tests.support.waiting import until
-from wal.log import DeltaWal
-from wal.requests import IoRequest
 
 NOW_MS = 1_700_000_000_000
 

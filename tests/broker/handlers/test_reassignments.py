@@ -5,20 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from broker.node import Node
-from broker.topics.move_requests import Place
-from protocol.errors import ErrorCode
-from protocol.messages.alter_partition_reassignments import (
+from anabranch.broker.node import Node
+from anabranch.broker.topics.move_requests import Place
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
-from protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
-from protocol.messages.list_partition_reassignments import (
+from anabranch.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from anabranch.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
 )
-from s3stream.catalog.values import MoveReason
+from anabranch.s3stream.catalog.values import MoveReason
 from tests.broker.handlers.test_many_nodes import all_serve, assigned, create
 from tests.support.held_moves import hold_moves, moves_carried_out
 from tests.support.node import running_nodes

@@ -4,13 +4,13 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
-from protocol.errors import ErrorCode
-from protocol.messages.alter_user_scram_credentials import (
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
+from anabranch.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
 from tests.broker.sasl.clients import LISTENERS, PASSWORD, log_in
 from tests.broker.sasl.scram_client import salted_password
 from tests.support.node import running_node, running_nodes

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.admin.status import status
-from broker.net.connection import Connection
-from broker.node import Node
-from protocol.errors import ErrorCode
-from protocol.messages.api_versions import ApiVersionsRequest
-from protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.broker.admin.status import status
+from anabranch.broker.net.connection import Connection
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.api_versions import ApiVersionsRequest
+from anabranch.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from anabranch.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.broker.handlers.test_client_quotas import alter
 from tests.support.metrics import metrics_of
 from tests.support.node import running_node, running_nodes

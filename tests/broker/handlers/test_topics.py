@@ -6,38 +6,38 @@ from pathlib import Path
 
 import pytest
 
-from broker.configs.definitions import ConfigSource
-from broker.configs.topic_table import TOPIC_CONFIGS
-from broker.coordination.internal_topics import OFFSETS_TOPIC
-from broker.node import Node
-from protocol.compression import Compression
-from protocol.errors import ErrorCode
-from protocol.messages import alter_configs
-from protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from protocol.messages.create_topics import (
+from anabranch.broker.configs.definitions import ConfigSource
+from anabranch.broker.configs.topic_table import TOPIC_CONFIGS
+from anabranch.broker.coordination.internal_topics import OFFSETS_TOPIC
+from anabranch.broker.node import Node
+from anabranch.protocol.compression import Compression
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages import alter_configs
+from anabranch.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from anabranch.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreatableTopicResult,
     CreateTopicsRequest,
 )
-from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.messages.describe_cluster import DescribeClusterRequest
-from protocol.messages.describe_configs import (
+from anabranch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.messages.describe_cluster import DescribeClusterRequest
+from anabranch.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
 )
-from protocol.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.incremental_alter_configs import (
+from anabranch.protocol.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
+from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from anabranch.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from protocol.messages.list_config_resources import ListConfigResourcesRequest
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from s3stream.errors import CatalogUnavailable
+from anabranch.protocol.messages.list_config_resources import ListConfigResourcesRequest
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from anabranch.s3stream.errors import CatalogUnavailable
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
 

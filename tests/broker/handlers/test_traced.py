@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from broker.handlers.traced import LINKED_RECORDS_MAX, base_offset, records_bytes, trace_contexts
-from broker.node import Node
-from broker.tracing.tracer import NodeTracer
-from protocol.compression import Compression
-from protocol.errors import ErrorCode
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import Record, build_batch
-from protocol.wire import Records
+from anabranch.broker.handlers.traced import LINKED_RECORDS_MAX, base_offset, records_bytes, trace_contexts
+from anabranch.broker.node import Node
+from anabranch.broker.tracing.tracer import NodeTracer
+from anabranch.protocol.compression import Compression
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.records import Record, build_batch
+from anabranch.protocol.wire import Records
 from tests.support.collector import ReceivedSpan, TraceCollector
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.peers import PeerUnavailable
-from broker.handover import orders, source
-from broker.node import Node
-from broker.partitions.partition import Partition
-from protocol.errors import ErrorCode
-from protocol.messages.internal.hand_over import HandOverRequest
-from protocol.messages.internal.prepare_move import PrepareMoveRequest, PrepareMoveResponse
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from s3stream.catalog.values import MoveReason, OpenStream, PartitionInfo, StreamTransfer
-from s3stream.errors import CatalogUnavailable
-from s3stream.model import StreamOwner
+from anabranch.broker.cluster.peers import PeerUnavailable
+from anabranch.broker.handover import orders, source
+from anabranch.broker.node import Node
+from anabranch.broker.partitions.partition import Partition
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.internal.hand_over import HandOverRequest
+from anabranch.protocol.messages.internal.prepare_move import PrepareMoveRequest, PrepareMoveResponse
+from anabranch.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from anabranch.s3stream.catalog.values import MoveReason, OpenStream, PartitionInfo, StreamTransfer
+from anabranch.s3stream.errors import CatalogUnavailable
+from anabranch.s3stream.model import StreamOwner
 from tests.support.catalog_node import hand_over
 from tests.support.node import running_nodes
 from tests.support.raw_client import batch_of, raw_client
@@ -229,7 +229,7 @@ async def test_while_the_catalog_does_not_tell_the_outcome_the_partition_waits(
 async def test_produce_gives_up_on_a_long_move_with_an_error_that_clients_retry(
     moving: Moving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.handlers.produce.SEALED_S", 0.1)
+    monkeypatch.setattr("anabranch.broker.handlers.produce.SEALED_S", 0.1)
     async with sealed(moving):
         assert result_of(await produce(moving.first)) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, 1)
     assert result_of(await produce(moving.first)) == (0, 0, -1)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 
-from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
-from broker.node import Node
-from s3stream.catalog.values import MoveReason, PartitionInfo
+from anabranch.broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
+from anabranch.broker.node import Node
+from anabranch.s3stream.catalog.values import MoveReason, PartitionInfo
 from tests.support.node import running_nodes
 from tests.support.waiting import until
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.handover.tail import PIECE_BYTES, InvalidTail, decode_tail, encode_tail, pieces
-from s3stream.model import StreamBatch
+from anabranch.broker.handover.tail import PIECE_BYTES, InvalidTail, decode_tail, encode_tail, pieces
+from anabranch.s3stream.model import StreamBatch
 
 STREAM = 7
 

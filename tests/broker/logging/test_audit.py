@@ -1,6 +1,6 @@
 from structlog.testing import capture_logs
 
-from broker.logging.audit import EVENT_S, EVENTS_MAX, TEXT_MAX, AuditLog
+from anabranch.broker.logging.audit import EVENT_S, EVENTS_MAX, TEXT_MAX, AuditLog
 
 
 def test_events_of_a_kind_are_bounded_and_say_how_many_were_left_out() -> None:

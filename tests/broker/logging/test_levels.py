@@ -7,22 +7,29 @@ from pathlib import Path
 import pytest
 import structlog
 
-from broker.logging import logs
-from broker.logging.levels import INITIAL_LOGGERS, ROOT, LogLevels
-from broker.logging.writer import LineWriter
-from broker.settings.model import LogSettings
+from anabranch.broker.logging import logs
+from anabranch.broker.logging.levels import INITIAL_LOGGERS, ROOT, LogLevels
+from anabranch.broker.logging.writer import LineWriter
+from anabranch.broker.settings.model import LogSettings
 
 
 def test_a_logger_is_known_when_it_is_loaded_and_listed_when_it_has_spoken() -> None:
     levels = LogLevels()
-    assert all(levels.exists(name) for name in (ROOT, *INITIAL_LOGGERS, "broker.logging.logs"))
+    assert all(levels.exists(name) for name in (ROOT, *INITIAL_LOGGERS, "anabranch.broker.logging.logs"))
     assert not any(levels.exists(name) for name in ("", "nobody", "broker.nobody", "structlog", "storage"))
     assert levels.loggers == (ROOT, *INITIAL_LOGGERS)
     with pytest.raises(structlog.DropEvent):
         levels.drop_below_level(logs.NamedLogger(LineWriter(), "storage"), "debug", {})
     assert levels.exists("storage")
-    levels.set("broker.logging.logs", "DEBUG")
-    assert list(levels.loggers) == [ROOT, "audit", "broker.logging.logs", *INITIAL_LOGGERS[1:4], "storage", "telemetry"]
+    levels.set("anabranch.broker.logging.logs", "DEBUG")
+    assert list(levels.loggers) == [
+        ROOT,
+        "anabranch.broker.logging.logs",
+        "audit",
+        *INITIAL_LOGGERS[1:4],
+        "storage",
+        "telemetry",
+    ]
 
 
 def test_a_logger_follows_the_root_until_it_has_a_level_of_its_own() -> None:

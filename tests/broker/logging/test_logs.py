@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from broker.logging.levels import LogLevels
-from broker.logging.logs import configure
-from broker.logging.writer import LineWriter
-from broker.settings.model import LogSettings
+from anabranch.broker.logging.levels import LogLevels
+from anabranch.broker.logging.logs import configure
+from anabranch.broker.logging.writer import LineWriter
+from anabranch.broker.settings.model import LogSettings
 
 STRANGE = "\x1b[2J\x1b[31m\0\x9bgroup"
 

@@ -7,13 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from broker.logging.stacks import END, describe_tasks
+from anabranch.broker.logging.stacks import END, describe_tasks
 from tests.support.node import NodeProcess
 
 WAIT_S = 60
 STUCK = """
 import asyncio, sys, time
-from broker.logging import stacks
+from anabranch.broker.logging import stacks
 
 async def main():
     dump = stacks.install(asyncio.get_running_loop(), 2, print)

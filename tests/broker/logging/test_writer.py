@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.logging.writer import WAITING_BYTES_MAX, LineWriter
+from anabranch.broker.logging.writer import WAITING_BYTES_MAX, LineWriter
 
 WAIT_S = 60
 

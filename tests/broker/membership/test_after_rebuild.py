@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.membership.environment import wall_ms
-from broker.membership.failover import TakeoverRefused
-from broker.membership.rebuild import CatalogRebuild, ClockAndIds
-from broker.node import Node
-from broker.settings.model import Settings
-from s3stream.errors import NodeInUse
+from anabranch.broker.membership.environment import wall_ms
+from anabranch.broker.membership.failover import TakeoverRefused
+from anabranch.broker.membership.rebuild import CatalogRebuild, ClockAndIds
+from anabranch.broker.node import Node
+from anabranch.broker.settings.model import Settings
+from anabranch.s3stream.errors import NodeInUse
 from tests.broker.membership.test_log_recovery import VALUES, read, send, shared
 from tests.broker.membership.test_operations import is_given_up
 from tests.support.node import running_node, settings_for

@@ -7,9 +7,9 @@ from unittest.mock import AsyncMock
 
 from structlog.testing import capture_logs
 
-from broker.cluster.liveness import Silence
-from broker.membership.failover import Failover
-from s3stream.catalog.values import NodeBeat, NodeInfo
+from anabranch.broker.cluster.liveness import Silence
+from anabranch.broker.membership.failover import Failover
+from anabranch.s3stream.catalog.values import NodeBeat, NodeInfo
 from tests.support.virtual_time import run_virtual
 
 

@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
 
-from broker.cli.node import node as node_command
-from broker.cli.topic import topic as topic_command
-from broker.node import Node
-from broker.topics.move_requests import Place
-from s3stream.catalog.values import MoveReason
+from anabranch.broker.cli.node import node as node_command
+from anabranch.broker.cli.topic import topic as topic_command
+from anabranch.broker.node import Node
+from anabranch.broker.topics.move_requests import Place
+from anabranch.s3stream.catalog.values import MoveReason
 from tests.broker.handlers.test_many_nodes import all_serve, assigned, create
 from tests.support.held_moves import hold_moves, moves_carried_out
 from tests.support.node import running_nodes

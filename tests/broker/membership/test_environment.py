@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from broker.membership.environment import Environment
-from protocol.ids import uuid_text
+from anabranch.broker.membership.environment import Environment
+from anabranch.protocol.ids import uuid_text
 
 
 def test_no_topic_id_begins_with_a_dash() -> None:

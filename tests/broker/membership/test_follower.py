@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from broker import app
-from broker.handlers.leadership import find_leadership
-from broker.membership import follower as follower_module
-from broker.membership.join import NO_ADDRESS
-from broker.node import Node
-from protocol.errors import ErrorCode
-from s3stream.errors import CatalogUnavailable
+from anabranch.broker import app
+from anabranch.broker.handlers.leadership import find_leadership
+from anabranch.broker.membership import follower as follower_module
+from anabranch.broker.membership.join import NO_ADDRESS
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode
+from anabranch.s3stream.errors import CatalogUnavailable
 from tests.support.node import running_node, running_nodes
 from tests.support.postgres import PostgresServer
 from tests.support.raw_client import batch_of, raw_client
@@ -171,7 +171,7 @@ async def test_what_changed_while_the_catalog_was_away_is_seen_afterwards(
 async def test_nodes_upload_sooner_beside_others_for_what_these_would_have_to_recover(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.node.TAIL_BYTES_MAX", 3 << 20)
+    monkeypatch.setattr("anabranch.broker.node.TAIL_BYTES_MAX", 3 << 20)
     shared = {"catalog_url": f"sqlite:///{tmp_path}/catalog.db", "objects_path": tmp_path / "objects"}
     async with running_node(tmp_path / "1", node_id=1, **shared) as first:
         alone = first.storage.upload_threshold_bytes

@@ -8,16 +8,16 @@ from typing import Any, cast
 
 import pytest
 
-from broker.membership.join import NO_ADDRESS, internal_address, join
-from broker.membership.start_log import StartLog
-from broker.settings.sources import load
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeHolder, NodeInfo, NodeListener, WalState
-from s3stream.errors import NodeFenced
-from s3stream.model import StreamOwner
-from s3stream.store.interface import ObjectStore
+from anabranch.broker.membership.join import NO_ADDRESS, internal_address, join
+from anabranch.broker.membership.start_log import StartLog
+from anabranch.broker.settings.sources import load
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import NodeHolder, NodeInfo, NodeListener, WalState
+from anabranch.s3stream.errors import NodeFenced
+from anabranch.s3stream.model import StreamOwner
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.wal.owner import Owner
 from tests.support.catalog_node import NOW
-from wal.owner import Owner
 
 BOUND = cast("socket.socket", SimpleNamespace(getsockname=lambda: ("192.0.2.9", 7000)))
 

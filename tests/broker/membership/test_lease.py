@@ -9,12 +9,12 @@ from typing import cast
 
 import pytest
 
-from broker.membership.lease import Claimant, LeaseKeeper, is_free, wait_until_free
-from broker.settings import data_dir as datadir
-from broker.settings.data_dir import DataDirLock
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeHolder, NodeInfo
-from s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable, NodeFenced, NodeInUse
+from anabranch.broker.membership.lease import Claimant, LeaseKeeper, is_free, wait_until_free
+from anabranch.broker.settings import data_dir as datadir
+from anabranch.broker.settings.data_dir import DataDirLock
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import NodeHolder, NodeInfo
+from anabranch.s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable, NodeFenced, NodeInUse
 from tests.support.virtual_time import VirtualTimeLoop
 
 NOW = 1_000_000

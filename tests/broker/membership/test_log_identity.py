@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.membership.log_identity import (
+from anabranch.broker.membership.log_identity import (
     GIVE_UP_COMMAND,
     LogFacts,
     found_log,
@@ -10,9 +10,9 @@ from broker.membership.log_identity import (
     why_not_formatted,
     why_refused,
 )
-from s3stream.catalog.values import WalInfo, WalState
-from wal.format import Header, Shutdown, wal_id_of
-from wal.owner import Owner
+from anabranch.s3stream.catalog.values import WalInfo, WalState
+from anabranch.wal.format import Header, Shutdown, wal_id_of
+from anabranch.wal.owner import Owner
 
 OPEN, DRAINED, GIVEN_UP = WalState.OPEN, WalState.DRAINED, WalState.GIVEN_UP
 DIRTY, RECORDS, EMPTY = (Shutdown.RUNNING, 0), (Shutdown.GRACEFUL, 4096), (Shutdown.GRACEFUL, 0)

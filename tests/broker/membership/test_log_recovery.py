@@ -12,16 +12,16 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from structlog.testing import capture_logs
 
-from broker.cluster.liveness import DEAD_AFTER_S
-from broker.membership.environment import DiskLogFiles
-from broker.membership.log_recovery import DeadLog, LogRecovery, open_device_of
-from broker.node import Node
-from s3stream.catalog.values import NodeInfo, Takeover, WalInfo, WalState
-from s3stream.errors import StorageError
+from anabranch.broker.cluster.liveness import DEAD_AFTER_S
+from anabranch.broker.membership.environment import DiskLogFiles
+from anabranch.broker.membership.log_recovery import DeadLog, LogRecovery, open_device_of
+from anabranch.broker.node import Node
+from anabranch.s3stream.catalog.values import NodeInfo, Takeover, WalInfo, WalState
+from anabranch.s3stream.errors import StorageError
+from anabranch.wal.interface import WalRefused
+from anabranch.wal.log import DeltaWal
 from tests.support.node import running_node, settings_for
 from tests.support.waiting import until
-from wal.interface import WalRefused
-from wal.log import DeltaWal
 
 VALUES = [b"a", b"b", b"c"]
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from broker.membership.node_log import NodeLog
-from broker.settings.model import Settings
-from broker.settings.package_settings import wal_settings
+from anabranch.broker.membership.node_log import NodeLog
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.package_settings import wal_settings
+from anabranch.wal.device import open_device
+from anabranch.wal.interface import WalCorrupt, WalInUse, WalRefused
+from anabranch.wal.owner import Owner
 from tests.support.node import settings_for
 from tests.support.waiting import until
-from wal.device import open_device
-from wal.interface import WalCorrupt, WalInUse, WalRefused
-from wal.owner import Owner
 
 OWNER = Owner(1, 1, "anabranch", bytes(16))
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.app import StartError
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import WalState
+from anabranch.broker.app import StartError
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import WalState
 from tests.support.events import Event, create_topic, receive, send
 from tests.support.node import NodeProcess, running_node
 from tests.support.s3 import S3Bucket, set_credentials

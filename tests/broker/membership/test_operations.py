@@ -8,15 +8,15 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from structlog.testing import capture_logs
 
-from broker.app import StartError
-from broker.cluster.liveness import DEAD_AFTER_S, Silence
-from broker.membership.failover import TakeoverRefused
-from broker.node import Node
-from broker.topics.creation import TopicSpec
-from s3stream.catalog.values import WalState
-from s3stream.errors import NodeInUse, NotFound
-from s3stream.maintain.verify import verify
-from s3stream.model import ObjectState
+from anabranch.broker.app import StartError
+from anabranch.broker.cluster.liveness import DEAD_AFTER_S, Silence
+from anabranch.broker.membership.failover import TakeoverRefused
+from anabranch.broker.node import Node
+from anabranch.broker.topics.creation import TopicSpec
+from anabranch.s3stream.catalog.values import WalState
+from anabranch.s3stream.errors import NodeInUse, NotFound
+from anabranch.s3stream.maintain.verify import verify
+from anabranch.s3stream.model import ObjectState
 from tests.broker.membership.test_log_recovery import (
     VALUES,
     is_led_by,

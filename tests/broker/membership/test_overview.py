@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from broker.membership.failover import Judgement
-from broker.membership.overview import ClusterFacts, NodeState, describe_cluster, describe_nodes, state_of
-from s3stream.catalog.values import (
+from anabranch.broker.membership.failover import Judgement
+from anabranch.broker.membership.overview import ClusterFacts, NodeState, describe_cluster, describe_nodes, state_of
+from anabranch.s3stream.catalog.values import (
     MoveOrder,
     MoveReason,
     NodeHolder,

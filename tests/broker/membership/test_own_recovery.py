@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from broker.cluster.liveness import DEAD_AFTER_S
-from broker.membership.own_recovery import POLL_S, wait_until_recovered
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeInfo, WalInfo, WalState
+from anabranch.broker.cluster.liveness import DEAD_AFTER_S
+from anabranch.broker.membership.own_recovery import POLL_S, wait_until_recovered
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import NodeInfo, WalInfo, WalState
 from tests.support.virtual_time import VirtualTimeLoop, run_virtual
 
 LIMIT_S = 30.0

@@ -8,17 +8,17 @@ from typing import Any, cast
 
 import pytest
 
-from broker.cluster.liveness import DEAD_AFTER_S
-from broker.membership.ownership import CHECK_S, Ownership
-from broker.node import Node
-from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from s3stream.errors import CatalogUnavailable
+from anabranch.broker.cluster.liveness import DEAD_AFTER_S
+from anabranch.broker.membership.ownership import CHECK_S, Ownership
+from anabranch.broker.node import Node
+from anabranch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.s3stream.errors import CatalogUnavailable
+from anabranch.wal.interface import WalFailed
 from tests.support.node import running_node, running_nodes
 from tests.support.raw_client import raw_client
 from tests.support.virtual_time import run_virtual
 from tests.support.waiting import until
-from wal.interface import WalFailed
 
 LEASE_S = 3.0
 
@@ -131,7 +131,7 @@ async def leader(node: Node) -> int:
 
 
 async def test_reads_stop_while_the_ownership_is_not_proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.net.parking.PARKED_S", 0.2)
+    monkeypatch.setattr("anabranch.broker.net.parking.PARKED_S", 0.2)
     async with running_node(tmp_path) as node:
         await node.topics.create("t", partitions=1, configs={})
         assert node.ownership.is_proved

@@ -18,12 +18,12 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.cimpl import NewTopic
 
-from broker.cli.admin_port import AdminPort, parse_admin
-from broker.cli.catalog import catalog
-from broker.cli.storage import storage
-from broker.cli.wal import wal
-from broker.partitions.snapshot import decode_snapshot
-from s3stream.model import object_key
+from anabranch.broker.cli.admin_port import AdminPort, parse_admin
+from anabranch.broker.cli.catalog import catalog
+from anabranch.broker.cli.storage import storage
+from anabranch.broker.cli.wal import wal
+from anabranch.broker.partitions.snapshot import decode_snapshot
+from anabranch.s3stream.model import object_key
 from tests.support.node import NodeProcess
 from tests.support.s3 import S3Bucket
 from tests.support.storage import object_files

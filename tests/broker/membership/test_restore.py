@@ -17,13 +17,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.cimpl import NewTopic
 
-from broker.cli.backup import backup
-from broker.cli.restore import restore
-from broker.membership.rebuild import is_continued
-from broker.partitions.snapshot import decode_snapshot, encode_snapshot
-from s3stream.catalog.backup import BackupStream
-from s3stream.catalog.values import WalState
-from s3stream.maintain.rebuild_plan import StreamChain
+from anabranch.broker.cli.backup import backup
+from anabranch.broker.cli.restore import restore
+from anabranch.broker.membership.rebuild import is_continued
+from anabranch.broker.partitions.snapshot import decode_snapshot, encode_snapshot
+from anabranch.s3stream.catalog.backup import BackupStream
+from anabranch.s3stream.catalog.values import WalState
+from anabranch.s3stream.maintain.rebuild_plan import StreamChain
 from tests.broker.membership.test_rebuild import (
     System,
     commit_offset,

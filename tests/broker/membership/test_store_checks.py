@@ -2,10 +2,10 @@
 
 import pytest
 
-from broker.membership import store_checks
-from broker.membership.store_checks import find_object
-from s3stream.model import object_key
-from s3stream.store.memory import MemoryStore
+from anabranch.broker.membership import store_checks
+from anabranch.broker.membership.store_checks import find_object
+from anabranch.s3stream.model import object_key
+from anabranch.s3stream.store.memory import MemoryStore
 
 
 async def test_an_object_of_the_cluster_is_found_among_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:

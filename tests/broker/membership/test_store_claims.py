@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.app import StartError
-from broker.membership.environment import Environment
-from broker.membership.rebuild import CatalogRebuild, ClockAndIds
-from broker.node import Node
-from s3stream.errors import CatalogError
-from s3stream.maintain.claim import check_claim, claim_key, claim_store
-from s3stream.store.local import LocalStore
+from anabranch.broker.app import StartError
+from anabranch.broker.membership.environment import Environment
+from anabranch.broker.membership.rebuild import CatalogRebuild, ClockAndIds
+from anabranch.broker.node import Node
+from anabranch.s3stream.errors import CatalogError
+from anabranch.s3stream.maintain.claim import check_claim, claim_key, claim_store
+from anabranch.s3stream.store.local import LocalStore
 from tests.support.node import running_node, settings_for
 from tests.support.s3 import S3Bucket
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from broker.configs.broker import ALL_NODES
-from broker.configs.cluster import BROKER, GROUP
-from broker.node import Node
-from broker.topics.topic import Topic
-from s3stream.catalog.catalog import Catalog
+from anabranch.broker.configs.broker import ALL_NODES
+from anabranch.broker.configs.cluster import BROKER, GROUP
+from anabranch.broker.node import Node
+from anabranch.broker.topics.topic import Topic
+from anabranch.s3stream.catalog.catalog import Catalog
 from tests.support.node import running_node
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import until

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from broker.app import StartError
+from anabranch.broker.app import StartError
 from tests.broker.membership.test_after_rebuild import all_led, rebuild
 from tests.broker.membership.test_log_recovery import read, send
 from tests.support.node import running_node, settings_for

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.net.budget import FrameBudget
-from broker.settings.memory import FRAME_SIZE_BYTES, SMALL_FRAME_SHARE, frame_budget_bytes_min
+from anabranch.broker.net.budget import FrameBudget
+from anabranch.broker.settings.memory import FRAME_SIZE_BYTES, SMALL_FRAME_SHARE, frame_budget_bytes_min
 
 SMALL_MAX = 64
 TOTAL = 1024

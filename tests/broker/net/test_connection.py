@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.net.budget import FrameBudget
-from broker.net.connection import LARGE_FRAME_BYTES, SCRATCH_BYTES, Connection
-from broker.net.exchange import Exchange, Peer
-from broker.net.slabs import SlabPool
-from broker.net.stalls import Transfer
-from protocol.messages.api_versions import ApiVersionsResponse
-from protocol.messages.produce import ProduceResponse
+from anabranch.broker.net.budget import FrameBudget
+from anabranch.broker.net.connection import LARGE_FRAME_BYTES, SCRATCH_BYTES, Connection
+from anabranch.broker.net.exchange import Exchange, Peer
+from anabranch.broker.net.slabs import SlabPool
+from anabranch.broker.net.stalls import Transfer
+from anabranch.protocol.messages.api_versions import ApiVersionsResponse
+from anabranch.protocol.messages.produce import ProduceResponse
+from anabranch.wal.interface import Buffer
 from tests.support.raw_client import request_frame
 from tests.support.waiting import until
-from wal.interface import Buffer
 
 PRODUCE, OTHER = 0, 18
 ANSWERS = {PRODUCE: ProduceResponse(), OTHER: ApiVersionsResponse()}

@@ -4,13 +4,13 @@ import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from protocol.codec import encode
-from protocol.errors import ErrorCode
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.varint import uvarint
+from anabranch.protocol.codec import encode
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.varint import uvarint
 from tests.support.metrics import Samples
 from tests.support.node import NodeProcess, running_node
 from tests.support.raw_client import RawClient, batch_of, connect, raw_client, request_frame

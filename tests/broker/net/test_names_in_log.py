@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import structlog
 
-from broker.logging.levels import LogLevels
-from broker.logging.logs import configure
-from broker.logging.writer import LineWriter
-from broker.sasl.plain import hash_password
-from broker.settings.model import LogSettings
-from protocol.errors import ErrorCode
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.broker.logging.levels import LogLevels
+from anabranch.broker.logging.logs import configure
+from anabranch.broker.logging.writer import LineWriter
+from anabranch.broker.sasl.plain import hash_password
+from anabranch.broker.settings.model import LogSettings
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.broker.sasl.clients import LISTENERS, handshake, log_in_plain
 from tests.support.node import running_node
 from tests.support.raw_client import raw_client

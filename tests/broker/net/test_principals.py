@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.x509.name import _ASN1Type
 from cryptography.x509.oid import NameOID
 
-from broker.net.principals import NoMatchingRule, PrincipalRules, RuleError, distinguished_name
+from anabranch.broker.net.principals import NoMatchingRule, PrincipalRules, RuleError, distinguished_name
 from tests.support.tools import java, kafka_class_path
 
 DOCUMENTED = (

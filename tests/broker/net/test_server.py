@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import ErrorCode
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.messages.produce import ProduceRequest
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.messages.produce import ProduceRequest
 from tests.support.node import running_node
 from tests.support.raw_client import batch_of, produce_request, raw_client
 from tests.support.waiting import until
@@ -61,7 +61,7 @@ async def test_many_clients_share_the_memory_for_requests(tmp_path: Path) -> Non
 
 
 async def test_a_slow_reader_does_not_hold_up_others(tmp_path: Path) -> None:
-    from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+    from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
     async with running_node(tmp_path, wal_capacity_bytes=64 << 20) as node:
         async with raw_client(node.bootstrap) as client:

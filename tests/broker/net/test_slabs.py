@@ -2,7 +2,7 @@
 
 import mmap
 
-from broker.net.slabs import ALIGNMENT, SlabPool
+from anabranch.broker.net.slabs import ALIGNMENT, SlabPool
 
 SLAB = 16 * mmap.PAGESIZE
 

@@ -1,6 +1,6 @@
 """Detection of clients that stop in the middle of a frame: counted in checks, by the bytes since the last progress."""
 
-from broker.net.stalls import PROGRESS_PARTS, STALL_CHECKS, Transfer, TransferProgress, check_stalls
+from anabranch.broker.net.stalls import PROGRESS_PARTS, STALL_CHECKS, Transfer, TransferProgress, check_stalls
 
 FRAME = bytearray(1000)
 

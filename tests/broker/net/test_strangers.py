@@ -8,24 +8,24 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
-from broker.handlers import HANDLERS
-from broker.logging.line_limit import LINES_MAX, LineLimit
-from broker.node import Node
-from protocol.codec import encode
-from protocol.decoder import ELEMENTS_MAX
-from protocol.errors import ErrorCode
-from protocol.messages.api_versions import ApiVersionsRequest
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.init_producer_id import InitProducerIdRequest
-from protocol.messages.list_groups import ListGroupsRequest
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.messages.offset_commit import (
+from anabranch.broker.handlers import HANDLERS
+from anabranch.broker.logging.line_limit import LINES_MAX, LineLimit
+from anabranch.broker.node import Node
+from anabranch.protocol.codec import encode
+from anabranch.protocol.decoder import ELEMENTS_MAX
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.api_versions import ApiVersionsRequest
+from anabranch.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest
+from anabranch.protocol.messages.list_groups import ListGroupsRequest
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from protocol.registry import APIS
+from anabranch.protocol.registry import APIS
 from tests.fuzz.messages import random_message
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client, request_frame

@@ -9,10 +9,10 @@ from contextlib import ExitStack
 import pytest
 import uvloop
 
-from broker.membership.environment import Environment
-from broker.net.ports import reserve_ports
-from broker.net.vanished import KEEPALIVE_COUNT, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, USER_TIMEOUT_MS
-from broker.settings.sources import load
+from anabranch.broker.membership.environment import Environment
+from anabranch.broker.net.ports import reserve_ports
+from anabranch.broker.net.vanished import KEEPALIVE_COUNT, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, USER_TIMEOUT_MS
+from anabranch.broker.settings.sources import load
 
 WANTED = {
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE): 1,

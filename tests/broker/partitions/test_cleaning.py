@@ -8,13 +8,13 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from broker.node import Node
-from protocol.batch import HEADER, HEADER_BYTES, iterate_batches, parse_batch, seal
-from protocol.errors import ErrorCode
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.records import Record, build_batch, decode_records
+from anabranch.broker.node import Node
+from anabranch.protocol.batch import HEADER, HEADER_BYTES, iterate_batches, parse_batch, seal
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.records import Record, build_batch, decode_records
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.partitions.partition import Partition
-from broker.partitions.record_checks import PreparationDeferred
-from protocol.errors import KafkaError
-from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from anabranch.broker.partitions.partition import Partition
+from anabranch.broker.partitions.record_checks import PreparationDeferred
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from tests.support.frames import FAMILIES, READ, REFUSALS, REFUSED, REFUSED_HERE, VERDICTS
 from tests.support.node import running_node
 from tests.support.raw_client import raw_client

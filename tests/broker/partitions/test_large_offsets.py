@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from broker.node import Node
-from broker.partitions.partition import Partition
-from protocol.batch import TRANSACTIONAL_MASK, iterate_batches
-from protocol.errors import ErrorCode
-from protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.messages.offset_for_leader_epoch import (
+from anabranch.broker.node import Node
+from anabranch.broker.partitions.partition import Partition
+from anabranch.protocol.batch import TRANSACTIONAL_MASK, iterate_batches
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from protocol.records import ControlType, Record, build_batch, decode_records
-from s3stream.model import StreamBatch
+from anabranch.protocol.records import ControlType, Record, build_batch, decode_records
+from anabranch.s3stream.model import StreamBatch
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
 

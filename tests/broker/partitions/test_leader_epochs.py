@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.partitions.leader_epochs import UNDEFINED, LeaderEpochs
+from anabranch.broker.partitions.leader_epochs import UNDEFINED, LeaderEpochs
 
 BEGINNINGS = (0, 2**31 - 3, 2**32 - 3, 2**33)
 """First offsets of a log: offsets are 64 bit."""

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.app import run_node
-from broker.membership.environment import Environment
-from broker.partitions import producer_expiry
-from broker.partitions.partition import Partition
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.broker.app import run_node
+from anabranch.broker.membership.environment import Environment
+from anabranch.broker.partitions import producer_expiry
+from anabranch.broker.partitions.partition import Partition
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.support.node import settings_for
 from tests.support.raw_client import RawClient, batch_of, raw_client
 from tests.support.waiting import until

@@ -4,9 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.partitions import producers
-from broker.partitions.producers import PRODUCERS_MAX, SEQUENCE_MAX, WINDOW_BATCHES, ProducerStates, add_sequence
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.partitions import producers
+from anabranch.broker.partitions.producers import (
+    PRODUCERS_MAX,
+    SEQUENCE_MAX,
+    WINDOW_BATCHES,
+    ProducerStates,
+    add_sequence,
+)
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 
 def append(states: ProducerStates, sequence: int, count: int, base_offset: int, *, epoch: int = 0) -> None:

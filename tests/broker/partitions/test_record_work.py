@@ -9,24 +9,24 @@ from weakref import WeakSet
 
 import pytest
 
-from broker.node import Node
-from broker.partitions import record_work
-from broker.partitions.record_work import (
+from anabranch.broker.node import Node
+from anabranch.broker.partitions import record_work
+from anabranch.broker.partitions.record_work import (
     RECORD_COST_BYTES,
     TURN_BYTES_MAX,
     LoopBudgetExceeded,
     RecordWork,
     RecordWorkStopped,
 )
-from protocol.batch import iterate_batches, parse_batch
-from protocol.compression import Compression
-from protocol.errors import DecompressedTooLarge, ErrorCode
-from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.messages.metadata import MetadataRequest
-from protocol.messages.produce import PartitionProduceResponse, ProduceRequest
-from protocol.record_scan import scan_records
-from protocol.records import Record, build_batch, decode_records
+from anabranch.protocol.batch import iterate_batches, parse_batch
+from anabranch.protocol.compression import Compression
+from anabranch.protocol.errors import DecompressedTooLarge, ErrorCode
+from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from anabranch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.messages.metadata import MetadataRequest
+from anabranch.protocol.messages.produce import PartitionProduceResponse, ProduceRequest
+from anabranch.protocol.record_scan import scan_records
+from anabranch.protocol.records import Record, build_batch, decode_records
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, produce_request, raw_client
 from tests.support.waiting import until

@@ -7,18 +7,18 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.configs.topic import TopicConfig
-from broker.partitions.partition import Partition
-from broker.partitions.record_work import RecordWork
-from broker.partitions.replay import replay_recovered
-from protocol.batch import TRANSACTIONAL_MASK
-from protocol.errors import KafkaError
-from protocol.records import ControlType
-from s3stream.append.stream import Stream
-from s3stream.model import StreamBatch
-from s3stream.tasks import STEPS_PER_TURN, Turns
+from anabranch.broker.configs.topic import TopicConfig
+from anabranch.broker.partitions.partition import Partition
+from anabranch.broker.partitions.record_work import RecordWork
+from anabranch.broker.partitions.replay import replay_recovered
+from anabranch.protocol.batch import TRANSACTIONAL_MASK
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.records import ControlType
+from anabranch.s3stream.append.stream import Stream
+from anabranch.s3stream.model import StreamBatch
+from anabranch.s3stream.tasks import STEPS_PER_TURN, Turns
+from anabranch.wal.interface import Durable
 from tests.support.raw_client import batch_of
-from wal.interface import Durable
 
 NOW = 1_700_000_000_000
 CONFIG = TopicConfig(

@@ -2,13 +2,13 @@
 
 import pytest
 
-from broker.partitions.cleaning import KafkaBatches
-from broker.partitions.replay import PartitionReplay
-from broker.partitions.snapshot import SnapshotState, decode_snapshot
-from protocol.batch import TRANSACTIONAL_MASK, parse_batch
-from protocol.errors import ErrorCode, KafkaError
-from protocol.records import ControlType, Record, build_batch, build_marker
-from s3stream.model import StreamBatch
+from anabranch.broker.partitions.cleaning import KafkaBatches
+from anabranch.broker.partitions.replay import PartitionReplay
+from anabranch.broker.partitions.snapshot import SnapshotState, decode_snapshot
+from anabranch.protocol.batch import TRANSACTIONAL_MASK, parse_batch
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.records import ControlType, Record, build_batch, build_marker
+from anabranch.s3stream.model import StreamBatch
 
 STREAM = 7
 NOW = 1_700_000_000_000

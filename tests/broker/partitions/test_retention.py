@@ -6,14 +6,14 @@ from typing import cast
 
 import pytest
 
-from broker.node import Node
-from broker.partitions.partition import Partition
-from broker.partitions.retention import PARTITIONS_IN_FLIGHT, enforce, enforce_all
-from protocol.batch import TRANSACTIONAL_MASK
-from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from protocol.records import ControlType, Record, build_batch
-from s3stream.append.stream import Stream
-from s3stream.errors import CatalogUnavailable
+from anabranch.broker.node import Node
+from anabranch.broker.partitions.partition import Partition
+from anabranch.broker.partitions.retention import PARTITIONS_IN_FLIGHT, enforce, enforce_all
+from anabranch.protocol.batch import TRANSACTIONAL_MASK
+from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from anabranch.protocol.records import ControlType, Record, build_batch
+from anabranch.s3stream.append.stream import Stream
+from anabranch.s3stream.errors import CatalogUnavailable
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
 from tests.support.waiting import until

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.partitions import transactions as in_partition
-from broker.partitions.producers import Producer
-from broker.partitions.transactions import PartitionTransactions
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.partitions import transactions as in_partition
+from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.partitions.transactions import PartitionTransactions
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 BEGINNINGS = (0, 2**31 - 3, 2**32 - 3, 2**33)
 """First offsets of a log: offsets are 64 bit."""

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from broker.net.connection import Connection
-from broker.quotas.addresses import AddressQuotas
-from broker.quotas.table import QuotaTable
-from broker.settings.client_areas import QuotaSettings
+from anabranch.broker.net.connection import Connection
+from anabranch.broker.quotas.addresses import AddressQuotas
+from anabranch.broker.quotas.table import QuotaTable
+from anabranch.broker.settings.client_areas import QuotaSettings
 from tests.broker.net.test_connection import FakeManager, FakeTransport
 from tests.broker.quotas.test_metering import FakeConfigs
 from tests.support.virtual_time import run_virtual

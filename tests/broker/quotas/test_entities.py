@@ -2,8 +2,8 @@
 
 import pytest
 
-from broker.quotas.entities import CLIENT_QUOTAS, IP_QUOTAS, QuotaEntity, check_entity, check_operations
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.quotas.entities import CLIENT_QUOTAS, IP_QUOTAS, QuotaEntity, check_entity, check_operations
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.quotas.entities import QuotaEntity
-from broker.quotas.limits import Client, Limit, Limits
-from broker.quotas.rates import Rate, Windows
-from broker.quotas.usage import IDLE_MS_MAX, ClientUsages
+from anabranch.broker.quotas.entities import QuotaEntity
+from anabranch.broker.quotas.limits import Client, Limit, Limits
+from anabranch.broker.quotas.rates import Rate, Windows
+from anabranch.broker.quotas.usage import IDLE_MS_MAX, ClientUsages
 
 NAMES = st.sampled_from(["a", "b"])
 ENTITIES = st.fixed_dictionaries({}, optional={"user": NAMES | st.none(), "client-id": NAMES | st.none()}).filter(bool)

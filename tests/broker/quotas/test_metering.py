@@ -6,24 +6,24 @@ from typing import Any
 
 import pytest
 
-from broker.net.connection import Connection
-from broker.net.exchange import Exchange
-from broker.net.server import Server
-from broker.quotas.clients import ClientQuotas
-from broker.quotas.entities import QuotaEntity
-from broker.quotas.metering import Dispatch, Metering, Spawn
-from broker.quotas.table import QuotaTable
-from broker.settings.client_areas import NetworkSettings, QuotaSettings
-from broker.settings.memory import memory_for
-from broker.settings.model import Settings
-from protocol.errors import KafkaError
-from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from protocol.messages.fetch import FetchRequest, FetchResponse
-from protocol.messages.produce import ProduceRequest, ProduceResponse
+from anabranch.broker.net.connection import Connection
+from anabranch.broker.net.exchange import Exchange
+from anabranch.broker.net.server import Server
+from anabranch.broker.quotas.clients import ClientQuotas
+from anabranch.broker.quotas.entities import QuotaEntity
+from anabranch.broker.quotas.metering import Dispatch, Metering, Spawn
+from anabranch.broker.quotas.table import QuotaTable
+from anabranch.broker.settings.client_areas import NetworkSettings, QuotaSettings
+from anabranch.broker.settings.memory import memory_for
+from anabranch.broker.settings.model import Settings
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from anabranch.protocol.messages.fetch import FetchRequest, FetchResponse
+from anabranch.protocol.messages.produce import ProduceRequest, ProduceResponse
+from anabranch.wal.interface import Buffer
 from tests.broker.net.test_connection import FakeTransport
 from tests.support.raw_client import API_OF, decode_response, request_frame
 from tests.support.virtual_time import run_virtual
-from wal.interface import Buffer
 
 PRODUCE, FETCH, API_VERSIONS, CREATE_TOPICS = 0, 1, 18, 19
 VERSION = {PRODUCE: 9, FETCH: 11, API_VERSIONS: 1, CREATE_TOPICS: 6}

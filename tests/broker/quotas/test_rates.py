@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.quotas.rates import Rate, TokenBucket, Windows
+from anabranch.broker.quotas.rates import Rate, TokenBucket, Windows
 
 WINDOWS = Windows(11, 1000)
 

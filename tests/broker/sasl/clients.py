@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from broker.node import Node
-from broker.sasl.plain import hash_password
-from broker.sasl.scram import make_credential, salt_of, salted_password
-from protocol.errors import ErrorCode
-from protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from protocol.messages.sasl_handshake import SaslHandshakeRequest
+from anabranch.broker.node import Node
+from anabranch.broker.sasl.plain import hash_password
+from anabranch.broker.sasl.scram import make_credential, salt_of, salted_password
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from anabranch.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from tests.broker.sasl.scram_client import ScramClient
 from tests.support.raw_client import RawClient
 

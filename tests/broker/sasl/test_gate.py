@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.node import Node
-from broker.sasl.plain import WAITING_MAX, PasswordHash
-from protocol.errors import ErrorCode
-from protocol.messages.api_versions import ApiVersionsRequest
-from protocol.messages.describe_cluster import DescribeClusterRequest
-from protocol.messages.list_groups import ListGroupsRequest
-from protocol.messages.metadata import MetadataRequest
-from protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from protocol.messages.sasl_handshake import SaslHandshakeRequest
+from anabranch.broker.node import Node
+from anabranch.broker.sasl.plain import WAITING_MAX, PasswordHash
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.api_versions import ApiVersionsRequest
+from anabranch.protocol.messages.describe_cluster import DescribeClusterRequest
+from anabranch.protocol.messages.list_groups import ListGroupsRequest
+from anabranch.protocol.messages.metadata import MetadataRequest
+from anabranch.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from anabranch.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from tests.broker.sasl.clients import (
     LISTENERS,
     PASSWORD,

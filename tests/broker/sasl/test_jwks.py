@@ -10,8 +10,8 @@ import pytest
 from joserfc.jwk import OctKey
 from structlog.testing import capture_logs
 
-from broker.sasl import jwks
-from broker.sasl.jwks import BYTES_MAX, Jwks, JwksError, parse_keys
+from anabranch.broker.sasl import jwks
+from anabranch.broker.sasl.jwks import BYTES_MAX, Jwks, JwksError, parse_keys
 from tests.broker.sasl.provider import ec_key, key_set, okp_key, provider_of, rsa_key
 
 

@@ -10,9 +10,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from broker.sasl.jwks import parse_keys
-from broker.sasl.mechanism import AuthenticationFailed
-from broker.sasl.oauthbearer import OauthExchange, PublicKey, TokenRules
+from anabranch.broker.sasl.jwks import parse_keys
+from anabranch.broker.sasl.mechanism import AuthenticationFailed
+from anabranch.broker.sasl.oauthbearer import OauthExchange, PublicKey, TokenRules
 from tests.broker.sasl.provider import (
     AUDIENCE,
     ISSUER,

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from broker.sasl import plain
-from broker.sasl.mechanism import AuthenticationFailed, TooManyAttempts
-from broker.sasl.plain import (
+from anabranch.broker.sasl import plain
+from anabranch.broker.sasl.mechanism import AuthenticationFailed, TooManyAttempts
+from anabranch.broker.sasl.plain import (
     PasswordHash,
     PlainExchange,
     PlainUsers,

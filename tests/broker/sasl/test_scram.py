@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.sasl.mechanism import AuthenticationFailed
-from broker.sasl.scram import (
+from anabranch.broker.sasl.mechanism import AuthenticationFailed
+from anabranch.broker.sasl.scram import (
     CredentialError,
     ScramCredential,
     ScramExchange,

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from broker.sasl.delegation_tokens import TokenKeyError, read_key
-from broker.settings.delegation_token_area import DelegationTokenSettings
-from broker.settings.errors import SettingsError
-from broker.settings.sources import load
+from anabranch.broker.sasl.delegation_tokens import TokenKeyError, read_key
+from anabranch.broker.settings.delegation_token_area import DelegationTokenSettings
+from anabranch.broker.settings.errors import SettingsError
+from anabranch.broker.settings.sources import load
 
 KEY = "key-of-the-delegation-tokens-0123456789"
 

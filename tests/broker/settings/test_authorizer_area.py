@@ -1,8 +1,8 @@
 import pytest
 
-from broker.settings.authorizer_area import super_users_of
-from broker.settings.errors import SettingsError
-from broker.settings.sources import load
+from anabranch.broker.settings.authorizer_area import super_users_of
+from anabranch.broker.settings.errors import SettingsError
+from anabranch.broker.settings.sources import load
 
 
 def test_super_users_are_separated_by_semicolons() -> None:

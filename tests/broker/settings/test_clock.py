@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from broker.settings.clock import JUMP_IGNORED_MS, JUMP_MS_MIN, CautiousClock
+from anabranch.broker.settings.clock import JUMP_IGNORED_MS, JUMP_MS_MIN, CautiousClock
 
 YEAR_MS = 365 * 86_400_000
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.settings.data_dir import DataDirError, DataDirLock
+from anabranch.broker.settings.data_dir import DataDirError, DataDirLock
+from anabranch.wal.device import open_device
+from anabranch.wal.settings import WalSettings
 from tests.support.power import PowerCut
-from wal.device import open_device
-from wal.settings import WalSettings
 
 MIB = 1 << 20
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from broker.settings.checks import is_loopback
-from broker.settings.errors import SettingsError
-from broker.settings.listeners import Listener, SecurityProtocol
-from broker.settings.sources import load
+from anabranch.broker.settings.checks import is_loopback
+from anabranch.broker.settings.errors import SettingsError
+from anabranch.broker.settings.listeners import Listener, SecurityProtocol
+from anabranch.broker.settings.sources import load
 
 PLAINTEXT, SSL = SecurityProtocol.PLAINTEXT, SecurityProtocol.SSL
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.net.server import Server
-from broker.settings.area import GIB, KIB, MIB
-from broker.settings.memory import (
+from anabranch.broker.net.server import Server
+from anabranch.broker.settings.area import GIB, KIB, MIB
+from anabranch.broker.settings.memory import (
     FULL_SIZES_BYTES,
     PROCESS_BYTES,
     SHARES,
@@ -22,9 +22,9 @@ from broker.settings.memory import (
     plan_memory,
     with_sizes,
 )
-from broker.settings.sources import load
-from protocol.errors import ErrorCode
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.broker.settings.sources import load
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.support.node import NodeProcess, running_node
 from tests.support.raw_client import batch_of, raw_client
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from broker.cli.serve import serve
-from broker.settings.area import GIB
-from broker.settings.documentation import documentation
-from broker.settings.errors import SettingsError
-from broker.settings.model import Settings
-from broker.settings.names import all_settings
-from broker.settings.sources import load, unknown_environment
-from broker.settings.stores import store_configs
+from anabranch.broker.cli.serve import serve
+from anabranch.broker.settings.area import GIB
+from anabranch.broker.settings.documentation import documentation
+from anabranch.broker.settings.errors import SettingsError
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.names import all_settings
+from anabranch.broker.settings.sources import load, unknown_environment
+from anabranch.broker.settings.stores import store_configs
 
 ROOT = Path(__file__).parents[3]
 
@@ -211,7 +211,7 @@ def test_a_secret_has_no_flag_and_is_not_shown(tmp_path: Path) -> None:
 
 def test_the_documentation_is_the_models() -> None:
     written = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    assert written == documentation(), "run `python -m broker.settings.documentation`"
+    assert written == documentation(), "run `python -m anabranch.broker.settings.documentation`"
 
 
 def test_more_stores_come_from_file_environment_and_flags(tmp_path: Path) -> None:

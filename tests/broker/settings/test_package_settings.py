@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from broker.settings.area import KIB, MIB
-from broker.settings.memory import memory_for, with_sizes
-from broker.settings.model import Settings
-from broker.settings.package_settings import compaction_settings, gc_settings, storage_settings, wal_settings
-from broker.settings.sources import load
-from compaction.settings import CompactionSettings
-from s3stream.settings import GcSettings, StorageSettings
-from wal.settings import WalSettings
+from anabranch.broker.settings.area import KIB, MIB
+from anabranch.broker.settings.memory import memory_for, with_sizes
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.package_settings import compaction_settings, gc_settings, storage_settings, wal_settings
+from anabranch.broker.settings.sources import load
+from anabranch.compaction.settings import CompactionSettings
+from anabranch.s3stream.settings import GcSettings, StorageSettings
+from anabranch.wal.settings import WalSettings
 
 
 def with_memory(**flags: object) -> Settings:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from broker.settings.errors import SettingsError
-from broker.settings.sasl_area import mechanisms_of
-from broker.settings.sources import load
+from anabranch.broker.settings.errors import SettingsError
+from anabranch.broker.settings.sasl_area import mechanisms_of
+from anabranch.broker.settings.sources import load
 
 SECURE = {"listener.listeners": "SASL_PLAINTEXT://127.0.0.1:1,A://127.0.0.1:2", "admin.enabled": "false"}
 MAP = {"listener.security_protocol_map": "A:SASL_PLAINTEXT"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.settings.sizes import parse_size, size_text
+from anabranch.broker.settings.sizes import parse_size, size_text
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from broker.settings.errors import SettingsError
-from broker.settings.sources import load
-from broker.settings.ssl_area import CIPHER_SUITES, SslSettings, ciphers_of, protocols_of
+from anabranch.broker.settings.errors import SettingsError
+from anabranch.broker.settings.sources import load
+from anabranch.broker.settings.ssl_area import CIPHER_SUITES, SslSettings, ciphers_of, protocols_of
 
 SECURE = {"listener.listeners": "SSL://127.0.0.1:9093", "ssl.certificate_file": "/n.pem"}
 

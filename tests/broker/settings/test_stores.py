@@ -4,19 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from broker.admin.status import status
-from broker.app import StartError
-from broker.configs.definitions import ConfigSource
-from broker.node import Node
-from protocol.errors import ErrorCode
-from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from protocol.messages.incremental_alter_configs import (
+from anabranch.broker.admin.status import status
+from anabranch.broker.app import StartError
+from anabranch.broker.configs.definitions import ConfigSource
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from anabranch.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from anabranch.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from s3stream.maintain.verify import verify
+from anabranch.s3stream.maintain.verify import verify
 from tests.support.metrics import metrics_of
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client

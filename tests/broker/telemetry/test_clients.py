@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from broker.configs.cluster import CLIENT_METRICS, ClusterConfigs
-from broker.settings.client_areas import TelemetrySettings
-from broker.telemetry.clients import ClientMetrics, Push
-from broker.telemetry.subscriptions import ClientSubscription
-from protocol.compression import Compression, compress
-from protocol.errors import ErrorCode, KafkaError
-from protocol.wire import ZERO_UUID
-from s3stream.catalog.catalog import Catalog
+from anabranch.broker.configs.cluster import CLIENT_METRICS, ClusterConfigs
+from anabranch.broker.settings.client_areas import TelemetrySettings
+from anabranch.broker.telemetry.clients import ClientMetrics, Push
+from anabranch.broker.telemetry.subscriptions import ClientSubscription
+from anabranch.protocol.compression import Compression, compress
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.wire import ZERO_UUID
+from anabranch.s3stream.catalog.catalog import Catalog
 from tests.broker.telemetry.otlp_data import gauge, metrics_data, point
 
 DATA = metrics_data(gauge("org.apache.kafka.producer.x", point(1.0)))

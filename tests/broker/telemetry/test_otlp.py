@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.telemetry.otlp import OtlpError, Point, parse_metrics
+from anabranch.broker.telemetry.otlp import OtlpError, Point, parse_metrics
 from tests.broker.telemetry.otlp_data import CUMULATIVE, field, gauge, metrics_data, point, total
 
 

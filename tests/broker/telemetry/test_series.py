@@ -1,7 +1,7 @@
 """Series of clients' metrics: bounded, with deltas summed, and removed with their client."""
 
-from broker.telemetry.otlp import Point
-from broker.telemetry.series import KEPT_MS_MIN, LABEL_CHARACTERS_MAX, LABELS_MAX, SeriesTable, series_name
+from anabranch.broker.telemetry.otlp import Point
+from anabranch.broker.telemetry.series import KEPT_MS_MIN, LABEL_CHARACTERS_MAX, LABELS_MAX, SeriesTable, series_name
 
 LABELS = {"client_id": "c", "client_instance_id": "i"}
 

@@ -2,8 +2,13 @@
 
 import pytest
 
-from broker.telemetry.subscriptions import SUBSCRIPTION_CONFIGS, check_subscription, parse_match, parse_subscription
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.telemetry.subscriptions import (
+    SUBSCRIPTION_CONFIGS,
+    check_subscription,
+    parse_match,
+    parse_subscription,
+)
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 REFUSED = {
     "an interval too short": ({"interval.ms": "99"}, ErrorCode.INVALID_REQUEST),

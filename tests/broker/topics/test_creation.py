@@ -2,10 +2,10 @@
 
 import pytest
 
-from broker.topics.creation import TopicCreation, TopicSpec
-from broker.topics.names import CLUSTER_METADATA_TOPIC
-from broker.topics.topic_map import TopicMap
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.topics.creation import TopicCreation, TopicSpec
+from anabranch.broker.topics.names import CLUSTER_METADATA_TOPIC
+from anabranch.broker.topics.topic_map import TopicMap
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 
 def code_of(creation: TopicCreation, name: str) -> ErrorCode:

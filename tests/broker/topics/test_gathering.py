@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.node import Node
-from broker.topics.move_requests import Place
-from protocol.errors import ErrorCode, KafkaError
-from s3stream.catalog.values import MoveReason
+from anabranch.broker.node import Node
+from anabranch.broker.topics.move_requests import Place
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.s3stream.catalog.values import MoveReason
 from tests.broker.handlers.test_many_nodes import all_serve, assigned, create
 from tests.broker.topics.test_moves import contents
 from tests.support.held_moves import hold_moves, moves_carried_out

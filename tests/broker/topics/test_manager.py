@@ -9,23 +9,23 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.coordination.internal_topics import OFFSETS_TOPIC
-from broker.coordination.log import KeyValue
-from broker.coordination.topic_partition import TopicPartition
-from broker.groups.offsets import CommittedOffset
-from broker.node import Node
-from broker.partitions.producers import Producer
-from broker.topics.creation import TopicSpec
-from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from s3stream.append.stream import Stream
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import TopicInfo
-from s3stream.errors import CatalogError, CatalogUnavailable, NodeFenced, OutcomeUnknown
+from anabranch.broker.coordination.internal_topics import OFFSETS_TOPIC
+from anabranch.broker.coordination.log import KeyValue
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.groups.offsets import CommittedOffset
+from anabranch.broker.node import Node
+from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.topics.creation import TopicSpec
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.s3stream.append.stream import Stream
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import TopicInfo
+from anabranch.s3stream.errors import CatalogError, CatalogUnavailable, NodeFenced, OutcomeUnknown
+from anabranch.wal.interface import Durable
 from tests.support.node import running_node
 from tests.support.raw_client import batch_of, raw_client
 from tests.support.waiting import until
-from wal.interface import Durable
 
 
 class CrashError(Exception):

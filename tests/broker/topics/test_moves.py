@@ -10,19 +10,23 @@ import pytest
 from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
 
-from broker.cli.client import id_text
-from broker.cli.storage import storage
-from broker.cli.topic import topic as topic_command
-from broker.node import Node
-from broker.topics.topic import Topic
-from protocol.errors import ErrorCode, KafkaError
-from protocol.ids import uuid_text
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
-from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from s3stream.errors import CatalogUnavailable, EndMoved, OutcomeUnknown
-from s3stream.maintain.verify import verify
-from s3stream.model import ObjectState, StreamOwner
+from anabranch.broker.cli.client import id_text
+from anabranch.broker.cli.storage import storage
+from anabranch.broker.cli.topic import topic as topic_command
+from anabranch.broker.node import Node
+from anabranch.broker.topics.topic import Topic
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.ids import uuid_text
+from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from anabranch.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from anabranch.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from anabranch.s3stream.errors import CatalogUnavailable, EndMoved, OutcomeUnknown
+from anabranch.s3stream.maintain.verify import verify
+from anabranch.s3stream.model import ObjectState, StreamOwner
 from tests.support.catalog_node import WAL_ID
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client

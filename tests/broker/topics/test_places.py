@@ -1,7 +1,7 @@
 """Tests of which of two states of a topic's partitions is the newer one."""
 
-from broker.topics.places import with_leader, without_older
-from s3stream.catalog.values import MoveOrder, MoveReason, PartitionInfo, TopicInfo
+from anabranch.broker.topics.places import with_leader, without_older
+from anabranch.s3stream.catalog.values import MoveOrder, MoveReason, PartitionInfo, TopicInfo
 
 
 def topic(*leaders: tuple[int, int]) -> TopicInfo:

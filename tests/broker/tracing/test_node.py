@@ -237,7 +237,7 @@ OFF = """
 import asyncio, sys
 from pathlib import Path
 from confluent_kafka import Producer
-from broker.app import run_node
+from anabranch.broker.app import run_node
 from tests.support.node import settings_for
 
 async def main() -> None:

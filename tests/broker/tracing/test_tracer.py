@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from broker.settings.errors import SettingsError
-from broker.settings.model import Settings
-from broker.settings.tracing_area import TracingSettings
-from broker.tracing.export import SpanDelivery, endpoint_of, shown_endpoint
-from broker.tracing.start import TracingError, open_tracer
-from broker.tracing.tracer import CALLS_MAX, LINKS_MAX, NodeTracer, Step
-from s3stream.model import StreamRange
-from s3stream.store.memory import MemoryStore
+from anabranch.broker.settings.errors import SettingsError
+from anabranch.broker.settings.model import Settings
+from anabranch.broker.settings.tracing_area import TracingSettings
+from anabranch.broker.tracing.export import SpanDelivery, endpoint_of, shown_endpoint
+from anabranch.broker.tracing.start import TracingError, open_tracer
+from anabranch.broker.tracing.tracer import CALLS_MAX, LINKS_MAX, NodeTracer, Step
+from anabranch.s3stream.model import StreamRange
+from anabranch.s3stream.store.memory import MemoryStore
 from tests.support.collector import TraceCollector
 from tests.support.node import settings_for
 from tests.support.waiting import until
@@ -223,7 +223,7 @@ async def test_the_end_does_not_wait_for_repetitions(monkeypatch: pytest.MonkeyP
     """Nothing listens at the address: a delivery is repeated after growing pauses, for an hour."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3600")
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
-    monkeypatch.setattr("broker.tracing.tracer.FLUSH_S", 0.01)
+    monkeypatch.setattr("anabranch.broker.tracing.tracer.FLUSH_S", 0.01)
     async with tracer("http://127.0.0.1:1") as made:
         produce(made, 1, 0)
         closing = asyncio.create_task(made.close())

@@ -13,47 +13,47 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-from broker.cluster.peers import PeerUnavailable
-from broker.configs.topic import TopicConfig
-from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC, CoordinatorTopic
-from broker.coordination.shards import partition_of
-from broker.coordination.topic_partition import TopicPartition
-from broker.groups.coordinator import GroupCoordinator
-from broker.handlers import HANDLERS
-from broker.net.exchange import Peer
-from broker.partitions.partition import Partition
-from broker.partitions.producers import Producer
-from broker.partitions.record_work import RecordWork
-from broker.settings.client_areas import GroupSettings, TransactionSettings
-from broker.topics.manager import TopicManager
-from broker.topics.topic import Topic
-from broker.topics.topic_map import TopicMap
-from broker.transactions.coordinator import TransactionCoordinator
-from broker.transactions.marker_router import MarkerRouter
-from broker.transactions.markers import MarkerWriter
-from broker.transactions.state_table import TransactionStatus
-from broker.transactions.verifier import TransactionVerifier
-from protocol import codec
-from protocol.batch import TRANSACTIONAL_MASK, parse_batch
-from protocol.errors import ErrorCode
-from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
-from protocol.messages.end_txn import EndTxnRequest
-from protocol.messages.init_producer_id import InitProducerIdRequest
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.messages.txn_offset_commit import (
+from anabranch.broker.cluster.peers import PeerUnavailable
+from anabranch.broker.configs.topic import TopicConfig
+from anabranch.broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC, CoordinatorTopic
+from anabranch.broker.coordination.shards import partition_of
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.groups.coordinator import GroupCoordinator
+from anabranch.broker.handlers import HANDLERS
+from anabranch.broker.net.exchange import Peer
+from anabranch.broker.partitions.partition import Partition
+from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.partitions.record_work import RecordWork
+from anabranch.broker.settings.client_areas import GroupSettings, TransactionSettings
+from anabranch.broker.topics.manager import TopicManager
+from anabranch.broker.topics.topic import Topic
+from anabranch.broker.topics.topic_map import TopicMap
+from anabranch.broker.transactions.coordinator import TransactionCoordinator
+from anabranch.broker.transactions.marker_router import MarkerRouter
+from anabranch.broker.transactions.markers import MarkerWriter
+from anabranch.broker.transactions.state_table import TransactionStatus
+from anabranch.broker.transactions.verifier import TransactionVerifier
+from anabranch.protocol import codec
+from anabranch.protocol.batch import TRANSACTIONAL_MASK, parse_batch
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from anabranch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from anabranch.protocol.messages.end_txn import EndTxnRequest
+from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest
+from anabranch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from protocol.records import ControlType, control_record, decode_records
-from s3stream.append.stream import Stream
-from s3stream.catalog.values import DEFAULT_LISTENER, PartitionInfo, TopicInfo
-from s3stream.errors import StorageError, StreamFenced
-from s3stream.model import ReadResult, StreamBatch
+from anabranch.protocol.records import ControlType, control_record, decode_records
+from anabranch.s3stream.append.stream import Stream
+from anabranch.s3stream.catalog.values import DEFAULT_LISTENER, PartitionInfo, TopicInfo
+from anabranch.s3stream.errors import StorageError, StreamFenced
+from anabranch.s3stream.model import ReadResult, StreamBatch
+from anabranch.wal.interface import Durable
 from tests.support.raw_client import API_OF, batch_of
 from tests.support.waiting import until
-from wal.interface import Durable
 
 CONFIG = TopicConfig(
     max_message_bytes=1 << 20,

@@ -7,22 +7,22 @@ from dataclasses import replace
 
 import pytest
 
-from broker.coordination import shards
-from broker.coordination.shards import partition_of
-from broker.coordination.topic_partition import TopicPartition
-from broker.partitions.producers import Producer
-from broker.settings.client_areas import TransactionSettings
-from broker.transactions import coordinator
-from broker.transactions.coordinator import TransactionCoordinator
-from broker.transactions.markers import Marker, MarkerDone
-from broker.transactions.records import parse_record
-from broker.transactions.state_machine import EPOCH_LAST, VERSION_1, VERSION_2
-from broker.transactions.state_table import TransactionStatus
-from protocol.errors import ErrorCode, KafkaError
-from s3stream.errors import CatalogUnavailable, StorageFull, StorageStopped
+from anabranch.broker.coordination import shards
+from anabranch.broker.coordination.shards import partition_of
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.settings.client_areas import TransactionSettings
+from anabranch.broker.transactions import coordinator
+from anabranch.broker.transactions.coordinator import TransactionCoordinator
+from anabranch.broker.transactions.markers import Marker, MarkerDone
+from anabranch.broker.transactions.records import parse_record
+from anabranch.broker.transactions.state_machine import EPOCH_LAST, VERSION_1, VERSION_2
+from anabranch.broker.transactions.state_table import TransactionStatus
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.s3stream.errors import CatalogUnavailable, StorageFull, StorageStopped
+from anabranch.wal.interface import WalFailed
 from tests.support.memory_log import MemoryLog, MemoryTopic
 from tests.support.waiting import until
-from wal.interface import WalFailed
 
 S = TransactionStatus
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

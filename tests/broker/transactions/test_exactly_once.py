@@ -13,20 +13,20 @@ from functools import partial
 
 import pytest
 
-from broker.coordination.log import KeyValue
-from broker.coordination.topic_partition import TopicPartition
-from broker.groups.coordinator import GroupCoordinator
-from broker.groups.offsets import CommittedOffset
-from broker.partitions.producers import Producer
-from broker.settings.client_areas import GroupSettings, TransactionSettings
-from broker.transactions.coordinator import TransactionCoordinator
-from broker.transactions.markers import Marker, MarkerDone
-from broker.transactions.state_machine import VERSION_1, VERSION_2
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.coordination.log import KeyValue
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.groups.coordinator import GroupCoordinator
+from anabranch.broker.groups.offsets import CommittedOffset
+from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.settings.client_areas import GroupSettings, TransactionSettings
+from anabranch.broker.transactions.coordinator import TransactionCoordinator
+from anabranch.broker.transactions.markers import Marker, MarkerDone
+from anabranch.broker.transactions.state_machine import VERSION_1, VERSION_2
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.wal.interface import WalError
 from tests.support.memory_log import MemoryLog, MemoryTopic
 from tests.support.virtual_time import run_virtual
 from tests.support.waiting import until
-from wal.interface import WalError
 
 STATE = TopicPartition("__transaction_state", 0)
 OFFSETS = TopicPartition("__consumer_offsets", 0)

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker.coordination.log import KeyValue, LogWriter
-from broker.coordination.topic_partition import TopicPartition
-from broker.groups.offsets import CommittedOffset
-from broker.groups.shard import GroupShard
-from broker.partitions.producers import Producer
-from broker.settings.client_areas import GroupSettings
-from protocol.errors import ErrorCode
-from s3stream.errors import StorageFull
+from anabranch.broker.coordination.log import KeyValue, LogWriter
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.groups.offsets import CommittedOffset
+from anabranch.broker.groups.shard import GroupShard
+from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.settings.client_areas import GroupSettings
+from anabranch.protocol.errors import ErrorCode
+from anabranch.s3stream.errors import StorageFull
+from anabranch.wal.interface import Durable
 from tests.support.memory_log import MemoryLog
-from wal.interface import Durable
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 P, Q = Producer(7, 0), Producer(8, 0)

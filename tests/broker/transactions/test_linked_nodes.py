@@ -10,18 +10,18 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from broker.cluster.peers import PeerUnavailable
-from broker.net.server import Server
-from broker.node import Node
-from protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
-from protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
-from protocol.messages.find_coordinator import FindCoordinatorRequest
+from anabranch.broker.cluster.peers import PeerUnavailable
+from anabranch.broker.net.server import Server
+from anabranch.broker.node import Node
+from anabranch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from anabranch.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from anabranch.wal.log import DeltaWal
 from tests.support.metrics import metrics_of
 from tests.support.node import NodeProcess, running_nodes
 from tests.support.postgres import PostgresServer
 from tests.support.raw_client import connect, raw_client
 from tests.support.waiting import until, wait_until
-from wal.log import DeltaWal
 
 GROUP, TRANSACTION = 0, 1
 """Kinds of coordinators."""

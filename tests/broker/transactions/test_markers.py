@@ -5,17 +5,17 @@ from typing import cast
 
 import pytest
 
-from broker.coordination.internal_topics import OFFSETS_TOPIC
-from broker.coordination.topic_partition import TopicPartition
-from broker.groups.coordinator import GroupCoordinator
-from broker.groups.offsets import CommittedOffset
-from broker.partitions.producers import Producer
-from broker.settings.client_areas import GroupSettings
-from broker.topics.manager import TopicManager
-from broker.transactions.markers import Marker, MarkerWriter
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.coordination.internal_topics import OFFSETS_TOPIC
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.groups.coordinator import GroupCoordinator
+from anabranch.broker.groups.offsets import CommittedOffset
+from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.settings.client_areas import GroupSettings
+from anabranch.broker.topics.manager import TopicManager
+from anabranch.broker.transactions.markers import Marker, MarkerWriter
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.wal.interface import Durable, WalError
 from tests.support.memory_log import MemoryLog, MemoryTopic
-from wal.interface import Durable, WalError
 
 T0 = TopicPartition("t", 0)
 WHERE = TopicPartition(OFFSETS_TOPIC, 0)

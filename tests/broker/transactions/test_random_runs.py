@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from broker.coordination.topic_partition import TopicPartition
-from broker.transactions.state_table import TransactionStatus
-from protocol.errors import ErrorCode
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.transactions.state_table import TransactionStatus
+from anabranch.protocol.errors import ErrorCode
 from tests.broker.transactions.cluster import COMPLETE, TOPICS, Client, Cluster, NodeGone, segments
 from tests.support.virtual_time import run_virtual
 

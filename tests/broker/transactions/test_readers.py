@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.node import Node
-from broker.partitions.partition import Partition
-from broker.partitions.retention import enforce
-from protocol.batch import TRANSACTIONAL_MASK, iterate_batches
-from protocol.errors import ErrorCode
-from protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from protocol.records import ControlType, Record, build_batch
+from anabranch.broker.node import Node
+from anabranch.broker.partitions.partition import Partition
+from anabranch.broker.partitions.retention import enforce
+from anabranch.protocol.batch import TRANSACTIONAL_MASK, iterate_batches
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from anabranch.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from anabranch.protocol.records import ControlType, Record, build_batch
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
 from tests.support.waiting import until

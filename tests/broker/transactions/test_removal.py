@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from broker.coordination import shards
-from broker.transactions.state_machine import VERSION_1
-from broker.transactions.state_table import TransactionStatus
-from protocol.errors import ErrorCode, KafkaError
-from s3stream.errors import StorageFull, StorageStopped
+from anabranch.broker.coordination import shards
+from anabranch.broker.transactions.state_machine import VERSION_1
+from anabranch.broker.transactions.state_table import TransactionStatus
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.s3stream.errors import StorageFull, StorageStopped
 from tests.broker.transactions.test_coordinator import T0, T1, CoordinatorProcess, refusal, refusal_of, running
 from tests.support.waiting import until
 

@@ -7,14 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.coordination.log import KeyValue
-from broker.coordination.topic_partition import TopicPartition
-from broker.partitions.producers import Producer
-from broker.transactions import state_machine
-from broker.transactions.records import parse_record, transaction_record
-from broker.transactions.state_machine import EPOCH_LAST, EPOCH_MAX, VERSION_1, VERSION_2, ProducerIdNeeded, Transaction
-from broker.transactions.state_table import BY_LABEL, TABLE, TransactionEvent, TransactionStatus
-from protocol.errors import ErrorCode, KafkaError, MalformedMessage
+from anabranch.broker.coordination.log import KeyValue
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.transactions import state_machine
+from anabranch.broker.transactions.records import parse_record, transaction_record
+from anabranch.broker.transactions.state_machine import (
+    EPOCH_LAST,
+    EPOCH_MAX,
+    VERSION_1,
+    VERSION_2,
+    ProducerIdNeeded,
+    Transaction,
+)
+from anabranch.broker.transactions.state_table import BY_LABEL, TABLE, TransactionEvent, TransactionStatus
+from anabranch.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 S = TransactionStatus

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from broker.coordination.internal_topics import TRANSACTION_TOPIC
-from broker.coordination.shards import partition_of
-from broker.coordination.topic_partition import TopicPartition
-from broker.net.exchange import Peer
-from broker.transactions import marker_router, markers
-from broker.transactions.markers import MarkerWriter
-from broker.transactions.state_table import TransactionStatus
-from protocol.errors import ErrorCode
-from protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
-from protocol.messages.write_txn_markers import (
+from anabranch.broker.coordination.internal_topics import TRANSACTION_TOPIC
+from anabranch.broker.coordination.shards import partition_of
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.net.exchange import Peer
+from anabranch.broker.transactions import marker_router, markers
+from anabranch.broker.transactions.markers import MarkerWriter
+from anabranch.broker.transactions.state_table import TransactionStatus
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from anabranch.protocol.messages.write_txn_markers import (
     MarkerSender,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
@@ -26,7 +26,7 @@ from protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from protocol.records import ControlType
+from anabranch.protocol.records import ControlType
 from tests.broker.transactions.cluster import CALL_S, TOPICS, Client, Cluster, ClusterNode, segments
 from tests.support.virtual_time import run_virtual
 from tests.support.waiting import until

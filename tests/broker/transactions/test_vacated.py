@@ -6,8 +6,8 @@ from pathlib import Path
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from broker.node import Node
-from broker.partitions.transactions import AbortedEntry, PartitionTransactions
+from anabranch.broker.node import Node
+from anabranch.broker.partitions.transactions import AbortedEntry, PartitionTransactions
 from tests.support.node import running_node
 
 CONFIGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "delete.retention.ms": "0"}

@@ -11,25 +11,33 @@ from typing import cast
 
 import pytest
 
-from broker.partitions.cleaning import KafkaBatches
-from compaction.cleaning.cleaner import Cleaner, KeyMap
-from compaction.cleaning.plan import CleanPlan, plan_cleaning
-from compaction.cleaning.run import plan_cleanings, run_cleaning
-from compaction.interface import NEVER_MS, BatchInfo, CleaningHooks, CleanPolicy, History, RecordInfo
-from compaction.service import CompactionService
-from compaction.settings import CompactionSettings
-from compaction.throttle import Throttle
-from protocol.batch import DELETE_HORIZON_MASK, HEADER, HEADER_BYTES, check_crc, parse_batch, seal
-from protocol.compression import Compression
-from protocol.records import Record, build_batch, decode_records
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import CompactionCommit
-from s3stream.errors import CatalogUnavailable
-from s3stream.model import ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamBatch, StreamInfo, StreamRange
-from s3stream.store.memory import MemoryStore, let_through
+from anabranch.broker.partitions.cleaning import KafkaBatches
+from anabranch.compaction.cleaning.cleaner import Cleaner, KeyMap
+from anabranch.compaction.cleaning.plan import CleanPlan, plan_cleaning
+from anabranch.compaction.cleaning.run import plan_cleanings, run_cleaning
+from anabranch.compaction.interface import NEVER_MS, BatchInfo, CleaningHooks, CleanPolicy, History, RecordInfo
+from anabranch.compaction.service import CompactionService
+from anabranch.compaction.settings import CompactionSettings
+from anabranch.compaction.throttle import Throttle
+from anabranch.protocol.batch import DELETE_HORIZON_MASK, HEADER, HEADER_BYTES, check_crc, parse_batch, seal
+from anabranch.protocol.compression import Compression
+from anabranch.protocol.records import Record, build_batch, decode_records
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import CompactionCommit
+from anabranch.s3stream.errors import CatalogUnavailable
+from anabranch.s3stream.model import (
+    ObjectInfo,
+    ObjectKind,
+    ObjectState,
+    RangeLocation,
+    StreamBatch,
+    StreamInfo,
+    StreamRange,
+)
+from anabranch.s3stream.store.memory import MemoryStore, let_through
+from anabranch.wal.interface import Buffer
 from tests.compaction.sets.test_run import CrashingCalls, CrashingCatalog, ProcessKilled, every_object_is_accounted_for
 from tests.support.catalog_node import UploadingNode, uploading_node
-from wal.interface import Buffer
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO
 POLICY = CleanPolicy(dirty_ratio_min=0.5, lag_ms_min=0, lag_ms_max=5_000, delete_retention_ms=1_000)

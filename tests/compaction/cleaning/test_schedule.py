@@ -7,11 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.cleaning.plan import plan_cleaning
-from compaction.cleaning.schedule import CleaningNeed, CleaningState, ClockReadings, DueWork, assess_stream, next_due
-from compaction.interface import NEVER_MS, CleanPolicy, History, StreamTail
-from compaction.settings import CompactionSettings
-from s3stream.model import ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamInfo, StreamRange
+from anabranch.compaction.cleaning.plan import plan_cleaning
+from anabranch.compaction.cleaning.schedule import (
+    CleaningNeed,
+    CleaningState,
+    ClockReadings,
+    DueWork,
+    assess_stream,
+    next_due,
+)
+from anabranch.compaction.interface import NEVER_MS, CleanPolicy, History, StreamTail
+from anabranch.compaction.settings import CompactionSettings
+from anabranch.s3stream.model import ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamInfo, StreamRange
 
 SETTINGS = CompactionSettings()
 POLICY = CleanPolicy(dirty_ratio_min=0.5, lag_ms_min=0, lag_ms_max=NEVER_MS, delete_retention_ms=0)

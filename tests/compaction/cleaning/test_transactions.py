@@ -9,20 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from broker.partitions.cleaning import KafkaBatches
-from compaction.cleaning.execute import BYTES_PER_TURN
-from compaction.cleaning.transactions import TransactionView
-from compaction.interface import AbortedRange, BatchInfo, CleaningHooks, CleanPolicy, History, LastBatch, MarkerKind
-from compaction.service import CompactionService
-from compaction.settings import CompactionSettings
-from protocol.batch import HEADER_BYTES, TRANSACTIONAL_MASK, check_crc, parse_batch, seal
-from protocol.compression import Compression
-from protocol.records import ControlType, Record, build_batch, build_marker, control_record, decode_records
-from s3stream.errors import CorruptObject
-from s3stream.model import ObjectKind, StreamBatch, StreamInfo
+from anabranch.broker.partitions.cleaning import KafkaBatches
+from anabranch.compaction.cleaning.execute import BYTES_PER_TURN
+from anabranch.compaction.cleaning.transactions import TransactionView
+from anabranch.compaction.interface import (
+    AbortedRange,
+    BatchInfo,
+    CleaningHooks,
+    CleanPolicy,
+    History,
+    LastBatch,
+    MarkerKind,
+)
+from anabranch.compaction.service import CompactionService
+from anabranch.compaction.settings import CompactionSettings
+from anabranch.protocol.batch import HEADER_BYTES, TRANSACTIONAL_MASK, check_crc, parse_batch, seal
+from anabranch.protocol.compression import Compression
+from anabranch.protocol.records import ControlType, Record, build_batch, build_marker, control_record, decode_records
+from anabranch.s3stream.errors import CorruptObject
+from anabranch.s3stream.model import ObjectKind, StreamBatch, StreamInfo
+from anabranch.wal.interface import Buffer
 from tests.compaction.sets.test_run import every_object_is_accounted_for
 from tests.support.catalog_node import UploadingNode, uploading_node
-from wal.interface import Buffer
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO
 RETENTION_MS = 1_000

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.blocks import live_entries
-from compaction.joins.plan import (
+from anabranch.compaction.blocks import live_entries
+from anabranch.compaction.joins.plan import (
     COPY_BYTES_MAX,
     CopySegment,
     JoinGroup,
@@ -16,10 +16,10 @@ from compaction.joins.plan import (
     plan_groups,
     plan_segments,
 )
-from compaction.settings import CompactionSettings
-from s3stream.model import ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamRange
-from s3stream.object.format import BLOCK_HEADER, IndexEntry
-from s3stream.store.rules import PART_BYTES_MIN
+from anabranch.compaction.settings import CompactionSettings
+from anabranch.s3stream.model import ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamRange
+from anabranch.s3stream.object.format import BLOCK_HEADER, IndexEntry
+from anabranch.s3stream.store.rules import PART_BYTES_MIN
 
 MIB = 1024 * 1024
 SETTINGS = CompactionSettings(stream_group_min=4, stream_group_max=10, stream_object_bytes_max=1000 * MIB)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.blocks import cut_read, merge_reads
-from compaction.sets.plan import (
+from anabranch.compaction.blocks import cut_read, merge_reads
+from anabranch.compaction.sets.plan import (
     InputObject,
     Iteration,
     PlanRefused,
@@ -19,9 +19,9 @@ from compaction.sets.plan import (
     iterations,
     select_inputs,
 )
-from compaction.settings import CompactionSettings
-from s3stream.model import ObjectKind
-from s3stream.object.format import IndexEntry
+from anabranch.compaction.settings import CompactionSettings
+from anabranch.s3stream.model import ObjectKind
+from anabranch.s3stream.object.format import IndexEntry
 
 SSO, SO = ObjectKind.SSO, ObjectKind.SO
 SETTINGS = CompactionSettings(split_bytes=80, force_split_ms=1_000)

@@ -10,25 +10,25 @@ from typing import Any, cast
 
 import pytest
 
-from compaction.execution import ExecutionContext, UnreadableInput, memory_for_blocks
-from compaction.joins.execute import execute_join, read_join_inputs
-from compaction.joins.run import commit_join, plan_joins
-from compaction.outputs import PreparedOutputs
-from compaction.report import CompactionSummary
-from compaction.service import CompactionService
-from compaction.sets.execute import WrittenObject, execute_share
-from compaction.sets.plan import InputObject, Survey
-from compaction.sets.run import commit_sets, plan_sets, prepare_shares, run_sets
-from compaction.settings import CompactionSettings
-from s3stream.catalog.catalog import Catalog
-from s3stream.errors import NodeFenced, StoreError
-from s3stream.model import ObjectKind, ObjectState, StreamOwner, object_key
-from s3stream.object.reader import read_index
-from s3stream.object.writer_id import CompactionWriter
-from s3stream.store.interface import ObjectStore
-from s3stream.store.local import LocalStore
-from s3stream.store.memory import MemoryStore, let_through
-from s3stream.store.s3 import S3Store
+from anabranch.compaction.execution import ExecutionContext, UnreadableInput, memory_for_blocks
+from anabranch.compaction.joins.execute import execute_join, read_join_inputs
+from anabranch.compaction.joins.run import commit_join, plan_joins
+from anabranch.compaction.outputs import PreparedOutputs
+from anabranch.compaction.report import CompactionSummary
+from anabranch.compaction.service import CompactionService
+from anabranch.compaction.sets.execute import WrittenObject, execute_share
+from anabranch.compaction.sets.plan import InputObject, Survey
+from anabranch.compaction.sets.run import commit_sets, plan_sets, prepare_shares, run_sets
+from anabranch.compaction.settings import CompactionSettings
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.errors import NodeFenced, StoreError
+from anabranch.s3stream.model import ObjectKind, ObjectState, StreamOwner, object_key
+from anabranch.s3stream.object.reader import read_index
+from anabranch.s3stream.object.writer_id import CompactionWriter
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.s3stream.store.local import LocalStore
+from anabranch.s3stream.store.memory import MemoryStore, let_through
+from anabranch.s3stream.store.s3 import S3Store
 from tests.support.catalog_node import CLUSTER, HOUR_MS, NODE_ID, WAL_ID, UploadingNode, delete_topic, uploading_node
 from tests.support.s3 import S3Bucket
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.sets.plan import InputObject, Iteration
-from compaction.sets.shares import plan_shares
-from compaction.settings import CompactionSettings
-from s3stream.model import ObjectKind
+from anabranch.compaction.sets.plan import InputObject, Iteration
+from anabranch.compaction.sets.shares import plan_shares
+from anabranch.compaction.settings import CompactionSettings
+from anabranch.s3stream.model import ObjectKind
 from tests.compaction.sets.test_plan import SO, SSO, layouts, source, surveyed
 
 KIB, MIB = 1024, 1024 * 1024

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from anabranch.protocol.messages.create_acls import AclCreation, CreateAclsRequest
+from anabranch.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from benchmarks.lab.processes import ApacheKafka
-from protocol.messages.create_acls import AclCreation, CreateAclsRequest
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from tests.differential.acls.requests import UNKNOWN_ID
 from tests.differential.answers import CLOSED, NO_ANSWER, Normal, Symbols, Tree
 from tests.differential.conftest import KAFKA_SETTINGS, QUICK_JVM, TOKEN_KEY
@@ -123,7 +123,7 @@ class Broker:
 
 def _metadata_of(topic: str) -> tuple[Any, int, Callable[[Any], bool]]:
     """Return a request whose answer tells that the broker has the ACL of the probe."""
-    from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+    from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
     return request, 9, lambda answer: answer.topics[0].error_code == 3

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from broker.handlers import HANDLERS, TELEMETRY_APIS
-from protocol.messages import sasl_authenticate, sasl_handshake
-from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from protocol.messages.create_acls import AclCreation, CreateAclsRequest
-from protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
-from protocol.messages.delete_groups import DeleteGroupsRequest
-from protocol.messages.describe_acls import DescribeAclsRequest
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.init_producer_id import InitProducerIdRequest
-from protocol.messages.produce import ProduceRequest
+from anabranch.broker.handlers import HANDLERS, TELEMETRY_APIS
+from anabranch.protocol.messages import sasl_authenticate, sasl_handshake
+from anabranch.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from anabranch.protocol.messages.create_acls import AclCreation, CreateAclsRequest
+from anabranch.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from anabranch.protocol.messages.delete_groups import DeleteGroupsRequest
+from anabranch.protocol.messages.describe_acls import DescribeAclsRequest
+from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest
+from anabranch.protocol.messages.produce import ProduceRequest
 from tests.differential.acls.brokers import ADMIN, PRINCIPALS, Broker, brokers
 from tests.differential.acls.requests import (
     ALL,

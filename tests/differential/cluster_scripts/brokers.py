@@ -2,20 +2,20 @@
 
 from collections.abc import Sequence
 
-from protocol.messages import incremental_alter_configs as incremental
-from protocol.messages.alter_replica_log_dirs import (
+from anabranch.protocol.messages import incremental_alter_configs as incremental
+from anabranch.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
-from protocol.messages.describe_configs import (
+from anabranch.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
-from protocol.messages.describe_log_dirs import DescribeLogDirsRequest
-from protocol.messages.list_config_resources import ListConfigResourcesRequest
-from protocol.messages.unregister_broker import UnregisterBrokerRequest
+from anabranch.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
+from anabranch.protocol.messages.list_config_resources import ListConfigResourcesRequest
+from anabranch.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from tests.differential.cluster_script import NODES, ClusterScript
 from tests.differential.scripts.configs import BROKER, BROKER_LOGGER, DELETE, SET, TOPIC
 

@@ -5,20 +5,20 @@ Apache Kafka's stay without a leader until the broker returns. Here another node
 
 from typing import Any
 
-from protocol.messages.create_partitions import (
+from anabranch.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
-from protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
-from protocol.messages.describe_cluster import DescribeClusterRequest
-from protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
-from protocol.messages.describe_quorum import DescribeQuorumRequest, PartitionData, TopicData
-from protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
-from protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.messages.unregister_broker import UnregisterBrokerRequest
+from anabranch.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.messages.describe_cluster import DescribeClusterRequest
+from anabranch.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from anabranch.protocol.messages.describe_quorum import DescribeQuorumRequest, PartitionData, TopicData
+from anabranch.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from anabranch.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from tests.differential.cluster_script import ClusterScript
 from tests.differential.cluster_scripts.leaders import fetch, part, produce
 

@@ -1,27 +1,31 @@
 """Transactions in a cluster: partitions of several leaders, and requests to brokers that do not coordinate them."""
 
-from protocol.batch import TRANSACTIONAL_MASK
-from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from protocol.messages.add_partitions_to_txn import (
+from anabranch.protocol.batch import TRANSACTIONAL_MASK
+from anabranch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from anabranch.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
-from protocol.messages.describe_producers import DescribeProducersRequest
-from protocol.messages.describe_producers import TopicRequest as ProducersOf
-from protocol.messages.describe_transactions import DescribeTransactionsRequest
-from protocol.messages.end_txn import EndTxnRequest
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.init_producer_id import InitProducerIdRequest
-from protocol.messages.list_transactions import ListTransactionsRequest
-from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.messages.txn_offset_commit import (
+from anabranch.protocol.messages.describe_producers import DescribeProducersRequest
+from anabranch.protocol.messages.describe_producers import TopicRequest as ProducersOf
+from anabranch.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from anabranch.protocol.messages.end_txn import EndTxnRequest
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest
+from anabranch.protocol.messages.list_transactions import ListTransactionsRequest
+from anabranch.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from anabranch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from protocol.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
+from anabranch.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 from tests.differential.cluster_script import NODES, ClusterScript
 from tests.differential.scripts.transactions import in_turn
 from tests.support.raw_client import batch_of

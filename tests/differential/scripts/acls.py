@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from protocol.messages.create_acls import AclCreation, CreateAclsRequest
-from protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
-from protocol.messages.describe_acls import DescribeAclsRequest
+from anabranch.protocol.messages.create_acls import AclCreation, CreateAclsRequest
+from anabranch.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from anabranch.protocol.messages.describe_acls import DescribeAclsRequest
 from tests.differential.script import Script
 
 

@@ -1,27 +1,27 @@
 """Administrators' requests to a cluster: log directories, elections, reassignments, quorum, features, brokers."""
 
-from protocol.messages.alter_partition_reassignments import (
+from anabranch.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
-from protocol.messages.alter_replica_log_dirs import (
+from anabranch.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
-from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
-from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
-from protocol.messages.describe_quorum import DescribeQuorumRequest, PartitionData, TopicData
-from protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
-from protocol.messages.list_partition_reassignments import (
+from anabranch.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from anabranch.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from anabranch.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from anabranch.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from anabranch.protocol.messages.describe_quorum import DescribeQuorumRequest, PartitionData, TopicData
+from anabranch.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from anabranch.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
 )
-from protocol.messages.unregister_broker import UnregisterBrokerRequest
-from protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from anabranch.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from anabranch.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from tests.differential.script import Script
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3

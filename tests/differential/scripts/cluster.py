@@ -1,9 +1,9 @@
 """The first requests of every client: versions, brokers, topics, and topics created automatically."""
 
-from protocol.messages.api_versions import ApiVersionsRequest
-from protocol.messages.describe_cluster import DescribeClusterRequest
-from protocol.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.messages.api_versions import ApiVersionsRequest
+from anabranch.protocol.messages.describe_cluster import DescribeClusterRequest
+from anabranch.protocol.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.differential.script import Script
 from tests.support.raw_client import request_frame
 

@@ -8,28 +8,28 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from protocol.codec import encode_versioned
-from protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
-from protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, TopicPartitions
-from protocol.messages.delete_groups import DeleteGroupsRequest
-from protocol.messages.describe_groups import DescribeGroupsRequest
-from protocol.messages.embedded.consumer_protocol import (
+from anabranch.protocol.codec import encode_versioned
+from anabranch.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from anabranch.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, TopicPartitions
+from anabranch.protocol.messages.delete_groups import DeleteGroupsRequest
+from anabranch.protocol.messages.describe_groups import DescribeGroupsRequest
+from anabranch.protocol.messages.embedded.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     TopicPartition,
     TopicPartitionResponse,
 )
-from protocol.messages.heartbeat import HeartbeatRequest
-from protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from protocol.messages.list_groups import ListGroupsRequest
-from protocol.messages.offset_commit import (
+from anabranch.protocol.messages.heartbeat import HeartbeatRequest
+from anabranch.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from anabranch.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from anabranch.protocol.messages.list_groups import ListGroupsRequest
+from anabranch.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from anabranch.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from anabranch.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.differential.script import Script
 from tests.differential.scripts.groups import coordinator
 

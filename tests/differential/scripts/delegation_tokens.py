@@ -5,10 +5,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from protocol.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
-from protocol.messages.describe_delegation_token import DescribeDelegationTokenOwner, DescribeDelegationTokenRequest
-from protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
-from protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
+from anabranch.protocol.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
+from anabranch.protocol.messages.describe_delegation_token import (
+    DescribeDelegationTokenOwner,
+    DescribeDelegationTokenRequest,
+)
+from anabranch.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
+from anabranch.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
 from tests.broker.sasl.scram_client import ScramClient
 from tests.differential.script import Script
 from tests.differential.scripts.sasl import SASL, SERVED, handshake, token

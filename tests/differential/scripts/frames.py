@@ -2,8 +2,8 @@
 
 import struct
 
-from protocol.codec import encode
-from protocol.messages.metadata import MetadataRequest
+from anabranch.protocol.codec import encode
+from anabranch.protocol.messages.metadata import MetadataRequest
 from tests.differential.script import Script
 from tests.support.raw_client import request_frame
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 from crc32c import crc32c
 
-from protocol.batch import seal
-from protocol.compression import Compression
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.init_producer_id import InitProducerIdRequest
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from protocol.records import Record, build_batch
+from anabranch.protocol.batch import seal
+from anabranch.protocol.compression import Compression
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest
+from anabranch.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from anabranch.protocol.records import Record, build_batch
 from tests.differential.script import Script
 from tests.support.frames import FAMILIES, as_batch
 from tests.support.raw_client import batch_of

@@ -1,9 +1,9 @@
 """Configs of other resources than topics: groups, loggers of a broker, subscriptions to client metrics."""
 
-from protocol.messages import alter_configs as whole
-from protocol.messages import incremental_alter_configs as incremental
-from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from protocol.messages.list_config_resources import ListConfigResourcesRequest
+from anabranch.protocol.messages import alter_configs as whole
+from anabranch.protocol.messages import incremental_alter_configs as incremental
+from anabranch.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from anabranch.protocol.messages.list_config_resources import ListConfigResourcesRequest
 from tests.differential.script import Script
 from tests.differential.scripts.configs import (
     APPEND,

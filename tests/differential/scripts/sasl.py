@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from protocol.messages.alter_user_scram_credentials import (
+from anabranch.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from protocol.messages.api_versions import ApiVersionsRequest
-from protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.list_groups import ListGroupsRequest
-from protocol.messages.metadata import MetadataRequest
-from protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from protocol.messages.sasl_handshake import SaslHandshakeRequest
+from anabranch.protocol.messages.api_versions import ApiVersionsRequest
+from anabranch.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
+from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from anabranch.protocol.messages.list_groups import ListGroupsRequest
+from anabranch.protocol.messages.metadata import MetadataRequest
+from anabranch.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from anabranch.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from tests.broker.sasl.scram_client import ScramClient, salted_password
 from tests.differential.script import Script
 

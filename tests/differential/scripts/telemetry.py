@@ -2,10 +2,10 @@
 
 import struct
 
-from protocol.compression import Compression, compress
-from protocol.messages import incremental_alter_configs as incremental
-from protocol.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
-from protocol.messages.push_telemetry import PushTelemetryRequest
+from anabranch.protocol.compression import Compression, compress
+from anabranch.protocol.messages import incremental_alter_configs as incremental
+from anabranch.protocol.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
+from anabranch.protocol.messages.push_telemetry import PushTelemetryRequest
 from tests.differential.script import Script
 from tests.differential.scripts.configs import CLIENT_METRICS, DELETE, SET
 

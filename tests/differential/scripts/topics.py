@@ -1,17 +1,17 @@
 """Creating, growing and deleting topics, valid and invalid."""
 
-from protocol.messages.create_partitions import (
+from anabranch.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
-from protocol.messages.create_topics import (
+from anabranch.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from tests.differential.script import Script
 
 

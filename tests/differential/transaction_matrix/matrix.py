@@ -9,22 +9,22 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from broker.partitions.producers import Producer
-from broker.transactions.state_machine import EPOCH_LAST, VERSION_1, VERSION_2
-from broker.transactions.state_table import TransactionStatus
-from protocol.batch import TRANSACTIONAL_MASK
-from protocol.errors import ErrorCode
-from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from protocol.messages.add_partitions_to_txn import (
+from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.transactions.state_machine import EPOCH_LAST, VERSION_1, VERSION_2
+from anabranch.broker.transactions.state_table import TransactionStatus
+from anabranch.protocol.batch import TRANSACTIONAL_MASK
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from anabranch.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
-from protocol.messages.describe_transactions import DescribeTransactionsRequest
-from protocol.messages.end_txn import EndTxnRequest
-from protocol.messages.init_producer_id import InitProducerIdRequest
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.messages.txn_offset_commit import (
+from anabranch.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from anabranch.protocol.messages.end_txn import EndTxnRequest
+from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest
+from anabranch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,

@@ -13,28 +13,28 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lab.processes import Broker
-from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
-from broker.partitions.producers import Producer
-from broker.transactions.records import transaction_record
-from broker.transactions.state_machine import EPOCH_LAST, Transaction
-from protocol.errors import ErrorCode
-from protocol.messages.alter_partition_reassignments import (
+from anabranch.broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
+from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.transactions.records import transaction_record
+from anabranch.broker.transactions.state_machine import EPOCH_LAST, Transaction
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
-from protocol.messages.create_topics import (
+from anabranch.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from protocol.messages.describe_transactions import DescribeTransactionsRequest
-from protocol.messages.init_producer_id import InitProducerIdRequest
-from protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import Record, build_batch
+from anabranch.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest
+from anabranch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.records import Record, build_batch
+from benchmarks.lab.processes import Broker
 from tests.differential.kafka_cluster import kafka_cluster
 from tests.differential.peer import Peer, Wire
 from tests.differential.transaction_matrix.matrix import (

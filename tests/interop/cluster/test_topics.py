@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from anabranch.client.connection import Connection
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.interop.test_kcat import run as kcat
 from tests.support.node import NodeProcess
 from tests.support.waiting import wait_until

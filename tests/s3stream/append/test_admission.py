@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from s3stream.append.admission import NEXT_STATES, UPLOADING, Admission, AdmissionState, StreamAdmission
-from s3stream.append.log_cache import LogCache
-from s3stream.errors import Discontinuity, StorageStopped, StreamFenced
-from s3stream.stats import StorageStats
+from anabranch.s3stream.append.admission import NEXT_STATES, UPLOADING, Admission, AdmissionState, StreamAdmission
+from anabranch.s3stream.append.log_cache import LogCache
+from anabranch.s3stream.errors import Discontinuity, StorageStopped, StreamFenced
+from anabranch.s3stream.stats import StorageStats
+from anabranch.wal.memory import MemoryWal
 from tests.support.waiting import until
-from wal.memory import MemoryWal
 
 FAILURE = StorageStopped("the WAL failed: pulled out")
 STEPS = {

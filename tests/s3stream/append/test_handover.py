@@ -8,18 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from s3stream.append.handover import ReceivedTail, SealedStream
-from s3stream.append.stream import Stream
-from s3stream.append.wal_record import RecordKind, decode_record
-from s3stream.append.wal_trim import WalTrimmer
-from s3stream.catalog.values import MoveReason, OpenStream, StreamTransfer
-from s3stream.engine import S3Stream
-from s3stream.errors import HandoverRefused, OffsetOutOfRange, StorageError, StorageStopped, StreamFenced, StreamSealed
-from s3stream.model import StreamBatch, StreamOwner
+from anabranch.s3stream.append.handover import ReceivedTail, SealedStream
+from anabranch.s3stream.append.stream import Stream
+from anabranch.s3stream.append.wal_record import RecordKind, decode_record
+from anabranch.s3stream.append.wal_trim import WalTrimmer
+from anabranch.s3stream.catalog.values import MoveReason, OpenStream, StreamTransfer
+from anabranch.s3stream.engine import S3Stream
+from anabranch.s3stream.errors import (
+    HandoverRefused,
+    OffsetOutOfRange,
+    StorageError,
+    StorageStopped,
+    StreamFenced,
+    StreamSealed,
+)
+from anabranch.s3stream.model import StreamBatch, StreamOwner
+from anabranch.wal.interface import WalFailed
+from anabranch.wal.memory import MemoryWal
 from tests.support.storage import SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
 from tests.support.waiting import until
-from wal.interface import WalFailed
-from wal.memory import MemoryWal
 
 SETTINGS = replace(SMALL, upload_threshold_bytes=64 << 20, log_cache_bytes=256 << 20)
 SOURCE, TARGET = 1, 2

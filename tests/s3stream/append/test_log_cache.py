@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3stream.append.log_cache import LogCache, UploadBlock
-from s3stream.model import BATCH_OVERHEAD_BYTES, StreamBatch
-from s3stream.stats import StorageStats
+from anabranch.s3stream.append.log_cache import LogCache, UploadBlock
+from anabranch.s3stream.model import BATCH_OVERHEAD_BYTES, StreamBatch
+from anabranch.s3stream.stats import StorageStats
 
 OVERHEAD = BATCH_OVERHEAD_BYTES
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from s3stream.append.admission import Admission
-from s3stream.append.log_cache import LogCache
-from s3stream.append.log_watch import LogWatch
-from s3stream.errors import LogStalled
-from s3stream.stats import StorageStats
+from anabranch.s3stream.append.admission import Admission
+from anabranch.s3stream.append.log_cache import LogCache
+from anabranch.s3stream.append.log_watch import LogWatch
+from anabranch.s3stream.errors import LogStalled
+from anabranch.s3stream.stats import StorageStats
+from anabranch.wal.memory import MemoryWal
 from tests.support.virtual_time import run_virtual
-from wal.memory import MemoryWal
 
 STALL_S = 10.0
 

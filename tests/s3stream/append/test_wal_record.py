@@ -2,7 +2,7 @@
 
 import pytest
 
-from s3stream.append.wal_record import RECORD_HEADER, RecordKind, WalRecordError, decode_record, encode_reset
+from anabranch.s3stream.append.wal_record import RECORD_HEADER, RecordKind, WalRecordError, decode_record, encode_reset
 
 WORKED_EXAMPLE = bytes.fromhex(
     "01 00 0000 030000002a00000000000000 0500000000000000 e803000000000000 eb03000000000000 0068e5cf8b0100006162 63"

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from s3stream.append.wal_record import RECORD_HEADER, RECORD_VERSION, RecordKind
-from s3stream.append.wal_scan import scan_wal
-from s3stream.catalog.catalog import Catalog
-from s3stream.model import StreamInfo
-from s3stream.tasks import STEPS_PER_TURN, Turns
+from anabranch.s3stream.append.wal_record import RECORD_HEADER, RECORD_VERSION, RecordKind
+from anabranch.s3stream.append.wal_scan import scan_wal
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.model import StreamInfo
+from anabranch.s3stream.tasks import STEPS_PER_TURN, Turns
+from anabranch.wal.interface import RecoveredRecord, WriteAheadLog
 from tests.support.storage import SMALL, fill, memory_cluster
-from wal.interface import RecoveredRecord, WriteAheadLog
 
 NODE, WAL = 3, "a1"
 ROUNDS = 5

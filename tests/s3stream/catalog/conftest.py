@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.catalog import Catalog
 from tests.support.catalog_node import opened_catalog
 from tests.support.postgres import PostgresServer
 

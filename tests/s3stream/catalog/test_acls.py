@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from s3stream.catalog.acls import acl_id
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import AclRow
+from anabranch.s3stream.catalog.acls import acl_id
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import AclRow
 
 READ = AclRow(2, "flights", 3, "User:a", "*", 3, 3)
 WRITE = READ._replace(operation=4)

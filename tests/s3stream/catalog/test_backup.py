@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from s3stream.catalog.backup import TABLES, read_backup
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.schema import METADATA, MIGRATIONS
-from s3stream.errors import CatalogError
+from anabranch.s3stream.catalog.backup import TABLES, read_backup
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.schema import METADATA, MIGRATIONS
+from anabranch.s3stream.errors import CatalogError
 from tests.s3stream.catalog.test_restore import CONTENTS
 
 NOW = 1_700_000_000_000

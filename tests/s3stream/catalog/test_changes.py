@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.placement import place_leaders
-from s3stream.catalog.values import AclRow, CatalogChanges, MoveReason, NewTopic, TokenRow, TopicInfo
-from s3stream.errors import NodeFenced
-from s3stream.model import StreamOwner
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.placement import place_leaders
+from anabranch.s3stream.catalog.values import AclRow, CatalogChanges, MoveReason, NewTopic, TokenRow, TopicInfo
+from anabranch.s3stream.errors import NodeFenced
+from anabranch.s3stream.model import StreamOwner
 from tests.support.catalog_node import LATER, NODE_ID, NOW, WAL_ID, MetadataNode, opened_catalog, span, topic_id_of
 
 Change = Callable[[MetadataNode], Awaitable[object]]

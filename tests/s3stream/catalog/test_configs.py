@@ -1,6 +1,6 @@
 """Configs of other resources than topics, on both databases."""
 
-from s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.catalog import Catalog
 
 
 async def test_entries_are_set_unset_and_kept(url: str, catalog: Catalog) -> None:

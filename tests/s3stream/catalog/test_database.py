@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, inspect, make_url, text
 
-from s3stream.catalog import database as database_module
-from s3stream.catalog import migration as migration_module
-from s3stream.catalog import objects
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.database import Database
-from s3stream.catalog.nodes import list_nodes
-from s3stream.catalog.rows import find_objects, find_streams
-from s3stream.catalog.schema import METADATA, MIGRATIONS
-from s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable
+from anabranch.s3stream.catalog import database as database_module
+from anabranch.s3stream.catalog import migration as migration_module
+from anabranch.s3stream.catalog import objects
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.database import Database
+from anabranch.s3stream.catalog.nodes import list_nodes
+from anabranch.s3stream.catalog.rows import find_objects, find_streams
+from anabranch.s3stream.catalog.schema import METADATA, MIGRATIONS
+from anabranch.s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable
 from tests.support.catalog_node import MetadataNode, span
 from tests.support.postgres import PostgresServer
 from tests.support.transaction_pooler import transaction_pooler

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeBeat, NodeInfo, WalState
-from s3stream.errors import NodeFenced, NodeInUse, NotFound, StreamHeld
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import NodeBeat, NodeInfo, WalState
+from anabranch.s3stream.errors import NodeFenced, NodeInUse, NotFound, StreamHeld
 from tests.s3stream.catalog.test_takeover import DEAD, LOG, ONE, TWO, Cluster
 from tests.support.catalog_node import NODE_ID, NOW, WAL_ID, MetadataNode, span
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import CompactionCommit, TopicInfo
-from s3stream.errors import AlreadyExists, CatalogError, EndMoved, NodeFenced, NotFound, StreamFenced
-from s3stream.model import ObjectKind, ObjectState, StreamOwner
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import CompactionCommit, TopicInfo
+from anabranch.s3stream.errors import AlreadyExists, CatalogError, EndMoved, NodeFenced, NotFound, StreamFenced
+from anabranch.s3stream.model import ObjectKind, ObjectState, StreamOwner
 from tests.support.catalog_node import (
     LATER,
     NODE_ID,

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, make_url, text
 
-from s3stream.catalog import configs, nodes, topics
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.database import Database
-from s3stream.catalog.values import NodeInfo
-from s3stream.errors import NodeFenced, NotFound
-from s3stream.model import ObjectState, StreamOwner
+from anabranch.s3stream.catalog import configs, nodes, topics
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.database import Database
+from anabranch.s3stream.catalog.values import NodeInfo
+from anabranch.s3stream.errors import NodeFenced, NotFound
+from anabranch.s3stream.model import ObjectState, StreamOwner
 from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, WAL_ID, MetadataNode, span
 from tests.support.postgres import PostgresServer
 

@@ -10,14 +10,14 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, text
 
-from s3stream.catalog import database as database_module
-from s3stream.catalog import migration as migration_module
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.database import Database
-from s3stream.catalog.schema import MIGRATIONS
-from s3stream.catalog.values import NodeHolder, NodeInfo, NodeListener, WalState
-from s3stream.errors import CatalogError, NodeFenced, NodeInUse, NotFound
-from s3stream.model import StreamOwner
+from anabranch.s3stream.catalog import database as database_module
+from anabranch.s3stream.catalog import migration as migration_module
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.database import Database
+from anabranch.s3stream.catalog.schema import MIGRATIONS
+from anabranch.s3stream.catalog.values import NodeHolder, NodeInfo, NodeListener, WalState
+from anabranch.s3stream.errors import CatalogError, NodeFenced, NodeInUse, NotFound
+from anabranch.s3stream.model import StreamOwner
 from tests.support.catalog_node import NODE_ID, NOW, WAL_ID, MetadataNode
 
 ID = bytes(range(16))

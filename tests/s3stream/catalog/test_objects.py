@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Connection
 
-from s3stream.catalog import catalog as catalog_module
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import UploadCommit
-from s3stream.errors import CatalogError, NodeFenced, NotFound, StreamFenced, StreamNotFound
-from s3stream.model import NewObject, ObjectKind, ObjectState, StreamOwner
+from anabranch.s3stream.catalog import catalog as catalog_module
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import UploadCommit
+from anabranch.s3stream.errors import CatalogError, NodeFenced, NotFound, StreamFenced, StreamNotFound
+from anabranch.s3stream.model import NewObject, ObjectKind, ObjectState, StreamOwner
 from tests.support.catalog_node import (
     DEADLINE,
     LATER,

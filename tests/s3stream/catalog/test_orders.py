@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import MoveOrder, MoveReason, NewTopic, PartitionInfo, TopicInfo
-from s3stream.errors import NodeFenced, NodeUnavailable, StreamNotFound
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import MoveOrder, MoveReason, NewTopic, PartitionInfo, TopicInfo
+from anabranch.s3stream.errors import NodeFenced, NodeUnavailable, StreamNotFound
 from tests.s3stream.catalog.test_takeover import DEAD, LOG, ONE, TOPIC_ID, TWO, Cluster, cluster
 from tests.support.catalog_node import LATER, NOW
 

@@ -5,7 +5,7 @@ import sqlite3
 import psycopg.errors
 import pytest
 
-from s3stream.catalog.outage import (
+from anabranch.s3stream.catalog.outage import (
     SQLITE_CODES,
     SQLITE_EXTENDED_CODES,
     SQLSTATE_CLASSES,

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, make_url, text
 
-from s3stream.catalog import database as database_module
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.database import Database
-from s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable, NodeFenced, OutcomeUnknown
+from anabranch.s3stream.catalog import database as database_module
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.database import Database
+from anabranch.s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable, NodeFenced, OutcomeUnknown
 from tests.support.catalog_node import NODE_ID, NOW, MetadataNode, span
 from tests.support.postgres import PostgresServer
 from tests.support.postgres_proxy import LossyServer, lossy_server

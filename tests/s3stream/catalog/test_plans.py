@@ -5,10 +5,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3stream.catalog.plans import CommittedStream, LiveRange, plan_compaction
-from s3stream.catalog.values import CompactionCommit
-from s3stream.errors import CatalogError
-from s3stream.model import NewObject, ObjectInfo, ObjectKind, ObjectState, StreamRange
+from anabranch.s3stream.catalog.plans import CommittedStream, LiveRange, plan_compaction
+from anabranch.s3stream.catalog.values import CompactionCommit
+from anabranch.s3stream.errors import CatalogError
+from anabranch.s3stream.model import NewObject, ObjectInfo, ObjectKind, ObjectState, StreamRange
 
 Bounds = list[tuple[int, int]]
 

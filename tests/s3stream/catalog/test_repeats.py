@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, RowMapping, text
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.database import Database
-from s3stream.catalog.values import AclRow, MoveReason, NewTopic, NodeBeat, StreamTransfer, TokenRow
-from s3stream.errors import NodeFenced
-from s3stream.model import ObjectState, StreamOwner
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.database import Database
+from anabranch.s3stream.catalog.values import AclRow, MoveReason, NewTopic, NodeBeat, StreamTransfer, TokenRow
+from anabranch.s3stream.errors import NodeFenced
+from anabranch.s3stream.model import ObjectState, StreamOwner
 from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, WAL_ID, MetadataNode, span
 
 TOPIC = b"t" * 16

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.manifest_state import BorrowedRange, StreamState, TopicState
-from s3stream.catalog.progress import CatalogProgress
-from s3stream.catalog.restore import Advance, CatalogContents, RecoveredTopic, RestoredRange, RestoredStream
-from s3stream.catalog.schema import MIGRATIONS
-from s3stream.catalog.values import AclRow, DetachedTopic, Takeover, TokenRow, WalInfo, WalState
-from s3stream.errors import CatalogError
-from s3stream.model import ObjectInfo, ObjectKind, ObjectState, StreamOwner, StreamRange
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.manifest_state import BorrowedRange, StreamState, TopicState
+from anabranch.s3stream.catalog.progress import CatalogProgress
+from anabranch.s3stream.catalog.restore import Advance, CatalogContents, RecoveredTopic, RestoredRange, RestoredStream
+from anabranch.s3stream.catalog.schema import MIGRATIONS
+from anabranch.s3stream.catalog.values import AclRow, DetachedTopic, Takeover, TokenRow, WalInfo, WalState
+from anabranch.s3stream.errors import CatalogError
+from anabranch.s3stream.model import ObjectInfo, ObjectKind, ObjectState, StreamOwner, StreamRange
 from tests.support.catalog_node import WAL_ID
 
 NOW = 1_700_000_000_000

@@ -1,6 +1,6 @@
 """The ways by which docs/security.md replaces the catalog's own secrets."""
 
-from s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.catalog import Catalog
 from tests.support.postgres import USER, PostgresServer
 
 

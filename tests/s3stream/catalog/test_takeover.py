@@ -5,10 +5,10 @@ from typing import Self
 
 import pytest
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NodeBeat, NodeHolder, NodeInfo, Takeover, WalState
-from s3stream.errors import CatalogError, NodeFenced, NodeInUse, NodeStopped, StreamHeld
-from s3stream.model import StreamOwner
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import NodeBeat, NodeHolder, NodeInfo, Takeover, WalState
+from anabranch.s3stream.errors import CatalogError, NodeFenced, NodeInUse, NodeStopped, StreamHeld
+from anabranch.s3stream.model import StreamOwner
 from tests.support.catalog_node import NOW
 
 DEAD, ONE, TWO = 1, 2, 3

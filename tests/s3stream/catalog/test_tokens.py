@@ -1,7 +1,7 @@
 """Delegation tokens, on both databases."""
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import TokenRow
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import TokenRow
 
 TOKEN = TokenRow("a", "User:alice", "User:admin", ("User:spark", 'User:x,y"z'), 1000, 2000, 9000)
 OTHER = TokenRow("b", "User:bob", "User:bob", (), 1500, 3000, 9000)

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import NewTopic, TopicInfo
-from s3stream.errors import (
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import NewTopic, TopicInfo
+from anabranch.s3stream.errors import (
     AlreadyExists,
     CatalogError,
     NodeFenced,
@@ -17,7 +17,7 @@ from s3stream.errors import (
     StreamHeld,
     StreamNotFound,
 )
-from s3stream.model import ObjectState, StreamOwner
+from anabranch.s3stream.model import ObjectState, StreamOwner
 from tests.support.catalog_node import LATER, NODE_ID, NOW, WAL_ID, MetadataNode, delete_topic, hand_over, span
 
 

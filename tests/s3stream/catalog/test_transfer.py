@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import MoveReason, NodeBeat, OpenStream, StreamTransfer, Takeover
-from s3stream.errors import CatalogError, EndMoved, NodeFenced, StreamFenced, StreamNotFound
-from s3stream.model import StreamOwner
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import MoveReason, NodeBeat, OpenStream, StreamTransfer, Takeover
+from anabranch.s3stream.errors import CatalogError, EndMoved, NodeFenced, StreamFenced, StreamNotFound
+from anabranch.s3stream.model import StreamOwner
 from tests.support.catalog_node import HOUR_MS, NOW, topic_id_of
 
 FROM, TO, THIRD = 1, 2, 3

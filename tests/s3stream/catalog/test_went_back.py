@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.progress import CatalogProgress
-from s3stream.catalog.restore import Advance
-from s3stream.errors import CatalogDamaged, CatalogError, CatalogWentBack
-from s3stream.maintain.gc import GarbageCollector
-from s3stream.maintain.manifest_store import check_marks
-from s3stream.model import object_key
-from s3stream.object.marks import MarkPlace, MarkWriter
-from s3stream.store.memory import MemoryStore, let_through
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.progress import CatalogProgress
+from anabranch.s3stream.catalog.restore import Advance
+from anabranch.s3stream.errors import CatalogDamaged, CatalogError, CatalogWentBack
+from anabranch.s3stream.maintain.gc import GarbageCollector
+from anabranch.s3stream.maintain.manifest_store import check_marks
+from anabranch.s3stream.model import object_key
+from anabranch.s3stream.object.marks import MarkPlace, MarkWriter
+from anabranch.s3stream.store.memory import MemoryStore, let_through
 from tests.support.catalog_node import NODE_ID, NOW, MetadataNode, opened_catalog, span
 from tests.support.clock import ManualClock
 from tests.support.postgres import postgres_server

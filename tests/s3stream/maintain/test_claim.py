@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from s3stream.errors import CatalogError, CorruptObject
-from s3stream.maintain.claim import check_claim, claim_key, claim_store
-from s3stream.model import parse_object_key
-from s3stream.store.memory import MemoryStore
+from anabranch.s3stream.errors import CatalogError, CorruptObject
+from anabranch.s3stream.maintain.claim import check_claim, claim_key, claim_store
+from anabranch.s3stream.model import parse_object_key
+from anabranch.s3stream.store.memory import MemoryStore
 
 OURS, THEIRS = b"o" * 16, b"t" * 16
 

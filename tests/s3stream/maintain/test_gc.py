@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.errors import CatalogError, CatalogUnavailable, NotFound, StoreError
-from s3stream.maintain.gc import GarbageCollector
-from s3stream.model import NewObject, ObjectState, object_key
-from s3stream.settings import GcSettings
-from s3stream.store.memory import MemoryStore
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.errors import CatalogError, CatalogUnavailable, NotFound, StoreError
+from anabranch.s3stream.maintain.gc import GarbageCollector
+from anabranch.s3stream.model import NewObject, ObjectState, object_key
+from anabranch.s3stream.settings import GcSettings
+from anabranch.s3stream.store.memory import MemoryStore
 from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, MetadataNode, delete_topic, span, sqlite_catalog
 from tests.support.clock import ManualClock
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from s3stream.catalog.manifest_state import BorrowedRange, CatalogState, StreamState, TopicState
-from s3stream.catalog.values import AclRow, DetachedTopic, Takeover, TokenRow, WalInfo, WalState
-from s3stream.errors import CorruptObject
-from s3stream.maintain.manifest import (
+from anabranch.s3stream.catalog.manifest_state import BorrowedRange, CatalogState, StreamState, TopicState
+from anabranch.s3stream.catalog.values import AclRow, DetachedTopic, Takeover, TokenRow, WalInfo, WalState
+from anabranch.s3stream.errors import CorruptObject
+from anabranch.s3stream.maintain.manifest import (
     Manifest,
     ManifestKey,
     decode_manifest,
@@ -20,7 +20,7 @@ from s3stream.maintain.manifest import (
     manifest_key,
     parse_manifest_key,
 )
-from s3stream.model import object_key
+from anabranch.s3stream.model import object_key
 
 DESCRIPTION = Path(__file__).parents[3] / "s3stream" / "maintain" / "MANIFEST.md"
 

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import UploadCommit
-from s3stream.errors import CatalogError, CorruptObject, StoreError
-from s3stream.maintain.gc import GarbageCollector
-from s3stream.maintain.manifest import Manifest, manifest_key, parse_manifest_key
-from s3stream.maintain.manifest_keeper import ManifestKeeper, ManifestSettings
-from s3stream.maintain.manifest_store import check_catalog_is_newest, newest_manifest_key, read_manifest
-from s3stream.maintain.verify import verify
-from s3stream.model import NewObject, ObjectKind, ObjectState, StreamOwner, StreamRange, object_key
-from s3stream.store.memory import MemoryStore
-from s3stream.tasks import end_tasks
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import UploadCommit
+from anabranch.s3stream.errors import CatalogError, CorruptObject, StoreError
+from anabranch.s3stream.maintain.gc import GarbageCollector
+from anabranch.s3stream.maintain.manifest import Manifest, manifest_key, parse_manifest_key
+from anabranch.s3stream.maintain.manifest_keeper import ManifestKeeper, ManifestSettings
+from anabranch.s3stream.maintain.manifest_store import check_catalog_is_newest, newest_manifest_key, read_manifest
+from anabranch.s3stream.maintain.verify import verify
+from anabranch.s3stream.model import NewObject, ObjectKind, ObjectState, StreamOwner, StreamRange, object_key
+from anabranch.s3stream.store.memory import MemoryStore
+from anabranch.s3stream.tasks import end_tasks
 from tests.support.catalog_node import WAL_ID
 from tests.support.waiting import until
 

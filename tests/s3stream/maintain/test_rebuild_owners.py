@@ -14,22 +14,22 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, create_engine
 
-from s3stream.catalog import departure, takeover, topics
-from s3stream.catalog import nodes as node_rows
-from s3stream.catalog.manifest_rows import read_state
-from s3stream.catalog.manifest_state import CatalogState
-from s3stream.catalog.migration import migrate
-from s3stream.catalog.progress import CatalogProgress
-from s3stream.catalog.restore import restore
-from s3stream.catalog.rows import find_streams
-from s3stream.catalog.values import NewTopic, NodeInfo, PartitionInfo, Takeover, WalInfo, WalState
-from s3stream.errors import NodeInUse
-from s3stream.maintain.manifest import Manifest
-from s3stream.maintain.rebuild import LocalLog, StoreNumbers, assemble
-from s3stream.maintain.rebuild_plan import plan_rebuild
-from s3stream.maintain.rebuild_read import RebuildReader
-from s3stream.maintain.rebuild_scan import StoreContents
-from s3stream.model import StreamBatch, StreamOwner
+from anabranch.s3stream.catalog import departure, takeover, topics
+from anabranch.s3stream.catalog import nodes as node_rows
+from anabranch.s3stream.catalog.manifest_rows import read_state
+from anabranch.s3stream.catalog.manifest_state import CatalogState
+from anabranch.s3stream.catalog.migration import migrate
+from anabranch.s3stream.catalog.progress import CatalogProgress
+from anabranch.s3stream.catalog.restore import restore
+from anabranch.s3stream.catalog.rows import find_streams
+from anabranch.s3stream.catalog.values import NewTopic, NodeInfo, PartitionInfo, Takeover, WalInfo, WalState
+from anabranch.s3stream.errors import NodeInUse
+from anabranch.s3stream.maintain.manifest import Manifest
+from anabranch.s3stream.maintain.rebuild import LocalLog, StoreNumbers, assemble
+from anabranch.s3stream.maintain.rebuild_plan import plan_rebuild
+from anabranch.s3stream.maintain.rebuild_read import RebuildReader
+from anabranch.s3stream.maintain.rebuild_scan import StoreContents
+from anabranch.s3stream.model import StreamBatch, StreamOwner
 
 IDS = (1, 2, 3)
 STREAMS = range(1, 4)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from s3stream.catalog.manifest_state import BorrowedRange, CatalogState, StreamState
-from s3stream.catalog.values import WalInfo, WalState
-from s3stream.maintain.rebuild_plan import (
+from anabranch.s3stream.catalog.manifest_state import BorrowedRange, CatalogState, StreamState
+from anabranch.s3stream.catalog.values import WalInfo, WalState
+from anabranch.s3stream.maintain.rebuild_plan import (
     EPOCHS_SKIPPED,
     FoundObject,
     Gap,
@@ -21,8 +21,8 @@ from s3stream.maintain.rebuild_plan import (
     plan_rebuild,
     read_order,
 )
-from s3stream.model import ObjectKind, StreamRange
-from s3stream.object.writer_id import UploadWriter, upload_writer_id
+from anabranch.s3stream.model import ObjectKind, StreamRange
+from anabranch.s3stream.object.writer_id import UploadWriter, upload_writer_id
 
 COMPACTED = "x.born-1"
 Spans = Mapping[int, tuple[int, int]]

@@ -6,14 +6,22 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from s3stream.catalog.database import Database
-from s3stream.maintain.verify import Finding, FindingKind, VerifyReport, verify
-from s3stream.model import NewObject, ObjectInfo, ObjectKind, ObjectState, StreamBatch, object_key, parse_object_key
-from s3stream.object.format import FOOTER_BYTES
-from s3stream.object.writer import ObjectWriter
-from s3stream.store.memory import MemoryStore
+from anabranch.s3stream.catalog.database import Database
+from anabranch.s3stream.maintain.verify import Finding, FindingKind, VerifyReport, verify
+from anabranch.s3stream.model import (
+    NewObject,
+    ObjectInfo,
+    ObjectKind,
+    ObjectState,
+    StreamBatch,
+    object_key,
+    parse_object_key,
+)
+from anabranch.s3stream.object.format import FOOTER_BYTES
+from anabranch.s3stream.object.writer import ObjectWriter
+from anabranch.s3stream.store.memory import MemoryStore
+from anabranch.wal.object.format import LogName, Position
 from tests.support.catalog_node import LATER, NOW, MetadataNode, opened_catalog
-from wal.object.format import LogName, Position
 
 CLUSTER = "test"
 Runs = Sequence[tuple[int, int, int]]
@@ -226,7 +234,7 @@ async def test_an_object_collected_while_it_is_read_is_no_finding(storage: Stora
 
 
 async def test_findings_are_bounded(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("s3stream.maintain.verify.FINDINGS_MAX", 3)
+    monkeypatch.setattr("anabranch.s3stream.maintain.verify.FINDINGS_MAX", 3)
     for number in range(5):
         await storage.store.put(f"foreign-{number}", [b"x"], writer_id="w")
     report = await storage.verify()

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3stream.errors import CorruptObject
-from s3stream.model import NewObject, ObjectKind, StreamBatch, StreamRange
-from s3stream.object.format import decode_block
-from s3stream.object.reader import decode_index
-from s3stream.object.writer import ObjectWriter
-from s3stream.store.memory import MemoryStore
+from anabranch.s3stream.errors import CorruptObject
+from anabranch.s3stream.model import NewObject, ObjectKind, StreamBatch, StreamRange
+from anabranch.s3stream.object.format import decode_block
+from anabranch.s3stream.object.reader import decode_index
+from anabranch.s3stream.object.writer import ObjectWriter
+from anabranch.s3stream.store.memory import MemoryStore
 
 GOLDEN = bytes.fromhex(
     # block of stream 7: header, two batch headers, payloads

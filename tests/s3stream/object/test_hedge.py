@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from s3stream.background import BackgroundIo, Pace
-from s3stream.errors import StoreError
-from s3stream.model import ObjectKind, StreamBatch
-from s3stream.object.hedge import HEDGES_MAX, LOOK_S_MIN, OBSERVED_MIN, PartHedge
-from s3stream.object.reader import read_index
-from s3stream.object.writer import ObjectWriter, PartLimits
-from s3stream.store.interface import PartReceipt
-from s3stream.store.memory import MemoryStore
+from anabranch.s3stream.background import BackgroundIo, Pace
+from anabranch.s3stream.errors import StoreError
+from anabranch.s3stream.model import ObjectKind, StreamBatch
+from anabranch.s3stream.object.hedge import HEDGES_MAX, LOOK_S_MIN, OBSERVED_MIN, PartHedge
+from anabranch.s3stream.object.reader import read_index
+from anabranch.s3stream.object.writer import ObjectWriter, PartLimits
+from anabranch.s3stream.store.interface import PartReceipt
+from anabranch.s3stream.store.memory import MemoryStore
+from anabranch.wal.interface import Durable
 from tests.support.virtual_time import run_virtual
-from wal.interface import Durable
 
 MIB = 1024 * 1024
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3stream.catalog.progress import CatalogProgress
-from s3stream.errors import StoreError
-from s3stream.object.marks import TIDIED_EVERY, Mark, MarkPlace, MarkWriter
-from s3stream.store.memory import MemoryStore, let_through
+from anabranch.s3stream.catalog.progress import CatalogProgress
+from anabranch.s3stream.errors import StoreError
+from anabranch.s3stream.object.marks import TIDIED_EVERY, Mark, MarkPlace, MarkWriter
+from anabranch.s3stream.store.memory import MemoryStore, let_through
 
 NUMBERS = st.integers(0, 2**63 - 1)
 ID = bytes(range(16))

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from s3stream.errors import CorruptObject, StoreError
-from s3stream.model import ObjectKind, StreamBatch, StreamRange
-from s3stream.object.format import decode_block
-from s3stream.object.reader import index_tail_bytes, read_index
-from s3stream.object.writer import ObjectOrder, ObjectWriter, PartLimits
-from s3stream.store.memory import MemoryStore
+from anabranch.s3stream.errors import CorruptObject, StoreError
+from anabranch.s3stream.model import ObjectKind, StreamBatch, StreamRange
+from anabranch.s3stream.object.format import decode_block
+from anabranch.s3stream.object.reader import index_tail_bytes, read_index
+from anabranch.s3stream.object.writer import ObjectOrder, ObjectWriter, PartLimits
+from anabranch.s3stream.store.memory import MemoryStore
 
 MIB = 1024 * 1024
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3stream.object.writer_id import (
+from anabranch.s3stream.object.writer_id import (
     CompactionWriter,
     UploadWriter,
     parse_compaction_writer,

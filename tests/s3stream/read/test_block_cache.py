@@ -1,7 +1,7 @@
 """The block cache counts and drops whole buffers, because they are the memory it holds."""
 
-from s3stream.model import BATCH_OVERHEAD_BYTES, StreamBatch
-from s3stream.read.block_cache import BlockCache, BlockKey, CachedBlock
+from anabranch.s3stream.model import BATCH_OVERHEAD_BYTES, StreamBatch
+from anabranch.s3stream.read.block_cache import BlockCache, BlockKey, CachedBlock
 
 
 def block(buffer: bytearray, start: int, end: int) -> CachedBlock:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from s3stream.append.stream import Stream
-from s3stream.engine import S3Stream
-from s3stream.errors import (
+from anabranch.s3stream.append.stream import Stream
+from anabranch.s3stream.engine import S3Stream
+from anabranch.s3stream.errors import (
     CatalogUnavailable,
     CorruptObject,
     Discontinuity,
@@ -25,13 +25,13 @@ from s3stream.errors import (
     StoreError,
     StreamNotFound,
 )
-from s3stream.model import ObjectKind, RangeLocation, StreamBatch, object_key
-from s3stream.object.reader import decode_index
-from s3stream.object.writer import ObjectWriter
-from s3stream.read.cold_read import ColdReader
-from s3stream.read.loader import LOCATIONS_PER_LOOKUP
-from s3stream.settings import StorageSettings
-from s3stream.store.memory import MemoryStore
+from anabranch.s3stream.model import ObjectKind, RangeLocation, StreamBatch, object_key
+from anabranch.s3stream.object.reader import decode_index
+from anabranch.s3stream.object.writer import ObjectWriter
+from anabranch.s3stream.read.cold_read import ColdReader
+from anabranch.s3stream.read.loader import LOCATIONS_PER_LOOKUP
+from anabranch.s3stream.settings import StorageSettings
+from anabranch.s3stream.store.memory import MemoryStore
 from tests.support.catalog_node import CLUSTER, delete_topic
 from tests.support.storage import SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
 from tests.support.virtual_time import run_virtual

@@ -3,8 +3,8 @@
 import pytest
 from structlog.testing import capture_logs
 
-from s3stream.errors import CorruptObject, ObjectDamage, ObjectNotFound, ObjectTooShort, Place
-from s3stream.read.damage import ENTRIES_MAX, LINES_MAX, LINES_MS, WHOLE, DamagedObjects
+from anabranch.s3stream.errors import CorruptObject, ObjectDamage, ObjectNotFound, ObjectTooShort, Place
+from anabranch.s3stream.read.damage import ENTRIES_MAX, LINES_MAX, LINES_MS, WHOLE, DamagedObjects
 from tests.support.clock import ManualClock
 
 BLOCK = Place(7, "local", "70/test/7", 4096)

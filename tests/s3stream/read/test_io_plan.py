@@ -5,7 +5,14 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3stream.read.io_plan import FAIR_TURN, ByteRange, Priority, choose_priority, plan_gets, slots_by_priority
+from anabranch.s3stream.read.io_plan import (
+    FAIR_TURN,
+    ByteRange,
+    Priority,
+    choose_priority,
+    plan_gets,
+    slots_by_priority,
+)
 
 blocks = st.lists(st.integers(1, 40), min_size=1, max_size=40).flatmap(
     lambda sizes: st.lists(st.integers(0, len(sizes) - 1), min_size=1, max_size=40).map(

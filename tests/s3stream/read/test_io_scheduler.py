@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from s3stream.errors import StoreError
-from s3stream.read.io_plan import Priority
-from s3stream.read.io_scheduler import HAND_OUT_PAUSE_S, IoScheduler
-from s3stream.settings import StorageSettings
-from s3stream.stats import StorageStats
-from s3stream.store.memory import MemoryStore
+from anabranch.s3stream.errors import StoreError
+from anabranch.s3stream.read.io_plan import Priority
+from anabranch.s3stream.read.io_scheduler import HAND_OUT_PAUSE_S, IoScheduler
+from anabranch.s3stream.settings import StorageSettings
+from anabranch.s3stream.stats import StorageStats
+from anabranch.s3stream.store.memory import MemoryStore
 from tests.support.virtual_time import run_virtual
 
 SETTINGS = StorageSettings(

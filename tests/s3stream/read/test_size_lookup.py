@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import pytest
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import CompactionCommit
-from s3stream.model import ObjectKind, object_key
-from s3stream.object.writer import ObjectWriter
-from s3stream.read.size_lookup import SLACK_SHARE
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import CompactionCommit
+from anabranch.s3stream.model import ObjectKind, object_key
+from anabranch.s3stream.object.writer import ObjectWriter
+from anabranch.s3stream.read.size_lookup import SLACK_SHARE
 from tests.support.catalog_node import CLUSTER, NODE_ID
 from tests.support.storage import fill, make_batch, memory_cluster
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3stream.append.stream import Stream
-from s3stream.engine import S3Stream
-from s3stream.model import StreamBatch
-from s3stream.read.time_lookup import first_at_or_after, last_at_or_before, offset_before
+from anabranch.s3stream.append.stream import Stream
+from anabranch.s3stream.engine import S3Stream
+from anabranch.s3stream.model import StreamBatch
+from anabranch.s3stream.read.time_lookup import first_at_or_after, last_at_or_before, offset_before
 from tests.support.storage import EngineCluster, make_batch, memory_cluster
 
 TIMES = (5, 3, 9, 9, 2, 12, 11, 20, 1, 30)

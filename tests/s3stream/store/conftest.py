@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from s3stream.store.interface import ObjectStore
-from s3stream.store.local import LocalStore
-from s3stream.store.memory import MemoryStore
-from s3stream.store.s3 import S3Settings, S3Store
+from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.s3stream.store.local import LocalStore
+from anabranch.s3stream.store.memory import MemoryStore
+from anabranch.s3stream.store.s3 import S3Settings, S3Store
 from tests.support.s3 import S3Bucket
 
 

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from s3stream.errors import ObjectExists, ObjectNotFound, ObjectTooShort, StoreError
-from s3stream.store.interface import ObjectStore, PartReceipt
-from wal.interface import Buffer
+from anabranch.s3stream.errors import ObjectExists, ObjectNotFound, ObjectTooShort, StoreError
+from anabranch.s3stream.store.interface import ObjectStore, PartReceipt
+from anabranch.wal.interface import Buffer
 
 MIB = 1024 * 1024
 PART = 5 * MIB

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from s3stream.store.direct import DIRECT_BYTES_MIN, PAGE_BYTES, STAGE_BYTES, FileWriter
+from anabranch.s3stream.store.direct import DIRECT_BYTES_MIN, PAGE_BYTES, STAGE_BYTES, FileWriter
 
 
 def pieces(rng: random.Random, total: int) -> list[bytes]:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from s3stream.errors import ObjectNotFound, StoreError
-from s3stream.store.files import TEMPORARY, TRAILER_BYTES, ObjectFiles
-from s3stream.store.interface import PartReceipt
-from s3stream.store.local import LocalStore
-from s3stream.store.recycled import ReadBufferPool
+from anabranch.s3stream.errors import ObjectNotFound, StoreError
+from anabranch.s3stream.store.files import TEMPORARY, TRAILER_BYTES, ObjectFiles
+from anabranch.s3stream.store.interface import PartReceipt
+from anabranch.s3stream.store.local import LocalStore
+from anabranch.s3stream.store.recycled import ReadBufferPool
 
 MIB = 1024 * 1024
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from s3stream.background import BackgroundIo
-from s3stream.store.local import LocalStore
-from s3stream.store.rules import PART_BYTES_MIN
+from anabranch.s3stream.background import BackgroundIo
+from anabranch.s3stream.store.local import LocalStore
+from anabranch.s3stream.store.rules import PART_BYTES_MIN
 from tests.support.power import PowerCut
 
 PART = bytes(range(256)) * (PART_BYTES_MIN // 256)

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-import s3stream.store
-from broker.node import Node
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from s3stream.errors import StoreError
-from s3stream.store.config import StoreConfig, make_store
-from s3stream.store.protection import UNPROTECTED, BucketProtection
-from s3stream.store.retry import FailureKind, classify_code
-from s3stream.store.s3 import S3Store
+import anabranch.s3stream.store
+from anabranch.broker.node import Node
+from anabranch.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from anabranch.s3stream.errors import StoreError
+from anabranch.s3stream.store.config import StoreConfig, make_store
+from anabranch.s3stream.store.protection import UNPROTECTED, BucketProtection
+from anabranch.s3stream.store.retry import FailureKind, classify_code
+from anabranch.s3stream.store.s3 import S3Store
 from tests.support.fault_proxy import PASS, Fault, Request, fault_proxy
 from tests.support.node import running_node
 from tests.support.raw_client import batch_of, raw_client
@@ -254,7 +254,7 @@ def documented_policy() -> dict[str, Any]:
 def calls_of_the_code() -> set[str]:
     """The client's calls that the store's source contains."""
     calls = set()
-    for file in Path(s3stream.store.__path__[0]).glob("s3*.py"):
+    for file in Path(anabranch.s3stream.store.__path__[0]).glob("s3*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Attribute) and ast.unparse(node.value).endswith(".client"):
                 calls.add(node.attr)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from s3stream.store.ranged_get import RangedGets
+from anabranch.s3stream.store.ranged_get import RangedGets
 
 CLOSE = b""
 """In a script: close the connection."""

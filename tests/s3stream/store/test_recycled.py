@@ -3,7 +3,7 @@
 import gc
 import random
 
-from s3stream.store.recycled import POOLED_BYTES_MIN, ReadBufferPool
+from anabranch.s3stream.store.recycled import POOLED_BYTES_MIN, ReadBufferPool
 
 MIB = 1024 * 1024
 

@@ -14,7 +14,7 @@ from botocore.exceptions import (
     SSLError,
 )
 
-from s3stream.store.retry import FailureKind, RetryPolicy, classify
+from anabranch.s3stream.store.retry import FailureKind, RetryPolicy, classify
 
 
 def answer(code: str, status: int) -> ClientError:

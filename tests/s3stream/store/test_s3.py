@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from s3stream.errors import ObjectExists, ObjectNotFound, StoreError
-from s3stream.store.s3 import S3Settings, S3Store
+from anabranch.s3stream.errors import ObjectExists, ObjectNotFound, StoreError
+from anabranch.s3stream.store.s3 import S3Settings, S3Store
 from tests.s3stream.store.conftest import s3_settings
 from tests.support.fault_proxy import PASS, Fault, Request, fault_proxy
 from tests.support.s3 import S3Bucket
@@ -192,7 +192,7 @@ async def test_a_damaged_body_is_refused_by_the_service(
     bucket: S3Bucket, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with faulty(bucket) as (store, _):
-        monkeypatch.setattr("s3stream.store.body.RequestBody.checksum", lambda _: "AAAAAA==")
+        monkeypatch.setattr("anabranch.s3stream.store.body.RequestBody.checksum", lambda _: "AAAAAA==")
         with pytest.raises(StoreError, match=r"put failed: "):
             await store.put(prefix + "a", [b"x"], writer_id="w")
         assert store.calls.retries == 0

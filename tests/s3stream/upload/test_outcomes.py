@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.catalog.values import UploadCommit
-from s3stream.errors import CatalogDamaged, CatalogUnavailable, OutcomeUnknown, StorageStopped, StoreError
-from s3stream.maintain.gc import GarbageCollector
-from s3stream.model import ObjectKind, ObjectState
-from s3stream.object.marks import MARK_KEYS, MarkPlace
-from s3stream.store.memory import let_through
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import UploadCommit
+from anabranch.s3stream.errors import CatalogDamaged, CatalogUnavailable, OutcomeUnknown, StorageStopped, StoreError
+from anabranch.s3stream.maintain.gc import GarbageCollector
+from anabranch.s3stream.model import ObjectKind, ObjectState
+from anabranch.s3stream.object.marks import MARK_KEYS, MarkPlace
+from anabranch.s3stream.store.memory import let_through
 from tests.support.catalog_node import CLUSTER, NODE_ID
 from tests.support.storage import SMALL, EngineCluster, fill, memory_cluster, read_all, same
 

@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 
-from s3stream.background import HURRIED_PIECE_BYTES, PIECE_BYTES, BackgroundIo
-from s3stream.upload.pace import BEHIND_BYTES, BYTES_PER_SECOND_MIN, PACE_SHARE, TURN_S_MAX, UploadPace
+from anabranch.s3stream.background import HURRIED_PIECE_BYTES, PIECE_BYTES, BackgroundIo
+from anabranch.s3stream.upload.pace import BEHIND_BYTES, BYTES_PER_SECOND_MIN, PACE_SHARE, TURN_S_MAX, UploadPace
 from tests.support.virtual_time import run_virtual
 
 MIB: Final = 1024 * 1024

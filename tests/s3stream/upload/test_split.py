@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3stream.model import ObjectKind
-from s3stream.upload.split import RunSize, plan_split
+from anabranch.s3stream.model import ObjectKind
+from anabranch.s3stream.upload.split import RunSize, plan_split
 
 
 @given(

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-import s3stream.upload.pace
-from s3stream.errors import CatalogUnavailable, StorageError, StorageStopped, StoreError, StreamFenced
-from s3stream.model import BATCH_OVERHEAD_BYTES, ObjectState, StreamBatch, StreamOwner, object_key
-from s3stream.object.marks import MARK_KEYS
-from s3stream.outages import Outage
-from s3stream.settings import MIB, StorageSettings
-from s3stream.store.memory import let_through
+import anabranch.s3stream.upload.pace
+from anabranch.s3stream.errors import CatalogUnavailable, StorageError, StorageStopped, StoreError, StreamFenced
+from anabranch.s3stream.model import BATCH_OVERHEAD_BYTES, ObjectState, StreamBatch, StreamOwner, object_key
+from anabranch.s3stream.object.marks import MARK_KEYS
+from anabranch.s3stream.outages import Outage
+from anabranch.s3stream.settings import MIB, StorageSettings
+from anabranch.s3stream.store.memory import let_through
 from tests.support.catalog_node import CLUSTER, NODE_ID, WAL_ID, delete_topic, hand_over
 from tests.support.steps import Steps, step_catalog, step_store
 from tests.support.storage import SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
@@ -571,7 +571,7 @@ async def test_two_uploads_of_a_stream_that_is_closed_between(tmp_path: Path) ->
 
 
 def test_an_upload_takes_its_time_until_somebody_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3stream.upload.pace, "BYTES_PER_SECOND_MIN", 1)
+    monkeypatch.setattr(anabranch.s3stream.upload.pace, "BYTES_PER_SECOND_MIN", 1)
     settings = replace(SMALL, upload_threshold_bytes=600_000, upload_age_ms=10**10)
     began_s, awaited_s = 1e6, 1e4  # far longer than the catalog's threads take by the loop's clock
 

@@ -31,13 +31,13 @@ PLANTED: Sequence[Planted] = (
         "the log acks a block when it hands it to the device",
         [
             Edit(
-                "wal.block_writer",
+                "anabranch.wal.block_writer",
                 "        self._writing.extend(blocks)\n",
                 "        self._writing.extend(blocks)\n"
                 "        get_running_loop().call_soon(lambda: [block.durable.complete() for block in blocks])\n",
             ),
             Edit(
-                "wal.block_writer",
+                "anabranch.wal.block_writer",
                 "            self._source.block_durable(block)\n            block.durable.complete()\n",
                 "            self._source.block_durable(block)\n",
             ),
@@ -51,7 +51,7 @@ PLANTED: Sequence[Planted] = (
         "the log is trimmed one block early",
         [
             Edit(
-                "wal.log",
+                "anabranch.wal.log",
                 "            live.popleft()\n\n    async def reset",
                 "            live.popleft()\n"
                 "            if live and live[0].last_offset > self._trim_offset:\n"
@@ -68,7 +68,7 @@ PLANTED: Sequence[Planted] = (
         "the oldest of the last five batches of a producer is not recognised",
         [
             Edit(
-                "broker.partitions.producers",
+                "anabranch.broker.partitions.producers",
                 "for batch in reversed(entry.batches):",
                 "for batch in reversed(entry.batches[1:]):",
             )
@@ -82,7 +82,7 @@ PLANTED: Sequence[Planted] = (
         "replay forgets the batches of producers",
         [
             Edit(
-                "broker.partitions.replay",
+                "anabranch.broker.partitions.replay",
                 "        self.producers.update(",
                 "        if not now_ms: self.producers.update(",
             )
@@ -96,7 +96,7 @@ PLANTED: Sequence[Planted] = (
         "the last stable offset is the high watermark",
         [
             Edit(
-                "broker.partitions.transactions",
+                "anabranch.broker.partitions.transactions",
                 "            end_offset = min(end_offset, next(iter(self._open.values())).first_offset)\n",
                 "            pass\n",
             )
@@ -110,7 +110,7 @@ PLANTED: Sequence[Planted] = (
         "a snapshot loses the aborted transactions",
         [
             Edit(
-                "broker.partitions.transactions",
+                "anabranch.broker.partitions.transactions",
                 "            state._aborted.append(AbortedEntry(*_ABORTED.unpack_from(data, position)))\n",
                 "",
             )
@@ -124,7 +124,7 @@ PLANTED: Sequence[Planted] = (
         "responses leave in the order in which they are complete",
         [
             Edit(
-                "broker.net.connection",
+                "anabranch.broker.net.connection",
                 "        if self.peer is None:\n            return False\n        self._outstanding.remove",
                 "        self._outstanding.remove",
             )
@@ -138,12 +138,16 @@ PLANTED: Sequence[Planted] = (
         "the log cache evicts what is not committed",
         [
             Edit(
-                "s3stream.append.log_cache",
+                "anabranch.s3stream.append.log_cache",
                 "        self.sealed_bytes += block.size_bytes\n        return block\n",
                 "        self.sealed_bytes += block.size_bytes\n        self._committed.append(block)\n"
                 "        return block\n",
             ),
-            Edit("s3stream.append.log_cache", "        self._committed.append(block)\n        for", "        for"),
+            Edit(
+                "anabranch.s3stream.append.log_cache",
+                "        self._committed.append(block)\n        for",
+                "        for",
+            ),
         ],
         found_by=LOST,
         seeds=20,
@@ -154,7 +158,7 @@ PLANTED: Sequence[Planted] = (
         "a compacted object is deleted at once",
         [
             Edit(
-                "s3stream.catalog.objects",
+                "anabranch.s3stream.catalog.objects",
                 "destroy_if_dead(connection, commit.inputs, commit.delete_after_ms)",
                 "destroy_if_dead(connection, commit.inputs, 0)",
             )
@@ -168,7 +172,7 @@ PLANTED: Sequence[Planted] = (
         "a READ_COMMITTED fetch goes up to the high watermark",
         [
             Edit(
-                "broker.partitions.partition",
+                "anabranch.broker.partitions.partition",
                 "        stable = self.transactions.last_stable_offset(self.stream.confirmed_offset)\n",
                 "        stable = self.stream.confirmed_offset\n",
             )
@@ -182,7 +186,7 @@ PLANTED: Sequence[Planted] = (
         "a window of the log is used before its bound is in the header",
         [
             Edit(
-                "wal.block_writer",
+                "anabranch.wal.block_writer",
                 "            self.window_bytes_wanted = bound\n            self._stats.window_growths += 1\n"
                 "            self._header.request().add_done_callback(self._on_widened)\n",
                 "            self.window.grow(bound)\n            get_running_loop().call_soon(self.pump)\n",
@@ -197,7 +201,7 @@ PLANTED: Sequence[Planted] = (
         "an upload is committed before its object is in the store",
         [
             Edit(
-                "s3stream.object.writer",
+                "anabranch.s3stream.object.writer",
                 "            await self._store.put(self._key, parts, writer_id=self._writer_id, pace=self._pace)\n",
                 "            put = self._store.put(self._key, parts, writer_id=self._writer_id, pace=self._pace)\n"
                 "            put = asyncio.get_running_loop().create_task(put)\n"
@@ -213,11 +217,11 @@ PLANTED: Sequence[Planted] = (
         "a joined block of a compaction loses a part",
         [
             Edit(
-                "s3stream.object.format",
+                "anabranch.s3stream.object.format",
                 "    for _, data in blocks:\n        view",
                 "    for _, data in blocks[:1] + blocks[2:]:\n        view",
             ),
-            Edit("compaction.proof", " or size != found.size_bytes:", ":"),
+            Edit("anabranch.compaction.proof", " or size != found.size_bytes:", ":"),
         ],
         found_by=UNREADABLE,
         seeds=20,
@@ -228,11 +232,11 @@ PLANTED: Sequence[Planted] = (
         "a joined block of a compaction repeats a part",
         [
             Edit(
-                "s3stream.object.format",
+                "anabranch.s3stream.object.format",
                 "    for _, data in blocks:\n        view",
                 "    for _, data in blocks[:1] + blocks:\n        view",
             ),
-            Edit("compaction.proof", " or size != found.size_bytes:", ":"),
+            Edit("anabranch.compaction.proof", " or size != found.size_bytes:", ":"),
         ],
         found_by=UNREADABLE,
         seeds=20,
@@ -243,7 +247,7 @@ PLANTED: Sequence[Planted] = (
         "an offset in a record of the log has 32 bits",
         [
             Edit(
-                "s3stream.append.stream",
+                "anabranch.s3stream.append.stream",
                 "stream_id, self.epoch, base, end, timestamp)",
                 "stream_id, self.epoch, base % 2**32, end % 2**32, timestamp)",
             )
@@ -257,12 +261,12 @@ PLANTED: Sequence[Planted] = (
         "the index of an object is made before its last block",
         [
             Edit(
-                "s3stream.object.writer",
+                "anabranch.s3stream.object.writer",
                 "        self._seal_block()\n        if not self._entries:\n",
                 "        if not self._entries:\n            self._seal_block()\n        if not self._entries:\n",
             ),
             Edit(
-                "s3stream.object.writer",
+                "anabranch.s3stream.object.writer",
                 "        size = self._position + sum(len(part) for part in trailer)\n",
                 "        self._seal_block()\n        size = self._position + sum(len(part) for part in trailer)\n",
             ),
@@ -274,7 +278,7 @@ PLANTED: Sequence[Planted] = (
     Planted(
         "block-crc",
         "a wrong checksum of a block is ignored",
-        [Edit("s3stream.object.format", "    if found != entry.crc:\n", "    if False:\n")],
+        [Edit("anabranch.s3stream.object.format", "    if found != entry.crc:\n", "    if False:\n")],
         found_by=CORRUPT,
         seeds=50,
         adapt=having("store_rot", readers=1),
@@ -284,7 +288,7 @@ PLANTED: Sequence[Planted] = (
         "a wrong checksum of a record in the log is ignored",
         [
             Edit(
-                "wal.recovery",
+                "anabranch.wal.recovery",
                 "            if crc32c(content) != body_crc:\n                break\n            last",
                 "            last",
             )
@@ -298,11 +302,11 @@ PLANTED: Sequence[Planted] = (
         "the log does not notice that another process has claimed it",
         [
             Edit(
-                "wal.owner",
+                "anabranch.wal.owner",
                 "copy.node_id != own.node_id or copy.node_epoch > own.node_epoch:",
                 "copy.node_id != own.node_id:",
             ),
-            Edit("wal.owner", "        elif copy.node_epoch < own.node_epoch:\n", "        elif False:\n"),
+            Edit("anabranch.wal.owner", "        elif copy.node_epoch < own.node_epoch:\n", "        elif False:\n"),
         ],
         found_by=LOST,
         seeds=50,
@@ -312,8 +316,8 @@ PLANTED: Sequence[Planted] = (
         "catalog-fences",
         "the catalog checks the epoch of no node and no stream",
         [
-            Edit("s3stream.catalog.rows", "    if found != node_epoch:\n", "    if False:\n"),
-            Edit("s3stream.catalog.plans", "    if shown[stream_id] != epoch:\n", "    if False:\n"),
+            Edit("anabranch.s3stream.catalog.rows", "    if found != node_epoch:\n", "    if False:\n"),
+            Edit("anabranch.s3stream.catalog.plans", "    if shown[stream_id] != epoch:\n", "    if False:\n"),
         ],
         found_by=FENCED,
         seeds=50,
@@ -324,7 +328,7 @@ PLANTED: Sequence[Planted] = (
         "the epoch that fences a producer is forgotten",
         [
             Edit(
-                "broker.transactions.state_machine",
+                "anabranch.broker.transactions.state_machine",
                 "producer.epoch != state.epoch or",
                 "producer.epoch > state.epoch or",
             )
@@ -338,12 +342,12 @@ PLANTED: Sequence[Planted] = (
         "the producer is judged while the markers of its last transaction are written",
         [
             Edit(
-                "broker.transactions.coordinator",
+                "anabranch.broker.transactions.coordinator",
                 "            if await self._wait_idle(entry):\n                continue\n            now_ms",
                 "            now_ms",
             ),
             Edit(
-                "broker.transactions.state_machine",
+                "anabranch.broker.transactions.state_machine",
                 "raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)\n    return action",
                 "raise KafkaError(ErrorCode.PRODUCER_FENCED)\n    return action",
             ),
@@ -357,7 +361,7 @@ PLANTED: Sequence[Planted] = (
         "the abort of a transaction that has timed out takes an epoch that its producer cannot get",
         [
             Edit(
-                "broker.transactions.state_machine",
+                "anabranch.broker.transactions.state_machine",
                 "    return _prepare(state, commit=False, version=VERSION_2,",
                 "    state = replace(state, epoch=state.epoch + 1)\n"
                 "    return _prepare(state, commit=False, version=VERSION_2,",
@@ -372,12 +376,12 @@ PLANTED: Sequence[Planted] = (
         "a marker is cleaned while data of its transaction is left",
         [
             Edit(
-                "compaction.cleaning.transactions",
+                "anabranch.compaction.cleaning.transactions",
                 "        return not was_seen and listed is None\n",
                 "        return True\n",
             ),
             Edit(
-                "compaction.cleaning.cleaner",
+                "anabranch.compaction.cleaning.cleaner",
                 "        if info.marker is None:\n            return self._emptied",
                 "        if info.marker is not None:\n            return self._emptied",
             ),
@@ -391,11 +395,15 @@ PLANTED: Sequence[Planted] = (
         "retention goes past the high watermark",
         [
             Edit(
-                "broker.partitions.retention",
+                "anabranch.broker.partitions.retention",
                 "    if new_start <= start:\n",
                 "    new_start = stream.next_offset if new_start > start else start\n    if new_start <= start:\n",
             ),
-            Edit("s3stream.append.stream", "        if new_start > self.confirmed_offset:\n", "        if False:\n"),
+            Edit(
+                "anabranch.s3stream.append.stream",
+                "        if new_start > self.confirmed_offset:\n",
+                "        if False:\n",
+            ),
         ],
         found_by=EXPIRED,
         seeds=20,
@@ -406,12 +414,12 @@ PLANTED: Sequence[Planted] = (
         "a repeated commit of an upload is not recognised",
         [
             Edit(
-                "s3stream.catalog.plans",
+                "anabranch.s3stream.catalog.plans",
                 "    return bool(ids) and all(key in found and found[key].committed_ms > 0 for key in ids)\n",
                 "    return not ids\n",
             ),
             Edit(
-                "s3stream.upload.uploader",
+                "anabranch.s3stream.upload.uploader",
                 "        return any(info.end_offset >= ends[info.stream_id] for info in own)\n",
                 "        return not own\n",
             ),
@@ -423,7 +431,7 @@ PLANTED: Sequence[Planted] = (
     Planted(
         "growth-twice",
         "a repeated growth of a topic adds partitions twice",
-        [Edit("s3stream.catalog.topics", "range(count, total)}", "range(count, count + 1)}")],
+        [Edit("anabranch.s3stream.catalog.topics", "range(count, total)}", "range(count, count + 1)}")],
         found_by=GROWN,
         seeds=100,
         adapt=having("catalog_errors", churns=3, seconds=60.0),
@@ -432,9 +440,9 @@ PLANTED: Sequence[Planted] = (
         "leader-named",
         "a leader is named before it serves",
         [
-            Edit("broker.handlers.metadata", "leader_id=NO_LEADER if", "leader_id=node.node_id if"),
+            Edit("anabranch.broker.handlers.metadata", "leader_id=NO_LEADER if", "leader_id=node.node_id if"),
             Edit(
-                "broker.topics.manager",
+                "anabranch.broker.topics.manager",
                 "            await self._open([(grown, each) for each in added if self._opens(each)])\n"
                 "            topic.info, topic.partitions = "
                 "replace(info, configs=topic.info.configs), grown.partitions\n",
@@ -450,7 +458,7 @@ PLANTED: Sequence[Planted] = (
     Planted(
         "stall-ignored",
         "a log that acknowledges nothing takes what clients send again and again",
-        [Edit("s3stream.append.stream", "        if self._admission.is_stalled:\n", "        if False:\n")],
+        [Edit("anabranch.s3stream.append.stream", "        if self._admission.is_stalled:\n", "        if False:\n")],
         found_by=MULTIPLIED,
         seeds=20,
         adapt=having("log_stuck", idempotent=2),
@@ -460,7 +468,7 @@ PLANTED: Sequence[Planted] = (
         "a node uses a store that another catalog has claimed",
         [
             Edit(
-                "broker.membership.join",
+                "anabranch.broker.membership.join",
                 "        await claim_store(store, cluster, catalog.identity())\n",
                 "        pass\n",
             )

@@ -10,7 +10,7 @@ CLUSTER: Sequence[Planted] = (
     Planted(
         "marks-not-compared",
         "a start does not compare the catalog with what uploads have left in the store",
-        [Edit("s3stream.maintain.manifest_store", "check_has(marks)", "check_has(type(marks)())")],
+        [Edit("anabranch.s3stream.maintain.manifest_store", "check_has(marks)", "check_has(type(marks)())")],
         found_by=f"goes on with a catalog that has gone back|{LOST}",
         seeds=5,
         adapt=with_going_back,
@@ -18,7 +18,7 @@ CLUSTER: Sequence[Planted] = (
     Planted(
         "change-dropped",
         "a node misses an opened partition if nothing else has changed since",
-        [Edit("s3stream.catalog.changes", "streams.c.changed > seen)", "streams.c.changed > seen + 1)")],
+        [Edit("anabranch.s3stream.catalog.changes", "streams.c.changed > seen)", "streams.c.changed > seen + 1)")],
         found_by=VIEW,
         seeds=20,
         adapt=having(nodes=2),
@@ -26,7 +26,13 @@ CLUSTER: Sequence[Planted] = (
     Planted(
         "deletion-dropped",
         "a node misses the deletion of a topic if nothing else has changed since",
-        [Edit("s3stream.catalog.changes", "last[ChangeKind.DELETION] > seen", "last[ChangeKind.DELETION] > seen + 1")],
+        [
+            Edit(
+                "anabranch.s3stream.catalog.changes",
+                "last[ChangeKind.DELETION] > seen",
+                "last[ChangeKind.DELETION] > seen + 1",
+            )
+        ],
         found_by=VIEW,
         seeds=50,
         adapt=having(nodes=2, churns=2),
@@ -36,11 +42,15 @@ CLUSTER: Sequence[Planted] = (
         "a node opens partitions that another node leads and has open",
         [
             Edit(
-                "broker.topics.manager",
+                "anabranch.broker.topics.manager",
                 "return {partition.leader, partition.owner} <= {self._node_id, -1}",
                 "return True",
             ),
-            Edit("s3stream.catalog.topics", ", streams.c.leader.in_((node_id, NOBODY)), or_(nobodys, own))", ")"),
+            Edit(
+                "anabranch.s3stream.catalog.topics",
+                ", streams.c.leader.in_((node_id, NOBODY)), or_(nobodys, own))",
+                ")",
+            ),
         ],
         found_by=f"{LOST}|{FENCED}|{UNREADABLE}",
         seeds=20,
@@ -51,7 +61,7 @@ CLUSTER: Sequence[Planted] = (
         "a node takes others for dead after an outage in which it heard of nobody",
         [
             Edit(
-                "broker.cluster.liveness",
+                "anabranch.broker.cluster.liveness",
                 "            elif pause_s >= DEAD_AFTER_S / 2:\n"
                 "                before.since_s = now_s + (RECONNECTION_S if pause_s >= DEAD_AFTER_S else 0.0)\n",
                 "",
@@ -66,11 +76,11 @@ CLUSTER: Sequence[Planted] = (
         "a new leader opens partitions whose newest records are in the log of a dead node",
         [
             Edit(
-                "broker.topics.manager",
+                "anabranch.broker.topics.manager",
                 "return {partition.leader, partition.owner} <= {self._node_id, -1}",
                 "return partition.leader in {self._node_id, -1}",
             ),
-            Edit("s3stream.catalog.topics", ", or_(nobodys, own))", ")"),
+            Edit("anabranch.s3stream.catalog.topics", ", or_(nobodys, own))", ")"),
         ],
         found_by=f"{LOST}|{FENCED}|{UNREADABLE}",
         seeds=20,
@@ -81,7 +91,7 @@ CLUSTER: Sequence[Planted] = (
         "a recovery releases partitions before their records are in objects",
         [
             Edit(
-                "broker.membership.log_recovery",
+                "anabranch.broker.membership.log_recovery",
                 "                if left:\n                    await self._release(wal, node_id, node_epoch, left)",
                 "                if left:\n                    await self._release(wal, node_id, node_epoch, set())",
             )
@@ -95,7 +105,7 @@ CLUSTER: Sequence[Planted] = (
         "a recovery commits records with the partition's state from before them",
         [
             Edit(
-                "broker.membership.log_recovery",
+                "anabranch.broker.membership.log_recovery",
                 "self.work, self.now_ms, state)",
                 "self.work, self.now_ms, state)\n        stream.snapshot_source = lambda: stream.snapshot",
             )

@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
-from s3stream.catalog.catalog import Catalog
-from s3stream.model import StreamInfo
-from spark.direct import register
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.model import StreamInfo
+from anabranch.spark.direct import register
 from tests.support.events import QUIET, TIMEOUT_S
 from tests.support.node import NodeProcess
 from tests.support.waiting import wait_until

@@ -25,10 +25,10 @@ PARALLELISM = 2
 SERVER = f"""
 import json, signal, sys
 from pathlib import Path
-from spark.direct import register
-from spark.session import build_session
-from spark.storage import find_storage
-from spark.verify import verify
+from anabranch.spark.direct import register
+from anabranch.spark.session import build_session
+from anabranch.spark.storage import find_storage
+from anabranch.spark.verify import verify
 
 data_dir, local = sys.argv[1:]
 settings = {{"spark.driver.memory": "1g", "spark.executor.memory": "1g", "spark.local.dir": local}}
@@ -50,10 +50,10 @@ CLIENT = f"""
 import json, sys
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from spark.checkpoints import drop_topic_ids
-from spark.connect import ConnectError
-from spark.direct import parallelism_of, register
-from spark.kafka_sink import ExactlyOnceSink
+from anabranch.spark.checkpoints import drop_topic_ids
+from anabranch.spark.connect import ConnectError
+from anabranch.spark.direct import parallelism_of, register
+from anabranch.spark.kafka_sink import ExactlyOnceSink
 
 server, data_dir, brokers, folder = sys.argv[1:]
 spark = SparkSession.builder.remote(f"sc://127.0.0.1:{{server}}").getOrCreate()

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from spark.pipeline.errors import PipelineError
-from spark.pipeline.run import start_pipeline
-from spark.pipeline.tables import open_tables
+from anabranch.spark.pipeline.errors import PipelineError
+from anabranch.spark.pipeline.run import start_pipeline
+from anabranch.spark.pipeline.tables import open_tables
 from tests.spark.direct.conftest import Lake
 from tests.spark.pipeline.support import (
     every_offset_once,

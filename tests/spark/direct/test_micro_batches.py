@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from s3stream.maintain.gc import GarbageCollector
-from s3stream.model import RangeLocation
-from spark.checkpoint_format import JsonOffsets
-from spark.direct import offsets
-from spark.direct.offsets import OpenedStorage, TopicPartition, check_bounds, find_partitions, find_slices
-from spark.direct.options import DataLossError, parse_options
-from spark.direct.plan import ObjectSlice
-from spark.direct.readers import StreamSourceReader, from_json
+from anabranch.s3stream.maintain.gc import GarbageCollector
+from anabranch.s3stream.model import RangeLocation
+from anabranch.spark.checkpoint_format import JsonOffsets
+from anabranch.spark.direct import offsets
+from anabranch.spark.direct.offsets import OpenedStorage, TopicPartition, check_bounds, find_partitions, find_slices
+from anabranch.spark.direct.options import DataLossError, parse_options
+from anabranch.spark.direct.plan import ObjectSlice
+from anabranch.spark.direct.readers import StreamSourceReader, from_json
 from tests.spark.kafka_objects import KafkaObjects, kafka_objects
 from tests.support.catalog_node import CLUSTER, NODE_ID, delete_topic
 

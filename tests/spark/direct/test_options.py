@@ -2,7 +2,7 @@
 
 import pytest
 
-from spark.direct.options import EARLIEST, LATEST, OffsetBound, OptionError, parse_options
+from anabranch.spark.direct.options import EARLIEST, LATEST, OffsetBound, OptionError, parse_options
 
 
 def test_the_defaults_are_the_kafka_sources() -> None:

@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark.direct.plan import ObjectSlice, plan_tasks
+from anabranch.spark.direct.plan import ObjectSlice, plan_tasks
 
 MIB = 1 << 20
 

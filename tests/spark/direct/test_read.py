@@ -10,16 +10,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from s3stream.errors import CorruptObject
-from s3stream.maintain.gc import GarbageCollector
-from s3stream.model import object_key
-from s3stream.store.local import LocalStore
-from spark.direct.offsets import OpenedStorage, find_partitions, find_slices
-from spark.direct.options import parse_options
-from spark.direct.plan import INT64_MAX, ReadTask
-from spark.direct.read import ObjectGoneError, read_task
-from spark.direct.readers import FORMAT_TYPES
-from spark.storage import StorageLocation
+from anabranch.s3stream.errors import CorruptObject
+from anabranch.s3stream.maintain.gc import GarbageCollector
+from anabranch.s3stream.model import object_key
+from anabranch.s3stream.store.local import LocalStore
+from anabranch.spark.direct.offsets import OpenedStorage, find_partitions, find_slices
+from anabranch.spark.direct.options import parse_options
+from anabranch.spark.direct.plan import INT64_MAX, ReadTask
+from anabranch.spark.direct.read import ObjectGoneError, read_task
+from anabranch.spark.direct.readers import FORMAT_TYPES
+from anabranch.spark.storage import StorageLocation
 from tests.spark.kafka_objects import KafkaObjects, kafka_objects
 from tests.support.catalog_node import CLUSTER
 from tests.support.waiting import wait_until
@@ -134,7 +134,7 @@ def test_the_next_reads_are_under_way_while_records_are_taken(
 
     monkeypatch.setattr(LocalStore, "get", noted)
     size = max((filled.objects / object_key(CLUSTER, part.object_id)).stat().st_size for part in task.slices)
-    monkeypatch.setattr("spark.direct.read.AHEAD_BYTES_MAX", 3 * size)
+    monkeypatch.setattr("anabranch.spark.direct.read.AHEAD_BYTES_MAX", 3 * size)
 
     def has_begun(number: int) -> bool:
         return len(keys) >= number

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.batch import HEADER_BYTES, parse_batch
-from protocol.errors import InvalidRecord, KafkaError
-from protocol.records import Record, build_batch
-from protocol.records import decode_records as decode_singly
-from s3stream.store.recycled import ReadBufferPool
-from spark.direct.readers import FORMAT_TYPES
-from spark.direct.records import (
+from anabranch.protocol.batch import HEADER_BYTES, parse_batch
+from anabranch.protocol.errors import InvalidRecord, KafkaError
+from anabranch.protocol.records import Record, build_batch
+from anabranch.protocol.records import decode_records as decode_singly
+from anabranch.s3stream.store.recycled import ReadBufferPool
+from anabranch.spark.direct.readers import FORMAT_TYPES
+from anabranch.spark.direct.records import (
     BatchBodies,
     decode_records,
     gather,

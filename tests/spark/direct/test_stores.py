@@ -8,8 +8,8 @@ from click.testing import CliRunner
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark.cli import main
-from spark.direct import register
+from anabranch.spark.cli import main
+from anabranch.spark.direct import register
 from tests.spark.direct.conftest import Lake
 from tests.spark.test_verify import use_session
 from tests.support.events import Event, create_topic, send

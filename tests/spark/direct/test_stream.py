@@ -9,8 +9,8 @@ from confluent_kafka.cimpl import NewPartitions
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark.direct.offsets import TopicPartition
-from spark.direct.readers import HAS_LIMITS, limit_offsets
+from anabranch.spark.direct.offsets import TopicPartition
+from anabranch.spark.direct.readers import HAS_LIMITS, limit_offsets
 from tests.spark.direct.conftest import Lake
 from tests.support.events import QUIET, TIMEOUT_S, Event, create_topic, delete_topic, send
 from tests.support.waiting import wait_until

@@ -4,13 +4,13 @@ import struct
 
 import pytest
 
-from broker.partitions.leader_epochs import LeaderEpochs
-from broker.partitions.producers import ProducerStates
-from broker.partitions.snapshot import SNAPSHOT_VERSION
-from broker.partitions.transactions import PartitionTransactions
-from s3stream.errors import CorruptObject
-from s3stream.model import StreamInfo
-from spark.direct.transactions import AbortedTransaction, SnapshotTransactions, read_transactions
+from anabranch.broker.partitions.leader_epochs import LeaderEpochs
+from anabranch.broker.partitions.producers import ProducerStates
+from anabranch.broker.partitions.snapshot import SNAPSHOT_VERSION
+from anabranch.broker.partitions.transactions import PartitionTransactions
+from anabranch.s3stream.errors import CorruptObject
+from anabranch.s3stream.model import StreamInfo
+from anabranch.spark.direct.transactions import AbortedTransaction, SnapshotTransactions, read_transactions
 
 
 def stream(snapshot: bytes, start: int = 0, end: int = 100) -> StreamInfo:

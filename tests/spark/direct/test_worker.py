@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark.direct.worker import keep_archives
+from anabranch.spark.direct.worker import keep_archives
 
 
 def add(folder: Path, archive: str, module: str) -> None:
@@ -36,7 +36,8 @@ def test_only_sparks_archives_are_kept(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_what_is_there_when_a_worker_is_frozen_is_never_collected_and_what_comes_later_is() -> None:
     program = (
-        "import gc; from spark.direct.worker import freeze_worker; freeze_worker(); kept = gc.get_freeze_count(); "
+        "import gc; from anabranch.spark.direct.worker import freeze_worker; freeze_worker(); "
+        "kept = gc.get_freeze_count(); "
         "later = [[] for _ in range(1000)]; freeze_worker(); print(kept > 1000, gc.get_freeze_count() <= kept)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

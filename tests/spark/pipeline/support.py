@@ -7,10 +7,10 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from spark.jars import TABLE_JARS, installed_spark_version, spark_line
-from spark.pipeline.errors import PipelineError
-from spark.pipeline.run import RunningPipeline, start_pipeline
-from spark.pipeline.settings import PipelineSettings
+from anabranch.spark.jars import TABLE_JARS, installed_spark_version, spark_line
+from anabranch.spark.pipeline.errors import PipelineError
+from anabranch.spark.pipeline.run import RunningPipeline, start_pipeline
+from anabranch.spark.pipeline.settings import PipelineSettings
 from tests.support.events import Event
 
 JANUARY_MS = 1_357_000_000_000

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.pipeline.maintenance import maintain_now
-from spark.pipeline.tables import open_tables
+from anabranch.spark.pipeline.maintenance import maintain_now
+from anabranch.spark.pipeline.tables import open_tables
 from tests.spark.pipeline.support import (
     every_offset_once,
     forget_last_commit,

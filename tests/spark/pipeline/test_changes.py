@@ -13,13 +13,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from spark.pipeline import iceberg as iceberg_module
-from spark.pipeline.check import check_pipeline
-from spark.pipeline.errors import AnotherDriver, PipelineError, SettingError
-from spark.pipeline.iceberg import IcebergTable
-from spark.pipeline.merge import MERGE_TRIES, Merge, bounds_of
-from spark.pipeline.settings import PipelineSettings
-from spark.pipeline.tables import LakehouseTable, open_tables
+from anabranch.spark.pipeline import iceberg as iceberg_module
+from anabranch.spark.pipeline.check import check_pipeline
+from anabranch.spark.pipeline.errors import AnotherDriver, PipelineError, SettingError
+from anabranch.spark.pipeline.iceberg import IcebergTable
+from anabranch.spark.pipeline.merge import MERGE_TRIES, Merge, bounds_of
+from anabranch.spark.pipeline.settings import PipelineSettings
+from anabranch.spark.pipeline.tables import LakehouseTable, open_tables
 from tests.spark.pipeline.support import JANUARY_MS, forget_last_commit, make_pipeline, need, run
 from tests.support.events import Event, create_topic, send
 from tests.support.waiting import wait_until

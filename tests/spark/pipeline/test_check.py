@@ -8,12 +8,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from spark.pipeline.check import RECORDS, check_pipeline
-from spark.pipeline.decode import RecordDecoder
-from spark.pipeline.errors import SettingError
-from spark.pipeline.settings import PipelineSettings
-from spark.pipeline.source import decoded, table_columns
-from spark.pipeline.tables import open_tables
+from anabranch.spark.pipeline.check import RECORDS, check_pipeline
+from anabranch.spark.pipeline.decode import RecordDecoder
+from anabranch.spark.pipeline.errors import SettingError
+from anabranch.spark.pipeline.settings import PipelineSettings
+from anabranch.spark.pipeline.source import decoded, table_columns
+from anabranch.spark.pipeline.tables import open_tables
 from tests.spark.pipeline.support import make_pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -90,7 +90,16 @@ def test_the_command_names_file_and_line(servers: str, topic: str, tmp_path: Pat
         f'checkpoint = "checkpoint"\n[source]\nbootstrap_servers = "{servers}"\ntopics = ["{topic}"]\n'
         '[table]\nformat = "parquet"\nlocation = "table"\nevent_time = "tomorrow(value)"\n'
     )
-    command = [sys.executable, "-m", "spark", "ingest", "--check", "--conf", "spark.driver.memory=512m", str(path)]
+    command = [
+        sys.executable,
+        "-m",
+        "anabranch.spark",
+        "ingest",
+        "--check",
+        "--conf",
+        "spark.driver.memory=512m",
+        str(path),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()

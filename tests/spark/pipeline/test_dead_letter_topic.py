@@ -8,13 +8,13 @@ import pytest
 from pydantic import ValidationError
 from pyspark.sql import SparkSession
 
-from spark.pipeline.dead_letter_topic import HEADERS, DeadLetterTopic
-from spark.pipeline.errors import AnotherDriver, PipelineError
-from spark.pipeline.merge import PLACE_COLUMNS
-from spark.pipeline.settings import PipelineSettings
-from spark.pipeline.source import RECORD_COLUMNS
-from spark.pipeline.tables import open_tables
-from spark.pipeline.topics import known_topics
+from anabranch.spark.pipeline.dead_letter_topic import HEADERS, DeadLetterTopic
+from anabranch.spark.pipeline.errors import AnotherDriver, PipelineError
+from anabranch.spark.pipeline.merge import PLACE_COLUMNS
+from anabranch.spark.pipeline.settings import PipelineSettings
+from anabranch.spark.pipeline.source import RECORD_COLUMNS
+from anabranch.spark.pipeline.tables import open_tables
+from anabranch.spark.pipeline.topics import known_topics
 from tests.spark.pipeline.support import (
     JANUARY_MS,
     every_offset_once,

@@ -20,12 +20,12 @@ from google.protobuf.message_factory import GetMessageClass
 from pyspark import cloudpickle
 from pyspark.sql.types import StructType
 
-from spark.pipeline.arrow_values import decode_column, nullable
-from spark.pipeline.avro import AvroDecoder, SchemaError, avro_type, parse_avro, safe_bytes
-from spark.pipeline.decode import DecoderFactory, make_decoding, open_registry
-from spark.pipeline.errors import PipelineError
-from spark.pipeline.json_schema import parse_json_schema
-from spark.pipeline.protobuf import (
+from anabranch.spark.pipeline.arrow_values import decode_column, nullable
+from anabranch.spark.pipeline.avro import AvroDecoder, SchemaError, avro_type, parse_avro, safe_bytes
+from anabranch.spark.pipeline.decode import DecoderFactory, make_decoding, open_registry
+from anabranch.spark.pipeline.errors import PipelineError
+from anabranch.spark.pipeline.json_schema import parse_json_schema
+from anabranch.spark.pipeline.protobuf import (
     ProtobufDecoder,
     descriptor_set,
     find_message,
@@ -33,7 +33,7 @@ from spark.pipeline.protobuf import (
     registered_set,
     split_indexes,
 )
-from spark.pipeline.registry import (
+from anabranch.spark.pipeline.registry import (
     NotDecodableError,
     RegisteredSchema,
     RegistryError,
@@ -41,7 +41,7 @@ from spark.pipeline.registry import (
     UnknownSchemaError,
     split_header,
 )
-from spark.pipeline.settings import DecodeSection
+from anabranch.spark.pipeline.settings import DecodeSection
 from tests.spark.pipeline.registry_server import RegistryServer, running_registry
 from tests.spark.pipeline.support import make_pipeline
 from tests.support.wheel import ROOT

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark.pipeline.changes import newest_of_each_key
-from spark.pipeline.deletions import FOLDER, DeletionStore
-from spark.pipeline.tables import open_tables
+from anabranch.spark.pipeline.changes import newest_of_each_key
+from anabranch.spark.pipeline.deletions import FOLDER, DeletionStore
+from anabranch.spark.pipeline.tables import open_tables
 from tests.spark.pipeline.support import JANUARY_MS, forget_last_commit, make_pipeline, run
 from tests.support.events import Event, send
 

@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark.pipeline.errors import REASON_CHARS_MAX, reason_of
-from spark.pipeline.tables import open_tables
+from anabranch.spark.pipeline.errors import REASON_CHARS_MAX, reason_of
+from anabranch.spark.pipeline.tables import open_tables
 from tests.spark.pipeline.support import make_pipeline, need, numbered, run
 from tests.support.events import send
 
@@ -84,7 +84,7 @@ def test_lost_records_are_told_without_a_trace(spark: SparkSession, servers: str
         '[decode]\nformat = "json"\nschema_file = "values.ddl"\n'
         '[table]\nformat = "parquet"\nlocation = "table"\npartition_by = "none"\n'
     )
-    command = [sys.executable, "-m", "spark", "ingest", "--conf", "spark.driver.memory=512m", str(path)]
+    command = [sys.executable, "-m", "anabranch.spark", "ingest", "--conf", "spark.driver.memory=512m", str(path)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert ended.returncode == 1
     assert ended.stderr.count("\n") == 1, ended.stderr

@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from spark.pipeline.decode import make_decoding
-from spark.pipeline.errors import SettingError
-from spark.pipeline.settings import DecodeSection
+from anabranch.spark.pipeline.decode import make_decoding
+from anabranch.spark.pipeline.errors import SettingError
+from anabranch.spark.pipeline.settings import DecodeSection
 from tests.support.wheel import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -27,11 +27,11 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from spark.pipeline import json_columns
-from spark.pipeline.arrow_values import decode_column
-from spark.pipeline.avro import SchemaError
-from spark.pipeline.json_columns import JsonDecoder, check_json_type
-from spark.pipeline.json_values import json_reader
+from anabranch.spark.pipeline import json_columns
+from anabranch.spark.pipeline.arrow_values import decode_column
+from anabranch.spark.pipeline.avro import SchemaError
+from anabranch.spark.pipeline.json_columns import JsonDecoder, check_json_type
+from anabranch.spark.pipeline.json_values import json_reader
 
 NESTED = StructType([StructField("m", MapType(StringType(), ArrayType(LongType()))), StructField("t", TimestampType())])
 KINDS = (

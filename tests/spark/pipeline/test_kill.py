@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.java import spark_environment
-from spark.pipeline.settings import PipelineSettings, TriggerSection
-from spark.pipeline.tables import open_tables
-from spark.pipeline.toml_file import read_pipeline
+from anabranch.spark.java import spark_environment
+from anabranch.spark.pipeline.settings import PipelineSettings, TriggerSection
+from anabranch.spark.pipeline.tables import open_tables
+from anabranch.spark.pipeline.toml_file import read_pipeline
 from tests.conftest import QUICK_JVM
 from tests.spark.pipeline.support import every_offset_once, need, numbered, offsets, run
 from tests.spark.programs import Program, program
@@ -94,7 +94,7 @@ def next_batches(driver: Program, count: int) -> None:
 
 def run_and_kill(folder: Path, file: Path, master: str, worker: Program | None) -> None:
     """Run the pipeline, kill an executor (which is the worker's, or the driver's own), then the driver."""
-    command = [sys.executable, "-m", "spark", "ingest", str(file), "--master", master]
+    command = [sys.executable, "-m", "anabranch.spark", "ingest", str(file), "--master", master]
     with program(command, folder, "driver", {"PYTHONPATH": str(ROOT)}) as driver:
         next_batches(driver, 2)
         (worker or driver).kill_executor()

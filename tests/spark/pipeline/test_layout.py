@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from spark.pipeline.errors import PipelineError
-from spark.pipeline.layout import (
+from anabranch.spark.pipeline.errors import PipelineError
+from anabranch.spark.pipeline.layout import (
     PartitionColumn,
     SortColumn,
     TableLayout,
@@ -13,7 +13,7 @@ from spark.pipeline.layout import (
     parse_partition_column,
     parse_sort_column,
 )
-from spark.pipeline.toml_file import parse_pipeline
+from anabranch.spark.pipeline.toml_file import parse_pipeline
 
 FILE = Path("/pipes/flights.toml")
 TEXT = """\

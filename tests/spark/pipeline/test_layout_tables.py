@@ -8,13 +8,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark.pipeline.check import check_pipeline
-from spark.pipeline.delta import DeltaTable
-from spark.pipeline.errors import AnotherDriver, SettingError
-from spark.pipeline.iceberg import IcebergTable
-from spark.pipeline.run import start_pipeline
-from spark.pipeline.settings import PipelineSettings
-from spark.pipeline.tables import open_tables
+from anabranch.spark.pipeline.check import check_pipeline
+from anabranch.spark.pipeline.delta import DeltaTable
+from anabranch.spark.pipeline.errors import AnotherDriver, SettingError
+from anabranch.spark.pipeline.iceberg import IcebergTable
+from anabranch.spark.pipeline.run import start_pipeline
+from anabranch.spark.pipeline.settings import PipelineSettings
+from anabranch.spark.pipeline.tables import open_tables
 from tests.spark.pipeline.support import (
     DAY_MS,
     JANUARY_MS,

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.pipeline.errors import AnotherDriver, PipelineError
-from spark.pipeline.iceberg import PROGRESS, IcebergTable
-from spark.pipeline.maintenance import Maintenance, maintain_now
-from spark.pipeline.retention import Retention
-from spark.pipeline.settings import MaintenanceSection
-from spark.pipeline.tables import LakehouseTable, open_tables
+from anabranch.spark.pipeline.errors import AnotherDriver, PipelineError
+from anabranch.spark.pipeline.iceberg import PROGRESS, IcebergTable
+from anabranch.spark.pipeline.maintenance import Maintenance, maintain_now
+from anabranch.spark.pipeline.retention import Retention
+from anabranch.spark.pipeline.settings import MaintenanceSection
+from anabranch.spark.pipeline.tables import LakehouseTable, open_tables
 from tests.spark.pipeline.support import (
     every_offset_once,
     forget_last_commit,
@@ -132,7 +132,7 @@ def test_a_table_of_an_earlier_version_keeps_its_progress(spark: SparkSession, t
 def test_many_manifests_are_rewritten(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = iceberg(spark, tmp_path, "manifests")
     append(table, spark, "q", *range(4))
-    monkeypatch.setattr("spark.pipeline.iceberg.MANIFESTS_MAX", 3)
+    monkeypatch.setattr("anabranch.spark.pipeline.iceberg.MANIFESTS_MAX", 3)
     assert table.expire(AT_ONCE, "q").endswith(", 4 manifests rewritten")
     assert len(spark.table(f"{table.name}.manifests").collect()) == 1
     assert rows(table) == [0, 1, 2, 3]

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from spark.jobs import open_freshness, run_pipeline
-from spark.status import read_status
+from anabranch.spark.jobs import open_freshness, run_pipeline
+from anabranch.spark.status import read_status
 from tests.interop.test_java import GROUPS, cells
 from tests.interop.test_java import run as run_tool
 from tests.spark.pipeline.support import make_pipeline, numbered
@@ -38,7 +38,7 @@ def test_kafkas_lag_tool_and_prometheus_see_a_pipeline(
         with urlopen(url[1], timeout=30) as response:
             pages.append(response.read().decode())
 
-    monkeypatch.setattr("spark.jobs.print_failures", look)
+    monkeypatch.setattr("anabranch.spark.jobs.print_failures", look)
     run_pipeline(spark, pipeline, Console(file=said, width=200))
     assert re.search(r"batch 0: 90 rows in [\d.]+ s", said.getvalue())
     assert "90 rows from this run" in said.getvalue()

@@ -12,10 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from spark.pipeline.merge import bounds_of
-from spark.pipeline.replay import replay
-from spark.pipeline.settings import PipelineSettings
-from spark.pipeline.tables import open_tables
+from anabranch.spark.pipeline.merge import bounds_of
+from anabranch.spark.pipeline.replay import replay
+from anabranch.spark.pipeline.settings import PipelineSettings
+from anabranch.spark.pipeline.tables import open_tables
 from tests.spark.pipeline.support import JANUARY_MS, make_pipeline, run
 from tests.support.events import Event, send
 from tests.support.wheel import ROOT

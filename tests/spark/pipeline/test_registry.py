@@ -7,7 +7,7 @@ from threading import Thread
 
 import pytest
 
-from spark.pipeline.registry import RegistryError, SchemaRegistry
+from anabranch.spark.pipeline.registry import RegistryError, SchemaRegistry
 from tests.spark.pipeline.registry_server import running_registry
 
 

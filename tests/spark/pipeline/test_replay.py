@@ -6,14 +6,14 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import Column, SparkSession
 
-from spark import cli
-from spark.pipeline import replay as module
-from spark.pipeline.errors import AnotherDriver
-from spark.pipeline.names import quoted
-from spark.pipeline.replay import REPLAYS, Replayed, replay
-from spark.pipeline.settings import PipelineSettings
-from spark.pipeline.source import table_columns
-from spark.pipeline.tables import DeadLetters, LakehouseTable, open_dead_letters, open_tables
+from anabranch.spark import cli
+from anabranch.spark.pipeline import replay as module
+from anabranch.spark.pipeline.errors import AnotherDriver
+from anabranch.spark.pipeline.names import quoted
+from anabranch.spark.pipeline.replay import REPLAYS, Replayed, replay
+from anabranch.spark.pipeline.settings import PipelineSettings
+from anabranch.spark.pipeline.source import table_columns
+from anabranch.spark.pipeline.tables import DeadLetters, LakehouseTable, open_dead_letters, open_tables
 from tests.spark.pipeline.support import (
     DAY_MS,
     JANUARY_MS,
@@ -220,7 +220,7 @@ def test_the_command(
         f'checkpoint = "checkpoint"\n[source]\nbootstrap_servers = "{servers}"\ntopics = ["{topic}"]\n'
         f'[decode]\nformat = "json"\nschema_file = "values.ddl"\n[table]\nname = "{pipeline.table.name}"\n'
     )
-    monkeypatch.setattr("spark.jobs.build_session", lambda *_args, **_more: spark)
+    monkeypatch.setattr("anabranch.spark.jobs.build_session", lambda *_args, **_more: spark)
     monkeypatch.setattr(SparkSession, "stop", lambda _self: None)
     mend(tmp_path)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark.pipeline.errors import AnotherDriver, PipelineError
-from spark.pipeline.run import start_pipeline
-from spark.pipeline.settings import PipelineSettings
-from spark.pipeline.tables import open_tables
-from spark.pipeline.writer import TableWriter
+from anabranch.spark.pipeline.errors import AnotherDriver, PipelineError
+from anabranch.spark.pipeline.run import start_pipeline
+from anabranch.spark.pipeline.settings import PipelineSettings
+from anabranch.spark.pipeline.tables import open_tables
+from anabranch.spark.pipeline.writer import TableWriter
 from tests.spark.pipeline.registry_server import running_registry
 from tests.spark.pipeline.support import (
     DAY_MS,

@@ -13,12 +13,12 @@ from pydantic import ValidationError
 from pyspark.sql import SparkSession
 from sqlalchemy import make_url
 
-from spark.pipeline.check import check_pipeline
-from spark.pipeline.errors import SettingError
-from spark.pipeline.files import HadoopFolder
-from spark.pipeline.iceberg import catalog_settings
-from spark.pipeline.settings import PipelineSettings
-from spark.pipeline.tables import open_tables
+from anabranch.spark.pipeline.check import check_pipeline
+from anabranch.spark.pipeline.errors import SettingError
+from anabranch.spark.pipeline.files import HadoopFolder
+from anabranch.spark.pipeline.iceberg import catalog_settings
+from anabranch.spark.pipeline.settings import PipelineSettings
+from anabranch.spark.pipeline.tables import open_tables
 from tests.conftest import QUICK_JVM
 from tests.spark.pipeline.support import every_offset_once, make_pipeline, need, numbered, offsets, run
 from tests.support.events import create_topic, send
@@ -217,5 +217,5 @@ def jdbc_catalog(postgres: PostgresServer, stored: Stored) -> dict[str, object]:
 
 def ingest(file: Path) -> "subprocess.CompletedProcess[str]":
     """Run the command as a user would."""
-    command = [sys.executable, "-m", "spark", "ingest", "--once", "--master", "local[2]", str(file)]
+    command = [sys.executable, "-m", "anabranch.spark", "ingest", "--once", "--master", "local[2]", str(file)]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=file.parent)

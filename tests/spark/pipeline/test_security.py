@@ -16,14 +16,14 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from spark.cli import main
-from spark.jobs import run_pipeline
-from spark.kafka_options import read_kafka_options
-from spark.pipeline.errors import PipelineError, reason_of
-from spark.pipeline.run import start_pipeline
-from spark.pipeline.settings import PipelineSettings
-from spark.pipeline.source import read_stream
-from spark.session import REDACTION
+from anabranch.spark.cli import main
+from anabranch.spark.jobs import run_pipeline
+from anabranch.spark.kafka_options import read_kafka_options
+from anabranch.spark.pipeline.errors import PipelineError, reason_of
+from anabranch.spark.pipeline.run import start_pipeline
+from anabranch.spark.pipeline.settings import PipelineSettings
+from anabranch.spark.pipeline.source import read_stream
+from anabranch.spark.session import REDACTION
 from tests.spark.pipeline.support import every_offset_once, make_pipeline, numbered, offsets
 from tests.support.certificates import Issued
 from tests.support.events import create_topic, send
@@ -86,7 +86,7 @@ def test_a_pipeline_over_sasl_ssl_commits_to_its_group(
         with urlopen(url[1], timeout=30) as response:
             pages.append(response.read().decode())
 
-    monkeypatch.setattr("spark.jobs.print_failures", look)
+    monkeypatch.setattr("anabranch.spark.jobs.print_failures", look)
     run_pipeline(spark, pipeline, Console(file=said, width=200))
     assert offsets(spark.read.parquet(str(tmp_path / "table"))) == every_offset_once(90)
     assert "anabranch_pipeline_group_commit_failures_total 0" in pages[0]
@@ -144,7 +144,7 @@ def test_a_driver_shows_no_secret_in_its_log_and_event_log(node: SecureNode, tmp
     settings |= {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()}"}
     words = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     done = subprocess.run(
-        [sys.executable, "-m", "spark", "ingest", str(file), *words],
+        [sys.executable, "-m", "anabranch.spark", "ingest", str(file), *words],
         cwd=ROOT, capture_output=True, text=True, timeout=110, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
@@ -206,8 +206,8 @@ def check(file: Path, environment: Mapping[str, str] | None = None) -> str:
 @pytest.fixture
 def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what the check does in a session of its own, after it has connected."""
-    monkeypatch.setattr("spark.jobs.build_session", lambda *_, **__: SimpleNamespace(stop=lambda: None))
-    monkeypatch.setattr("spark.pipeline.check.check_pipeline", lambda *_: [])
+    monkeypatch.setattr("anabranch.spark.jobs.build_session", lambda *_, **__: SimpleNamespace(stop=lambda: None))
+    monkeypatch.setattr("anabranch.spark.pipeline.check.check_pipeline", lambda *_: [])
 
 
 @pytest.mark.usefixtures("spark", "no_session")  # jars and Java, which the check looks for first

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from spark.pipeline.settings import SourceSection
-from spark.pipeline.source_options import source_options
+from anabranch.spark.pipeline.settings import SourceSection
+from anabranch.spark.pipeline.source_options import source_options
 
 
 def test_topics_become_a_subscription() -> None:

@@ -6,9 +6,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark.pipeline.delta import LOG_TASKS
-from spark.pipeline.names import quoted
-from spark.pipeline.tables import open_tables
+from anabranch.spark.pipeline.delta import LOG_TASKS
+from anabranch.spark.pipeline.names import quoted
+from anabranch.spark.pipeline.tables import open_tables
 from tests.spark.pipeline.support import make_pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

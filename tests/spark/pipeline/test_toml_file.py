@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from spark.pipeline.errors import PipelineError, SettingError
-from spark.pipeline.settings import LatePolicy, PartitionPeriod, TableFormat
-from spark.pipeline.toml_file import line_of, located, parse_pipeline, read_pipeline
+from anabranch.spark.pipeline.errors import PipelineError, SettingError
+from anabranch.spark.pipeline.settings import LatePolicy, PartitionPeriod, TableFormat
+from anabranch.spark.pipeline.toml_file import line_of, located, parse_pipeline, read_pipeline
 
 FILE = Path("/pipes/flights.toml")
 SMALL = """\

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.checkpoints import drop_topic_ids
-from spark.pipeline.check import RECORDS, check_pipeline
-from spark.pipeline.errors import PipelineError
-from spark.pipeline.run import start_pipeline
-from spark.pipeline.tables import open_tables
-from spark.pipeline.topic_ids import TopicIds
+from anabranch.spark.checkpoints import drop_topic_ids
+from anabranch.spark.pipeline.check import RECORDS, check_pipeline
+from anabranch.spark.pipeline.errors import PipelineError
+from anabranch.spark.pipeline.run import start_pipeline
+from anabranch.spark.pipeline.tables import open_tables
+from anabranch.spark.pipeline.topic_ids import TopicIds
 from tests.spark.pipeline.support import WAIT_S, make_pipeline, numbered, run
 from tests.support.events import create_topic, delete_topic, send
 

@@ -10,15 +10,15 @@ from click.testing import CliRunner
 from pydantic import ValidationError
 from pyspark.sql import DataFrame, SparkSession
 
-from spark import cli
-from spark.pipeline.errors import PipelineError, SettingError
-from spark.pipeline.maintenance import maintain_now
-from spark.pipeline.replay import Replayed, replay
-from spark.pipeline.run import ROWS_PER_TASK, MicroBatchWriter, start_pipeline
-from spark.pipeline.settings import PipelineSettings
-from spark.pipeline.tables import LakehouseTable, open_tables
-from spark.pipeline.topics import known_topics
-from spark.pipeline.writer import TableWriter
+from anabranch.spark import cli
+from anabranch.spark.pipeline.errors import PipelineError, SettingError
+from anabranch.spark.pipeline.maintenance import maintain_now
+from anabranch.spark.pipeline.replay import Replayed, replay
+from anabranch.spark.pipeline.run import ROWS_PER_TASK, MicroBatchWriter, start_pipeline
+from anabranch.spark.pipeline.settings import PipelineSettings
+from anabranch.spark.pipeline.tables import LakehouseTable, open_tables
+from anabranch.spark.pipeline.topics import known_topics
+from anabranch.spark.pipeline.writer import TableWriter
 from tests.spark.pipeline.registry_server import running_registry
 from tests.spark.pipeline.support import (
     DAY_MS,
@@ -205,7 +205,7 @@ def test_the_commands_know_the_topics(
         f'checkpoint = "checkpoint"\n[source]\nbootstrap_servers = "{servers}"\ntopic_pattern = "{topic}[.-].*"\n'
         f'[decode]\nformat = "json"\nschema_file = "{{topic}}.ddl"\n[table]\nname = "{pipeline.table.name}"\n'
     )
-    monkeypatch.setattr("spark.jobs.build_session", lambda *_args, **_more: spark)
+    monkeypatch.setattr("anabranch.spark.jobs.build_session", lambda *_args, **_more: spark)
     monkeypatch.setattr(SparkSession, "stop", lambda _self: None)
 
     def outcome(*arguments: str) -> tuple[int, list[str]]:

@@ -12,12 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark.jobs import hint_of
-from spark.pipeline.errors import AnotherDriver
-from spark.pipeline.iceberg import IcebergTable
-from spark.pipeline.run import RunningPipeline, start_pipeline
-from spark.pipeline.tables import open_tables
-from spark.pipeline.toml_file import read_pipeline
+from anabranch.spark.jobs import hint_of
+from anabranch.spark.pipeline.errors import AnotherDriver
+from anabranch.spark.pipeline.iceberg import IcebergTable
+from anabranch.spark.pipeline.run import RunningPipeline, start_pipeline
+from anabranch.spark.pipeline.tables import open_tables
+from anabranch.spark.pipeline.toml_file import read_pipeline
 from tests.conftest import QUICK_JVM
 from tests.spark.pipeline.support import WAIT_S, every_offset_once, make_pipeline, need, numbered, offsets, run
 from tests.spark.programs import program
@@ -89,7 +89,7 @@ def test_a_driver_that_was_taken_for_dead_adds_nothing(
         try:
             assert arrived.wait(WAIT_S)
             # The second one finds the first's micro-batch unfinished, and repeats it and everything after it.
-            command = [sys.executable, "-m", "spark", "ingest", str(file), "--master", "local[2]"]
+            command = [sys.executable, "-m", "anabranch.spark", "ingest", str(file), "--master", "local[2]"]
             with program(command, tmp_path, "second", {"PYTHONPATH": str(ROOT)}) as second:
                 assert second.process.wait(WAIT_S) == 0, second.log.read_text()
             assert "151 rows from this run" in second.log.read_text()

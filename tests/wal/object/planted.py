@@ -23,14 +23,26 @@ PLANTED: Sequence[PlantedInLog] = (
     PlantedInLog(
         "fence-collected",
         "the next owner deletes the fences of earlier epochs",
-        [Edit("wal.object.recovery", "if size_bytes != END_BYTES and each not in kept", "if each not in kept")],
+        [
+            Edit(
+                "anabranch.wal.object.recovery",
+                "if size_bytes != END_BYTES and each not in kept",
+                "if each not in kept",
+            )
+        ],
         LOST,
         30,
     ),
     PlantedInLog(
         "end-deleted",
         "the same, found by the check of deletions",
-        [Edit("wal.object.recovery", "if size_bytes != END_BYTES and each not in kept", "if each not in kept")],
+        [
+            Edit(
+                "anabranch.wal.object.recovery",
+                "if size_bytes != END_BYTES and each not in kept",
+                "if each not in kept",
+            )
+        ],
         "the end .* was deleted",
         3,
         check_deletions=True,
@@ -48,13 +60,13 @@ PLANTED: Sequence[PlantedInLog] = (
         "objects are deleted before an object is durable that names a later one",
         [
             Edit(
-                "wal.object.log",
+                "anabranch.wal.object.log",
                 "            self._advance_head()\n        while self._durable_trim_offset < offset:\n",
                 "            self._advance_head()\n            await self._delete_trimmed()\n"
                 "        while self._durable_trim_offset < offset:\n",
             ),
             Edit(
-                "wal.object.log",
+                "anabranch.wal.object.log",
                 "while self._trimmed and self._trimmed[0] < self._durable_first_live:",
                 "while self._trimmed:",
             ),
@@ -67,7 +79,7 @@ PLANTED: Sequence[PlantedInLog] = (
         "a batch is acked when it is stored, whatever became of those before it",
         [
             Edit(
-                "wal.object.writer",
+                "anabranch.wal.object.writer",
                 "        in_flight = self._in_flight\n        while",
                 "        in_flight = deque([batch])\n        self._in_flight.remove(batch)\n        while",
             )
@@ -80,7 +92,7 @@ PLANTED: Sequence[PlantedInLog] = (
         "a recoverer takes any object in the fence's place for a fence",
         [
             Edit(
-                "wal.object.recovery",
+                "anabranch.wal.object.recovery",
                 "            if header is not None and header.flags:\n                return\n",
                 "            return\n",
             )
@@ -93,7 +105,7 @@ PLANTED: Sequence[PlantedInLog] = (
         "a writer takes another writer's object under its key for its own",
         [
             Edit(
-                "wal.object.writer",
+                "anabranch.wal.object.writer",
                 "                    raise await self.why_fenced(batch.header.position)\n",
                 "                    await self.why_fenced(batch.header.position)\n",
             )
@@ -106,12 +118,12 @@ PLANTED: Sequence[PlantedInLog] = (
         "a recoverer fences only epochs that have objects: an owner that has put nothing yet is forgotten",
         [
             Edit(
-                "wal.object.recovery",
+                "anabranch.wal.object.recovery",
                 "            epoch for epoch in range(first.epoch, self._epoch) if ",
                 "            epoch for epoch in sorted({each.epoch for each in listing}) if epoch >= first.epoch and ",
             ),
             Edit(
-                "wal.object.recovery",
+                "anabranch.wal.object.recovery",
                 "        starts = [_start(epoch, first) for epoch in range(first.epoch, self._epoch)]\n",
                 "        starts = [_start(epoch, first) for epoch in sorted({each.epoch for each in listing})\n"
                 "            if epoch >= first.epoch]\n",
@@ -125,7 +137,7 @@ PLANTED: Sequence[PlantedInLog] = (
         "a batch whose PUT had no answer is taken for stored",
         [
             Edit(
-                "wal.object.writer",
+                "anabranch.wal.object.writer",
                 "                self._stats.repeated_writes += 1\n                self._warn(error)\n",
                 "                self._stats.repeated_writes += 1\n                self._warn(error)\n"
                 "                break\n",
@@ -145,7 +157,7 @@ PLANTED: Sequence[PlantedInLog] = (
     PlantedInLog(
         "sweep-live-epochs",
         "a sweep takes ends of the first live epoch and later ones",
-        [Edit("wal.object.sweep", "if position.epoch < first_live.epoch}", "}")],
+        [Edit("anabranch.wal.object.sweep", "if position.epoch < first_live.epoch}", "}")],
         f"the end .* was deleted|the newest object .* was deleted|{LOST}|{CORRUPT}",
         10,
         check_deletions=True,
@@ -153,7 +165,7 @@ PLANTED: Sequence[PlantedInLog] = (
     PlantedInLog(
         "sweep-trusts-a-fence",
         "a sweep takes the position of a fence for the first live one",
-        [Edit("wal.object.sweep", "        if not header.flags & Flags.FENCE:\n", "        if header:\n")],
+        [Edit("anabranch.wal.object.sweep", "        if not header.flags & Flags.FENCE:\n", "        if header:\n")],
         f"the end .* was deleted|{LOST}|{CORRUPT}",
         60,
         check_deletions=True,

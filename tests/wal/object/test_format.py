@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.object_log import NAME
-from wal.object.batch import new_block
-from wal.object.format import (
+from anabranch.wal.object.batch import new_block
+from anabranch.wal.object.format import (
     END_BYTES,
     HEADER_BYTES,
     EndedBy,
@@ -23,6 +22,7 @@ from wal.object.format import (
     ended_by,
     new_end,
 )
+from tests.support.object_log import NAME
 
 AT = Position(7, 1)
 GOLDEN = bytes.fromhex(

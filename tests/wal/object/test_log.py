@@ -8,14 +8,14 @@ from functools import partial
 import pytest
 import uvloop
 
-from s3stream.store.memory import MemoryStore
+from anabranch.s3stream.store.memory import MemoryStore
+from anabranch.wal.interface import OverCapacity, QueueFull, RecordTooLarge, WalError, WalFailed, WalFenced
+from anabranch.wal.object.format import EndedBy, Flags, Position
+from anabranch.wal.object.recovery import end_log
+from anabranch.wal.object.settings import ObjectWalSettings
 from tests.support.object_log import NAME, TestStore, header_at, opened_wal, sequences
 from tests.support.virtual_time import run_virtual
 from tests.support.waiting import until
-from wal.interface import OverCapacity, QueueFull, RecordTooLarge, WalError, WalFailed, WalFenced
-from wal.object.format import EndedBy, Flags, Position
-from wal.object.recovery import end_log
-from wal.object.settings import ObjectWalSettings
 
 SETTINGS = ObjectWalSettings(capacity_bytes=100_000, put_interval_ms=0, batch_bytes_max=1_000, queue_bytes_max=20_000)
 

@@ -5,19 +5,19 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker.membership.log_store import ObjectLogStore
-from s3stream.errors import StoreError
-from s3stream.store.memory import MemoryStore
-from s3stream.store.s3 import S3Store
+from anabranch.broker.membership.log_store import ObjectLogStore
+from anabranch.s3stream.errors import StoreError
+from anabranch.s3stream.store.memory import MemoryStore
+from anabranch.s3stream.store.s3 import S3Store
+from anabranch.wal.interface import WalCorrupt, WalError, WalFenced
+from anabranch.wal.object.format import EndedBy, Flags, Position
+from anabranch.wal.object.log import ObjectWal
+from anabranch.wal.object.recovery import end_log
+from anabranch.wal.object.settings import ObjectWalSettings
+from anabranch.wal.object.store import StoreAway
 from tests.support.object_log import NAME, TestStore, header_at, opened_wal, sequences
 from tests.support.s3 import S3Bucket
 from tests.support.virtual_time import run_virtual
-from wal.interface import WalCorrupt, WalError, WalFenced
-from wal.object.format import EndedBy, Flags, Position
-from wal.object.log import ObjectWal
-from wal.object.recovery import end_log
-from wal.object.settings import ObjectWalSettings
-from wal.object.store import StoreAway
 
 OTHER = EndedBy(8, 5)
 SETTINGS = ObjectWalSettings()

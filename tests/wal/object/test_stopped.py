@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from s3stream.store.memory import MemoryStore
+from anabranch.s3stream.store.memory import MemoryStore
+from anabranch.wal.interface import WalCorrupt
+from anabranch.wal.object.format import Position
+from anabranch.wal.object.stopped import StoppedLog, find_stopped
 from tests.support.object_log import NAME, TestStore, opened_wal
 from tests.support.virtual_time import run_virtual
 from tests.wal.object.test_recovery import damage, filled
-from wal.interface import WalCorrupt
-from wal.object.format import Position
-from wal.object.stopped import StoppedLog, find_stopped
 
 
 async def look(memory: MemoryStore) -> StoppedLog | None:

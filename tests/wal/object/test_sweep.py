@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from s3stream.store.memory import MemoryStore
+from anabranch.s3stream.store.memory import MemoryStore
+from anabranch.wal.interface import WalCorrupt
+from anabranch.wal.object.format import EndedBy, Position
+from anabranch.wal.object.recovery import end_log
+from anabranch.wal.object.sweep import Sweep, newest_ms, plan_sweep
 from tests.support.object_log import NAME, TestStore, opened_wal
-from wal.interface import WalCorrupt
-from wal.object.format import EndedBy, Position
-from wal.object.recovery import end_log
-from wal.object.sweep import Sweep, newest_ms, plan_sweep
 
 LATER = 10**6
 

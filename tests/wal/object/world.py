@@ -18,16 +18,16 @@ from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple
 
-from broker.membership.log_store import ObjectLogStore
+from anabranch.broker.membership.log_store import ObjectLogStore
+from anabranch.wal.interface import OverCapacity, QueueFull, RecoveredRecord, WalCorrupt, WalError, WalFailed, WalFenced
+from anabranch.wal.object.format import END_BYTES, EndedBy, Flags, LogName, ObjectHeader, Position, decode_header
+from anabranch.wal.object.log import ObjectWal
+from anabranch.wal.object.recovery import end_log
+from anabranch.wal.object.settings import ObjectWalSettings
+from anabranch.wal.object.store import StoreAway
+from anabranch.wal.object.sweep import plan_sweep
 from tests.simulation.loop import PROCESS, Process, SimLoop
 from tests.simulation.store import SimStore, StoreDisk, StoreFaults, Way
-from wal.interface import OverCapacity, QueueFull, RecoveredRecord, WalCorrupt, WalError, WalFailed, WalFenced
-from wal.object.format import END_BYTES, EndedBy, Flags, LogName, ObjectHeader, Position, decode_header
-from wal.object.log import ObjectWal
-from wal.object.recovery import end_log
-from wal.object.settings import ObjectWalSettings
-from wal.object.store import StoreAway
-from wal.object.sweep import plan_sweep
 
 NAME = LogName("c", 1, bytes(range(16)))
 VALUE = struct.Struct("<qq")

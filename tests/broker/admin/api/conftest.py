@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.node import Node
+from anabranch.broker.node import Node
 from tests.support.admin_api import ApiClient, api_client
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, raw_client

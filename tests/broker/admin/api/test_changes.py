@@ -11,10 +11,14 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer
 from structlog.testing import capture_logs
 
+from anabranch.broker.node import Node
 from anabranch.client.partitioner import partition_of_key
-from broker.node import Node
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from anabranch.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from tests.support.admin_api import OPERATE, READ, TOKENS, ApiClient, api_client
 from tests.support.node import running_node, running_nodes
 from tests.support.raw_client import RawClient, batch_of, raw_client

@@ -7,17 +7,21 @@ from typing import Any
 
 import pytest
 
-from broker.admin.api import calls, endpoints
-from broker.cluster.peers import PeerUnavailable
-from broker.handlers import Handler, local
-from broker.handlers.local import LocalRequests
-from broker.node import Node
-from protocol.messages import api_versions, list_groups, metadata
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.init_producer_id import InitProducerIdRequest
-from protocol.messages.internal.relay import RelayRequest
-from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
-from protocol.registry import APIS
+from anabranch.broker.admin.api import calls, endpoints
+from anabranch.broker.cluster.peers import PeerUnavailable
+from anabranch.broker.handlers import Handler, local
+from anabranch.broker.handlers.local import LocalRequests
+from anabranch.broker.node import Node
+from anabranch.protocol.messages import api_versions, list_groups, metadata
+from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest
+from anabranch.protocol.messages.internal.relay import RelayRequest
+from anabranch.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from anabranch.protocol.registry import APIS
 from tests.support.admin_api import ApiClient, api_client
 from tests.support.node import running_nodes
 from tests.support.raw_client import RawClient, batch_of, raw_client

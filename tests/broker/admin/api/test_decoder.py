@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import pytest
 
-from broker.admin.api import decoder as decoder_module
-from broker.admin.api.decoder import DecodeError, DecoderStopped, SchemaDecoder, SchemaSource
+from anabranch.broker.admin.api import decoder as decoder_module
+from anabranch.broker.admin.api.decoder import DecodeError, DecoderStopped, SchemaDecoder, SchemaSource
 
 ORDER = """
 syntax = "proto3";

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.admin.api.decoder_worker import AvroSchema, InvalidError
+from anabranch.broker.admin.api.decoder_worker import AvroSchema, InvalidError
 
 EVERYTHING: Final[dict[str, Any]] = {
     "type": "record",

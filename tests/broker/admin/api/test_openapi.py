@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from broker.admin.api.documentation import documentation
+from anabranch.broker.admin.api.documentation import documentation
 from tests.support.admin_api import api_client
 from tests.support.node import running_node
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[4]
 
 def test_the_document_is_the_endpoints() -> None:
     written = (ROOT / "docs" / "openapi.json").read_text(encoding="utf-8")
-    assert written == documentation(), "run `python -m broker.admin.api.documentation`"
+    assert written == documentation(), "run `python -m anabranch.broker.admin.api.documentation`"
 
 
 async def test_a_node_serves_the_document(tmp_path: Path) -> None:

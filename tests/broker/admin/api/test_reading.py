@@ -14,13 +14,17 @@ from confluent_kafka import Consumer, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient
 from yarl import URL
 
-from broker.admin import connections
-from broker.admin.api import live, records
-from broker.node import Node
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
-from s3stream.errors import CatalogUnavailable
+from anabranch.broker.admin import connections
+from anabranch.broker.admin.api import live, records
+from anabranch.broker.node import Node
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from anabranch.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from anabranch.s3stream.errors import CatalogUnavailable
 from tests.support.admin_api import OPERATE, READ, TOKENS, ApiClient, api_client, lines_of, until_open
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of

@@ -8,10 +8,10 @@ from typing import Any, Final
 import pytest
 from structlog.testing import capture_logs
 
-from broker.admin.api import record_scan, records, streams
-from broker.node import Node
-from protocol.compression import Compression
-from protocol.records import Record, build_batch
+from anabranch.broker.admin.api import record_scan, records, streams
+from anabranch.broker.node import Node
+from anabranch.protocol.compression import Compression
+from anabranch.protocol.records import Record, build_batch
 from tests.support.admin_api import OPERATE, READ, TOKENS, ApiClient, api_client, lines_of, until_open
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client

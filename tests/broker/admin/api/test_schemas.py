@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from broker.admin.api import decoder as decoder_module
-from broker.admin.api import payloads
-from broker.admin.api import schemas as schemas_module
-from broker.admin.api.decoder import DecodedText, SchemaDecoder, SchemaSource
-from broker.admin.api.schemas import Schema, Schemas
-from broker.node import Node
-from broker.settings.admin_area import AdminSettings
+from anabranch.broker.admin.api import decoder as decoder_module
+from anabranch.broker.admin.api import payloads
+from anabranch.broker.admin.api import schemas as schemas_module
+from anabranch.broker.admin.api.decoder import DecodedText, SchemaDecoder, SchemaSource
+from anabranch.broker.admin.api.schemas import Schema, Schemas
+from anabranch.broker.node import Node
+from anabranch.broker.settings.admin_area import AdminSettings
 from tests.broker.admin.api.test_decoder_worker import written
 from tests.spark.pipeline.registry_server import RegistryServer, running_registry
 from tests.support.admin_api import ApiClient

@@ -20,10 +20,10 @@ NAME identifies the answer and is the client id; member ids are NAME.1, NAME.2 a
 last id the name was given, `generation=` to the current one.
 """
 
-from broker.groups.classic.effects import Effect, Respond, StoreSnapshot
-from broker.groups.classic.group import ClassicGroup
-from broker.groups.classic.snapshot import GroupSnapshot
-from broker.groups.requests import (
+from anabranch.broker.groups.classic.effects import Effect, Respond, StoreSnapshot
+from anabranch.broker.groups.classic.group import ClassicGroup
+from anabranch.broker.groups.classic.snapshot import GroupSnapshot
+from anabranch.broker.groups.requests import (
     NEVER_MS,
     JoinRequest,
     JoinResponse,
@@ -33,8 +33,8 @@ from broker.groups.requests import (
     SyncRequest,
     SyncResponse,
 )
-from broker.settings.client_areas import GroupSettings
-from protocol.errors import ErrorCode
+from anabranch.broker.settings.client_areas import GroupSettings
+from anabranch.protocol.errors import ErrorCode
 
 
 class GroupScript:

@@ -11,11 +11,11 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.groups.classic.effects import AssignmentStored, Effect, Respond, StoreSnapshot
-from broker.groups.classic.group import ClassicGroup
-from broker.groups.classic.snapshot import GroupSnapshot
-from broker.groups.classic.state_table import ClassicGroupState
-from broker.groups.requests import (
+from anabranch.broker.groups.classic.effects import AssignmentStored, Effect, Respond, StoreSnapshot
+from anabranch.broker.groups.classic.group import ClassicGroup
+from anabranch.broker.groups.classic.snapshot import GroupSnapshot
+from anabranch.broker.groups.classic.state_table import ClassicGroupState
+from anabranch.broker.groups.requests import (
     JoinRequest,
     JoinResponse,
     LeavingMember,
@@ -24,8 +24,8 @@ from broker.groups.requests import (
     SyncRequest,
     SyncResponse,
 )
-from broker.settings.client_areas import GroupSettings
-from protocol.errors import ErrorCode
+from anabranch.broker.settings.client_areas import GroupSettings
+from anabranch.protocol.errors import ErrorCode
 
 NAMES = "abcd"
 

@@ -4,8 +4,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from broker.groups.consumer.assignors import ASSIGNORS, MemberSpec, assign_range, assign_uniform
-from broker.groups.consumer.topic_image import Partitions, TopicIdPartition
+from anabranch.broker.groups.consumer.assignors import ASSIGNORS, MemberSpec, assign_range, assign_uniform
+from anabranch.broker.groups.consumer.topic_image import Partitions, TopicIdPartition
 
 TOPIC_IDS = [letter * 16 for letter in (b"a", b"b", b"c")]
 A, B, C = TOPIC_IDS

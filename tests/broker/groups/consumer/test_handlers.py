@@ -7,28 +7,28 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from broker.node import Node
-from protocol.errors import ErrorCode
-from protocol.messages.api_versions import ApiVersionsRequest
-from protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
-from protocol.messages.consumer_group_heartbeat import (
+from anabranch.broker.node import Node
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.api_versions import ApiVersionsRequest
+from anabranch.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from anabranch.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
-from protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from protocol.messages.delete_groups import DeleteGroupsRequest
-from protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.messages.describe_groups import DescribeGroupsRequest
-from protocol.messages.find_coordinator import FindCoordinatorRequest
-from protocol.messages.list_groups import ListGroupsRequest
-from protocol.messages.offset_commit import (
+from anabranch.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from anabranch.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.messages.delete_groups import DeleteGroupsRequest
+from anabranch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.messages.describe_groups import DescribeGroupsRequest
+from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from anabranch.protocol.messages.list_groups import ListGroupsRequest
+from anabranch.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from anabranch.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from tests.broker.groups.test_handlers import join
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, raw_client

@@ -12,17 +12,17 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.groups.consumer.group import ConsumerGroup, ConsumerGroupState
-from broker.groups.consumer.heartbeat import (
+from anabranch.broker.groups.consumer.group import ConsumerGroup, ConsumerGroupState
+from anabranch.broker.groups.consumer.heartbeat import (
     LEAVE_EPOCH,
     LEAVE_STATIC_EPOCH,
     ConsumerHeartbeat,
     ConsumerHeartbeatResponse,
 )
-from broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicMetadata
-from broker.groups.requests import Now
-from broker.settings.client_areas import GroupSettings
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicMetadata
+from anabranch.broker.groups.requests import Now
+from anabranch.broker.settings.client_areas import GroupSettings
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 NAMES = "abcd"
 TOPICS = "tuv"

@@ -2,14 +2,14 @@
 
 import pytest
 
-from broker.coordination.log import KeyValue
-from broker.groups.consumer import records
-from broker.groups.consumer.member import ClassicMemberMetadata, ConsumerMember, MemberState
-from broker.groups.consumer.records import ConsumerKey
-from broker.groups.consumer.topic_image import TopicIdPartition
-from broker.groups.records import ConsumerGroupRecord, parse_record
-from broker.groups.requests import MemberProtocol
-from protocol.errors import MalformedMessage
+from anabranch.broker.coordination.log import KeyValue
+from anabranch.broker.groups.consumer import records
+from anabranch.broker.groups.consumer.member import ClassicMemberMetadata, ConsumerMember, MemberState
+from anabranch.broker.groups.consumer.records import ConsumerKey
+from anabranch.broker.groups.consumer.topic_image import TopicIdPartition
+from anabranch.broker.groups.records import ConsumerGroupRecord, parse_record
+from anabranch.broker.groups.requests import MemberProtocol
+from anabranch.protocol.errors import MalformedMessage
 
 TOPIC = bytes(range(16))
 OTHER = bytes(range(1, 17))

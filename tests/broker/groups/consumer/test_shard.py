@@ -4,24 +4,24 @@ import asyncio
 
 import pytest
 
-from broker.coordination.log import KeyValue, LogWriter
-from broker.coordination.topic_partition import TopicPartition
-from broker.groups.consumer import records
-from broker.groups.consumer.group import ConsumerGroup, ConsumerGroupState
-from broker.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse
-from broker.groups.consumer.member import ConsumerMember
-from broker.groups.consumer.records import ConsumerKey
-from broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicMetadata
-from broker.groups.offsets import CommittedOffset
-from broker.groups.records import ConsumerGroupRecord, offset_record, parse_record
-from broker.groups.requests import LeavingMember
-from broker.groups.shard import GroupShard
-from broker.settings.client_areas import GroupSettings
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.coordination.log import KeyValue, LogWriter
+from anabranch.broker.coordination.topic_partition import TopicPartition
+from anabranch.broker.groups.consumer import records
+from anabranch.broker.groups.consumer.group import ConsumerGroup, ConsumerGroupState
+from anabranch.broker.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse
+from anabranch.broker.groups.consumer.member import ConsumerMember
+from anabranch.broker.groups.consumer.records import ConsumerKey
+from anabranch.broker.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicMetadata
+from anabranch.broker.groups.offsets import CommittedOffset
+from anabranch.broker.groups.records import ConsumerGroupRecord, offset_record, parse_record
+from anabranch.broker.groups.requests import LeavingMember
+from anabranch.broker.groups.shard import GroupShard
+from anabranch.broker.settings.client_areas import GroupSettings
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.wal.interface import WalFailed
 from tests.broker.groups.test_shard import ClassicShard
 from tests.support.memory_log import MemoryLog
 from tests.support.waiting import until
-from wal.interface import WalFailed
 
 SETTINGS = GroupSettings(initial_rebalance_delay_ms=0)
 TOPIC_ID = b"t" * 16

@@ -4,14 +4,14 @@ from collections.abc import Iterable
 
 import pytest
 
-from broker.groups.consumer import records
-from broker.groups.consumer.group import ConsumerGroup
-from broker.groups.consumer.heartbeat import ConsumerHeartbeat, TopicFilter
-from broker.groups.consumer.topic_image import TopicIdPartition, TopicImage, TopicMetadata
-from broker.groups.consumer.topic_patterns import TopicPatterns
-from broker.groups.requests import Now
-from broker.settings.client_areas import GroupSettings
-from protocol.errors import ErrorCode, KafkaError
+from anabranch.broker.groups.consumer import records
+from anabranch.broker.groups.consumer.group import ConsumerGroup
+from anabranch.broker.groups.consumer.heartbeat import ConsumerHeartbeat, TopicFilter
+from anabranch.broker.groups.consumer.topic_image import TopicIdPartition, TopicImage, TopicMetadata
+from anabranch.broker.groups.consumer.topic_patterns import TopicPatterns
+from anabranch.broker.groups.requests import Now
+from anabranch.broker.settings.client_areas import GroupSettings
+from anabranch.protocol.errors import ErrorCode, KafkaError
 
 NOW_MS = 1_700_000_000_000
 NOW = Now(0, NOW_MS)

@@ -11,10 +11,10 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 from structlog.testing import capture_logs
 
-from broker.membership.environment import wall_ms
-from broker.net.principals import NoMatchingRule
-from broker.net.tls import Tls, TlsError, load
-from broker.settings.ssl_area import SslSettings
+from anabranch.broker.membership.environment import wall_ms
+from anabranch.broker.net.principals import NoMatchingRule
+from anabranch.broker.net.tls import Tls, TlsError, load
+from anabranch.broker.settings.ssl_area import SslSettings
 from tests.support.certificates import Authority
 from tests.support.node import NodeProcess
 

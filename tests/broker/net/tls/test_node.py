@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.net.tls_acceptor import TlsAcceptor
-from broker.net.tls_connection import PIECE_BYTES
-from broker.node import Node
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.messages.produce import ProduceRequest
+from anabranch.broker.net.tls_acceptor import TlsAcceptor
+from anabranch.broker.net.tls_connection import PIECE_BYTES
+from anabranch.broker.node import Node
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from anabranch.protocol.messages.produce import ProduceRequest
 from tests.support.certificates import Authority, Issued
 from tests.support.metrics import metrics_of
 from tests.support.node import running_node
@@ -255,7 +255,7 @@ async def test_damaged_handshakes_leave_nothing_behind(tmp_path: Path, authority
 async def test_a_shortage_of_descriptors_ends(
     tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.net.tls_acceptor.PAUSE_S", 0.01)
+    monkeypatch.setattr("anabranch.broker.net.tls_acceptor.PAUSE_S", 0.01)
     with capture_logs() as logs:
         async with tls_node(tmp_path, authority) as node:
             (acceptor,) = [each for each in node.server._listeners if isinstance(each, TlsAcceptor)]  # noqa: SLF001
@@ -439,7 +439,7 @@ async def test_a_stop_answers_and_closes(tmp_path: Path, authority: Authority) -
 async def test_changed_files_serve_the_next_clients_and_connections_live_on(
     tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.net.tls.CHECK_S", 0.01)
+    monkeypatch.setattr("anabranch.broker.net.tls.CHECK_S", 0.01)
     new = Authority(tmp_path / "new", "new")
     with capture_logs() as logs:
         async with tls_node(tmp_path, authority) as node:
@@ -469,7 +469,7 @@ async def test_changed_files_serve_the_next_clients_and_connections_live_on(
 async def test_a_revocation_takes_effect_without_a_restart(
     tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.net.tls.CHECK_S", 0.01)
+    monkeypatch.setattr("anabranch.broker.net.tls.CHECK_S", 0.01)
     client = authority.issue("client")
     settings = {"ssl_client_auth": "required", "ssl_ca_file": authority.file, "ssl_crl_file": authority.revoke()}
     context = authority.client_context(client)
@@ -485,7 +485,7 @@ async def test_a_revocation_takes_effect_without_a_restart(
 
 
 async def test_the_status_shows_listeners_principals_and_the_certificate(tmp_path: Path, authority: Authority) -> None:
-    from broker.admin.status import status
+    from anabranch.broker.admin.status import status
 
     settings = {"ssl_client_auth": "requested", "ssl_ca_file": authority.file}
     context = authority.client_context(authority.issue("client"))

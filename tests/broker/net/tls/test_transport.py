@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.net.tls_connection import PIECE_BYTES, TlsTransport
+from anabranch.broker.net.tls_connection import PIECE_BYTES, TlsTransport
 
 HIGH = 4 * PIECE_BYTES
 

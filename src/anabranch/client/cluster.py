@@ -11,17 +11,22 @@ from typing import Any, Final, Self
 
 from anabranch.client.connection import Connection, connect_to_any, error_text
 from anabranch.client.errors import ClientError
-from protocol.batch import iterate_batches
-from protocol.errors import ErrorCode
-from protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from protocol.messages.list_offsets import (
+from anabranch.protocol.batch import iterate_batches
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from anabranch.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseTopic
+from anabranch.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
 
 Place = tuple[str, int]
 """Topic and partition."""

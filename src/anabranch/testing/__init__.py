@@ -8,10 +8,6 @@
 With pytest, the fixtures `anabranch_broker` and `anabranch_topic` are there as soon as Anabranch is installed.
 """
 
-from anabranch.names import check_names
-
-check_names()
-
-from anabranch.testing.broker import Broker, BrokerError  # noqa: E402 - the check explains why this may fail
+from anabranch.testing.broker import Broker, BrokerError
 
 __all__ = ["Broker", "BrokerError"]

@@ -15,21 +15,21 @@ from typing import Any, Final, NamedTuple
 from anabranch.client.cluster import GROUP, TRANSACTION, Cluster, Place, topic_error
 from anabranch.client.connection import error_text
 from anabranch.client.errors import ClientError
-from protocol.batch import TRANSACTIONAL_MASK
-from protocol.compression import Compression
-from protocol.errors import ErrorCode
-from protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
-from protocol.messages.end_txn import EndTxnRequest
-from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
-from protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.messages.txn_offset_commit import (
+from anabranch.protocol.batch import TRANSACTIONAL_MASK
+from anabranch.protocol.compression import Compression
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from anabranch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from anabranch.protocol.messages.end_txn import EndTxnRequest
+from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from anabranch.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from anabranch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from anabranch.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from protocol.records import Record, build_batch
+from anabranch.protocol.records import Record, build_batch
 
 RETRY_PAUSE_S: Final = 0.1
 TIMEOUT_S: Final = 60.0

@@ -7,20 +7,23 @@ from typing import Any, Final
 from anabranch.client.cluster import GROUP, Cluster, Place
 from anabranch.client.connection import error_text
 from anabranch.client.errors import ClientError
-from protocol.codec import decode, read_version
-from protocol.errors import ErrorCode, MalformedMessage
-from protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
-from protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
-from protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
-from protocol.messages.embedded.consumer_protocol import ConsumerProtocolAssignment
-from protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from protocol.messages.offset_commit import (
+from anabranch.protocol.codec import decode, read_version
+from anabranch.protocol.errors import ErrorCode, MalformedMessage
+from anabranch.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from anabranch.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from anabranch.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from anabranch.protocol.messages.embedded.consumer_protocol import ConsumerProtocolAssignment
+from anabranch.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from anabranch.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
+from anabranch.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 
 GROUPS_VERSION: Final = 8
 """First version of OffsetFetch that asks by group."""

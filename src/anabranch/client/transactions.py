@@ -8,10 +8,10 @@ from typing import Final
 from anabranch.client.cluster import TRANSACTION, Cluster, Place
 from anabranch.client.connection import error_text
 from anabranch.client.errors import ClientError
-from protocol.errors import ErrorCode
-from protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
-from protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from anabranch.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 
 ABORT_WAIT_S: Final = 30.0
 """Limit for a transaction whose end is being written to be ended."""

@@ -7,9 +7,13 @@ from typing import Final
 from anabranch.client.cluster import Cluster
 from anabranch.client.connection import Connection, error_text
 from anabranch.client.errors import ClientError
-from protocol.errors import ErrorCode
-from protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResponse
-from protocol.messages.incremental_alter_configs import (
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from anabranch.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,

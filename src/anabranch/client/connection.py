@@ -17,13 +17,13 @@ from anabranch.addresses import host_port
 from anabranch.client.errors import ClientError
 from anabranch.client.sasl import NONCE_BYTES, OAUTHBEARER, PLAIN, Exchange, SaslError, bearer, plain, scram
 from anabranch.client.settings import ClientSettings, SaslLogin, read_token
-from protocol.codec import decode_exact
-from protocol.errors import ErrorCode, ProtocolError
-from protocol.header import request_frame
-from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from protocol.registry import APIS
+from anabranch.protocol.codec import decode_exact
+from anabranch.protocol.errors import ErrorCode, ProtocolError
+from anabranch.protocol.header import request_frame
+from anabranch.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from anabranch.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from anabranch.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from anabranch.protocol.registry import APIS
 
 CLIENT_ID: Final = b"anabranch-cli"
 TIMEOUT_S: Final = 30.0

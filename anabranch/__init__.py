@@ -1,1 +1,0 @@
-"""The modules that Python programs import of Anabranch."""
