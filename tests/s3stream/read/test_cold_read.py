@@ -176,7 +176,8 @@ async def compact_by_hand(cluster: EngineCluster, stream_id: int) -> None:
 
 async def test_lost_object_and_damaged_block_are_errors_with_names(tmp_path: Path) -> None:
     async with cold_stream(tmp_path, 20) as (cluster, engine, stream, sent):
-        ((key, (data, writer, time)),) = cluster.store.objects.items()
+        (key,) = cluster.object_keys
+        data, writer, time = cluster.store.objects[key]
         cluster.store.objects[key] = (b"?" + data[1:], writer, time)
         with pytest.raises(CorruptObject, match=f"{key} at position 0: block CRC32C"):
             await stream.read(0, 3000)
@@ -407,7 +408,8 @@ async def mixed(tmp_path: Path, data: st.DataObject) -> None:
 
 async def test_what_lies_before_and_behind_damage_is_read(tmp_path: Path) -> None:
     async with cold_stream(tmp_path, 20) as (cluster, engine, stream, sent):
-        ((key, (data, writer, time)),) = cluster.store.objects.items()
+        (key,) = cluster.object_keys
+        data, writer, time = cluster.store.objects[key]
         (bad,) = [each for each in decode_index(data, where=key) if each.start_offset <= 50 < each.end_offset]
         cluster.store.objects[key] = (data[: bad.position] + b"?" + data[bad.position + 1 :], writer, time)
         offset, found = 0, list[StreamBatch]()
@@ -427,7 +429,8 @@ async def test_what_lies_before_and_behind_damage_is_read(tmp_path: Path) -> Non
 
 async def test_what_was_corrupt_only_on_the_way_is_read_again(tmp_path: Path) -> None:
     async with cold_stream(tmp_path, 20) as (cluster, engine, stream, sent):
-        ((key, (data, writer, time)),) = cluster.store.objects.items()
+        (key,) = cluster.object_keys
+        data, writer, time = cluster.store.objects[key]
         gets = 0
 
         async def flip_once(call: str, _: str) -> None:
@@ -540,7 +543,8 @@ async def object_without(cluster: EngineCluster, batches: Sequence[StreamBatch],
 async def test_blocks_that_an_object_lacks_are_an_error_and_never_a_gap(tmp_path: Path, ahead_bytes: int) -> None:
     storage = replace(NO_CACHE, object_block_bytes=100, read_ahead_bytes_max=ahead_bytes)
     async with cold_stream(tmp_path, 20, storage) as (cluster, engine, stream, sent):
-        ((key, (data, writer, time)),) = cluster.store.objects.items()
+        (key,) = cluster.object_keys
+        data, writer, time = cluster.store.objects[key]
         cluster.store.objects[key] = (await object_without(cluster, sent[:8] + sent[11:], data), writer, time)
         for bytes_max in (3000, 1 << 20):
             offset, found = 0, list[StreamBatch]()
