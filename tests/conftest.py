@@ -144,7 +144,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def is_fast(item: pytest.Item) -> bool:
     """Return whether a test starts no JVM, server, browser or build, and takes seconds at most."""
-    if _folder(item) in SLOW or any(item.get_closest_marker(name) for name in ("spark", "interop", "slow", "root")):
+    folders = [str(each) for each in item.path.relative_to(item.config.rootpath / "tests").parents]
+    if not SLOW.isdisjoint(folders) or any(
+        item.get_closest_marker(name) for name in ("spark", "interop", "slow", "root")
+    ):
         return False
     return SERVERS.isdisjoint(getattr(item, "fixturenames", ()))
 
@@ -171,7 +174,8 @@ def pytest_runtest_makereport(
 
 LONG = ("spark", "differential", "interop", "chaos", "faults", "simulation")
 """Folders that take longest: they come first, so that no worker is left with one of them at the end."""
-SLOW = frozenset(LONG) | {"console", "suites"}
+SLOW = frozenset({*LONG, "console", "suites", "broker/cli", "broker/cluster", "broker/handover", "broker/membership"})
+"""Folders that `--fast` leaves out."""
 SERVERS = frozenset({"postgres", "s3", "servers", "spark", "wheel"})
 """Fixtures that start a process."""
 SHARING = frozenset({"console", "spark", "differential", "interop"})

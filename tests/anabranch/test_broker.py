@@ -16,6 +16,8 @@ from confluent_kafka.admin import AdminClient
 from anabranch.testing import Broker, BrokerError
 from tests.support.waiting import WAIT_S, wait_until
 
+pytestmark = pytest.mark.slow
+
 ONCE = {"retries": 0, "message.timeout.ms": 600_000}
 
 

@@ -17,6 +17,8 @@ from anabranch.broker.cli.storage import storage
 from anabranch.s3stream.catalog.schema import MIGRATIONS
 from tests.support.node import NodeProcess
 
+pytestmark = pytest.mark.slow
+
 OLD_DATA: Final = Path(__file__).with_name("old_data")
 TIMEOUT_S: Final = 30
 FOREVER_MS: Final = 100 * 365 * 86_400_000

@@ -16,6 +16,8 @@ from tests.support.metrics import Samples
 from tests.support.node import STOP_TIMEOUT_S, NodeProcess, running_node
 from tests.support.seccomp import without_io_uring
 
+pytestmark = pytest.mark.slow
+
 
 async def _produce(bootstrap: str, topic: str, values: list[bytes]) -> list[int]:
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True)

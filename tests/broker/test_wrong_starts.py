@@ -17,7 +17,7 @@ from tests.support.node import NodeProcess
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 TOPIC = "events"
 RECORDS = 5_000

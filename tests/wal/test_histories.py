@@ -20,6 +20,8 @@ from anabranch.wal.tools import resize
 from tests.support.sim_device import DeviceFaults, SimDevice, SimDisk
 from tests.support.wal_model import WalModel
 
+pytestmark = pytest.mark.slow
+
 HISTORIES = int(os.environ.get("ANABRANCH_WAL_HISTORIES", "20000" if os.environ.get("ANABRANCH_SOAK") else "500"))
 SEED = os.environ.get("ANABRANCH_WAL_SEED")
 BATCH = 25

@@ -9,6 +9,8 @@ from anabranch.wal.settings import EngineName
 from tests.support.wal_kill import kill_and_recover
 from tests.support.wal_writer import settings_of
 
+pytestmark = pytest.mark.slow
+
 
 async def test_kill_9_loses_nothing_acked(tmp_path: Path, engine: EngineName) -> None:
     acked, _ = await kill_and_recover(tmp_path / "wal", 6, settings_of(4 << 20, "flush", engine), Random(3))

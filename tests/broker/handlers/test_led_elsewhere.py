@@ -39,6 +39,8 @@ from tests.support.many_nodes import (
 from tests.support.raw_client import RawClient, batch_of, raw_client
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.slow
+
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 NOBODY = (-1, -1)
 EVERY = range(5)

@@ -21,6 +21,8 @@ from tests.support.node import running_node
 from tests.support.raw_client import batch_of, raw_client
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.slow
+
 MAP = "IN:PLAINTEXT,OUT:PLAINTEXT"
 BROKER = 4
 

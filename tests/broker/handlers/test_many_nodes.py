@@ -33,6 +33,8 @@ from tests.support.node import running_nodes
 from tests.support.raw_client import batch_of, raw_client
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def nodes(tmp_path: Path) -> AsyncIterator[list[Node]]:

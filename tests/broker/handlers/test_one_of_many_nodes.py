@@ -47,6 +47,8 @@ from tests.support.many_nodes import (
 )
 from tests.support.raw_client import RawClient, raw_client
 
+pytestmark = pytest.mark.slow
+
 BROKER, BROKER_LOGGER = 4, 8
 LEADER_NOT_AVAILABLE = ErrorCode.LEADER_NOT_AVAILABLE
 

@@ -34,6 +34,8 @@ from tests.support.node import running_nodes
 from tests.support.raw_client import RawClient, batch_of, connect
 from tests.support.waiting import until as until_soon
 
+pytestmark = pytest.mark.slow
+
 LED_BY_THE_SECOND = 2
 """Partitions of each topic, all led by node 2."""
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -25,6 +25,8 @@ from tests.support.node import running_nodes
 from tests.support.raw_client import raw_client
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.slow
+
 REFUSED = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 

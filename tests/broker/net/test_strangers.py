@@ -30,6 +30,8 @@ from tests.fuzz.messages import random_message
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client, request_frame
 
+pytestmark = pytest.mark.slow
+
 STRANGE_NAMES = (
     "", ".", "..", "../x", "/etc/passwd", "a/b", "a\\b", "a\nb", "a\0b", "\x1b[2J", "a b", "\u00e9", "\u202e", "x" * 250
 )  # fmt: skip

@@ -46,6 +46,8 @@ from anabranch.s3stream.errors import CatalogUnavailable, OutcomeUnknown
 from tests.support.node import NodeProcess, running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
 
+pytestmark = pytest.mark.slow
+
 READ_COMMITTED = 1
 V1, V2 = 11, 12
 """Versions of Produce on either side of KIP-890."""

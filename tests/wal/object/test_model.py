@@ -13,6 +13,8 @@ import pytest
 from tests.simulation.planted.patch import Planted, changed_source
 from tests.wal.object.planted import PLANTED
 
+pytestmark = pytest.mark.slow
+
 HISTORIES = 10_000 if os.environ.get("ANABRANCH_SOAK") == "1" else 100
 BATCH = 50
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 from confluent_kafka import Producer
 
 from tests.broker.admin.api.test_decoder import HOSTILE
@@ -15,6 +16,8 @@ from tests.broker.admin.api.test_schemas import PLACE, with_id
 from tests.spark.pipeline.registry_server import running_registry
 from tests.support.admin_api import lines_of
 from tests.support.node import NodeProcess
+
+pytestmark = pytest.mark.slow
 
 BOMBS = ("nested records of nulls", "protobuf that takes time")
 GROWTH_BYTES_MAX = 100 << 20

@@ -26,6 +26,8 @@ from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, produce_request, raw_client
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.slow
+
 ASK = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
 TLS_1_2, TLS_1_3 = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
 LISTENERS = "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0"
