@@ -142,12 +142,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: LONG.index(folder) if (folder := _folder(item)) in LONG else len(LONG))
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave slow folders out with `--fast`: their imports alone take seconds."""
+    tests = config.rootpath / "tests"
+    is_slow = collection_path.is_relative_to(tests) and str(collection_path.relative_to(tests)) in SLOW
+    return True if is_slow and config.getoption("--fast") else None
+
+
 def is_fast(item: pytest.Item) -> bool:
     """Return whether a test starts no JVM, server, browser or build, and takes seconds at most."""
-    folders = [str(each) for each in item.path.relative_to(item.config.rootpath / "tests").parents]
-    if not SLOW.isdisjoint(folders) or any(
-        item.get_closest_marker(name) for name in ("spark", "interop", "slow", "root")
-    ):
+    if any(item.get_closest_marker(name) for name in ("spark", "interop", "slow", "root")):
         return False
     return SERVERS.isdisjoint(getattr(item, "fixturenames", ()))
 
