@@ -1,3 +1,4 @@
+import logging
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def no_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """A demo whose steps are replaced by the test."""
     monkeypatch.setattr(demo.Demo, "verify", lambda _self: None)
+    monkeypatch.setattr(logging, "disable", lambda: None)  # it is for the whole process, and for later tests
 
 
 @pytest.mark.parametrize(("found", "status"), [(336_776, 0), (336_775, 1)])
