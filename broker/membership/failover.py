@@ -142,13 +142,15 @@ class Failover:
             return
         if not is_dead and (log.takeover is not Takeover.MACHINE or not silence.beat.has_lease):
             return
-        await self._recovery.check_catalog()  # before the log is opened, which may fail: this is the reason that counts
         try:
             dead_log = await self._recovery.open(log, node)
         except WalInUse:
             if is_dead:
                 raise
             return  # it was only slow
+        except WalError:
+            await self._recovery.check_catalog()  # what an operator does about the log depends on it
+            raise
         await self._recover(log, node, silence, dead_log)
 
     async def _recover(

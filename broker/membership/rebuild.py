@@ -223,7 +223,7 @@ class CatalogRebuild:
         self._newest_sequence = 0 if parsed is None else parsed.sequence
         backed_up = self._backed_up()
         if backed_up is None:
-            key = keys[0] if manifest_key is None and keys else manifest_key
+            key = manifest_key or next(iter(keys), None)
             if key is None:
                 raise StorageError(
                     f"the object store {store.name!r} has no manifest of cluster {cluster!r}: without one, the topics "

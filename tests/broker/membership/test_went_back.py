@@ -8,6 +8,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from anabranch.broker.app import StartError
+from anabranch.s3stream.catalog.progress import CatalogProgress
+from anabranch.s3stream.errors import CatalogWentBack
+from anabranch.s3stream.object.marks import MarkPlace, MarkWriter
 from tests.broker.membership.test_after_rebuild import all_led, rebuild
 from tests.broker.membership.test_log_recovery import read, send
 from tests.support.node import running_node, settings_for
@@ -60,3 +63,14 @@ async def test_what_a_standby_that_was_behind_has_forgotten_is_not_given_again(t
         ):
             await all_led(first, {1, 2})
             assert await read(first, len(values)) == values
+
+
+async def test_no_log_is_given_up_for_a_catalog_that_has_gone_back(tmp_path: Path) -> None:
+    """Its ends are not those of the records: uploads that it has forgotten would be lost with the log."""
+    async with running_node(tmp_path) as node:
+        place = MarkPlace(node.stores["local"], "anabranch", node.catalog.identity())
+        await MarkWriter(place, 2, lambda: "writer").write(CatalogProgress(0, {2: 1}))
+        with pytest.raises(CatalogWentBack, match="node 2 has committed 1 uploads, and it knows 0"):
+            await node.operations.plan_loss(2)
+        async with asyncio.timeout(FAIL_S):
+            assert "it has gone back to an earlier state" in await node.failed
