@@ -3,7 +3,7 @@
 The source seals the stream: it refuses appends, and no upload takes the stream's records. The target writes a RESET
 record and the tail, all that is past the committed end, to its own log. When that is durable, one transaction of the
 catalog (`transfer_stream`) makes the target the owner. So at any moment exactly one log has the tail of the stream by
-the catalog's word, and a crash at any step leaves the decision to the recovery of both logs (`plan_recovery`):
+the catalog's word, and a crash at any step leaves the decision to the recovery of both logs (`RecoveryPlanner`):
 
     moment                         source's log      target's log
     sealed, tail being written     live              void: the target is not the owner

@@ -142,17 +142,3 @@ class RecoveryPlanner:
         """Return the plan for the records that were added."""
         live = {key: value for key, value in self._live.items() if value}
         return RecoveryPlan(live, self._stopped, frozenset(self._fenced), self._skipped, self._last)
-
-
-def plan_recovery(
-    records: Sequence[WalRecord], streams: Mapping[int, StreamInfo], owner: StreamOwner, *, next_stream_id: int
-) -> RecoveryPlan:
-    """Plan the recovery of records, given in WAL order.
-
-    `streams` has those of the records' streams that exist; no stream from `next_stream_id` on was ever created.
-    Raises UnknownStreams.
-    """
-    check_streams_known(records, next_stream_id)
-    planner = RecoveryPlanner(streams, owner)
-    planner.add(records)
-    return planner.plan()

@@ -1,4 +1,4 @@
-"""A model of planned moves: the catalog's own statements on SQLite in memory, `plan_recovery`, and logs that are lists.
+"""A model of planned moves: the catalog's own statements on SQLite in memory, `RecoveryPlanner`, logs as lists.
 
 Three nodes have one stream between them. Moves, cancellations, takeovers of nodes that may be alive, restarts, crashes
 and operators who give logs up happen in any order. A command may take effect long after it was sent, and again.
@@ -15,7 +15,7 @@ from typing import ClassVar
 import pytest
 from sqlalchemy import Connection, create_engine, select, update
 
-from anabranch.s3stream.append.recovery import RecoveryPlan, plan_recovery
+from anabranch.s3stream.append.recovery import RecoveryPlan
 from anabranch.s3stream.append.wal_record import RecordKind, WalRecord
 from anabranch.s3stream.catalog import departure, orders, takeover, topics, transfer
 from anabranch.s3stream.catalog import nodes as node_rows
@@ -33,6 +33,7 @@ from anabranch.s3stream.catalog.values import (
 )
 from anabranch.s3stream.errors import CatalogError, NodeFenced, NodeInUse, StorageError, StreamFenced, StreamHeld
 from anabranch.s3stream.model import StreamBatch, StreamInfo, StreamOwner
+from tests.support.storage import plan_recovery
 
 IDS = (1, 2, 3)
 STREAM = 1

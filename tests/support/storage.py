@@ -5,10 +5,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from anabranch.s3stream.append.recovery import RecoveryPlan, RecoveryPlanner, check_streams_known
 from anabranch.s3stream.append.stream import Stream
+from anabranch.s3stream.append.wal_record import WalRecord
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.engine import S3Stream
-from anabranch.s3stream.model import StreamBatch, parse_object_key
+from anabranch.s3stream.model import StreamBatch, StreamInfo, StreamOwner, parse_object_key
 from anabranch.s3stream.object.marks import MARK_KEYS
 from anabranch.s3stream.settings import StorageSettings
 from anabranch.s3stream.store.interface import ObjectStore
@@ -169,3 +171,13 @@ async def read_all(stream: Stream, *, start: int | None = None, bytes_max: int =
 def same(found: Sequence[StreamBatch], expected: Sequence[StreamBatch]) -> bool:
     """True if the batches are equal byte for byte."""
     return [(*b[:5], bytes(b.payload)) for b in found] == [(*b[:5], bytes(b.payload)) for b in expected]
+
+
+def plan_recovery(
+    records: Sequence[WalRecord], streams: Mapping[int, StreamInfo], owner: StreamOwner, *, next_stream_id: int
+) -> RecoveryPlan:
+    """Plan the recovery of a log's records at once, as a start does in pieces. Raises UnknownStreams."""
+    check_streams_known(records, next_stream_id)
+    planner = RecoveryPlanner(streams, owner)
+    planner.add(records)
+    return planner.plan()

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.s3stream.append.recovery import plan_recovery
 from anabranch.s3stream.append.wal_record import RecordKind, WalRecord
 from anabranch.s3stream.errors import UnknownStreams
 from anabranch.s3stream.model import StreamBatch, StreamInfo, StreamOwner
+from tests.support.storage import plan_recovery
 
 NODE = 1
 WAL = "a1"
