@@ -25,7 +25,7 @@ from aiokafka import AIOKafkaProducer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from anabranch.broker.cli.admin_port import AdminPort
+from anabranch.broker.operator.cli.admin_port import AdminPort
 from anabranch.compaction.service import CompactionService
 from anabranch.compaction.sets.plan import InputObject, Survey, iterations
 from anabranch.compaction.settings import CompactionSettings

@@ -24,7 +24,7 @@ from typing import Final
 
 import structlog
 
-from anabranch.broker.cli.client import describe_topics
+from anabranch.broker.operator.cli.client import describe_topics
 from benchmarks.catalog import growth as catalog_growth
 from benchmarks.lab.curves import Curve, Figures
 from benchmarks.lab.hot_paths import idle_session

@@ -31,7 +31,7 @@ import uvloop
 from crc32c import crc32c
 from rich.table import Table
 
-from anabranch.broker.cli.serve import CYCLE_THRESHOLD
+from anabranch.broker.operator.cli.serve import CYCLE_THRESHOLD
 from benchmarks.lab import callgrind
 from benchmarks.lab.hot_paths import HotPath, hot_paths
 from benchmarks.lab.in_process import InProcessNode, in_process_node

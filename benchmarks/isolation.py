@@ -22,7 +22,7 @@ from typing import Self
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from anabranch.broker.cli.client import describe_topics
+from anabranch.broker.operator.cli.client import describe_topics
 from anabranch.client.connection import Connection
 from anabranch.protocol.batch import iterate_batches
 from anabranch.protocol.errors import CorruptBatch

@@ -26,7 +26,7 @@ import structlog
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from anabranch.broker.cli.serve import CYCLE_THRESHOLD
+from anabranch.broker.operator.cli.serve import CYCLE_THRESHOLD
 from anabranch.s3stream.append.stream import Stream
 from anabranch.s3stream.engine import S3Stream
 from anabranch.s3stream.errors import StorageFull

@@ -21,85 +21,85 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from anabranch.broker.access.changes import audited
-from anabranch.broker.access.guard import guarded
-from anabranch.broker.access.table import GUARDS
-from anabranch.broker.acls.authorizer import Authorizer
-from anabranch.broker.acls.store import ClusterAcls
-from anabranch.broker.admin.access import open_access
-from anabranch.broker.admin.http import AdminServer
-from anabranch.broker.cluster.handshake import SECRET_BYTES
-from anabranch.broker.cluster.links import LinkContext, Links
-from anabranch.broker.cluster.liveness import BEAT_S, DEAD_AFTER_S
-from anabranch.broker.cluster.members import Member, Members
-from anabranch.broker.cluster.reach import Reach
-from anabranch.broker.cluster.secret import ClusterSecret
-from anabranch.broker.configs.broker import BrokerConfigs
-from anabranch.broker.configs.cluster import ClusterConfigs
-from anabranch.broker.configs.features import Features
-from anabranch.broker.configs.group import GroupConfigs
-from anabranch.broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC, CoordinatorTopic
-from anabranch.broker.fetch_sessions import FetchSessions
-from anabranch.broker.groups.consumer.topic_image import TopicImageSource
-from anabranch.broker.groups.coordinator import GroupCoordinator
-from anabranch.broker.handlers import HANDLERS, advertised_apis
-from anabranch.broker.handlers.authentication import make_gates
-from anabranch.broker.handlers.dispatch import Dispatcher
-from anabranch.broker.handlers.internal import InternalPort, internal_handlers, internal_server
-from anabranch.broker.handlers.local import LocalRequests
-from anabranch.broker.handover.orders import BEAT_AGE_S, MoveOrders
-from anabranch.broker.handover.source import PartitionSource
-from anabranch.broker.handover.target import PartitionTarget
-from anabranch.broker.logging.audit import AuditLog
-from anabranch.broker.logging.levels import LogLevels
-from anabranch.broker.membership.drain import Drain
-from anabranch.broker.membership.environment import DirectoryLock, Environment
-from anabranch.broker.membership.failover import Failover
-from anabranch.broker.membership.follower import CatalogFollower, Copies, member_of
-from anabranch.broker.membership.join import (
+from anabranch.broker.api.access.changes import audited
+from anabranch.broker.api.access.guard import guarded
+from anabranch.broker.api.access.table import GUARDS
+from anabranch.broker.api.handlers import HANDLERS, advertised_apis
+from anabranch.broker.api.handlers.authentication import make_gates
+from anabranch.broker.api.handlers.dispatch import Dispatcher
+from anabranch.broker.api.handlers.internal import InternalPort, internal_handlers, internal_server
+from anabranch.broker.api.handlers.local import LocalRequests
+from anabranch.broker.cluster.handover.orders import BEAT_AGE_S, MoveOrders
+from anabranch.broker.cluster.handover.source import PartitionSource
+from anabranch.broker.cluster.handover.target import PartitionTarget
+from anabranch.broker.cluster.membership.drain import Drain
+from anabranch.broker.cluster.membership.environment import DirectoryLock, Environment
+from anabranch.broker.cluster.membership.failover import Failover
+from anabranch.broker.cluster.membership.follower import CatalogFollower, Copies, member_of
+from anabranch.broker.cluster.membership.join import (
     announced_listeners,
     internal_address,
     join,
     log_owner,
     open_catalog_and_stores,
 )
-from anabranch.broker.membership.lease import LeaseKeeper
-from anabranch.broker.membership.log_recovery import LogRecovery, takeover_of
-from anabranch.broker.membership.node_log import NodeLog
-from anabranch.broker.membership.object_log import ObjectStartLog
-from anabranch.broker.membership.operations import NodeOperations
-from anabranch.broker.membership.ownership import Ownership
-from anabranch.broker.membership.start_log import StartLog
-from anabranch.broker.net.ports import resolve, warn_if_internal_open, warn_if_open
-from anabranch.broker.net.server import Server
-from anabranch.broker.net.tls import Tls
-from anabranch.broker.node import Node, NodeFailure, NodeTasks
-from anabranch.broker.partitions.cleaning import tail_of
-from anabranch.broker.partitions.record_work import RecordWork
-from anabranch.broker.quotas.addresses import AddressQuotas
-from anabranch.broker.quotas.clients import ClientQuotas
-from anabranch.broker.quotas.metering import Metering
-from anabranch.broker.quotas.table import QuotaTable
-from anabranch.broker.sasl.credentials import ScramCredentials
-from anabranch.broker.sasl.delegation_tokens import DelegationTokens, read_key
-from anabranch.broker.sasl.mechanisms import Mechanisms, open_files
-from anabranch.broker.settings.authorizer_area import super_users_of
-from anabranch.broker.settings.clock import CautiousClock
-from anabranch.broker.settings.data_dir import DataDirError, warn_if_readable
-from anabranch.broker.settings.memory import MemoryPlan, memory_for, with_sizes
-from anabranch.broker.settings.model import Settings
-from anabranch.broker.settings.package_settings import compaction_settings, gc_settings, storage_settings
-from anabranch.broker.telemetry.clients import ClientMetrics
-from anabranch.broker.topics.compaction import make_cleaning
-from anabranch.broker.topics.manager import TopicManager
-from anabranch.broker.topics.move_requests import MoveRequests
-from anabranch.broker.topics.moves import TopicMoves
-from anabranch.broker.tracing.start import open_tracer
-from anabranch.broker.transactions.coordinator import TransactionCoordinator
-from anabranch.broker.transactions.marker_router import MarkerRouter
-from anabranch.broker.transactions.markers import MarkerWriter
-from anabranch.broker.transactions.producer_ids import ProducerIds
-from anabranch.broker.transactions.verifier import TransactionVerifier
+from anabranch.broker.cluster.membership.lease import LeaseKeeper
+from anabranch.broker.cluster.membership.log_recovery import LogRecovery, takeover_of
+from anabranch.broker.cluster.membership.node_log import NodeLog
+from anabranch.broker.cluster.membership.object_log import ObjectStartLog
+from anabranch.broker.cluster.membership.operations import NodeOperations
+from anabranch.broker.cluster.membership.ownership import Ownership
+from anabranch.broker.cluster.membership.start_log import StartLog
+from anabranch.broker.cluster.node import Node, NodeFailure, NodeTasks
+from anabranch.broker.kafka.acls.authorizer import Authorizer
+from anabranch.broker.kafka.acls.store import ClusterAcls
+from anabranch.broker.kafka.configs.broker import BrokerConfigs
+from anabranch.broker.kafka.configs.cluster import ClusterConfigs
+from anabranch.broker.kafka.configs.features import Features
+from anabranch.broker.kafka.configs.group import GroupConfigs
+from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC, CoordinatorTopic
+from anabranch.broker.kafka.fetch_sessions import FetchSessions
+from anabranch.broker.kafka.groups.consumer.topic_image import TopicImageSource
+from anabranch.broker.kafka.groups.coordinator import GroupCoordinator
+from anabranch.broker.kafka.partitions.cleaning import tail_of
+from anabranch.broker.kafka.partitions.record_work import RecordWork
+from anabranch.broker.kafka.quotas.addresses import AddressQuotas
+from anabranch.broker.kafka.quotas.clients import ClientQuotas
+from anabranch.broker.kafka.quotas.metering import Metering
+from anabranch.broker.kafka.quotas.table import QuotaTable
+from anabranch.broker.kafka.sasl.credentials import ScramCredentials
+from anabranch.broker.kafka.sasl.delegation_tokens import DelegationTokens, read_key
+from anabranch.broker.kafka.sasl.mechanisms import Mechanisms, open_files
+from anabranch.broker.kafka.telemetry.clients import ClientMetrics
+from anabranch.broker.kafka.topics.compaction import make_cleaning
+from anabranch.broker.kafka.topics.manager import TopicManager
+from anabranch.broker.kafka.topics.move_requests import MoveRequests
+from anabranch.broker.kafka.topics.moves import TopicMoves
+from anabranch.broker.kafka.transactions.coordinator import TransactionCoordinator
+from anabranch.broker.kafka.transactions.marker_router import MarkerRouter
+from anabranch.broker.kafka.transactions.markers import MarkerWriter
+from anabranch.broker.kafka.transactions.producer_ids import ProducerIds
+from anabranch.broker.kafka.transactions.verifier import TransactionVerifier
+from anabranch.broker.node.logging.audit import AuditLog
+from anabranch.broker.node.logging.levels import LogLevels
+from anabranch.broker.node.net.ports import resolve, warn_if_internal_open, warn_if_open
+from anabranch.broker.node.net.server import Server
+from anabranch.broker.node.net.tls import Tls
+from anabranch.broker.node.peers.handshake import SECRET_BYTES
+from anabranch.broker.node.peers.links import LinkContext, Links
+from anabranch.broker.node.peers.liveness import BEAT_S, DEAD_AFTER_S
+from anabranch.broker.node.peers.members import Member, Members
+from anabranch.broker.node.peers.reach import Reach
+from anabranch.broker.node.peers.secret import ClusterSecret
+from anabranch.broker.node.settings.authorizer_area import super_users_of
+from anabranch.broker.node.settings.clock import CautiousClock
+from anabranch.broker.node.settings.data_dir import DataDirError, warn_if_readable
+from anabranch.broker.node.settings.memory import MemoryPlan, memory_for, with_sizes
+from anabranch.broker.node.settings.model import Settings
+from anabranch.broker.node.settings.package_settings import compaction_settings, gc_settings, storage_settings
+from anabranch.broker.node.tracing.start import open_tracer
+from anabranch.broker.operator.admin.access import open_access
+from anabranch.broker.operator.admin.http import AdminServer
 from anabranch.compaction.context import CompactionContext
 from anabranch.compaction.scheduler import CleaningScheduler
 from anabranch.compaction.service import CompactionService
@@ -116,7 +116,7 @@ from anabranch.wal.format import CATALOG_ID_BYTES
 from anabranch.wal.interface import NodeWal, WalError, WalFenced
 
 if TYPE_CHECKING:
-    from anabranch.broker.tracing.tracer import NodeTracer
+    from anabranch.broker.node.tracing.tracer import NodeTracer
 
 LOG_WAIT_S: Final = 10.0
 """Time for which a start waits for a log that another node may be recovering."""
@@ -619,7 +619,7 @@ def _make_node(
     local = LocalRequests(node, audited(HANDLERS))
     handlers = environment.wrap_handlers(audited(HANDLERS if opened.acls is None else guarded(HANDLERS, GUARDS)))
     if opened.tracer is not None:
-        from anabranch.broker.handlers.traced import traced  # it loads OpenTelemetry, which may be missing
+        from anabranch.broker.api.handlers.traced import traced  # it loads OpenTelemetry, which may be missing
 
         handlers = traced(handlers, opened.tracer)
     metering = Metering(

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 
-from anabranch.broker.configs.broker_table import BROKER_CONFIGS, DYNAMIC
-from anabranch.broker.configs.topic_table import TOPIC_CONFIGS
-from anabranch.broker.handlers import HANDLERS
+from anabranch.broker.api.handlers import HANDLERS
+from anabranch.broker.kafka.configs.broker_table import BROKER_CONFIGS, DYNAMIC
+from anabranch.broker.kafka.configs.topic_table import TOPIC_CONFIGS
 from anabranch.protocol.registry import Api, all_apis
 from tests.differential.known_differences import KNOWN, Known
 from tests.differential.known_in_clusters import KNOWN_IN_CLUSTERS

@@ -178,7 +178,17 @@ def pytest_runtest_makereport(
 
 LONG = ("spark", "differential", "interop", "chaos", "faults", "simulation")
 """Folders that take longest: they come first, so that no worker is left with one of them at the end."""
-SLOW = frozenset({*LONG, "console", "suites", "broker/cli", "broker/cluster", "broker/handover", "broker/membership"})
+SLOW = frozenset(
+    {
+        *LONG,
+        "console",
+        "suites",
+        "broker/operator/cli",
+        "broker/node/peers",
+        "broker/cluster/handover",
+        "broker/cluster/membership",
+    }
+)
 """Folders that `--fast` leaves out."""
 SERVERS = frozenset({"postgres", "s3", "servers", "spark", "wheel"})
 """Fixtures that start a process."""

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from anabranch.broker.app import run_node
-from anabranch.broker.membership.environment import Environment
-from anabranch.broker.net.connection import Connection
-from anabranch.broker.node import Node
-from anabranch.broker.settings.sources import load
+from anabranch.broker.cluster.membership.environment import Environment
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.node.net.connection import Connection
+from anabranch.broker.node.settings.sources import load
 from anabranch.wal.format import RING_POSITION
 from anabranch.wal.interface import Buffer
 from anabranch.wal.requests import IoKind, IoRequest

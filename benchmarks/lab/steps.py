@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from anabranch.broker.settings.memory import memory_for
-from anabranch.broker.settings.names import all_settings
-from anabranch.broker.settings.package_settings import storage_settings, wal_settings
-from anabranch.broker.settings.sources import load as load_settings
+from anabranch.broker.node.settings.memory import memory_for
+from anabranch.broker.node.settings.names import all_settings
+from anabranch.broker.node.settings.package_settings import storage_settings, wal_settings
+from anabranch.broker.node.settings.sources import load as load_settings
 from benchmarks.lab.client import Latency, Options, Outcome
 from benchmarks.lab.meter import Usage
 from benchmarks.lab.processes import Broker

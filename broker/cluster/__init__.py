@@ -1,1 +1,1 @@
-"""Other nodes: which are there, and how to reach them."""
+"""One node among others: its id, its log, what it serves, failover, and moves of partitions."""

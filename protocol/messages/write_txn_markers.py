@@ -5,7 +5,7 @@ Versions:
     v2  request adds markers.transaction_version
 
 Apache Kafka has no `sender` and no `leader_epochs`: nodes of this project send them to each other, so that a request
-that arrives late cannot end a later transaction (see `broker.transactions.markers`).
+that arrives late cannot end a later transaction (see `broker.kafka.transactions.markers`).
 """
 
 from collections.abc import Sequence

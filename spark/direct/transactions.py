@@ -1,8 +1,8 @@
 """Reads a partition's snapshot in the catalog: its open and aborted transactions.
 
-The node writes the snapshot (`broker.partitions.snapshot`: version, newest timestamp, leader epochs, transactions,
-producers) with each commit of its data, as of the end offset that the commit sets. So the catalog alone tells a reader
-of committed data how far it may read and what to leave out. No marker has to be searched for.
+The node writes the snapshot (`broker.kafka.partitions.snapshot`: version, newest timestamp, leader epochs,
+transactions, producers) with each commit of its data, as of the end offset that the commit sets. So the catalog alone
+tells a reader of committed data how far it may read and what to leave out. No marker has to be searched for.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Entry point of the `anabranch` command."""
 
-from anabranch.broker.cli import run as main
+from anabranch.broker.operator.cli import run as main
 
 if __name__ == "__main__":
     main()

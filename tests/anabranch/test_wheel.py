@@ -12,7 +12,7 @@ import pytest
 from tests.support.wheel import PLUGIN_TEST, run
 
 ROOT = Path(__file__).parents[2]
-CONSOLE = "broker/console/static"
+CONSOLE = "broker/operator/console/static"
 ROOMS = ("broker", "compaction", "protocol", "s3stream", "spark", "wal")
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from anabranch.broker.cli import main
-from anabranch.broker.handlers.traced import trace_contexts
-from anabranch.broker.node import Node
+from anabranch.broker.api.handlers.traced import trace_contexts
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.operator.cli import main
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic

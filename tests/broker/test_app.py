@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.broker.admin.http import AdminServer
 from anabranch.broker.app import StartError
-from anabranch.broker.membership import node_log
-from anabranch.broker.membership.environment import wall_ms
-from anabranch.broker.net.server import bind
-from anabranch.broker.node import NodeFailure
-from anabranch.broker.settings.model import Settings
-from anabranch.broker.settings.package_settings import wal_settings
+from anabranch.broker.cluster.membership import node_log
+from anabranch.broker.cluster.membership.environment import wall_ms
+from anabranch.broker.cluster.node import NodeFailure
+from anabranch.broker.node.net.server import bind
+from anabranch.broker.node.settings.model import Settings
+from anabranch.broker.node.settings.package_settings import wal_settings
+from anabranch.broker.operator.admin.http import AdminServer
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic

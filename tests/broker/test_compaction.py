@@ -8,7 +8,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from click.testing import CliRunner
 
-from anabranch.broker.cli.storage import storage
+from anabranch.broker.operator.cli.storage import storage
 from tests.support.node import NodeProcess
 from tests.support.waiting import until
 

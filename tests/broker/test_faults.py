@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from anabranch.broker.dev.faults import Faults
+from anabranch.broker.operator.dev.faults import Faults
 from anabranch.s3stream.store.interface import ObjectStore
 from anabranch.s3stream.store.memory import MemoryStore
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from anabranch.broker.handlers import HANDLERS, TELEMETRY_APIS
-from anabranch.broker.node import Node
+from anabranch.broker.api.handlers import HANDLERS, TELEMETRY_APIS
+from anabranch.broker.cluster.node import Node
 from anabranch.protocol.codec import decode, encode
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from anabranch.broker.cli.storage import storage
+from anabranch.broker.operator.cli.storage import storage
 from anabranch.s3stream.catalog.schema import MIGRATIONS
 from tests.support.node import NodeProcess
 

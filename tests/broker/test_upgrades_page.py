@@ -9,7 +9,7 @@ import anabranch.s3stream.maintain.manifest
 import anabranch.s3stream.object.format
 import anabranch.wal.format
 import anabranch.wal.object.format
-from anabranch.broker.partitions.snapshot import SNAPSHOT_VERSION
+from anabranch.broker.kafka.partitions.snapshot import SNAPSHOT_VERSION
 from anabranch.s3stream.catalog.schema import MIGRATIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "upgrades.md"

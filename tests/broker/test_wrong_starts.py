@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from crc32c import crc32c
 
-from anabranch.broker.cli.wal import wal
+from anabranch.broker.operator.cli.wal import wal
 from anabranch.wal.format import PAGE_BYTES, RING_POSITION
 from tests.support.node import NodeProcess
 from tests.support.postgres import PostgresServer

@@ -15,7 +15,7 @@ from typing import Final
 import psycopg
 from confluent_kafka.admin import AdminClient
 
-from anabranch.broker.settings.stores import make_stores
+from anabranch.broker.node.settings.stores import make_stores
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import WalState
 from anabranch.s3stream.maintain.verify import VerifyReport, verify

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.broker.partitions.cleaning import KafkaBatches
+from anabranch.broker.kafka.partitions.cleaning import KafkaBatches
 from anabranch.compaction.interface import CleaningHooks, CleanPolicy
 from anabranch.compaction.joins.run import plan_joins, run_join
 from anabranch.compaction.service import CompactionService

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.broker.partitions.cleaning import KafkaBatches
+from anabranch.broker.kafka.partitions.cleaning import KafkaBatches
 from anabranch.compaction.blocks import renumber_block
 from anabranch.compaction.interface import CleaningHooks, CleanPolicy
 from anabranch.compaction.joins.run import plan_joins, run_join

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import make_url
 
-from anabranch.broker.partitions.cleaning import KafkaBatches
+from anabranch.broker.kafka.partitions.cleaning import KafkaBatches
 from anabranch.compaction.interface import CleaningHooks, CleanPolicy
 from anabranch.compaction.service import CompactionService
 from anabranch.s3stream.catalog import database as database_module

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.broker.partitions.cleaning import KafkaBatches
+from anabranch.broker.kafka.partitions.cleaning import KafkaBatches
 from anabranch.compaction.context import CompactionContext
 from anabranch.compaction.interface import CleaningHooks
 from anabranch.compaction.service import CompactionService

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-CSS: Final = Path(__file__).parents[2] / "broker" / "console" / "static" / "css" / "base.css"
+CSS: Final = Path(__file__).parents[2] / "broker" / "operator" / "console" / "static" / "css" / "base.css"
 PLACES: Final = ("place-wal", "place-log-cache", "place-sso", "place-so")
 VISIONS: Final = {
     "normal": ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)),

@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import Producer
 from playwright.sync_api import Browser, expect
 
-from tests.broker.admin.api.test_decoder_worker import written
-from tests.broker.admin.api.test_schemas import PLACE, with_id
+from tests.broker.operator.admin.api.test_decoder_worker import written
+from tests.broker.operator.admin.api.test_schemas import PLACE, with_id
 from tests.console.browser import ConsolePage, console_page
 from tests.spark.pipeline.registry_server import running_registry
 from tests.support.node import NodeProcess

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from anabranch.broker.coordination.shards import partition_of
+from anabranch.broker.kafka.coordination.shards import partition_of
 from anabranch.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,

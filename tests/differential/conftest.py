@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.broker.sasl.plain import hash_password
+from anabranch.broker.kafka.sasl.plain import hash_password
 from benchmarks.lab.processes import ApacheKafka, free_port
 from tests.differential.peer import Peer
 from tests.differential.script import ScriptFunction, Step, run_script

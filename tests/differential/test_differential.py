@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from anabranch.broker.handlers import HANDLERS
+from anabranch.broker.api.handlers import HANDLERS
 from tests.differential.comparison import compare
 from tests.differential.conftest import Runner, has_compiler
 from tests.differential.known_differences import KNOWN

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from anabranch.broker.settings.stores import make_stores
+from anabranch.broker.node.settings.stores import make_stores
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.maintain.verify import VerifyReport, verify
 from anabranch.s3stream.model import ObjectState

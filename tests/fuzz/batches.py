@@ -9,11 +9,16 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from anabranch.broker.configs.topic import TopicConfig
-from anabranch.broker.partitions.batch_checks import check_batch
-from anabranch.broker.partitions.cleaning import KafkaBatches
-from anabranch.broker.partitions.record_checks import PreparationDeferred, PreparedBatch, RequiredWork, prepare_batch
-from anabranch.broker.partitions.record_work import RecordWork
+from anabranch.broker.kafka.configs.topic import TopicConfig
+from anabranch.broker.kafka.partitions.batch_checks import check_batch
+from anabranch.broker.kafka.partitions.cleaning import KafkaBatches
+from anabranch.broker.kafka.partitions.record_checks import (
+    PreparationDeferred,
+    PreparedBatch,
+    RequiredWork,
+    prepare_batch,
+)
+from anabranch.broker.kafka.partitions.record_work import RecordWork
 from anabranch.compaction.interface import CleanPolicy
 from anabranch.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, parse_batch, seal
 from anabranch.protocol.compression import Compression, decompressed

@@ -16,10 +16,10 @@ from typing import Any, Final, Generic, TypeVar
 
 import structlog
 
-from anabranch.broker.cluster.handshake import NONCE_BYTES, Role, make_proof
-from anabranch.broker.handlers.internal import INTERNAL_HANDLERS
-from anabranch.broker.node import Node
-from anabranch.broker.settings.model import Settings
+from anabranch.broker.api.handlers.internal import INTERNAL_HANDLERS
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.node.peers.handshake import NONCE_BYTES, Role, make_proof
+from anabranch.broker.node.settings.model import Settings
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.api_versions import ApiVersionsRequest
 from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, Final
 
-from anabranch.broker.handlers import HANDLERS
+from anabranch.broker.api.handlers import HANDLERS
 from anabranch.protocol.batch import TRANSACTIONAL_MASK
 from anabranch.protocol.codec import encode
 from anabranch.protocol.compression import Compression

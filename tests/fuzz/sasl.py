@@ -14,14 +14,14 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from anabranch.broker.handlers.authentication import GateContext, SaslGate
-from anabranch.broker.net.principals import ANONYMOUS
-from anabranch.broker.sasl.jwks import Jwks
-from anabranch.broker.sasl.mechanism import AuthenticationFailed
-from anabranch.broker.sasl.mechanisms import Mechanisms, SaslFiles
-from anabranch.broker.sasl.oauthbearer import TokenRules, parse_message
-from anabranch.broker.sasl.plain import PasswordHash, PlainUsers
-from anabranch.broker.settings.sasl_area import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM_SHA_256
+from anabranch.broker.api.handlers.authentication import GateContext, SaslGate
+from anabranch.broker.kafka.sasl.jwks import Jwks
+from anabranch.broker.kafka.sasl.mechanism import AuthenticationFailed
+from anabranch.broker.kafka.sasl.mechanisms import Mechanisms, SaslFiles
+from anabranch.broker.kafka.sasl.oauthbearer import TokenRules, parse_message
+from anabranch.broker.kafka.sasl.plain import PasswordHash, PlainUsers
+from anabranch.broker.node.net.principals import ANONYMOUS
+from anabranch.broker.node.settings.sasl_area import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM_SHA_256
 from anabranch.protocol.codec import encode
 from anabranch.protocol.errors import ErrorCode, MalformedMessage
 from anabranch.protocol.messages.api_versions import ApiVersionsRequest
@@ -29,9 +29,9 @@ from anabranch.protocol.messages.metadata import MetadataRequest
 from anabranch.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from anabranch.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from anabranch.s3stream.catalog.values import DEFAULT_LISTENER
-from tests.broker.sasl.clients import PASSWORD, add_user
-from tests.broker.sasl.provider import AUDIENCE, ISSUER, claims, key_set, message, rsa_key, sign
-from tests.broker.sasl.scram_client import ScramClient
+from tests.broker.kafka.sasl.clients import PASSWORD, add_user
+from tests.broker.kafka.sasl.provider import AUDIENCE, ISSUER, claims, key_set, message, rsa_key, sign
+from tests.broker.kafka.sasl.scram_client import ScramClient
 from tests.fuzz.connections import Rig, Rigs
 from tests.fuzz.target import Choices, Target, edited, random_script
 from tests.support.raw_client import RawClient, decode_response, request_frame

@@ -4,9 +4,9 @@ import tempfile
 from pathlib import Path
 from random import Random
 
-from anabranch.broker.settings.errors import SettingsError
-from anabranch.broker.settings.names import all_settings
-from anabranch.broker.settings.sources import load
+from anabranch.broker.node.settings.errors import SettingsError
+from anabranch.broker.node.settings.names import all_settings
+from anabranch.broker.node.settings.sources import load
 from tests.fuzz.target import Target, check_message
 from tests.fuzz.toml_values import STRANGE, random_value
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from tests.broker.membership.test_failover import bootstrap, cluster
+from tests.broker.cluster.membership.test_failover import bootstrap, cluster
 from tests.interop.test_java import TIMEOUT_S, TOOLS, TOPICS, command, run
 from tests.support.events import Event, receive, send
 from tests.support.node import NodeProcess

@@ -16,11 +16,11 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from structlog.testing import capture_logs
 
-from anabranch.broker.node import Node
+from anabranch.broker.cluster.node import Node
 from anabranch.protocol.errors import ErrorCode
-from tests.broker.sasl.clients import LISTENERS, handshake
-from tests.broker.sasl.clients import token as send_token
-from tests.broker.sasl.provider import message
+from tests.broker.kafka.sasl.clients import LISTENERS, handshake
+from tests.broker.kafka.sasl.clients import token as send_token
+from tests.broker.kafka.sasl.provider import message
 from tests.interop.test_java import CONSUMER, PRODUCER, TIMEOUT_S, command
 from tests.interop.values import read_with_confluent
 from tests.support.certificates import Authority
@@ -286,7 +286,7 @@ async def test_a_token_expires(provider: IdentityProvider, tmp_path: Path) -> No
 async def test_keys_change_and_the_provider_goes_away(
     provider: IdentityProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anabranch.broker.sasl.jwks.UNKNOWN_KEY_S", 0)
+    monkeypatch.setattr("anabranch.broker.kafka.sasl.jwks.UNKNOWN_KEY_S", 0)
     async with token_node(tmp_path, provider) as node:
         first = good_token(provider)
         assert await outcome(node, first) == "User:alice"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.broker.node import Node
-from anabranch.broker.topics.move_requests import Place
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.topics.move_requests import Place
 from anabranch.s3stream.catalog.values import MoveReason
-from tests.broker.handlers.test_many_nodes import all_serve, assigned, create
-from tests.broker.handlers.test_reassignments import all_see, leaders
+from tests.broker.api.handlers.test_many_nodes import all_serve, assigned, create
+from tests.broker.api.handlers.test_reassignments import all_see, leaders
 from tests.interop.test_java import TOOLS, TOPICS, refused, run
 from tests.support.held_moves import hold_moves, moves_carried_out
 from tests.support.node import running_nodes

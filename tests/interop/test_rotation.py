@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from anabranch.broker.cli.topic import topic
+from anabranch.broker.operator.cli.topic import topic
 from tests.support.certificates import Authority, Issued
 from tests.support.node import NodeProcess
 from tests.support.waiting import wait_until

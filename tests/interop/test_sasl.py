@@ -23,8 +23,8 @@ from click.testing import CliRunner
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from anabranch.broker.cli.user import PASSWORD_ENV, user
-from tests.broker.sasl.provider import AUDIENCE, ISSUER, claims, key_set, rsa_key, sign
+from anabranch.broker.operator.cli.user import PASSWORD_ENV, user
+from tests.broker.kafka.sasl.provider import AUDIENCE, ISSUER, claims, key_set, rsa_key, sign
 from tests.interop.test_java import CONFIGS, CONSUMER, PRODUCER, TIMEOUT_S, TOPICS, command
 from tests.interop.values import (
     read_with_confluent,

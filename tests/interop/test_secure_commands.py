@@ -13,9 +13,9 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key, pkcs12
 
-from anabranch.broker.cli.consume import consume
-from anabranch.broker.cli.produce import produce
-from tests.broker.sasl.provider import AUDIENCE, claims, rsa_key, sign
+from anabranch.broker.operator.cli.consume import consume
+from anabranch.broker.operator.cli.produce import produce
+from tests.broker.kafka.sasl.provider import AUDIENCE, claims, rsa_key, sign
 from tests.support.certificates import Authority
 from tests.support.secrets import MARK, node_output
 from tests.support.secure_node import PASSWORD, PLAIN, STORE_PASSWORD, WRONG, SecureNode, login, secure_node

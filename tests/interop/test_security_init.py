@@ -16,8 +16,8 @@ from click.testing import CliRunner, Result
 from confluent_kafka.admin import AdminClient
 from cryptography import x509
 
-from anabranch.broker.cli.security import security
-from anabranch.broker.settings.sources import load
+from anabranch.broker.node.settings.sources import load
+from anabranch.broker.operator.cli.security import security
 from tests.interop.test_acls import ACLS
 from tests.interop.test_java import CONSUMER, PRODUCER, QUICK_JVM
 from tests.support.tools import java, kafka_class_path

@@ -1,6 +1,6 @@
 """The compatibility page agrees with the code."""
 
-from anabranch.broker.handlers import HANDLERS
+from anabranch.broker.api.handlers import HANDLERS
 from anabranch.protocol.registry import all_apis
 from scripts.compatibility import NOTES, PAGE, page
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.broker.settings.sources import load, unknown_environment
+from anabranch.broker.node.settings.sources import load, unknown_environment
 from anabranch.spark.pipeline.toml_file import read_pipeline
 from scripts.demo.delays import FLIGHT_SCHEMA
 

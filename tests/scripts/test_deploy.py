@@ -11,8 +11,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from anabranch.broker.settings.model import Settings
-from anabranch.broker.settings.sources import load, unknown_environment
+from anabranch.broker.node.settings.model import Settings
+from anabranch.broker.node.settings.sources import load, unknown_environment
 from tests.support import tools
 from tests.support.node import NodeProcess
 

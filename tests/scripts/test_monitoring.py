@@ -15,12 +15,12 @@ from urllib.error import URLError
 
 import pytest
 
-from anabranch.broker.admin.metrics.documentation import PAGE, page
+from anabranch.broker.operator.admin.metrics.documentation import PAGE, page
 from anabranch.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from benchmarks.lab.processes import free_port
 from scripts.dashboards import DASHBOARDS, FOLDER, grafana
-from tests.broker.handlers.test_client_quotas import alter
+from tests.broker.api.handlers.test_client_quotas import alter
 from tests.support import tools
 from tests.support.certificates import Authority
 from tests.support.node import NodeProcess
@@ -48,7 +48,7 @@ def test_the_dashboards_are_current() -> None:
 
 def test_the_page_lists_all_metrics_and_alerts() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert page(text) == text, "run python -m anabranch.broker.admin.metrics.documentation"
+    assert page(text) == text, "run python -m anabranch.broker.operator.admin.metrics.documentation"
     assert re.findall(r"^\| `(Anabranch\w+)` \|", text, re.MULTILINE) == ALERTS
 
 

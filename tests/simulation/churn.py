@@ -5,8 +5,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from anabranch.broker.net.parking import PARKED_S
-from anabranch.broker.node import Node
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.node.net.parking import PARKED_S
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,

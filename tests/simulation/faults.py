@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from random import Random
 
-from anabranch.broker.topics.move_requests import Place
+from anabranch.broker.kafka.topics.move_requests import Place
 from anabranch.protocol.errors import KafkaError
 from anabranch.s3stream.catalog.values import MoveReason
 from anabranch.s3stream.errors import StorageError

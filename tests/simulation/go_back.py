@@ -11,8 +11,8 @@ from contextlib import closing
 from contextvars import copy_context
 from pathlib import Path
 
-from anabranch.broker.membership.node_log import NodeLog
-from anabranch.broker.membership.rebuild import CatalogRebuild, ClockAndIds
+from anabranch.broker.cluster.membership.node_log import NodeLog
+from anabranch.broker.cluster.membership.rebuild import CatalogRebuild, ClockAndIds
 from anabranch.s3stream.catalog.rows import UPLOADS
 from anabranch.s3stream.object.marks import MarkPlace
 from tests.simulation.history import Violation

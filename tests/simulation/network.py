@@ -145,7 +145,7 @@ class Network:
             end.deliver_soon()
 
     def closed_peers(self, descriptors: Any) -> set[int]:
-        """Return the descriptors whose peers have closed, as `broker.net.closed_peers` does."""
+        """Return the descriptors whose peers have closed, as `broker.node.net.closed_peers` does."""
         return {each for each in descriptors if each not in self.ends or self.ends[each].other is None}
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from anabranch.broker.app import StartError, run_node
-from anabranch.broker.membership.environment import Environment
-from anabranch.broker.net.ports import ReservedPorts
-from anabranch.broker.node import Node
-from anabranch.broker.settings.data_dir import DataDirError
-from anabranch.broker.settings.model import Settings
-from anabranch.broker.settings.sources import load
+from anabranch.broker.cluster.membership.environment import Environment
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.node.net.ports import ReservedPorts
+from anabranch.broker.node.settings.data_dir import DataDirError
+from anabranch.broker.node.settings.model import Settings
+from anabranch.broker.node.settings.sources import load
 from anabranch.wal.requests import Device
 from anabranch.wal.settings import WalSettings
 from tests.simulation.catalog import faulty_catalog

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-import anabranch.broker.membership.node_log as node_log_module
-import anabranch.broker.net.server as server_module
-import anabranch.broker.partitions.record_work
+import anabranch.broker.cluster.membership.node_log as node_log_module
+import anabranch.broker.kafka.partitions.record_work
+import anabranch.broker.node.net.server as server_module
 import anabranch.s3stream.catalog.database
-from anabranch.broker.net.connection import Connection
-from anabranch.broker.settings.package_settings import wal_settings
+from anabranch.broker.node.net.connection import Connection
+from anabranch.broker.node.settings.package_settings import wal_settings
 from tests.simulation.loop import PROCESS, InlineExecutor, SimLoop
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def patched(world: "World") -> Iterator[None]:
     Connection.__hash__ = _number  # type: ignore[assignment,method-assign]  # as of tasks
     threads = {
         module: module.ThreadPoolExecutor
-        for module in (anabranch.s3stream.catalog.database, anabranch.broker.partitions.record_work)
+        for module in (anabranch.s3stream.catalog.database, anabranch.broker.kafka.partitions.record_work)
     }
     for module in threads:
         module.ThreadPoolExecutor = InlineExecutor  # type: ignore[attr-defined]

@@ -4,7 +4,7 @@ import asyncio
 import sqlite3
 from contextlib import closing
 
-from anabranch.broker.node import Node
+from anabranch.broker.cluster.node import Node
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import TopicInfo
 from tests.simulation.history import Violation

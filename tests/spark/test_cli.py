@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.errors import PySparkException, StreamingQueryException
 
-from anabranch.broker.cli.spark import spark as spark_command
+from anabranch.broker.operator.cli.spark import spark as spark_command
 from anabranch.spark import cli, jobs
 from anabranch.spark.cli import main
 from anabranch.spark.jars import all_jars, installed_spark_version, table_jars

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from anabranch.broker.sasl.plain import SALT_BYTES, hash_password
+from anabranch.broker.kafka.sasl.plain import SALT_BYTES, hash_password
 from benchmarks.lab.processes import ApacheKafka
 from tests.suites.golang import Module, go_on_in_own_network
 from tests.suites.run import KAFKA_PROPERTIES, TEST_TIMEOUT_S, USERS

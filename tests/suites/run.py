@@ -27,7 +27,7 @@ from typing import Any
 
 import confluent_kafka.admin
 
-from anabranch.broker.sasl.plain import SALT_BYTES, hash_password
+from anabranch.broker.kafka.sasl.plain import SALT_BYTES, hash_password
 from anabranch.spark.java import cache_folder
 from benchmarks.lab.processes import ApacheKafka
 from tests.differential.kafka_cluster import kafka_cluster

@@ -9,7 +9,7 @@ from typing import Any, Final
 import aiohttp
 from pydantic import SecretStr
 
-from anabranch.broker.node import Node
+from anabranch.broker.cluster.node import Node
 
 READ, OPERATE = "r" * 20, "o" * 20
 TOKENS: Final = {"admin_read_token": SecretStr(READ), "admin_operate_token": SecretStr(OPERATE)}

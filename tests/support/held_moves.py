@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from anabranch.broker.handover import orders
-from anabranch.broker.node import Node
+from anabranch.broker.cluster.handover import orders
+from anabranch.broker.cluster.node import Node
 
 AT_ONCE_MAX = orders.AT_ONCE_MAX
 

@@ -18,16 +18,16 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
-from anabranch.broker.cluster.links import LinkContext, Links
-from anabranch.broker.cluster.members import Member, Members
-from anabranch.broker.cluster.secret import ClusterSecret
-from anabranch.broker.handlers.dispatch import Dispatcher
-from anabranch.broker.handlers.internal import INTERNAL_HANDLERS, InternalPort, internal_server
-from anabranch.broker.net.exchange import Exchange
-from anabranch.broker.net.parking import Parking
-from anabranch.broker.settings.client_areas import NetworkSettings
-from anabranch.broker.settings.memory import memory_for
-from anabranch.broker.settings.model import Settings
+from anabranch.broker.api.handlers.dispatch import Dispatcher
+from anabranch.broker.api.handlers.internal import INTERNAL_HANDLERS, InternalPort, internal_server
+from anabranch.broker.node.net.exchange import Exchange
+from anabranch.broker.node.net.parking import Parking
+from anabranch.broker.node.peers.links import LinkContext, Links
+from anabranch.broker.node.peers.members import Member, Members
+from anabranch.broker.node.peers.secret import ClusterSecret
+from anabranch.broker.node.settings.client_areas import NetworkSettings
+from anabranch.broker.node.settings.memory import memory_for
+from anabranch.broker.node.settings.model import Settings
 from anabranch.protocol.codec import decode_exact
 from anabranch.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from anabranch.broker.cluster.members import Member, Members
-from anabranch.broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
-from anabranch.broker.node import Node
-from anabranch.broker.topics.topic import Topic
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
+from anabranch.broker.kafka.topics.topic import Topic
+from anabranch.broker.node.peers.members import Member, Members
 from anabranch.s3stream.catalog.values import NewTopic, NodeListener
 from anabranch.s3stream.model import StreamOwner
 from tests.support.catalog_node import CLUSTER, HOUR_MS, opened_catalog, topic_id_of

@@ -3,14 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from anabranch.broker.coordination.log import InternalLog, KeyValue, ReplayedBatch
-from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.kafka.coordination.log import InternalLog, KeyValue, ReplayedBatch
+from anabranch.broker.kafka.partitions.producers import Producer
 from anabranch.s3stream.errors import StorageError
 from anabranch.wal.interface import Durable, WalError
 
 
 class MemoryLog:
-    """Satisfies `broker.coordination.log.InternalLog`. With `hold` set, appends wait for `release`.
+    """Satisfies `broker.kafka.coordination.log.InternalLog`. With `hold` set, appends wait for `release`.
 
     With `delay_s`, appends become durable in order, each `delay_s()` seconds later on the loop's clock.
     """
@@ -95,7 +95,7 @@ class MemoryLog:
 
 
 class MemoryTopic:
-    """Satisfies `broker.coordination.log.InternalTopic`."""
+    """Satisfies `broker.kafka.coordination.log.InternalTopic`."""
 
     def __init__(self, partitions: Sequence[InternalLog | None], *, exists: bool = True) -> None:
         self._partitions = list(partitions)

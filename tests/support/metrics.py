@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from anabranch.broker.admin.metrics.exposition import scrape
-from anabranch.broker.node import Node
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.operator.admin.metrics.exposition import scrape
 
 
 def samples_in(text: str) -> list[Sample]:

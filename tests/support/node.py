@@ -32,11 +32,11 @@ from typing import Any, Final, Self
 import pytest
 
 from anabranch.broker.app import run_node
-from anabranch.broker.logging.stacks import END as END_OF_STACKS
-from anabranch.broker.node import Node
-from anabranch.broker.settings.model import Settings
-from anabranch.broker.settings.names import all_settings
-from anabranch.broker.settings.sources import load
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.node.logging.stacks import END as END_OF_STACKS
+from anabranch.broker.node.settings.model import Settings
+from anabranch.broker.node.settings.names import all_settings
+from anabranch.broker.node.settings.sources import load
 from tests.support.waiting import until, wait_until
 
 START_TIMEOUT_S = 120

@@ -3,7 +3,7 @@
 from asyncio import Event
 from collections.abc import Callable, Sequence
 
-from anabranch.broker.membership.log_store import ObjectLogStore
+from anabranch.broker.cluster.membership.log_store import ObjectLogStore
 from anabranch.s3stream.store.memory import MemoryStore
 from anabranch.wal.interface import Buffer
 from anabranch.wal.object.format import HEADER_BYTES, LogName, ObjectHeader, Position, decode_header

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 from click.testing import CliRunner, Result
 
-from anabranch.broker.cli.topic import topic
-from anabranch.broker.cli.user import PASSWORD_ENV, user
-from tests.broker.sasl.provider import AUDIENCE, ISSUER, key_set, rsa_key
+from anabranch.broker.operator.cli.topic import topic
+from anabranch.broker.operator.cli.user import PASSWORD_ENV, user
+from tests.broker.kafka.sasl.provider import AUDIENCE, ISSUER, key_set, rsa_key
 from tests.support.certificates import Authority
 from tests.support.node import NodeProcess
 from tests.support.secrets import MARK, assert_unmarked, node_output

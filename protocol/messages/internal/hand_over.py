@@ -31,7 +31,7 @@ class HandOverRequest:
     position: int = wire.int64("0+")
     """Position of this piece among them."""
     piece: bytes = wire.bytes_("0+")
-    """Part of the tail (`broker/handover/tail.py`)."""
+    """Part of the tail (`broker/cluster/handover/tail.py`)."""
 
 
 @message(versions="0", flexible=None)

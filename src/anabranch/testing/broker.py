@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Final, Self
 
-from anabranch.broker.dev.folder import MemoryFolder
+from anabranch.broker.operator.dev.folder import MemoryFolder
 
 START_TIMEOUT_S: Final = 60.0
 ORDER_TIMEOUT_S: Final = 30.0

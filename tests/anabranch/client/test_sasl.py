@@ -2,8 +2,8 @@
 
 import pytest
 
-from anabranch.broker.sasl.mechanism import AuthenticationFailed
-from anabranch.broker.sasl.scram import ScramCredential, ScramExchange, make_credential, salted_password
+from anabranch.broker.kafka.sasl.mechanism import AuthenticationFailed
+from anabranch.broker.kafka.sasl.scram import ScramCredential, ScramExchange, make_credential, salted_password
 from anabranch.client.sasl import SaslError, bearer, plain, scram
 
 SALT = b"0123456789abcdef"

@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from anabranch.broker.partitions.cleaning import KafkaBatches
+from anabranch.broker.kafka.partitions.cleaning import KafkaBatches
 from anabranch.compaction.cleaning.cleaner import Cleaner, KeyMap
 from anabranch.compaction.cleaning.plan import CleanPlan, plan_cleaning
 from anabranch.compaction.cleaning.run import plan_cleanings, run_cleaning

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.broker.partitions.cleaning import KafkaBatches
+from anabranch.broker.kafka.partitions.cleaning import KafkaBatches
 from anabranch.compaction.cleaning.execute import BYTES_PER_TURN
 from anabranch.compaction.cleaning.transactions import TransactionView
 from anabranch.compaction.interface import (

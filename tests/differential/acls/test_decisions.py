@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.handlers import HANDLERS, TELEMETRY_APIS
+from anabranch.broker.api.handlers import HANDLERS, TELEMETRY_APIS
 from anabranch.protocol.messages import sasl_authenticate, sasl_handshake
 from anabranch.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from anabranch.protocol.messages.create_acls import AclCreation, CreateAclsRequest

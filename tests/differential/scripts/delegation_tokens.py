@@ -12,7 +12,7 @@ from anabranch.protocol.messages.describe_delegation_token import (
 )
 from anabranch.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from anabranch.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
-from tests.broker.sasl.scram_client import ScramClient
+from tests.broker.kafka.sasl.scram_client import ScramClient
 from tests.differential.script import Script
 from tests.differential.scripts.sasl import SASL, SERVED, handshake, token
 

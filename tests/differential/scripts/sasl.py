@@ -14,7 +14,7 @@ from anabranch.protocol.messages.list_groups import ListGroupsRequest
 from anabranch.protocol.messages.metadata import MetadataRequest
 from anabranch.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from anabranch.protocol.messages.sasl_handshake import SaslHandshakeRequest
-from tests.broker.sasl.scram_client import ScramClient, salted_password
+from tests.broker.kafka.sasl.scram_client import ScramClient, salted_password
 from tests.differential.script import Script
 
 SASL = "sasl"

@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from anabranch.broker.partitions.producers import Producer
-from anabranch.broker.transactions.state_machine import EPOCH_LAST, VERSION_1, VERSION_2
-from anabranch.broker.transactions.state_table import TransactionStatus
+from anabranch.broker.kafka.partitions.producers import Producer
+from anabranch.broker.kafka.transactions.state_machine import EPOCH_LAST, VERSION_1, VERSION_2
+from anabranch.broker.kafka.transactions.state_table import TransactionStatus
 from anabranch.protocol.batch import TRANSACTIONAL_MASK
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest

@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anabranch.broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
-from anabranch.broker.partitions.producers import Producer
-from anabranch.broker.transactions.records import transaction_record
-from anabranch.broker.transactions.state_machine import EPOCH_LAST, Transaction
+from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
+from anabranch.broker.kafka.partitions.producers import Producer
+from anabranch.broker.kafka.transactions.records import transaction_record
+from anabranch.broker.kafka.transactions.state_machine import EPOCH_LAST, Transaction
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.coordination.topic_partition import TopicPartition
-from anabranch.broker.partitions.producers import Producer
+from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
+from anabranch.broker.kafka.partitions.producers import Producer
 from anabranch.protocol import codec
 from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest
 from anabranch.protocol.messages.produce import ProduceRequest
 from anabranch.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
-from tests.broker.transactions.cluster import Client, Cluster
+from tests.broker.kafka.transactions.cluster import Client, Cluster
 from tests.differential.transaction_matrix.matrix import (
     EXPIRED,
     HELD,

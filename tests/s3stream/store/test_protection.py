@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import anabranch.s3stream.store
-from anabranch.broker.node import Node
+from anabranch.broker.cluster.node import Node
 from anabranch.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from anabranch.s3stream.errors import StoreError
 from anabranch.s3stream.store.config import StoreConfig, make_store

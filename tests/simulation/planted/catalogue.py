@@ -68,7 +68,7 @@ PLANTED: Sequence[Planted] = (
         "the oldest of the last five batches of a producer is not recognised",
         [
             Edit(
-                "anabranch.broker.partitions.producers",
+                "anabranch.broker.kafka.partitions.producers",
                 "for batch in reversed(entry.batches):",
                 "for batch in reversed(entry.batches[1:]):",
             )
@@ -82,7 +82,7 @@ PLANTED: Sequence[Planted] = (
         "replay forgets the batches of producers",
         [
             Edit(
-                "anabranch.broker.partitions.replay",
+                "anabranch.broker.kafka.partitions.replay",
                 "        self.producers.update(",
                 "        if not now_ms: self.producers.update(",
             )
@@ -96,7 +96,7 @@ PLANTED: Sequence[Planted] = (
         "the last stable offset is the high watermark",
         [
             Edit(
-                "anabranch.broker.partitions.transactions",
+                "anabranch.broker.kafka.partitions.transactions",
                 "            end_offset = min(end_offset, next(iter(self._open.values())).first_offset)\n",
                 "            pass\n",
             )
@@ -110,7 +110,7 @@ PLANTED: Sequence[Planted] = (
         "a snapshot loses the aborted transactions",
         [
             Edit(
-                "anabranch.broker.partitions.transactions",
+                "anabranch.broker.kafka.partitions.transactions",
                 "            state._aborted.append(AbortedEntry(*_ABORTED.unpack_from(data, position)))\n",
                 "",
             )
@@ -124,7 +124,7 @@ PLANTED: Sequence[Planted] = (
         "responses leave in the order in which they are complete",
         [
             Edit(
-                "anabranch.broker.net.connection",
+                "anabranch.broker.node.net.connection",
                 "        if self.peer is None:\n            return False\n        self._outstanding.remove",
                 "        self._outstanding.remove",
             )
@@ -172,7 +172,7 @@ PLANTED: Sequence[Planted] = (
         "a READ_COMMITTED fetch goes up to the high watermark",
         [
             Edit(
-                "anabranch.broker.partitions.partition",
+                "anabranch.broker.kafka.partitions.partition",
                 "        stable = self.transactions.last_stable_offset(self.stream.confirmed_offset)\n",
                 "        stable = self.stream.confirmed_offset\n",
             )
@@ -328,7 +328,7 @@ PLANTED: Sequence[Planted] = (
         "the epoch that fences a producer is forgotten",
         [
             Edit(
-                "anabranch.broker.transactions.state_machine",
+                "anabranch.broker.kafka.transactions.state_machine",
                 "producer.epoch != state.epoch or",
                 "producer.epoch > state.epoch or",
             )
@@ -342,12 +342,12 @@ PLANTED: Sequence[Planted] = (
         "the producer is judged while the markers of its last transaction are written",
         [
             Edit(
-                "anabranch.broker.transactions.coordinator",
+                "anabranch.broker.kafka.transactions.coordinator",
                 "            if await self._wait_idle(entry):\n                continue\n            now_ms",
                 "            now_ms",
             ),
             Edit(
-                "anabranch.broker.transactions.state_machine",
+                "anabranch.broker.kafka.transactions.state_machine",
                 "raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)\n    return action",
                 "raise KafkaError(ErrorCode.PRODUCER_FENCED)\n    return action",
             ),
@@ -361,7 +361,7 @@ PLANTED: Sequence[Planted] = (
         "the abort of a transaction that has timed out takes an epoch that its producer cannot get",
         [
             Edit(
-                "anabranch.broker.transactions.state_machine",
+                "anabranch.broker.kafka.transactions.state_machine",
                 "    return _prepare(state, commit=False, version=VERSION_2,",
                 "    state = replace(state, epoch=state.epoch + 1)\n"
                 "    return _prepare(state, commit=False, version=VERSION_2,",
@@ -395,7 +395,7 @@ PLANTED: Sequence[Planted] = (
         "retention goes past the high watermark",
         [
             Edit(
-                "anabranch.broker.partitions.retention",
+                "anabranch.broker.kafka.partitions.retention",
                 "    if new_start <= start:\n",
                 "    new_start = stream.next_offset if new_start > start else start\n    if new_start <= start:\n",
             ),
@@ -440,9 +440,9 @@ PLANTED: Sequence[Planted] = (
         "leader-named",
         "a leader is named before it serves",
         [
-            Edit("anabranch.broker.handlers.metadata", "leader_id=NO_LEADER if", "leader_id=node.node_id if"),
+            Edit("anabranch.broker.api.handlers.metadata", "leader_id=NO_LEADER if", "leader_id=node.node_id if"),
             Edit(
-                "anabranch.broker.topics.manager",
+                "anabranch.broker.kafka.topics.manager",
                 "            await self._open([(grown, each) for each in added if self._opens(each)])\n"
                 "            topic.info, topic.partitions = "
                 "replace(info, configs=topic.info.configs), grown.partitions\n",
@@ -468,7 +468,7 @@ PLANTED: Sequence[Planted] = (
         "a node uses a store that another catalog has claimed",
         [
             Edit(
-                "anabranch.broker.membership.join",
+                "anabranch.broker.cluster.membership.join",
                 "        await claim_store(store, cluster, catalog.identity())\n",
                 "        pass\n",
             )

@@ -42,7 +42,7 @@ CLUSTER: Sequence[Planted] = (
         "a node opens partitions that another node leads and has open",
         [
             Edit(
-                "anabranch.broker.topics.manager",
+                "anabranch.broker.kafka.topics.manager",
                 "return {partition.leader, partition.owner} <= {self._node_id, -1}",
                 "return True",
             ),
@@ -61,7 +61,7 @@ CLUSTER: Sequence[Planted] = (
         "a node takes others for dead after an outage in which it heard of nobody",
         [
             Edit(
-                "anabranch.broker.cluster.liveness",
+                "anabranch.broker.node.peers.liveness",
                 "            elif pause_s >= DEAD_AFTER_S / 2:\n"
                 "                before.since_s = now_s + (RECONNECTION_S if pause_s >= DEAD_AFTER_S else 0.0)\n",
                 "",
@@ -76,7 +76,7 @@ CLUSTER: Sequence[Planted] = (
         "a new leader opens partitions whose newest records are in the log of a dead node",
         [
             Edit(
-                "anabranch.broker.topics.manager",
+                "anabranch.broker.kafka.topics.manager",
                 "return {partition.leader, partition.owner} <= {self._node_id, -1}",
                 "return partition.leader in {self._node_id, -1}",
             ),
@@ -91,7 +91,7 @@ CLUSTER: Sequence[Planted] = (
         "a recovery releases partitions before their records are in objects",
         [
             Edit(
-                "anabranch.broker.membership.log_recovery",
+                "anabranch.broker.cluster.membership.log_recovery",
                 "                if left:\n                    await self._release(wal, node_id, node_epoch, left)",
                 "                if left:\n                    await self._release(wal, node_id, node_epoch, set())",
             )
@@ -105,7 +105,7 @@ CLUSTER: Sequence[Planted] = (
         "a recovery commits records with the partition's state from before them",
         [
             Edit(
-                "anabranch.broker.membership.log_recovery",
+                "anabranch.broker.cluster.membership.log_recovery",
                 "self.work, self.now_ms, state)",
                 "self.work, self.now_ms, state)\n        stream.snapshot_source = lambda: stream.snapshot",
             )

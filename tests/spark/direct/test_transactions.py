@@ -4,10 +4,10 @@ import struct
 
 import pytest
 
-from anabranch.broker.partitions.leader_epochs import LeaderEpochs
-from anabranch.broker.partitions.producers import ProducerStates
-from anabranch.broker.partitions.snapshot import SNAPSHOT_VERSION
-from anabranch.broker.partitions.transactions import PartitionTransactions
+from anabranch.broker.kafka.partitions.leader_epochs import LeaderEpochs
+from anabranch.broker.kafka.partitions.producers import ProducerStates
+from anabranch.broker.kafka.partitions.snapshot import SNAPSHOT_VERSION
+from anabranch.broker.kafka.partitions.transactions import PartitionTransactions
 from anabranch.s3stream.errors import CorruptObject
 from anabranch.s3stream.model import StreamInfo
 from anabranch.spark.direct.transactions import AbortedTransaction, SnapshotTransactions, read_transactions

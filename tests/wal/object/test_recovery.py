@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from anabranch.broker.membership.log_store import ObjectLogStore
+from anabranch.broker.cluster.membership.log_store import ObjectLogStore
 from anabranch.s3stream.errors import StoreError
 from anabranch.s3stream.store.memory import MemoryStore
 from anabranch.s3stream.store.s3 import S3Store

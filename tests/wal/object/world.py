@@ -18,7 +18,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple
 
-from anabranch.broker.membership.log_store import ObjectLogStore
+from anabranch.broker.cluster.membership.log_store import ObjectLogStore
 from anabranch.wal.interface import OverCapacity, QueueFull, RecoveredRecord, WalCorrupt, WalError, WalFailed, WalFenced
 from anabranch.wal.object.format import END_BYTES, EndedBy, Flags, LogName, ObjectHeader, Position, decode_header
 from anabranch.wal.object.log import ObjectWal

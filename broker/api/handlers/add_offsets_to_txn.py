@@ -1,0 +1,31 @@
+"""AddOffsetsToTxn: add a group's partition of `__consumer_offsets` to a transaction."""
+
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC
+from anabranch.broker.kafka.coordination.shards import partition_of
+from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
+from anabranch.broker.kafka.partitions.producers import Producer
+from anabranch.broker.kafka.transactions.errors import code_for_version
+from anabranch.broker.kafka.transactions.state_machine import VERSION_1
+from anabranch.broker.node.net.exchange import Exchange
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from anabranch.s3stream.errors import StorageError
+
+FENCED_VERSION = 2
+
+
+async def handle(node: Node, request: AddOffsetsToTxnRequest, exchange: Exchange) -> AddOffsetsToTxnResponse:
+    """Answer when the coordinator's record is durable."""
+    if not request.transactional_id:
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
+    try:
+        await node.groups.ensure_topic()
+        where = TopicPartition(OFFSETS_TOPIC, partition_of(request.group_id, node.groups.partition_count))
+        producer = Producer(request.producer_id, request.producer_epoch)
+        await node.transactions.add(request.transactional_id, producer, [where], VERSION_1)
+    except KafkaError as error:
+        return AddOffsetsToTxnResponse(error_code=code_for_version(error.code, exchange.api_version, FENCED_VERSION))
+    except StorageError:
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return AddOffsetsToTxnResponse()

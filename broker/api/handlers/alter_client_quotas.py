@@ -1,0 +1,76 @@
+"""AlterClientQuotas: set and remove quotas of users, client ids and addresses (KIP-546).
+
+An error concerns its entity only.
+"""
+
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.quotas.entities import (
+    IP,
+    QuotaAlteration,
+    QuotaEntity,
+    check_entity,
+    check_operations,
+    unresolvable,
+)
+from anabranch.broker.node.net.exchange import Exchange
+from anabranch.broker.node.net.ports import resolve
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    EntityData,
+    EntryData,
+    EntryDataResponse,
+)
+from anabranch.s3stream.errors import StorageError
+
+
+async def handle(node: Node, request: AlterClientQuotasRequest, _exchange: Exchange) -> AlterClientQuotasResponse:
+    """Answer when the quotas are set."""
+    outcomes: dict[QuotaEntity, KafkaError | None] = {}
+    for entry in request.entries:
+        alteration = _parse(entry)
+        entity = alteration.entity
+        operations = dict(alteration.operations)
+        if entity in outcomes or len(operations) < len(alteration.operations):
+            # As in Kafka, which also reports an entity with a duplicate key so. What was named first has been set.
+            outcomes[entity] = KafkaError(ErrorCode.INVALID_REQUEST, f"Ignoring duplicate entity {entity}")
+            continue
+        try:
+            types = check_entity(entity)
+            await _check_address(entity)
+            check_operations(operations, types)
+            if not request.validate_only and operations:
+                await node.quota_table.alter(entity, operations)
+        except KafkaError as error:
+            outcomes[entity] = error
+        except StorageError as error:
+            outcomes[entity] = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+        else:
+            outcomes[entity] = None
+    return AlterClientQuotasResponse(
+        entries=[
+            EntryDataResponse(
+                error_code=ErrorCode.NONE if error is None else error.code,
+                error_message=None if error is None else error.message,
+                entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity.parts],
+            )
+            for entity, error in outcomes.items()
+        ]
+    )
+
+
+def _parse(entry: EntryData) -> QuotaAlteration:
+    """Return an entry's change. As in Kafka, the last of several names of one type counts."""
+    entity = QuotaEntity.of({part.entity_type: part.entity_name for part in entry.entity})
+    return QuotaAlteration(entity, [(each.key, None if each.remove else each.value) for each in entry.ops])
+
+
+async def _check_address(entity: QuotaEntity) -> None:
+    """Raise INVALID_REQUEST for the name of an address that cannot be resolved."""
+    address = dict(entity.parts).get(IP)
+    if address is not None:
+        try:
+            await resolve(address)
+        except OSError:
+            raise unresolvable(address) from None

@@ -1,0 +1,100 @@
+"""AlterPartitionReassignments (KIP-455): orders partitions to other nodes, and cancels such orders.
+
+A partition has one replica, its leader, so a reassignment names one node. What Kafka refuses is refused with Kafka's
+messages. Partitions are refused one by one; those that are not are ordered together.
+"""
+
+from anabranch.broker.api.handlers.topic_checks import check_replicas
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.topics.move_requests import Place
+from anabranch.broker.node.net.exchange import Exchange
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+from anabranch.s3stream.catalog.values import MoveReason
+from anabranch.s3stream.errors import NodeUnavailable, StorageError
+
+
+async def handle(
+    node: Node, request: AlterPartitionReassignmentsRequest, _exchange: Exchange
+) -> AlterPartitionReassignmentsResponse:
+    """Answer each partition by itself, when the orders are given. They are carried out afterwards."""
+    wanted: dict[Place, int] = {}
+    cancelled: list[Place] = []
+    responses = []
+    for topic in request.topics:
+        partitions = []
+        for requested in topic.partitions:
+            place = Place(topic.name, requested.partition_index)
+            code, message = ErrorCode.NONE, None
+            try:
+                _check(node, place, requested, may_change_factor=request.allow_replication_factor_change)
+            except KafkaError as error:
+                code, message = error.code, error.message or None
+            else:
+                if requested.replicas is None:
+                    cancelled.append(place)
+                else:
+                    wanted[place] = requested.replicas[0]
+            partitions.append(
+                ReassignablePartitionResponse(partition_index=place.partition, error_code=code, error_message=message)
+            )
+        responses.append(ReassignableTopicResponse(name=topic.name, partitions=partitions))
+    code, message = await _order(node, wanted, cancelled)
+    return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        error_code=code,
+        # As in Kafka: the message is empty only for an empty request.
+        error_message=message if request.topics else "",
+        responses=responses,
+    )
+
+
+async def _order(node: Node, wanted: dict[Place, int], cancelled: list[Place]) -> tuple[ErrorCode, str | None]:
+    """Give and cancel orders. Returns the error of the whole request."""
+    try:
+        if wanted:
+            await node.move_requests.request(wanted, MoveReason.REASSIGNMENT)
+        if cancelled:
+            await node.move_requests.cancel(cancelled)
+    except KafkaError as error:  # a topic was deleted meanwhile
+        return error.code, error.message
+    except NodeUnavailable as error:
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(error)
+    except StorageError as error:
+        return ErrorCode.UNKNOWN_SERVER_ERROR, str(error)
+    return ErrorCode.NONE, None
+
+
+def _check(node: Node, place: Place, requested: ReassignablePartition, *, may_change_factor: bool) -> None:
+    topic = node.topics.get(place.topic)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {place.topic}.")
+    if not 0 <= place.partition < len(topic.info.partitions):
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {place.topic}:{place.partition}."
+        )
+    info = topic.info.partitions[place.partition]
+    if requested.replicas is None:
+        if info.order is None or info.order.failure:
+            raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "")
+        return
+    stays = list(requested.replicas) == [info.leader]
+    if stays and info.leader not in node.members.draining:  # where it is, dead or alive
+        return
+    check_replicas(node, requested.replicas)
+    if len(requested.replicas) > 1:
+        if not may_change_factor:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"The replication factor is changed from 1 to {len(requested.replicas)}",
+            )
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "A partition has one replica, its leader, since the object store keeps the data: name one broker.",
+        )

@@ -1,0 +1,45 @@
+"""AlterReplicaLogDirs (KIP-113): only the current directory is accepted, since a node has one directory."""
+
+from anabranch.broker.api.handlers.log_dir import log_dir
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.node.net.exchange import Exchange
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
+
+
+def handle(node: Node, request: AlterReplicaLogDirsRequest, _exchange: Exchange) -> AlterReplicaLogDirsResponse:
+    """Answer each partition once; of repeated entries the last counts."""
+    codes: dict[str, dict[int, ErrorCode]] = {}
+    for requested in request.dirs:
+        for topic in requested.topics:
+            for index in topic.partitions:
+                codes.setdefault(topic.name, {})[index] = _code(node, requested.path, topic.name, index)
+    return AlterReplicaLogDirsResponse(
+        results=[
+            AlterReplicaLogDirTopicResult(
+                topic_name=name,
+                partitions=[
+                    AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
+                    for index, code in partitions.items()
+                ],
+            )
+            for name, partitions in codes.items()
+        ]
+    )
+
+
+def _code(node: Node, path: str, topic: str, index: int) -> ErrorCode:
+    if path != log_dir(node):
+        return ErrorCode.LOG_DIR_NOT_FOUND
+    try:
+        node.topics.partition(topic, index)
+    except KafkaError as error:
+        # As in Kafka, which has kept the code of its first version for replicas on other nodes.
+        is_elsewhere = error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.REPLICA_NOT_AVAILABLE if is_elsewhere else error.code
+    return ErrorCode.NONE

@@ -1,0 +1,82 @@
+"""ConsumerGroupDescribe (KIP-848): state, epochs and members of consumer groups, with current and target assignment."""
+
+from collections.abc import Set as AbstractSet
+
+from anabranch.broker.api.handlers.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
+from anabranch.broker.api.handlers.consumer_protocol import check_consumer_protocol
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.groups.consumer.group import ConsumerGroup
+from anabranch.broker.kafka.groups.consumer.member import ConsumerMember
+from anabranch.broker.kafka.groups.consumer.records import by_topic
+from anabranch.broker.kafka.groups.consumer.topic_image import TopicIdPartition
+from anabranch.broker.node.net.exchange import Exchange
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.consumer_group_describe import (
+    Assignment,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedGroup,
+    Member,
+    TopicPartitions,
+)
+
+USES_CLASSIC_PROTOCOL, USES_CONSUMER_PROTOCOL = 0, 1
+
+
+def handle(node: Node, request: ConsumerGroupDescribeRequest, _exchange: Exchange) -> ConsumerGroupDescribeResponse:
+    """Answer at once."""
+    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_REQUESTED
+    return ConsumerGroupDescribeResponse(
+        groups=[_described(node, group_id, operations) for group_id in request.group_ids]
+    )
+
+
+def _described(node: Node, group_id: str, operations: int) -> DescribedGroup:
+    try:
+        check_consumer_protocol(node)
+        group = node.groups.shard_with_id(group_id).group(group_id)
+    except KafkaError as error:
+        return DescribedGroup(error_code=error.code, error_message=error.message or None, group_id=group_id)
+    if not isinstance(group, ConsumerGroup):
+        problem = "not found" if group is None else "is not a consumer group"
+        return DescribedGroup(
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+            error_message=f"Group {group_id} {problem}.",
+            group_id=group_id,
+        )
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=group.state,
+        group_epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=group.assignor,
+        members=[_member(node, group, member) for member in group.members.values()],
+        authorized_operations=operations,
+    )
+
+
+def _member(node: Node, group: ConsumerGroup, member: ConsumerMember) -> Member:
+    return Member(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=list(member.topic_names),
+        subscribed_topic_regex=member.topic_regex,
+        assignment=_assignment(node, member.assigned.keys()),
+        target_assignment=_assignment(node, group.targets.get(member.member_id, frozenset())),
+        member_type=USES_CONSUMER_PROTOCOL if member.classic is None else USES_CLASSIC_PROTOCOL,
+    )
+
+
+def _assignment(node: Node, partitions: AbstractSet[TopicIdPartition]) -> Assignment:
+    """Build an assignment with the names of topics. Deleted topics are left out."""
+    topics = []
+    for topic_id, found in by_topic(partitions):
+        topic = node.topics.get_by_id(topic_id)
+        if topic is not None:
+            numbers = [partition for _, partition in found]
+            topics.append(TopicPartitions(topic_id=topic_id, topic_name=topic.name, partitions=numbers))
+    return Assignment(topic_partitions=topics)

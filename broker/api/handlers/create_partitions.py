@@ -1,0 +1,88 @@
+"""CreatePartitions: add partitions to topics.
+
+An assignment names any number of registered nodes, the same for all new partitions. The first living one is to lead.
+"""
+
+from collections import Counter
+
+from anabranch.broker.api.handlers.topic_checks import check_replicas, check_unique, first_living, registered_ids
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.node.net.exchange import Exchange, MutationQuota
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+from anabranch.s3stream.errors import StorageError
+
+WITHOUT_MESSAGE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
+"""As in Kafka."""
+QUOTA_STRICT_SINCE = 3
+"""First version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+
+
+async def handle(node: Node, request: CreatePartitionsRequest, exchange: Exchange) -> CreatePartitionsResponse:
+    """Add partitions to each topic. An error concerns its topic only."""
+    names = Counter(topic.name for topic in request.topics)
+    try:
+        await node.follower.follow()  # another node may have created or grown the topics
+    except StorageError as error:
+        return CreatePartitionsResponse(results=[_failure(name, error) for name in names])
+    quota = exchange.mutation_quota(strict_since=QUOTA_STRICT_SINCE)
+    results = []
+    for name, topic in {topic.name: topic for topic in request.topics}.items():
+        try:
+            check_unique(names, name)
+            await _grow(node, topic, quota, validate_only=request.validate_only)
+            results.append(CreatePartitionsTopicResult(name=name))
+        except KafkaError as error:
+            message = None if error.code in WITHOUT_MESSAGE else error.message
+            results.append(CreatePartitionsTopicResult(name=name, error_code=error.code, error_message=message))
+        except StorageError as error:
+            results.append(_failure(name, error))
+    return CreatePartitionsResponse(results=results)
+
+
+def _failure(name: str, error: StorageError) -> CreatePartitionsTopicResult:
+    return CreatePartitionsTopicResult(name=name, error_code=ErrorCode.UNKNOWN_SERVER_ERROR, error_message=str(error))
+
+
+async def _grow(
+    node: Node, requested: CreatePartitionsTopic, quota: MutationQuota | None, *, validate_only: bool
+) -> None:
+    topic = node.topics.get(requested.name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if topic.info.internal:
+        # Groups and transactional ids belong to partitions by their number: existing ones could not be found any more.
+        message = f"The number of partitions of the internal topic {requested.name} cannot be changed."
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+    before = len(topic.partitions)
+    if requested.count <= before:
+        message = f"Topic already has {before} partition(s)."
+        if requested.count != before:
+            message = (
+                f"The topic {requested.name} currently has {before} partition(s); "
+                f"{requested.count} would not be an increase."
+            )
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
+    node.topics.new_creation().check_room(requested.count - before)
+    leaders: list[int] | None = None
+    if requested.assignments is not None:
+        if len(requested.assignments) != requested.count - before:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Attempted to add {requested.count - before} additional partition(s), but only "
+                f"{len(requested.assignments)} assignment(s) were specified.",
+            )
+        registered = await registered_ids(node)
+        leaders = []
+        for index, assignment in enumerate(requested.assignments, before):
+            check_replicas(node, assignment.broker_ids, len(requested.assignments[0].broker_ids), registered)
+            leaders.append(first_living(node, assignment.broker_ids, index))
+    if quota is not None:
+        quota.record(requested.count - before)
+    if not validate_only:
+        await node.topics.grow(requested.name, requested.count, leaders)

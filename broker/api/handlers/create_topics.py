@@ -1,0 +1,170 @@
+"""CreateTopics: create topics together. An error of one does not affect the others.
+
+Replication factors up to the number of registered nodes are accepted, dead ones included, and so are assignments to
+them. The first living one of an assignment is to lead. A partition has one replica all the same, its leader: durability
+comes from the object store and the log, not from replicas.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from anabranch.broker.api.handlers.topic_checks import check_replicas, check_unique, first_living, registered_ids
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.configs.definitions import ConfigSource
+from anabranch.broker.kafka.configs.topic import check_topic_configs
+from anabranch.broker.kafka.configs.topic_table import TOPIC_CONFIGS
+from anabranch.broker.kafka.topics.creation import TopicCreation, TopicSpec
+from anabranch.broker.kafka.topics.names import INTERNAL_TOPICS
+from anabranch.broker.node.net.exchange import Exchange
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from anabranch.s3stream.errors import StorageError
+
+QUOTA_STRICT_SINCE = 6
+"""First version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+
+
+async def handle(node: Node, request: CreateTopicsRequest, exchange: Exchange) -> CreateTopicsResponse:
+    """Check the topics in the order of the request, then create the valid ones together."""
+    names = Counter(topic.name for topic in request.topics)
+    try:
+        await node.follower.follow()  # a topic that another node has deleted must not seem to exist
+        registered = await registered_ids(node)
+    except StorageError as error:
+        return CreateTopicsResponse(
+            topics=[_failure(name, ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) for name in names]
+        )
+    quota = exchange.mutation_quota(strict_since=QUOTA_STRICT_SINCE)
+    results: dict[str, CreatableTopicResult] = {}
+    creation = node.topics.new_creation()
+    for topic in request.topics:
+        if topic.name in results:
+            continue
+        if request.validate_only:
+            creation = node.topics.new_creation()  # as in Kafka, each topic is validated by itself
+        try:
+            check_unique(names, topic.name)
+            spec = _checked(node, topic, creation, registered)
+            if quota is not None:
+                quota.record(spec.partitions)
+        except KafkaError as error:
+            results[topic.name] = _failure(topic.name, error.code, error.message)
+        else:
+            creation.add(spec)
+            results[topic.name] = CreatableTopicResult(
+                name=spec.name,
+                error_message=None,
+                num_partitions=spec.partitions,
+                replication_factor=1,
+                configs=_described(node, _configs(topic)),
+            )
+    if not request.validate_only:
+        await _create(node, creation.specs, results)
+    return CreateTopicsResponse(topics=list(results.values()))
+
+
+async def _create(node: Node, specs: Sequence[TopicSpec], results: dict[str, CreatableTopicResult]) -> None:
+    """Create the valid topics, and complete `results`."""
+    try:
+        created = await node.topics.create_all(specs)
+    except StorageError as error:
+        for spec in specs:
+            results[spec.name] = _failure(spec.name, ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+        return
+    for spec, answer in zip(specs, created, strict=True):
+        if isinstance(answer, KafkaError):
+            results[spec.name] = _failure(spec.name, answer.code, answer.message)
+        else:
+            results[spec.name] = replace(results[spec.name], topic_id=answer.topic_id)
+
+
+def _failure(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
+    said = None if code == ErrorCode.THROTTLING_QUOTA_EXCEEDED else message  # as in Kafka
+    return CreatableTopicResult(name=name, error_code=code, error_message=said, configs=())
+
+
+def _checked(node: Node, requested: CreatableTopic, creation: TopicCreation, registered: Collection[int]) -> TopicSpec:
+    """Return the topic if it can be created together with those of `creation`. Raises KafkaError."""
+    creation.check_name(requested.name)
+    leaders = _assigned_leaders(node, requested, registered) if requested.assignments else None
+    partitions = _partitions(node, requested, len(registered)) if leaders is None else len(leaders)
+    configs = check_topic_configs(_configs(requested), node.settings)
+    internal = requested.name in INTERNAL_TOPICS
+    spec = TopicSpec(requested.name, partitions, configs, internal, leaders)
+    creation.check_room(spec.partitions)
+    return spec
+
+
+def _configs(requested: CreatableTopic) -> dict[str, str | None]:
+    return {config.name: config.value for config in requested.configs}
+
+
+def _partitions(node: Node, requested: CreatableTopic, nodes: int) -> int:
+    """Return the number of partitions. Raises Kafka's errors for an invalid one, or an invalid replication factor."""
+    if requested.num_partitions < -1 or requested.num_partitions == 0:
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
+    factor = requested.replication_factor
+    if factor < -1 or factor == 0:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    if factor > nodes:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {factor} time(s): The target replication factor of {factor} cannot be "
+            f"reached because only {nodes} broker(s) are registered.",
+        )
+    return node.settings.topic.num_partitions if requested.num_partitions == -1 else requested.num_partitions
+
+
+def _assigned_leaders(node: Node, requested: CreatableTopic, registered: Collection[int]) -> Sequence[int]:
+    """Return the wanted leader of each partition. Raises Kafka's errors for invalid assignments."""
+    if requested.replication_factor != -1:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but replication factor was not set to -1.",
+        )
+    if requested.num_partitions != -1:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but numPartitions was not set to -1.",
+        )
+    leaders: dict[int, int] = {}
+    factor: int | None = None
+    for assignment in requested.assignments:
+        if assignment.partition_index in leaders:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Found multiple manual partition assignments for partition {assignment.partition_index}",
+            )
+        check_replicas(node, assignment.broker_ids, factor, registered)
+        factor = len(assignment.broker_ids)
+        leaders[assignment.partition_index] = first_living(node, assignment.broker_ids, assignment.partition_index)
+    if leaders.keys() != set(range(len(leaders))):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
+        )
+    return [leaders[index] for index in range(len(leaders))]
+
+
+def _described(node: Node, configs: Mapping[str, str | None]) -> list[CreatableTopicConfigs]:
+    """Return all configs of a topic, with the given ones as they were given, as Kafka does."""
+    described = []
+    for name, row in TOPIC_CONFIGS.items():
+        synonyms = node.broker_configs.topic_synonyms(row)
+        value: str | None
+        value, source = synonyms[0][1:] if synonyms else (row.default, ConfigSource.DEFAULT_CONFIG)
+        if name in configs:
+            value, source = configs[name], ConfigSource.DYNAMIC_TOPIC_CONFIG
+        described.append(
+            CreatableTopicConfigs(name=name, value=value, read_only=False, config_source=source, is_sensitive=False)
+        )
+    return described

@@ -1,0 +1,65 @@
+"""DescribeAcls: the ACLs that a filter selects, by the patterns of their resources."""
+
+from collections import defaultdict
+
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import Acl, AclFilter, AclOperation, AclResourceType, PatternType, Permission
+from anabranch.broker.node.net.exchange import Exchange
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.describe_acls import (
+    AclDescription,
+    DescribeAclsRequest,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+)
+
+UNKNOWN = 0
+"""Code that no field of a filter may have. As in Kafka, the connection is closed."""
+
+
+def handle(node: Node, request: DescribeAclsRequest, exchange: Exchange) -> DescribeAclsResponse | None:
+    """Answer from this node's copy."""
+    if UNKNOWN in {
+        request.resource_type_filter,
+        request.pattern_type_filter,
+        request.operation,
+        request.permission_type,
+    }:
+        exchange.connection.refuse("DescribeAcls request with a filter whose type, operation or permission is UNKNOWN")
+        return None
+    if node.acls is None:
+        return DescribeAclsResponse(
+            error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured on the broker"
+        )
+    wanted = AclFilter(
+        AclResourceType(request.resource_type_filter),
+        request.resource_name_filter,
+        PatternType(request.pattern_type_filter),
+        request.principal_filter,
+        request.host_filter,
+        AclOperation(request.operation),
+        Permission(request.permission_type),
+    )
+    found: dict[tuple[int, str, int], list[Acl]] = defaultdict(list)
+    for acl in sorted(node.acls.authorizer.acls):
+        if wanted.matches(acl):
+            found[acl.resource_type, acl.resource_name, acl.pattern_type].append(acl)
+    return DescribeAclsResponse(
+        resources=[
+            DescribeAclsResource(
+                resource_type=resource_type,
+                resource_name=name,
+                pattern_type=pattern_type,
+                acls=[
+                    AclDescription(
+                        principal=acl.principal,
+                        host=acl.host,
+                        operation=acl.operation,
+                        permission_type=acl.permission,
+                    )
+                    for acl in acls
+                ],
+            )
+            for (resource_type, name, pattern_type), acls in found.items()
+        ],
+    )

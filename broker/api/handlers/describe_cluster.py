@@ -1,0 +1,75 @@
+"""DescribeCluster: the nodes and the controller.
+
+Living nodes are brokers, and for a moment those that died or stopped. With `include_fenced_brokers` (KIP-1073) other
+registered nodes are named too, as fenced.
+"""
+
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from anabranch.broker.api.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
+from anabranch.broker.cluster.membership.follower import member_of
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.node.net.exchange import Exchange
+from anabranch.broker.node.peers.members import addresses
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from anabranch.s3stream.errors import StorageError
+
+BROKERS = 1
+CONTROLLERS = 2
+
+
+def handle(
+    node: Node, request: DescribeClusterRequest, exchange: Exchange
+) -> DescribeClusterResponse | Coroutine[Any, Any, DescribeClusterResponse]:
+    """Describe the brokers; controllers are not reached through this listener."""
+    if request.endpoint_type != BROKERS:
+        known = request.endpoint_type == CONTROLLERS
+        return DescribeClusterResponse(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message="The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type "
+            "CONTROLLER"
+            if known
+            else f"Unsupported endpoint type {request.endpoint_type}",
+        )
+    listener = exchange.listener
+    return (
+        _respond_with_fenced(node, request, listener)
+        if request.include_fenced_brokers
+        else _respond(node, request, listener)
+    )
+
+
+async def _respond_with_fenced(node: Node, request: DescribeClusterRequest, listener: str) -> DescribeClusterResponse:
+    try:
+        registered = await node.catalog.list_nodes()
+    except StorageError as error:
+        return DescribeClusterResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, error_message=str(error))
+    fenced = [
+        DescribeClusterBroker(broker_id=member.node_id, host=address.host, port=address.port, is_fenced=True)
+        for member, address in addresses(map(member_of, registered), listener)
+        if not node.members.is_listed(member.node_id)
+    ]
+    return _respond(node, request, listener, fenced)
+
+
+def _respond(
+    node: Node, request: DescribeClusterRequest, listener: str, fenced: Sequence[DescribeClusterBroker] = ()
+) -> DescribeClusterResponse:
+    listed = [
+        DescribeClusterBroker(broker_id=member.node_id, host=address.host, port=address.port, rack=member.rack or None)
+        for member, address in addresses(node.members.listed(), listener)
+    ]
+    return DescribeClusterResponse(
+        cluster_id=node.cluster_id,
+        controller_id=node.members.controller_id,
+        brokers=[*listed, *fenced],
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
+        ),
+    )

@@ -1,0 +1,66 @@
+"""DescribeConfigs: configs of topics, nodes, loggers, groups and subscriptions, with Kafka's sources and synonyms."""
+
+from collections.abc import Sequence
+
+from anabranch.broker.api.resources.loggers import UNKNOWN_TYPE
+from anabranch.broker.api.resources.table import RESOURCES
+from anabranch.broker.api.resources.values import ConfigValue
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.node.net.exchange import Exchange
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+
+
+def handle(node: Node, request: DescribeConfigsRequest, _exchange: Exchange) -> DescribeConfigsResponse:
+    """Describe each resource; an error concerns its resource only."""
+    return DescribeConfigsResponse(results=[_resource(node, request, requested) for requested in request.resources])
+
+
+def _resource(node: Node, request: DescribeConfigsRequest, requested: DescribeConfigsResource) -> DescribeConfigsResult:
+    try:
+        values = _values(node, requested)
+    except KafkaError as error:
+        # As in Kafka: an unknown topic has a code and an empty message.
+        message = "" if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else error.message
+        return DescribeConfigsResult(
+            error_code=error.code,
+            error_message=message,
+            resource_type=requested.resource_type,
+            resource_name=requested.resource_name,
+        )
+    keys = requested.configuration_keys
+    return DescribeConfigsResult(
+        error_message="",
+        resource_type=requested.resource_type,
+        resource_name=requested.resource_name,
+        configs=[_result(request, value) for value in values if not keys or value.name in keys],
+    )
+
+
+def _values(node: Node, requested: DescribeConfigsResource) -> Sequence[ConfigValue]:
+    resource = RESOURCES.get(requested.resource_type)
+    if resource is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {requested.resource_type}")
+    return resource.describe(node, requested.resource_name)
+
+
+def _result(request: DescribeConfigsRequest, value: ConfigValue) -> DescribeConfigsResourceResult:
+    synonyms = [DescribeConfigsSynonym(name=name, value=text, source=source) for name, text, source in value.synonyms]
+    documentation = value.documentation if request.include_documentation else None
+    return DescribeConfigsResourceResult(
+        name=value.name,
+        value=value.value,
+        read_only=value.read_only,
+        config_source=value.source,
+        is_sensitive=False,
+        synonyms=synonyms if request.include_synonyms else (),
+        config_type=value.type,
+        documentation="" if value.type == UNKNOWN_TYPE else documentation,
+    )

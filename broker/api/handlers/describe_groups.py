@@ -1,0 +1,67 @@
+"""DescribeGroups: state, protocol and members of classic groups."""
+
+from anabranch.broker.api.handlers.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.groups.classic.group import ClassicGroup
+from anabranch.broker.kafka.groups.classic.state_table import ClassicGroupState
+from anabranch.broker.node.net.exchange import Exchange
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+
+NOT_FOUND_VERSION = 6
+"""First version in which errors have messages, and an unknown group is one. Before, it is a group in state Dead."""
+
+
+def handle(node: Node, request: DescribeGroupsRequest, exchange: Exchange) -> DescribeGroupsResponse:
+    """Answer at once."""
+    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_REQUESTED
+    return DescribeGroupsResponse(
+        groups=[_described(node, group_id, exchange.api_version, operations) for group_id in request.groups]
+    )
+
+
+def _described(node: Node, group_id: str, version: int, operations: int) -> DescribedGroup:
+    try:
+        group = node.groups.shard(group_id).group(group_id)
+    except KafkaError as error:
+        message = error.message if version >= NOT_FOUND_VERSION else None
+        return DescribedGroup(error_code=error.code, error_message=message, group_id=group_id)
+    if not isinstance(group, ClassicGroup):
+        found = version < NOT_FOUND_VERSION
+        problem = f"Group {group_id} {'not found' if group is None else 'is not a classic group'}."
+        return DescribedGroup(
+            error_code=ErrorCode.NONE if found else ErrorCode.GROUP_ID_NOT_FOUND,
+            error_message=None if found else problem,
+            group_id=group_id,
+            group_state=ClassicGroupState.DEAD,
+            authorized_operations=operations if found else NOT_REQUESTED,
+        )
+    stable = group.state is ClassicGroupState.STABLE
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=group.state,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol_name or "") if stable else "",
+        members=_members(group, stable=stable),
+        authorized_operations=operations,
+    )
+
+
+def _members(group: ClassicGroup, *, stable: bool) -> list[DescribedGroupMember]:
+    """Describe members. Metadata is included only in a stable group, which has agreed on a protocol."""
+    return [
+        DescribedGroupMember(
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            member_metadata=member.metadata(group.protocol_name) if stable else b"",
+            member_assignment=member.assignment,
+        )
+        for member in group.members.values()
+    ]

@@ -1,0 +1,39 @@
+"""DescribeTransactions: the state of transactional ids."""
+
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.node.net.exchange import Exchange
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TopicData,
+    TransactionState,
+)
+
+
+def handle(node: Node, request: DescribeTransactionsRequest, _exchange: Exchange) -> DescribeTransactionsResponse:
+    """Answer at once."""
+    return DescribeTransactionsResponse(
+        transaction_states=[_described(node, transactional_id) for transactional_id in request.transactional_ids]
+    )
+
+
+def _described(node: Node, transactional_id: str) -> TransactionState:
+    if not transactional_id:
+        return TransactionState(error_code=ErrorCode.INVALID_REQUEST, transactional_id=transactional_id)
+    try:
+        state = node.transactions.describe(transactional_id)
+    except KafkaError as error:
+        return TransactionState(error_code=error.code, transactional_id=transactional_id)
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(state.partitions):
+        topics.setdefault(topic, []).append(partition)
+    return TransactionState(
+        transactional_id=transactional_id,
+        transaction_state=state.status.label,
+        transaction_timeout_ms=state.timeout_ms,
+        transaction_start_time_ms=state.start_ms,
+        producer_id=state.producer_id,
+        producer_epoch=state.epoch,
+        topics=[TopicData(topic=topic, partitions=partitions) for topic, partitions in topics.items()],
+    )

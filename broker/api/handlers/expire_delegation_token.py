@@ -1,0 +1,25 @@
+"""ExpireDelegationToken: let a token expire at another time, or at once (KIP-48)."""
+
+from anabranch.broker.api.handlers.token_requests import NO_TIME, code_of, current_tokens, may_ask
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.node.net.exchange import Exchange
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.messages.expire_delegation_token import (
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+)
+from anabranch.s3stream.errors import StorageError
+
+
+async def handle(
+    node: Node, request: ExpireDelegationTokenRequest, exchange: Exchange
+) -> ExpireDelegationTokenResponse:
+    """Answer when the change is in the catalog. Owner and renewers may ask for it."""
+    try:
+        tokens = await current_tokens(node, exchange)
+        expires_ms = await tokens.expire(exchange.connection.principal, request.hmac, request.expiry_time_period_ms)
+    except (KafkaError, StorageError) as error:
+        # as in Apache Kafka
+        time_ms = 0 if may_ask(exchange.connection) else NO_TIME
+        return ExpireDelegationTokenResponse(error_code=code_of(error), expiry_timestamp_ms=time_ms)
+    return ExpireDelegationTokenResponse(expiry_timestamp_ms=expires_ms)

@@ -1,0 +1,346 @@
+"""Fetch: read record batches, and wait for more if there are too few.
+
+A request whose data is in memory needs no task. One synchronous pass over its partitions takes batches from the log
+cache. If they are enough, the request is answered at once; otherwise it listens for changes of its partitions, and
+repeats the pass when enough was appended or its time is over. Only data that has to be loaded makes it a coroutine. If
+the wait ends first, its loads continue into the cache.
+
+A request also waits for partitions that this node is still opening, unless it has data of others.
+
+Batches are sent as the buffers that they are read into, without a copy.
+
+Invariant: the parts of an answer are consistent. High watermark, last stable offset, log start offset and aborted
+transactions are read in the turn of the loop in which the answer is built. The data is read in the same turn, or was
+read before and is still past the log's start. High watermark and last stable offset only grow. An aborted transaction
+is kept while any of its offsets is past the start, or a cache may hold its records.
+"""
+
+import asyncio
+from collections.abc import Collection, Coroutine, Sequence
+from typing import Any
+
+from anabranch.broker.api.handlers.caller import caller_of
+from anabranch.broker.api.handlers.fetch_response import READ_COMMITTED, PartitionRead, build_response
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
+from anabranch.broker.kafka.fetch_sessions import NO_SESSION, FetchPlan, FetchTarget, Key
+from anabranch.broker.kafka.partitions.partition import Partition
+from anabranch.broker.node.net.exchange import Exchange
+from anabranch.broker.node.net.parking import PARKED_S
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.fetch import EpochEndOffset, FetchRequest, FetchResponse
+from anabranch.s3stream.errors import ObjectDamage, OffsetOutOfRange, StorageError, StreamFenced
+from anabranch.s3stream.model import StreamBatch
+
+COLD_WAIT_MS_MIN = 500
+"""Minimum wait for data that has to be loaded, whatever the client's max wait."""
+
+
+def handle(
+    node: Node, request: FetchRequest, exchange: Exchange
+) -> FetchResponse | Coroutine[Any, Any, FetchResponse] | None:
+    """Answer at once if there is enough data, otherwise wait or load."""
+    if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
+        return FetchResponse(error_code=ErrorCode.INVALID_REQUEST)  # there are no followers
+    try:
+        plan = node.fetch_sessions.plan(request, exchange.api_version, node.now_ms())
+    except KafkaError as error:
+        return FetchResponse(error_code=error.code)
+    call = _FetchCall(node, request, exchange, plan)
+    call.read_cached()
+    if call.cold:
+        return call.load_and_respond()
+    if call.is_enough:
+        return call.respond()
+    call.wait()
+    return None
+
+
+def _denied(node: Node, exchange: Exchange, plan: FetchPlan) -> Collection[Key]:
+    """Return the partitions of topics that the client may not read. Each request checks all of its session."""
+    caller = caller_of(node, exchange)
+    if caller is None:
+        return ()
+    denied = set()
+    for target in plan.targets:
+        topic, _ = target.key
+        name = topic if isinstance(topic, str) else caller.name_of("", topic)
+        if name is not None and not caller.may_topic(AclOperation.READ, name):
+            denied.add(target.key)
+    return denied
+
+
+class _FetchCall:
+    """Progress of one Fetch request."""
+
+    __slots__ = (
+        "_bytes_grown",
+        "_bytes_max",
+        "_denied",
+        "_exchange",
+        "_failed",
+        "_min_bytes",
+        "_node",
+        "_opening",
+        "_plan",
+        "_reads",
+        "_request",
+        "_scheduled",
+        "_seen",
+        "_size_bytes",
+        "_timer",
+        "cold",
+    )
+
+    def __init__(self, node: Node, request: FetchRequest, exchange: Exchange, plan: FetchPlan) -> None:
+        self._node = node
+        self._request = request
+        self._exchange = exchange
+        self._plan = plan
+        self._denied = _denied(node, exchange, plan)
+        self._bytes_max = exchange.fetch_bytes_max(min(request.max_bytes, node.settings.fetch.response_bytes_max))
+        self._min_bytes = min(request.min_bytes, self._bytes_max)
+        self._reads: list[PartitionRead] = []
+        self._size_bytes = 0
+        self._failed = False
+        self._opening = False
+        """True if this node is still opening a partition, and nothing else has failed: worth a wait."""
+        self.cold: list[PartitionRead] = []
+        """Partitions whose data has to be loaded."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._scheduled = False
+        self._bytes_grown = 0
+        self._seen: dict[Partition, int] = {}
+
+    @property
+    def is_enough(self) -> bool:
+        """True if the request should be answered now: enough bytes, an error, or no time to wait."""
+        return (
+            self._size_bytes >= self._min_bytes
+            or self._failed
+            or self._request.max_wait_ms <= 0
+            or not self._reads
+            or self._exchange.connection.draining
+        )
+
+    # reading
+
+    def read_cached(self) -> None:
+        """Take what is in the log cache, in one pass over all partitions."""
+        self._reads = []
+        self.cold = []
+        self._size_bytes = 0
+        self._failed = self._opening = False
+        for target in self._plan.targets:
+            read = PartitionRead(target, None)
+            self._reads.append(read)
+            if self._denied and target.key in self._denied:
+                read.error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                self._failed = True
+                continue
+            try:
+                read.partition = partition = self._find(target)
+                partition.check_leader_epoch(target.current_leader_epoch)
+                self._read_partition(read, partition)
+            except KafkaError as error:
+                read.error = error.code
+                if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._is_opening(target):
+                    self._opening = True
+                else:
+                    self._failed = True
+            except OffsetOutOfRange:
+                read.error = ErrorCode.OFFSET_OUT_OF_RANGE
+                self._failed = True
+
+    def _is_opening(self, target: FetchTarget) -> bool:
+        topic, index = target.key
+        topics = self._node.topics
+        found = topics.get(topic) if isinstance(topic, str) else topics.get_by_id(topic)
+        return found is not None and topics.is_opening(found, index)
+
+    def _find(self, target: FetchTarget) -> Partition:
+        topic, index = target.key
+        topics = self._node.topics
+        if isinstance(topic, str):
+            return topics.partition(topic, index)
+        found = topics.get_by_id(topic)
+        if found is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        return topics.partition_of(found, index)
+
+    def _read_partition(self, read: PartitionRead, partition: Partition) -> None:
+        target, stream = read.target, partition.stream
+        offset = target.fetch_offset
+        if offset == stream.confirmed_offset:
+            if target.last_fetched_epoch >= 0:
+                self._check_divergence(read, partition)
+            return
+        if not stream.start_offset <= offset <= stream.next_offset:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if target.last_fetched_epoch >= 0 and self._check_divergence(read, partition):
+            return
+        end_offset = self._end_offset(partition)
+        if offset >= end_offset:
+            return
+        bytes_max = min(target.bytes_max, self._bytes_max - self._size_bytes)
+        if bytes_max <= 0 and self._size_bytes:
+            return
+        found = stream.read_cached(offset, bytes_max, end_offset=end_offset)
+        if found is None:
+            self.cold.append(read)
+        else:
+            self._take(read, found.batches, bytes_max)
+
+    def _end_offset(self, partition: Partition) -> int:
+        if self._request.isolation_level == READ_COMMITTED:
+            return partition.last_stable_offset
+        return partition.high_watermark
+
+    def _take(self, read: PartitionRead, batches: Sequence[StreamBatch], bytes_max: int) -> None:
+        """Keep what was read. Only the first batch of a response may exceed the limits (KIP-74)."""
+        if not batches or (self._size_bytes and len(batches[0].payload) > bytes_max):
+            return
+        read.batches = batches
+        for batch in batches:
+            read.size_bytes += len(batch.payload)
+        self._size_bytes += read.size_bytes
+
+    def _check_divergence(self, read: PartitionRead, partition: Partition) -> bool:
+        """Return whether the client's last fetched epoch diverges from the log (KIP-595): it must truncate."""
+        target = read.target
+        epoch, end_offset = partition.epochs.end_offset_of(target.last_fetched_epoch, partition.high_watermark)
+        if epoch == target.last_fetched_epoch and end_offset >= target.fetch_offset:
+            return False
+        if epoch < 0:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        read.diverging = EpochEndOffset(epoch=epoch, end_offset=end_offset)
+        self._failed = True
+        return True
+
+    # loading
+
+    async def load_and_respond(self) -> FetchResponse:
+        """Load data that is not in memory while the client waits, then answer with what was loaded."""
+        bytes_left = max(self._bytes_max - self._size_bytes, 1)
+        wait_ms = max(self._request.max_wait_ms, COLD_WAIT_MS_MIN)
+        loaded: dict[int, Sequence[StreamBatch]] = {}
+        try:
+            async with asyncio.timeout(wait_ms / 1000), asyncio.TaskGroup() as group:
+                for read in self.cold:
+                    if bytes_left <= 0:
+                        break
+                    bytes_max = min(read.target.bytes_max, bytes_left)
+                    bytes_left -= bytes_max
+                    group.create_task(self._load(read, bytes_max, loaded))
+        except TimeoutError:
+            pass  # the loads continue into the cache, and the client fetches again
+        for read in self.cold:
+            batches = loaded.get(id(read), ())
+            bytes_max = min(read.target.bytes_max, self._bytes_max - self._size_bytes)
+            self._take(read, batches, bytes_max)
+        for read in self._reads:
+            read.refuse_deleted()
+        self._node.damaged_requests += any(read.error == ErrorCode.CORRUPT_MESSAGE for read in self._reads)
+        return self.respond()
+
+    async def _load(self, read: PartitionRead, bytes_max: int, loaded: dict[int, Sequence[StreamBatch]]) -> None:
+        assert read.partition is not None, "only partitions that were found are loaded"
+        try:
+            result = await read.partition.stream.read(
+                read.target.fetch_offset, bytes_max, end_offset=self._end_offset(read.partition)
+            )
+        except OffsetOutOfRange:
+            read.error = ErrorCode.OFFSET_OUT_OF_RANGE
+        except ObjectDamage:
+            # The Java client, librdkafka and kafka-python report this code to the application, without retrying.
+            read.error = ErrorCode.CORRUPT_MESSAGE
+        except StreamFenced:
+            read.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        except StorageError as error:
+            read.partition.note_read(error)
+            read.error = ErrorCode.KAFKA_STORAGE_ERROR
+        else:
+            read.partition.note_read(None)
+            loaded[id(read)] = result.batches
+
+    # waiting
+
+    def wait(self) -> None:
+        """Listen for changes of every partition until enough is appended or the time is over."""
+        loop = asyncio.get_running_loop()
+        wait_s = self._request.max_wait_ms / 1000
+        if self._opening:
+            if not self._node.parking.enter(self._look_again, self._exchange.frame_bytes):
+                self._exchange.complete(self.respond())
+                return
+            wait_s = max(wait_s, PARKED_S)
+        self._timer = loop.call_later(wait_s, self._finish)
+        self._exchange.on_close = self._stop_waiting
+        self._exchange.on_drain = self._finish
+        self._listen()
+
+    def _listen(self) -> None:
+        """Listen for changes of the partitions that the last pass has found."""
+        self._bytes_grown = self._size_bytes
+        for read in self._reads:
+            if read.partition is not None and read.partition not in self._seen:
+                self._seen[read.partition] = read.partition.appended_bytes
+                read.partition.add_listener(self._grown)
+
+    def _grown(self, partition: Partition) -> None:
+        """Note a partition's growth or change. One recheck follows after this turn of the loop, for all of them."""
+        appended_bytes = partition.appended_bytes
+        grown = appended_bytes - self._seen[partition]
+        self._bytes_grown += grown
+        self._seen[partition] = appended_bytes
+        # Without growth, the call is for an append from before the wait, or for a change other than an append.
+        recheck = not grown or partition.stream.error is not None or self._bytes_grown >= self._min_bytes
+        if recheck:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        """Recheck after this turn of the loop."""
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._recheck)
+
+    def _recheck(self) -> None:
+        self._scheduled = False
+        if self._timer is None:
+            return
+        self.read_cached()
+        if self.is_enough or self.cold:
+            self._finish(read_again=False)
+        elif len(self._seen) < len(self._reads):
+            self._listen()  # some are open now
+        else:
+            self._bytes_grown = self._size_bytes
+
+    def _finish(self, *, read_again: bool = True) -> None:
+        self._stop_waiting()
+        if read_again:
+            self.read_cached()
+        self._exchange.complete(self.respond())
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for partition in self._seen:
+            partition.remove_listener(self._grown)
+        self._seen.clear()
+        self._node.parking.leave(self._look_again)
+        self._exchange.on_close = self._exchange.on_drain = None
+
+    # answering
+
+    def respond(self) -> FetchResponse:
+        """Build the answer from what was read last; an empty one if the client is over a quota, as in Kafka."""
+        if self._exchange.throttle_fetch(self._size_bytes):
+            self._node.fetch_sessions.withdraw(self._plan)
+            return FetchResponse(session_id=self._plan.session_id if self._plan.incremental else NO_SESSION)
+        self._node.server.bytes_out += self._size_bytes
+        reads = self._reads
+        if self._failed:
+            reads = sorted(reads, key=lambda read: read.is_not_read)  # they come last, as in Kafka
+        return build_response(self._node, self._plan, reads, self._request.isolation_level, self._exchange)

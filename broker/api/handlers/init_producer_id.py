@@ -1,0 +1,32 @@
+"""InitProducerId: an id and epoch for an idempotent producer, or the next epoch of a transactional id."""
+
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.partitions.producers import Producer
+from anabranch.broker.kafka.transactions.errors import code_for_version
+from anabranch.broker.node.net.exchange import Exchange
+from anabranch.protocol.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from anabranch.s3stream.errors import StorageError
+
+FENCED_VERSION = 4
+
+
+async def handle(node: Node, request: InitProducerIdRequest, exchange: Exchange) -> InitProducerIdResponse:
+    """As in Kafka, a producer without a transactional id gets a new id with epoch 0 each time."""
+    if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
+        return _failed(ErrorCode.INVALID_REQUEST)
+    try:
+        if request.transactional_id is None:
+            return InitProducerIdResponse(producer_id=await node.producer_ids.next(), producer_epoch=0)
+        expected = Producer(request.producer_id, request.producer_epoch) if request.producer_id >= 0 else None
+        producer = await node.transactions.init(request.transactional_id, request.transaction_timeout_ms, expected)
+    except KafkaError as error:
+        return _failed(code_for_version(error.code, exchange.api_version, FENCED_VERSION))
+    except StorageError:
+        return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return InitProducerIdResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)
+
+
+def _failed(code: ErrorCode) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=code, producer_epoch=-1)

@@ -1,0 +1,26 @@
+"""ListGroups: ids of the groups coordinated here, filtered by state and type (KIP-518, KIP-848)."""
+
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.node.net.exchange import Exchange
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+
+def handle(node: Node, request: ListGroupsRequest, _exchange: Exchange) -> ListGroupsResponse:
+    """Answer at once. Filters ignore case; an unknown name matches nothing."""
+    states = {state.lower() for state in request.states_filter}
+    types = {type_.lower() for type_ in request.types_filter}
+    try:
+        groups = [
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state,
+                group_type=group.group_type,
+            )
+            for group in node.groups.groups()
+            if (not states or group.state.lower() in states) and (not types or group.group_type in types)
+        ]
+    except KafkaError as error:
+        return ListGroupsResponse(error_code=error.code)
+    return ListGroupsResponse(groups=groups)

@@ -1,0 +1,47 @@
+"""ListPartitionReassignments (KIP-455): the orders to move partitions that are not carried out yet.
+
+An order that has failed is not listed: nobody carries it out.
+"""
+
+from collections.abc import Collection
+
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.topics.topic import Topic
+from anabranch.broker.node.net.exchange import Exchange
+from anabranch.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
+
+
+def handle(
+    node: Node, request: ListPartitionReassignmentsRequest, _exchange: Exchange
+) -> ListPartitionReassignmentsResponse:
+    """Answer from the orders that this node has seen."""
+    if request.topics is None:
+        found = [_ongoing(topic, None) for topic in node.topics]
+    else:
+        named = [(node.topics.get(each.name), each.partition_indexes) for each in request.topics]
+        found = [_ongoing(topic, set(indexes)) for topic, indexes in named if topic is not None]
+    return ListPartitionReassignmentsResponse(error_message=None, topics=[each for each in found if each.partitions])
+
+
+def _ongoing(topic: Topic, indexes: Collection[int] | None) -> OngoingTopicReassignment:
+    """Return the moves of a topic, or of some of its partitions."""
+    partitions = []
+    for info in topic.info.partitions:
+        order = info.order
+        if order is None or order.failure or (indexes is not None and info.index not in indexes):
+            continue
+        present = [info.leader] if info.leader >= 0 else []
+        partitions.append(
+            OngoingPartitionReassignment(
+                partition_index=info.index,
+                replicas=[order.to_node, *present],
+                adding_replicas=[order.to_node],
+                removing_replicas=present,
+            )
+        )
+    return OngoingTopicReassignment(name=topic.name, partitions=partitions)

@@ -1,0 +1,180 @@
+"""Requests of Kafka's protocol that this node asks itself: for the admin port, and for other nodes' admin ports.
+
+They go through the same handlers as requests of clients, so that checks, limits and audit events are the same. ACLs do
+not apply: the admin port has its own access control (`broker.operator.admin.access`), and other nodes are trusted.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from types import CoroutineType
+from typing import Any, Final, NamedTuple
+
+from anabranch.broker.api.handlers import Handler
+from anabranch.broker.api.handlers.parking import may_read
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.node.net.connection import UNKNOWN_SOFTWARE
+from anabranch.broker.node.net.exchange import Exchange, Peer, RefusedBatch
+from anabranch.broker.node.peers.links import RESPONSE_BYTES_MAX
+from anabranch.protocol.codec import decode_exact, encode
+from anabranch.protocol.errors import KafkaError, ProtocolError
+from anabranch.protocol.messages import (
+    consumer_group_describe,
+    delete_groups,
+    describe_groups,
+    describe_log_dirs,
+    describe_producers,
+    describe_transactions,
+    fetch,
+    list_groups,
+    list_offsets,
+    list_transactions,
+    offset_commit,
+    offset_fetch,
+    produce,
+)
+from anabranch.protocol.messages.internal.relay import RelayRequest, RelayResponse
+from anabranch.protocol.registry import APIS
+from anabranch.s3stream.errors import StorageError
+
+RELAYED: Final = frozenset(
+    {
+        consumer_group_describe.KEY,
+        delete_groups.KEY,
+        describe_groups.KEY,
+        describe_log_dirs.KEY,
+        describe_producers.KEY,
+        describe_transactions.KEY,
+        fetch.KEY,
+        list_groups.KEY,
+        list_offsets.KEY,
+        list_transactions.KEY,
+        offset_commit.KEY,
+        offset_fetch.KEY,
+        produce.KEY,
+    }
+)
+"""APIs that a node serves for another one: those that only a leader or a coordinator can answer."""
+CLIENT_ID: Final = "admin"
+RELAYED_S = 5.0
+"""Time limit of a relayed request. The other node does not wait for longer (`broker.node.peers.links`)."""
+_KEYS: Final = {api.request: key for key, api in APIS.items()}
+_VERSIONS: Final = {fetch.KEY: 12, produce.KEY: 12, offset_commit.KEY: 9, offset_fetch.KEY: 9}
+"""Versions of requests that name topics by name; of the others, the newest one."""
+
+
+class LocalRefusal(Exception):
+    """A request cannot be answered here. The text is the one line to show."""
+
+
+class User(NamedTuple):
+    """The user for whom a request is made, as audit events name it."""
+
+    principal: str
+    host: str
+
+
+class _LocalConnection:
+    """Stands for the connection of a request of this node to itself."""
+
+    def __init__(self, node: Node, user: User) -> None:
+        self.host = user.host
+        self.port = 0
+        self.principal = user.principal
+        self.has_delegation_token = self.has_scram_credential = False
+        self.listener = node.settings.listeners[0].name
+        self.closed = False
+        self.draining = node.stopping
+        self.refused_batches: dict[tuple[str | bytes, int], RefusedBatch] = {}
+        self.software_name = self.software_version = UNKNOWN_SOFTWARE
+        self.peer: Peer | None = Peer(node.node_id, node.node_epoch)  # ACLs do not apply to nodes
+        self.answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        return asyncio.get_running_loop().time
+
+    def refuse(self, reason: str) -> None:
+        if not self.answered.done():
+            self.answered.set_exception(LocalRefusal(reason))
+
+    def hold(self, exchange: Exchange) -> None:
+        """Nothing waits behind the request."""
+
+    def release(self, exchange: Exchange) -> None:
+        """No memory is reserved for it."""
+
+    def completed(self, exchange: Exchange) -> None:
+        """The exchange itself has passed the response on."""
+
+    def mute(self, seconds: float) -> None:
+        """Quotas do not apply."""
+
+
+class _LocalExchange(Exchange):
+    """Passes the response on as it is, instead of encoding it."""
+
+    __slots__ = ("_answered",)
+
+    def __init__(self, connection: _LocalConnection, api_key: int, api_version: int) -> None:
+        super().__init__(connection, api_key, api_version, 0, CLIENT_ID)
+        self._answered = connection.answered
+
+    def complete(self, response: Any | None, *, version: int | None = None) -> None:  # noqa: ARG002
+        assert not self.done, "an exchange completes once"
+        self.done = True
+        if response is not None and self.amend is not None:
+            response = self.amend(response)
+        if not self._answered.done():
+            self._answered.set_result(response)
+
+
+class LocalRequests:
+    """Calls the handlers of this node."""
+
+    def __init__(self, node: Node, handlers: Mapping[int, Handler]) -> None:
+        self._node = node
+        self._handlers = handlers
+
+    async def call(self, request: Any, user: User, version: int | None = None) -> Any:
+        """Return the response to a request message. Raises LocalRefusal, KafkaError, StorageError."""
+        key = _KEYS[type(request)]
+        if not may_read(self._node, key):
+            raise LocalRefusal(f"node {self._node.node_id} cannot prove that it still leads its partitions")
+        connection = _LocalConnection(self._node, user)
+        exchange = _LocalExchange(connection, key, version_of(key) if version is None else version)
+        try:
+            response = self._handlers[key].function(self._node, request, exchange)
+            if type(response) is CoroutineType:
+                response = await response
+            if response is not None:
+                exchange.complete(response)
+            return await connection.answered
+        finally:
+            connection.closed = True
+            if not exchange.done and exchange.on_close is not None:
+                exchange.on_close()
+
+    async def relay(self, request: RelayRequest) -> RelayResponse:
+        """Answer a request that another node passes on for its user."""
+        key, version = request.api_key, request.api_version
+        api = APIS.get(key)
+        if key not in RELAYED or api is None or not api.min_version <= version <= api.max_version:
+            return RelayResponse(failure=f"API key {key} in version {version} is not relayed")
+        try:
+            # In memory of its own that can be written: batches of Produce are changed in place.
+            message = decode_exact(api.request, bytearray(request.body), version)
+            async with asyncio.timeout(RELAYED_S):
+                response = await self.call(message, User(request.principal, request.host), version)
+            body = b"" if response is None else encode(response, version)
+        except TimeoutError:
+            return RelayResponse(failure=f"{api.name} has taken longer than {RELAYED_S:g} s")
+        except (LocalRefusal, ProtocolError, KafkaError, StorageError) as error:
+            return RelayResponse(failure=str(error))
+        if len(body) > RESPONSE_BYTES_MAX - 1024:
+            return RelayResponse(failure=f"the response has {len(body)} bytes, too many for the link between nodes")
+        return RelayResponse(body=body)
+
+
+def version_of(key: int) -> int:
+    """Return the version in which requests of this module are made."""
+    return _VERSIONS.get(key, APIS[key].max_version)

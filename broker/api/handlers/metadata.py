@@ -1,0 +1,185 @@
+"""Metadata: nodes, topics and the leader of each partition. Creates unknown topics if the request allows it."""
+
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from anabranch.broker.api.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
+from anabranch.broker.api.handlers.leadership import NO_LEADER, leadership_of
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.configs.broker_table import AUTO_CREATE
+from anabranch.broker.kafka.topics.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, check_topic_name
+from anabranch.broker.kafka.topics.topic import Topic
+from anabranch.broker.node.net.exchange import Exchange
+from anabranch.broker.node.peers.members import Member, addresses
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from anabranch.protocol.wire import ZERO_UUID
+from anabranch.s3stream.catalog.values import NodeListener
+from anabranch.s3stream.errors import StorageError
+
+IDS_SINCE = 12
+LISTENER_ERRORS_SINCE = 6
+"""First version in which a leader without the client's listener has its own error."""
+
+
+class _Asked(NamedTuple):
+    """A request, and the nodes that its client can be told of."""
+
+    node: Node
+    request: MetadataRequest
+    version: int
+    addresses: Mapping[int, tuple[Member, NodeListener]]
+    """By node id: the listed nodes that have the client's listener, and their addresses there."""
+
+
+def _asked(node: Node, request: MetadataRequest, exchange: Exchange) -> _Asked:
+    told = addresses(node.members.listed(), exchange.listener)
+    return _Asked(node, request, exchange.api_version, {member.node_id: (member, address) for member, address in told})
+
+
+def handle(
+    node: Node, request: MetadataRequest, exchange: Exchange
+) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
+    """Answer at once, or with a coroutine if a topic has to be created."""
+    version = exchange.api_version
+    asked = _asked(node, request, exchange)
+    if request.topics is None or (version == 0 and not request.topics):
+        return _respond(asked, [_topic(asked, topic) for topic in node.topics])
+    if version < IDS_SINCE and any(
+        requested.name is None or requested.topic_id != ZERO_UUID for requested in request.topics
+    ):
+        return _refuse(request)
+    requested_topics = tuple(dict.fromkeys(request.topics))
+    if request.allow_auto_topic_creation and node.broker_configs.is_on(AUTO_CREATE):
+        missing = [
+            requested.name
+            for requested in requested_topics
+            if requested.name
+            and requested.topic_id == ZERO_UUID
+            and node.topics.get(requested.name) is None
+            # The deletion of a topic must not seem to have failed.
+            and not node.topics.is_being_removed(requested.name)
+            and not node.topics.take_removed(requested.name)
+        ]
+        if missing:
+            return _create_and_respond(node, request, exchange, requested_topics, missing)
+    return _respond(asked, [_lookup(asked, requested) for requested in requested_topics])
+
+
+def _refuse(request: MetadataRequest) -> MetadataResponse:
+    """Refuse topic ids in versions 10 and 11, which have a field for them but look up by name only."""
+    topics = [
+        MetadataResponseTopic(
+            error_code=ErrorCode.INVALID_REQUEST, name=requested.name or "", topic_id=requested.topic_id
+        )
+        for requested in request.topics or ()
+    ]
+    return MetadataResponse(topics=topics)
+
+
+async def _create_and_respond(
+    node: Node,
+    request: MetadataRequest,
+    exchange: Exchange,
+    requested_topics: Sequence[MetadataRequestTopic],
+    missing: Sequence[str],
+) -> MetadataResponse:
+    refused: dict[str, ErrorCode] = {}
+    for name in missing:
+        try:
+            await _create(node, name)
+        except KafkaError as error:
+            refused[name] = error.code
+        except StorageError:
+            refused[name] = ErrorCode.LEADER_NOT_AVAILABLE
+    topics = []
+    asked = _asked(node, request, exchange)
+    for requested in requested_topics:
+        name = requested.name or ""
+        if name in refused:
+            topics.append(MetadataResponseTopic(error_code=refused[name], name=name))
+        else:
+            topics.append(_lookup(asked, requested))
+    return _respond(asked, topics)
+
+
+async def _create(node: Node, name: str) -> None:
+    check_topic_name(name)
+    if name in INTERNAL_TOPICS or name == CLUSTER_METADATA_TOPIC:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)  # created by their coordinators when needed
+    await node.topics.ensure(name, partitions=node.settings.topic.num_partitions, configs={})
+
+
+def _lookup(asked: _Asked, requested: MetadataRequestTopic) -> MetadataResponseTopic:
+    node = asked.node
+    if requested.topic_id != ZERO_UUID:
+        topic = node.topics.get_by_id(requested.topic_id)
+        if topic is None:
+            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=requested.topic_id)
+        return _topic(asked, topic)
+    name = requested.name or ""
+    topic = node.topics.get(name)
+    if topic is not None:
+        return _topic(asked, topic)
+    try:
+        check_topic_name(name)
+    except KafkaError as error:
+        return MetadataResponseTopic(error_code=error.code, name=name)
+    return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
+
+
+def _topic(asked: _Asked, topic: Topic) -> MetadataResponseTopic:
+    with_operations = asked.request.include_topic_authorized_operations
+    return MetadataResponseTopic(
+        error_code=ErrorCode.NONE,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.info.internal,
+        partitions=[_partition(asked, topic, index) for index in range(len(topic.partitions))],
+        topic_authorized_operations=TOPIC_OPERATIONS if with_operations else NOT_REQUESTED,
+    )
+
+
+def _partition(asked: _Asked, topic: Topic, index: int) -> MetadataResponsePartition:
+    found = leadership_of(asked.node, topic, index)
+    leader, error = found.leader, ErrorCode.NONE
+    if leader is None:
+        error = ErrorCode.LEADER_NOT_AVAILABLE
+    elif leader.node_id not in asked.addresses:
+        leader = None
+        since = asked.version >= LISTENER_ERRORS_SINCE
+        error = ErrorCode.LISTENER_NOT_FOUND if since else ErrorCode.LEADER_NOT_AVAILABLE
+    return MetadataResponsePartition(
+        error_code=error,
+        partition_index=index,
+        leader_id=NO_LEADER if leader is None else leader.node_id,
+        leader_epoch=found.leader_epoch,
+        replica_nodes=found.replicas,
+        isr_nodes=found.replicas,
+        offline_replicas=found.offline_replicas,
+    )
+
+
+def _respond(asked: _Asked, topics: Sequence[MetadataResponseTopic]) -> MetadataResponse:
+    node = asked.node
+    return MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(
+                node_id=member.node_id, host=address.host, port=address.port, rack=member.rack or None
+            )
+            for member, address in asked.addresses.values()
+        ],
+        cluster_id=node.cluster_id,
+        controller_id=node.members.controller_id,
+        topics=topics,
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if asked.request.include_cluster_authorized_operations else NOT_REQUESTED
+        ),
+    )

@@ -1,0 +1,40 @@
+"""SyncGroup: the leader sends the assignment, each member receives its part. Answered when it is durable."""
+
+import asyncio
+
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.groups.requests import SyncRequest, SyncResponse
+from anabranch.broker.node.net.exchange import Exchange
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+NAMES_PROTOCOL_SINCE = 5
+"""First version in which a member names the group's protocol (KIP-559)."""
+
+
+async def handle(node: Node, request: SyncGroupRequest, exchange: Exchange) -> SyncGroupResponse:
+    """Pass the request to its group and wait for the answer."""
+    named = request.protocol_type is not None and request.protocol_name is not None
+    if exchange.api_version >= NAMES_PROTOCOL_SINCE and not named:
+        return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    ticket: asyncio.Future[SyncResponse] = asyncio.get_running_loop().create_future()
+    sync = SyncRequest(
+        ticket=ticket,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        generation=request.generation_id,
+        protocol_type=request.protocol_type,
+        protocol_name=request.protocol_name,
+        assignments={part.member_id: part.assignment for part in request.assignments},
+    )
+    try:
+        node.groups.shard_with_id(request.group_id).membership.sync(request.group_id, sync)
+    except KafkaError as error:
+        return SyncGroupResponse(error_code=error.code)
+    answer = await ticket
+    return SyncGroupResponse(
+        error_code=answer.error,
+        protocol_type=answer.protocol_type,
+        protocol_name=answer.protocol_name,
+        assignment=answer.assignment,
+    )

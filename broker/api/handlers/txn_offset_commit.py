@@ -1,0 +1,150 @@
+"""TxnOffsetCommit: offsets of a group that take effect when a transaction commits. Answered when they are durable.
+
+A client of transaction.version 2 does not send AddOffsetsToTxn first: from version 5 on this request adds the group.
+"""
+
+import asyncio
+
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC
+from anabranch.broker.kafka.coordination.shards import partition_of
+from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
+from anabranch.broker.kafka.groups.offsets import CommittedOffset
+from anabranch.broker.kafka.partitions.partition import Partition
+from anabranch.broker.kafka.partitions.producers import Producer
+from anabranch.broker.kafka.partitions.transactions import Verification
+from anabranch.broker.kafka.transactions.errors import code_for_writer
+from anabranch.broker.node.net.exchange import Exchange
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from anabranch.s3stream.errors import StorageError
+
+ABORTABLE_VERSION = 4
+ADD_VERSION = 5
+
+Refused = dict[TopicPartition, ErrorCode]
+
+
+async def handle(node: Node, request: TxnOffsetCommitRequest, exchange: Exchange) -> TxnOffsetCommitResponse:
+    """Check every partition, and pass the valid ones to the group as part of the transaction."""
+    offsets, refused = _plan(node, request)
+    error = ErrorCode.NONE
+    if offsets:
+        try:
+            error = await _commit(node, request, exchange.api_version, offsets)
+        except KafkaError as refusal:
+            error = refusal.code
+        except StorageError:
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if error == ErrorCode.MESSAGE_TOO_LARGE:
+            error = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(
+                        partition_index=each.partition_index,
+                        error_code=refused.get(TopicPartition(topic.name, each.partition_index), error),
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _plan(node: Node, request: TxnOffsetCommitRequest) -> tuple[list[tuple[TopicPartition, CommittedOffset]], Refused]:
+    offsets: list[tuple[TopicPartition, CommittedOffset]] = []
+    refused: Refused = {}
+    now_ms = node.now_ms()
+    for requested in request.topics:
+        topic = node.topics.get(requested.name)
+        for partition in requested.partitions:
+            key = TopicPartition(requested.name, partition.partition_index)
+            metadata = partition.committed_metadata or ""
+            if topic is None or not 0 <= partition.partition_index < len(topic.partitions):
+                refused[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif len(metadata) > node.settings.group.offset_metadata_bytes_max:
+                refused[key] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                epoch = partition.committed_leader_epoch
+                offsets.append((key, CommittedOffset(partition.committed_offset, epoch, metadata, now_ms)))
+    return offsets, refused
+
+
+async def _commit(
+    node: Node, request: TxnOffsetCommitRequest, version: int, offsets: list[tuple[TopicPartition, CommittedOffset]]
+) -> ErrorCode:
+    if not request.group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    node.groups.shard(request.group_id)  # raises its error: the client then looks for the coordinator again
+    where = TopicPartition(OFFSETS_TOPIC, partition_of(request.group_id, node.groups.partition_count))
+    producer = Producer(request.producer_id, request.producer_epoch)
+    transactions = _partition(node, where).transactions
+    verification = transactions.begin_verification(producer)
+    try:
+        await _verify(node, request, version, where, verification)
+        return await _append(node, request, offsets, producer)
+    finally:
+        transactions.end_verification(verification)
+
+
+def _partition(node: Node, where: TopicPartition) -> Partition:
+    """Return the group's partition of `__consumer_offsets`. Raises NOT_COORDINATOR if another node leads it now."""
+    try:
+        return node.topics.partition(*where)
+    except KafkaError:
+        raise KafkaError(ErrorCode.NOT_COORDINATOR) from None
+
+
+async def _verify(
+    node: Node, request: TxnOffsetCommitRequest, version: int, where: TopicPartition, verification: Verification
+) -> None:
+    """Return if the group's partition is in the open transaction. Valid until the caller's next await.
+
+    Raises KafkaError with the code for the client, and StorageError.
+    """
+    partition, producer = _partition(node, where), verification.producer
+    transactional_id = request.transactional_id
+    is_open = producer.producer_id in partition.transactions.open
+    continues = is_open and partition.producers.epoch(producer.producer_id) == producer.epoch
+    if continues and node.verifier.leads_elsewhere(transactional_id):
+        return  # the transaction has no marker here yet
+    marked_by = partition.transactions.coordinator_epoch(producer.producer_id)
+    code = ErrorCode.NONE
+    try:
+        await node.verifier.ask(transactional_id, producer, where, add=version >= ADD_VERSION, marked_by=marked_by)
+    except KafkaError as error:
+        code = error.code
+    if not code and not _partition(node, where).transactions.is_valid(verification):
+        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # by now the transaction has ended: ask again
+    if code:
+        abortable = version >= ABORTABLE_VERSION
+        raise KafkaError(code_for_writer(code, knows_abortable=abortable, retry=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+
+
+async def _append(
+    node: Node,
+    request: TxnOffsetCommitRequest,
+    offsets: list[tuple[TopicPartition, CommittedOffset]],
+    producer: Producer,
+) -> ErrorCode:
+    """Append the offsets before the first await, so that no marker can come between check and append."""
+    outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+    node.groups.shard(request.group_id).offsets.commit(
+        request.group_id,
+        request.member_id,
+        request.group_instance_id,
+        request.generation_id,
+        offsets,
+        lambda error: None if outcome.done() else outcome.set_result(error),
+        producer,
+    )
+    return await outcome

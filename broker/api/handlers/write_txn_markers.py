@@ -1,0 +1,121 @@
+"""WriteTxnMarkers: end transactions in partitions. Answered when all markers are durable.
+
+Coordinators on other nodes send it, and tools that end a hanging transaction (`kafka-transactions abort`).
+"""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
+from anabranch.broker.kafka.partitions.producers import Producer
+from anabranch.broker.kafka.transactions.markers import NOT_CHECKED, Marker
+from anabranch.broker.kafka.transactions.state_machine import VERSION_2
+from anabranch.broker.node.net.exchange import Exchange, Peer
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.write_txn_markers import (
+    MarkerSender,
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopic,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from anabranch.s3stream.errors import StorageError, StorageFull
+from anabranch.wal.interface import WalError
+
+Outcomes = Sequence[Sequence["asyncio.Future[ErrorCode]"]]
+"""Outcomes of a marker, by topic and partition in the order of the request."""
+
+
+async def handle(node: Node, request: WriteTxnMarkersRequest, exchange: Exchange) -> WriteTxnMarkersResponse:
+    """Write the markers in the order of the request.
+
+    All are appended before any is waited for: a request that was overtaken while it waited would be appended late.
+    """
+    overtaken = _is_overtaken(node, request.sender, exchange.peer)
+    outcomes = [_refuse(marker) if overtaken else _append(node, marker) for marker in request.markers]
+    results = [await _result(*each) for each in zip(request.markers, outcomes, strict=True)]
+    return WriteTxnMarkersResponse(markers=results)
+
+
+def _is_overtaken(node: Node, sender: MarkerSender | None, peer: Peer | None) -> bool:
+    """Return whether a later request of the same sender has been received, or the sender is not the node that sent it.
+
+    Clients have no such field in Apache Kafka's protocol, so theirs is ignored: it could name another node, whose own
+    requests would be refused from then on.
+    """
+    if sender is None or peer is None:
+        return False
+    return (sender.node_id, sender.node_epoch) != peer or not node.markers.admit(sender)
+
+
+def _refuse(requested: WritableTxnMarker) -> Outcomes:
+    """Return the outcomes for a late copy of a request whose sender has given it up."""
+    code = ErrorCode.OPERATION_NOT_ATTEMPTED
+    return [[_outcome(code) for _ in topic.partition_indexes] for topic in requested.topics]
+
+
+def _append(node: Node, requested: WritableTxnMarker) -> Outcomes:
+    marker = Marker(
+        Producer(requested.producer_id, requested.producer_epoch),
+        requested.transaction_result,
+        requested.coordinator_epoch,
+        bumped=requested.transaction_version >= VERSION_2,
+    )
+    return [
+        [
+            _begin(node, TopicPartition(topic.name, index), marker, leader_epoch)
+            for index, leader_epoch in zip(topic.partition_indexes, _leader_epochs(topic), strict=True)
+        ]
+        for topic in requested.topics
+    ]
+
+
+def _leader_epochs(topic: WritableTxnMarkerTopic) -> Sequence[int]:
+    count = len(topic.partition_indexes)
+    return topic.leader_epochs if len(topic.leader_epochs) == count else [NOT_CHECKED] * count
+
+
+async def _result(requested: WritableTxnMarker, outcomes: Outcomes) -> WritableTxnMarkerResult:
+    return WritableTxnMarkerResult(
+        producer_id=requested.producer_id,
+        topics=[
+            WritableTxnMarkerTopicResult(
+                name=topic.name,
+                partitions=[
+                    WritableTxnMarkerPartitionResult(partition_index=index, error_code=await outcome)
+                    for index, outcome in zip(topic.partition_indexes, of_topic, strict=True)
+                ],
+            )
+            for topic, of_topic in zip(requested.topics, outcomes, strict=True)
+        ],
+    )
+
+
+def _begin(node: Node, where: TopicPartition, marker: Marker, leader_epoch: int) -> "asyncio.Future[ErrorCode]":
+    outcome = _outcome()
+    try:
+        node.markers.write(where, marker, partial(_done, outcome), leader_epoch=leader_epoch)
+    except KafkaError as error:
+        outcome.set_result(error.code)
+    except StorageFull:
+        outcome.set_result(ErrorCode.NOT_ENOUGH_REPLICAS)  # the code of this API that clients retry
+    except StorageError:
+        outcome.set_result(ErrorCode.KAFKA_STORAGE_ERROR)
+    return outcome
+
+
+def _outcome(code: ErrorCode | None = None) -> "asyncio.Future[ErrorCode]":
+    outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+    if code is not None:
+        outcome.set_result(code)
+    return outcome
+
+
+def _done(outcome: "asyncio.Future[ErrorCode]", error: WalError | None) -> None:
+    if not outcome.done():
+        outcome.set_result(ErrorCode.NONE if error is None else ErrorCode.KAFKA_STORAGE_ERROR)

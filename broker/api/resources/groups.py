@@ -1,0 +1,52 @@
+"""Configs of groups. They can be set before the group exists."""
+
+from collections.abc import Mapping
+
+from anabranch.broker.api.resources.stored import StoredResource
+from anabranch.broker.api.resources.values import ConfigValue
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.configs.cluster import GROUP
+from anabranch.broker.kafka.configs.definitions import ConfigDef, ConfigSource, default_value
+from anabranch.broker.kafka.configs.group import GROUP_CONFIGS, check_group_configs
+from anabranch.protocol.errors import ErrorCode, KafkaError
+
+_NOT_SERVED = ("share", "streams")
+
+
+class GroupResource(StoredResource):
+    """Groups by their ids."""
+
+    kind = GROUP
+    table = GROUP_CONFIGS
+
+    def check_described(self, name: str) -> None:
+        """Raise INVALID_REQUEST for an empty group id."""
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+
+    def check_altered(self, name: str) -> None:
+        """Raise INVALID_REQUEST for an empty group id: configs for all groups do not exist."""
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+
+    def unknown(self, key: str) -> KafkaError:
+        """Build Kafka's error for an unknown config. Those of groups that are not served are said to be that."""
+        kind = key.partition(".")[0]
+        served = f" ({kind} groups are not served)" if kind in _NOT_SERVED else ""
+        return KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {key}{served}")
+
+    def check_values(self, node: Node, values: Mapping[str, str]) -> None:
+        """Check the node's limits."""
+        check_group_configs(values, node.settings.group)
+
+    def value(self, node: Node, row: ConfigDef, own: Mapping[str, str]) -> ConfigValue:
+        """Return the group's value, or the node's."""
+        default = default_value(row, node.settings)
+        synonyms = []
+        if row.name in own:
+            synonyms.append((row.name, own[row.name], ConfigSource.GROUP_CONFIG))
+        if default != row.default:
+            synonyms.append((row.broker_name, default, ConfigSource.STATIC_BROKER_CONFIG))
+        synonyms.append((row.broker_name, row.default, ConfigSource.DEFAULT_CONFIG))
+        _, value, source = synonyms[0]
+        return ConfigValue(row.name, value, source, row.type, row.documentation, synonyms=synonyms)

@@ -1,0 +1,195 @@
+"""The state of a cluster as values for people and scripts: nodes, their logs, partitions without a leader.
+
+A node that runs adds what it observes. Without one, a node counts as living while its lease lasts, by the clock of the
+caller: good enough for a look at a stopped cluster, and never the base of a decision.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from anabranch.addresses import host_port
+from anabranch.broker.cluster.membership.failover import Judgement
+from anabranch.broker.node.peers.reach import Unreached
+from anabranch.s3stream.catalog.values import NodeInfo, PartitionInfo, TopicInfo, WalInfo, WalState
+
+
+class NodeState(StrEnum):
+    """State of a registered node."""
+
+    UP = "UP"
+    DRAINING = "DRAINING"
+    """It lives, and its partitions are being moved to others."""
+    FAILED = "FAILED"
+    """It is dead, and was or will be taken over."""
+    LEFT = "LEFT"
+    """It has stopped cleanly, and nothing of it is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """Facts from the catalog, and observations of one node."""
+
+    nodes: Sequence[NodeInfo]
+    logs: Sequence[WalInfo]
+    topics: Sequence[TopicInfo]
+    last_commits: Mapping[int, int]
+    now_ms: int
+    living: frozenset[int] | None = None
+    """Nodes that the observer sees alive; None without an observer."""
+    beat_ages_ms: Mapping[int, int] = field(default_factory=dict)
+    """Age of the last beat that the observer has seen, by node."""
+    judgements: Sequence[Judgement] = ()
+    """The observer's opinion of silent nodes."""
+    unreached: Sequence[Unreached] = ()
+    """Connections from and to the observer that fail."""
+    stopped: Mapping[int, str] = field(default_factory=dict)
+    """Reasons for which partitions that the observer has open cannot be used, by stream id."""
+
+    def lives(self, node: NodeInfo) -> bool:
+        """Return whether a node is alive, as far as is known."""
+        if self.living is not None:
+            return node.node_id in self.living
+        return node.lease_until_ms > self.now_ms
+
+
+def state_of(node: NodeInfo, logs: Sequence[WalInfo], *, lives: bool) -> NodeState:
+    """Return the state of a node with its logs, in the order of their use."""
+    if node.lease_until_ms > 0 and lives:
+        return NodeState.DRAINING if node.draining else NodeState.UP
+    if node.lease_until_ms > 0 or any(log.is_live for log in logs):
+        return NodeState.FAILED
+    was_taken_over = bool(logs) and (logs[-1].recoverer >= 0 or logs[-1].state is WalState.GIVEN_UP)
+    return NodeState.FAILED if was_taken_over else NodeState.LEFT
+
+
+def logs_of(facts: ClusterFacts, node_id: int) -> Sequence[WalInfo]:
+    """Return a node's logs in the order of their use."""
+    return sorted((log for log in facts.logs if log.node_id == node_id), key=lambda log: (log.node_epoch, log.wal_id))
+
+
+def describe_nodes(facts: ClusterFacts) -> list[dict[str, Any]]:
+    """Return a row for each registered node, by id."""
+    led = Counter(partition.leader for topic in facts.topics for partition in topic.partitions)
+    return [_describe_node(facts, node, led[node.node_id]) for node in facts.nodes]
+
+
+def _describe_node(facts: ClusterFacts, node: NodeInfo, leads: int) -> dict[str, Any]:
+    logs = logs_of(facts, node.node_id)
+    return {
+        "id": node.node_id,
+        "state": state_of(node, logs, lives=facts.lives(node)).value,
+        "epoch": node.epoch,
+        "address": host_port(node.host, node.port),
+        "rack": node.rack,
+        "machine": node.holder.host_name,
+        "leads": leads,
+        "beat_age_ms": facts.beat_ages_ms.get(node.node_id) if node.lease_until_ms > 0 else None,
+        "commit_age_ms": _commit_age_ms(facts, node),
+        "log": describe_log(logs[-1]) if logs else None,
+    }
+
+
+def _commit_age_ms(facts: ClusterFacts, node: NodeInfo) -> int | None:
+    """Return the age of a node's last upload by its own clock: at its last beat, and the age of that for the observer.
+
+    Clocks of two machines are never compared. None if it has no upload, or no beat that was observed.
+    """
+    commit_ms, beat_age_ms = facts.last_commits.get(node.node_id), facts.beat_ages_ms.get(node.node_id)
+    if commit_ms is None or beat_age_ms is None or node.lease_until_ms <= 0:
+        return None
+    beat_ms = node.lease_until_ms - node.lease_ms
+    return max(0, beat_ms - commit_ms) + beat_age_ms
+
+
+def describe_log(log: WalInfo) -> dict[str, Any]:
+    """Return a log as values. `recoverer` is null unless another node recovers it, or has recovered it."""
+    return {
+        "id": log.wal_id,
+        "node": log.node_id,
+        "kind": log.kind,
+        "location": log.location,
+        "takeover": log.takeover.value,
+        "state": log.state.name,
+        "recoverer": log.recoverer if log.recoverer >= 0 else None,
+        "since_ms": log.seen_ms,
+    }
+
+
+def describe_cluster(facts: ClusterFacts, *, controller: int | None, observer: int | None) -> dict[str, Any]:
+    """Return the state of the whole cluster."""
+    nodes = describe_nodes(facts)
+    states = {row["id"]: row["state"] for row in nodes}
+    return {
+        "observer": observer,
+        "controller": controller,
+        "nodes": nodes,
+        "partitions": sum(len(topic.partitions) for topic in facts.topics),
+        "unavailable": list(_unavailable(facts, states)),
+        "moves": list(_moves(facts)),
+        "logs_not_drained": [
+            {**describe_log(log), "node_state": states.get(log.node_id, "REMOVED")}
+            for log in facts.logs
+            if log.is_live and states.get(log.node_id) not in (NodeState.UP, NodeState.DRAINING)
+        ],
+        "silent": [
+            {"node": each.node_id, "silent_ms": int(1000 * each.seconds), "dead": each.is_dead, "reason": each.reason}
+            for each in facts.judgements
+        ],
+        "unreached": [each._asdict() for each in facts.unreached],
+    }
+
+
+def _moves(facts: ClusterFacts) -> Iterator[dict[str, Any]]:
+    """Yield the orders of moves that are not carried out yet, or have failed."""
+    for topic in facts.topics:
+        for partition in topic.partitions:
+            if (order := partition.order) is not None:
+                yield {
+                    "topic": topic.name,
+                    "partition": partition.index,
+                    "from": partition.leader if partition.leader >= 0 else None,
+                    "to": order.to_node,
+                    "reason": order.reason.name.lower(),
+                    "asked_ms": order.asked_ms,
+                    "failure": order.failure or None,
+                }
+
+
+def _unavailable(facts: ClusterFacts, states: Mapping[int, str]) -> Iterator[dict[str, Any]]:
+    """Yield the partitions that no node serves, with the reason."""
+    reasons = {each.node_id: each.reason for each in facts.judgements if each.reason}
+    for topic in facts.topics:
+        for partition in topic.partitions:
+            reason = _why_unavailable(facts, partition, states, reasons)
+            if reason:
+                yield {
+                    "topic": topic.name,
+                    "partition": partition.index,
+                    "leader": partition.leader if partition.leader >= 0 else None,
+                    "owner": partition.owner if partition.owner >= 0 else None,
+                    "reason": reason,
+                }
+
+
+def _why_unavailable(
+    facts: ClusterFacts, partition: PartitionInfo, states: Mapping[int, str], reasons: Mapping[int, str]
+) -> str:
+    leader, owner = partition.leader, partition.owner
+    up = (NodeState.UP, NodeState.DRAINING)
+    if partition.stream_id in facts.stopped:
+        return facts.stopped[partition.stream_id]
+    if owner < 0:
+        if states.get(leader) in up:
+            return f"node {leader} is opening it"
+        return f"its leader, node {leader}, is not there" if leader >= 0 else "no node leads it"
+    if states.get(owner) in up:
+        return "" if owner == leader else f"node {owner} still has it open, and node {leader} is to lead it"
+    live = [log for log in logs_of(facts, owner) if log.is_live]
+    where = f"the log of node {owner}" + (f", {live[-1].location}" if live else "")
+    if live and live[-1].state is WalState.FENCED and states.get(live[-1].recoverer) in up:
+        return f"node {live[-1].recoverer} recovers {where}"
+    reason = reasons.get(owner, f"{where}, was not recovered yet" if live else "it was not recovered yet")
+    return f"its newest records may be in the log of node {owner}: {reason}"

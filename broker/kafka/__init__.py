@@ -1,0 +1,1 @@
+"""Kafka's rules: partitions, topics, groups, transactions, users, configs and quotas."""

@@ -1,0 +1,126 @@
+"""Definitions of the broker configs that have an effect here, under Kafka's names.
+
+`BROKER_CONFIGS` get their values from the settings of the node. `DYNAMIC` names those that can be changed while nodes
+run, for one node or for all. As in Apache Kafka, each default of a topic config is a broker config.
+"""
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from anabranch.broker.kafka.configs.definitions import INT_MAX, LONG_MAX, ConfigDef, ConfigType
+from anabranch.broker.kafka.configs.topic_table import TOPIC_CONFIGS
+from anabranch.broker.node.settings.names import area_models
+
+AUTO_CREATE: Final = "auto.create.topics.enable"
+CONNECTIONS_MAX: Final = "max.connections"
+CONNECTIONS_PER_ADDRESS_MAX: Final = "max.connections.per.ip"
+PRODUCER_ID_EXPIRATION: Final = "producer.id.expiration.ms"
+STORAGE_POLICY: Final = "log.storage.policy"
+_B, _S, _I, _L, _D = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE
+_STATIC_ROWS = (
+    ("connections.max.idle.ms", _L, "600000", ("network", "idle_timeout_ms")),
+    ("connection.failed.authentication.delay.ms", _I, "100", ("sasl", "failed_authentication_delay_ms")),
+    ("connections.max.reauth.ms", _L, "0", ("sasl", "max_reauth_ms")),
+    ("delegation.token.expiry.check.interval.ms", _L, "3600000", ("delegation_token", "expiry_check_interval_ms")),
+    ("delegation.token.expiry.time.ms", _L, "86400000", ("delegation_token", "expiry_time_ms")),
+    ("delegation.token.max.lifetime.ms", _L, "604800000", ("delegation_token", "max_lifetime_ms")),
+    ("fetch.max.bytes", _I, "57671680", ("fetch", "response_bytes_max")),
+    ("controller.quota.window.num", _I, "11", ("quota", "controller_window_num")),
+    ("controller.quota.window.size.seconds", _I, "1", ("quota", "controller_window_size_seconds")),
+    ("group.consumer.heartbeat.interval.ms", _I, "5000", ("group", "consumer_heartbeat_interval_ms")),
+    ("group.consumer.max.heartbeat.interval.ms", _I, "15000", ("group", "consumer_heartbeat_interval_max_ms")),
+    ("group.consumer.max.session.timeout.ms", _I, "60000", ("group", "consumer_session_timeout_max_ms")),
+    ("group.consumer.migration.policy", _S, "bidirectional", ("group", "consumer_migration_policy")),
+    ("group.consumer.min.heartbeat.interval.ms", _I, "5000", ("group", "consumer_heartbeat_interval_min_ms")),
+    ("group.consumer.min.session.timeout.ms", _I, "45000", ("group", "consumer_session_timeout_min_ms")),
+    ("group.consumer.session.timeout.ms", _I, "45000", ("group", "consumer_session_timeout_ms")),
+    ("group.initial.rebalance.delay.ms", _I, "3000", ("group", "initial_rebalance_delay_ms")),
+    ("group.max.session.timeout.ms", _I, "1800000", ("group", "session_timeout_max_ms")),
+    ("group.max.size", _I, str(INT_MAX), ("group", "members_max")),
+    ("group.min.session.timeout.ms", _I, "6000", ("group", "session_timeout_min_ms")),
+    ("log.retention.check.interval.ms", _L, "300000", ("topic", "retention_check_interval_ms")),
+    ("max.incremental.fetch.session.cache.slots", _I, "1000", ("fetch", "sessions_max")),
+    ("num.partitions", _I, "1", ("topic", "num_partitions")),
+    ("offset.metadata.max.bytes", _I, "4096", ("group", "offset_metadata_bytes_max")),
+    ("offsets.topic.num.partitions", _I, "50", ("group", "offsets_partitions")),
+    ("quota.window.num", _I, "11", ("quota", "window_num")),
+    ("quota.window.size.seconds", _I, "1", ("quota", "window_size_seconds")),
+    ("queued.max.request.bytes", _L, "-1", ("network", "node_bytes_max")),
+    ("sasl.server.max.receive.size", _I, "524288", ("sasl", "server_max_receive_bytes")),
+    ("telemetry.max.bytes", _I, "1048576", ("telemetry", "push_bytes_max")),
+    ("transaction.abort.timed.out.transaction.cleanup.interval.ms", _I, "10000", ("transaction", "abort_interval_ms")),
+    ("transaction.max.timeout.ms", _I, "900000", ("transaction", "timeout_max_ms")),
+    (
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        _I,
+        "3600000",
+        ("transaction", "expire_interval_ms"),
+    ),
+    ("transaction.state.log.num.partitions", _I, "50", ("transaction", "state_partitions")),
+    ("transactional.id.expiration.ms", _I, "604800000", ("transaction", "id_expiration_ms")),
+    ("socket.request.max.bytes", _I, "104857600", ("network", "request_bytes_max")),
+)
+_DYNAMIC_ROWS = (
+    (AUTO_CREATE, _B, "true", ("topic", "auto_create"), None),
+    (CONNECTIONS_MAX, _I, str(INT_MAX), ("network", "connections_max"), 1),
+    (CONNECTIONS_PER_ADDRESS_MAX, _I, str(INT_MAX), ("network", "connections_per_address_max"), 1),
+    (PRODUCER_ID_EXPIRATION, _I, "86400000", ("topic", "producer_id_expiration_ms"), 1),
+)
+_CLEANER = "compaction has a thread of its own, and takes turns with uploads."
+_THREADS = "a node has one event loop."
+_WITHOUT_EFFECT = (
+    ("background.threads", _I, "10", 1, _THREADS),
+    ("log.cleaner.backoff.ms", _L, "15000", 0, _CLEANER),
+    ("log.cleaner.dedupe.buffer.size", _L, "134217728", None, _CLEANER),
+    ("log.cleaner.io.buffer.load.factor", _D, "0.9", None, _CLEANER),
+    ("log.cleaner.io.buffer.size", _I, "524288", 0, _CLEANER),
+    ("log.cleaner.io.max.bytes.per.second", _D, "1.7976931348623157E308", None, _CLEANER),
+    ("log.cleaner.threads", _I, "1", 1, _CLEANER),
+    ("num.io.threads", _I, "8", 1, _THREADS),
+    ("num.network.threads", _I, "3", 1, _THREADS),
+    ("num.recovery.threads.per.data.dir", _I, "2", 1, _THREADS),
+    ("num.replica.fetchers", _I, "1", 1, "a partition has one replica."),
+)
+"""Configs that Kafka's operators tune while brokers run: threads and buffers of another design."""
+THROTTLES: Final = (
+    "follower.replication.throttled.rate",
+    "leader.replication.throttled.rate",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+)
+"""Rates that Kafka's tool for reassignments sets. As in Kafka, they are described only where they are set."""
+_THROTTLE_TEXT: Final = (
+    "Bytes per second of a reassignment. Accepted for compatibility; it has no effect here: a move hands over only "
+    "what is not in the object store yet."
+)
+
+
+def _documentation(setting: tuple[str, str]) -> str:
+    area, field = setting
+    return dict(area_models())[area].model_fields[field].description or ""
+
+
+def _static_definitions() -> Iterator[ConfigDef]:
+    for name, kind, default, setting in _STATIC_ROWS:
+        yield ConfigDef(name, kind, default, _documentation(setting), setting=setting)
+
+
+def _dynamic_definitions() -> Iterator[ConfigDef]:
+    for name, kind, default, setting, least in _DYNAMIC_ROWS:
+        yield ConfigDef(name, kind, default, _documentation(setting), setting=setting, minimum=least)
+    for name, kind, default, least, reason in _WITHOUT_EFFECT:
+        text = f"Accepted for compatibility; it has no effect here: {reason}"
+        yield ConfigDef(name, kind, default, text, minimum=least, has_effect=False)
+    for name in THROTTLES:
+        yield ConfigDef(name, _L, str(LONG_MAX), _THROTTLE_TEXT, minimum=0, has_effect=False)
+    for row in TOPIC_CONFIGS.values():
+        if row.broker_name and row.broker_name != STORAGE_POLICY:
+            yield replace(row, name=row.broker_name, broker_name="")
+
+
+DYNAMIC: Final[AbstractSet[str]] = frozenset(row.name for row in _dynamic_definitions())
+BROKER_CONFIGS: Final[Mapping[str, ConfigDef]] = MappingProxyType(
+    {row.name: row for row in (*_static_definitions(), *_dynamic_definitions())}
+)

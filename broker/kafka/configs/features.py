@@ -1,0 +1,112 @@
+"""Features (KIP-584): the levels that this node supports, the finalized level of the cluster, and changes of it.
+
+A lower level turns off what the newer one introduced. Below `group.version` 1 the consumer protocol of KIP-848 is
+refused; below `transaction.version` 2 clients use the transactions before the second part of KIP-890.
+
+`metadata.version` exists for tools that read a cluster's version from it. Since there is no metadata log, it has one
+level: that of the Apache Kafka version whose behaviour this node follows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Final
+
+from anabranch.broker.kafka.configs.cluster import FEATURES, ClusterConfigs
+from anabranch.protocol.errors import ErrorCode, KafkaError
+
+GROUP_VERSION: Final = "group.version"
+METADATA_VERSION: Final = "metadata.version"
+TRANSACTION_VERSION: Final = "transaction.version"
+METADATA_LEVEL: Final = 30
+"""Level of Apache Kafka 4.3 (4.3-IV0)."""
+NEWEST: Final[Mapping[str, int]] = MappingProxyType(
+    {GROUP_VERSION: 1, METADATA_VERSION: METADATA_LEVEL, TRANSACTION_VERSION: 2}
+)
+"""Highest supported levels."""
+LOWEST: Final[Mapping[str, int]] = MappingProxyType(
+    {GROUP_VERSION: 0, METADATA_VERSION: METADATA_LEVEL, TRANSACTION_VERSION: 0}
+)
+"""Lowest supported levels. At 0 a feature is off."""
+_CLUSTER = "cluster"
+_EPOCH = "epoch"
+
+
+class UpgradeType(IntEnum):
+    """Direction in which an update may change a level."""
+
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureUpdate:
+    """A requested level of a feature."""
+
+    name: str
+    level: int
+    upgrade_type: int
+
+
+class Features:
+    """Finalized levels of the cluster. A level that was never changed is the newest."""
+
+    def __init__(self, configs: ClusterConfigs, node_id: int) -> None:
+        self._configs = configs
+        self._node_id = node_id
+
+    @property
+    def epoch(self) -> int:
+        """Number of the last change. Clients use the levels of the highest epoch that they have seen."""
+        return int(self._configs.get(FEATURES, _CLUSTER).get(_EPOCH, "0"))
+
+    def level(self, name: str) -> int:
+        """Return the finalized level; 0 if the feature is off or unknown."""
+        newest = NEWEST.get(name, 0)
+        return min(newest, int(self._configs.get(FEATURES, _CLUSTER).get(name, newest)))
+
+    def finalized(self) -> Mapping[str, int]:
+        """Return the features that are on, with their levels."""
+        return {name: level for name in NEWEST if (level := self.level(name))}
+
+    async def update(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> None:
+        """Apply all of the updates, or none. Raises INVALID_UPDATE_VERSION with Kafka's message."""
+        changed: dict[str, str] = {}
+        for update in updates:
+            problem = self._problem(update)
+            if problem:
+                raise KafkaError(
+                    ErrorCode.INVALID_UPDATE_VERSION,
+                    "The update failed for all features since the following feature had an error: "
+                    f"Invalid update version {update.level} for feature {update.name}. {problem}",
+                )
+            if update.level != self.level(update.name):
+                changed[update.name] = str(update.level)
+        if changed and not validate_only:
+            await self._configs.alter(
+                FEATURES, _CLUSTER, set_configs={**changed, _EPOCH: str(self.epoch + 1)}, unset=()
+            )
+
+    def _problem(self, update: FeatureUpdate) -> str:
+        newest, current = NEWEST.get(update.name), self.level(update.name)
+        if update.upgrade_type not in set(UpgradeType):
+            return "The controller does not support the given upgrade type."
+        if update.level < 0:
+            return "A feature version cannot be less than 0."
+        if newest is None:
+            if update.level == 0:
+                return f"Feature {update.name} not found."
+            return f"Local controller {self._node_id} does not support this feature."
+        lowest = LOWEST[update.name]
+        if not lowest <= update.level <= newest:
+            return f"Local controller {self._node_id} only supports versions {lowest}-{newest}"
+        if update.level < current and update.upgrade_type == UpgradeType.UPGRADE:
+            return (
+                "Can't downgrade the version of this feature without setting the upgrade type to either safe or "
+                "unsafe downgrade."
+            )
+        if update.level > current and update.upgrade_type != UpgradeType.UPGRADE:
+            return "Can't downgrade to a newer version."
+        return ""

@@ -1,0 +1,262 @@
+"""Definitions of the topic configs under Kafka's names: type, default, allowed values, documentation.
+
+CreateTopics and AlterConfigs validate by this table, and DescribeConfigs answers from it. Configs of Kafka that have no
+effect here are accepted, because tools set them. Their documentation notes it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from anabranch.broker.kafka.configs.definitions import LONG_MAX, ConfigDef, ConfigType
+
+_NO_EFFECT = " Accepted for compatibility; it has no effect here: "
+_SEGMENTS = _NO_EFFECT + "data is kept in objects, not in segment files."
+_ONE_COPY = _NO_EFFECT + "a partition has one replica, its durability comes from the log device and the object store."
+_NO_TIERS = _NO_EFFECT + "all data is in object storage."
+
+
+def _def(  # a table row: positional on purpose
+    name: str,
+    kind: ConfigType,
+    default: str,
+    documentation: str,
+    *,
+    broker: str = "",
+    setting: tuple[str, str] | None = None,
+    choices: tuple[str, ...] = (),
+    low: float | None = None,
+    high: float | None = None,
+) -> ConfigDef:
+    effect = _NO_EFFECT not in documentation
+    return ConfigDef(name, kind, default, documentation, broker, setting, choices, low, high, effect)
+
+
+_REPLICA = "[0-9]+:[0-9]+"
+_B, _S, _I, _L, _D, _LIST = (
+    ConfigType.BOOLEAN,
+    ConfigType.STRING,
+    ConfigType.INT,
+    ConfigType.LONG,
+    ConfigType.DOUBLE,
+    ConfigType.LIST,
+)
+
+_TOPIC_DEFS = (
+    _def(
+        "cleanup.policy",
+        _LIST,
+        "delete",
+        "How old records are removed: by age and size (`delete`) or by key (`compact`, which requires keys).",
+        broker="log.cleanup.policy",
+        choices=("compact", "delete"),
+    ),
+    _def(
+        "compression.type",
+        _S,
+        "producer",
+        "Codec of stored batches. `producer` keeps the producer's codec; with any other the node recompresses.",
+        broker="compression.type",
+        choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+    ),
+    replace(
+        _def("compression.gzip.level", _I, "-1", "Level if the type is gzip; -1: gzip's default.", low=1, high=9),
+        also_allowed=-1,
+    ),
+    _def("compression.lz4.level", _I, "9", "Level if the type is lz4.", low=1, high=17),
+    _def(
+        "compression.zstd.level",
+        _I,
+        "3",
+        "Level if the type is zstd.",
+        low=-131072,
+        high=22,
+    ),
+    _def(
+        "delete.retention.ms",
+        _L,
+        "86400000",
+        "Time for which delete markers of a compacted topic are kept.",
+        broker="log.cleaner.delete.retention.ms",
+        low=0,
+    ),
+    _def(
+        "file.delete.delay.ms",
+        _L,
+        "60000",
+        "Time before a file is deleted." + _SEGMENTS,
+        broker="log.segment.delete.delay.ms",
+        low=0,
+    ),
+    _def(
+        "flush.messages",
+        _L,
+        str(LONG_MAX),
+        "Records between flushes." + _NO_EFFECT + "every acknowledged record is flushed.",
+        broker="log.flush.interval.messages",
+        low=1,
+    ),
+    _def(
+        "flush.ms",
+        _L,
+        str(LONG_MAX),
+        "Time between flushes." + _NO_EFFECT + "every acknowledged record is flushed.",
+        broker="log.flush.interval.ms",
+        low=0,
+    ),
+    replace(
+        _def("follower.replication.throttled.replicas", _LIST, "", "Throttled replicas." + _ONE_COPY),
+        item_pattern=_REPLICA,
+    ),
+    _def(
+        "index.interval.bytes",
+        _I,
+        "4096",
+        "Bytes between index entries." + _SEGMENTS,
+        broker="log.index.interval.bytes",
+        low=0,
+    ),
+    replace(
+        _def("leader.replication.throttled.replicas", _LIST, "", "Throttled replicas." + _ONE_COPY),
+        item_pattern=_REPLICA,
+    ),
+    _def(
+        "local.retention.bytes",
+        _L,
+        "-2",
+        "Bytes kept locally." + _NO_TIERS,
+        broker="log.local.retention.bytes",
+        low=-2,
+    ),
+    _def("local.retention.ms", _L, "-2", "Time kept locally." + _NO_TIERS, broker="log.local.retention.ms", low=-2),
+    _def(
+        "max.compaction.lag.ms",
+        _L,
+        str(LONG_MAX),
+        "Age at which a record is compacted, whatever the dirty ratio; its data is uploaded early for this. No "
+        "partition is compacted more often than every 15 seconds.",
+        broker="log.cleaner.max.compaction.lag.ms",
+        low=1,
+    ),
+    _def(
+        "max.message.bytes",
+        _I,
+        "1048588",
+        "The largest record batch size allowed (after compression if compression is enabled).",
+        broker="message.max.bytes",
+        setting=("topic", "max_message_bytes"),
+        low=0,
+    ),
+    _def(
+        "message.timestamp.after.max.ms",
+        _L,
+        "3600000",
+        "Maximum by which a record's timestamp may be after the broker's time; ignored with LogAppendTime.",
+        broker="log.message.timestamp.after.max.ms",
+        setting=("topic", "message_timestamp_after_max_ms"),
+        low=0,
+    ),
+    _def(
+        "message.timestamp.before.max.ms",
+        _L,
+        str(LONG_MAX),
+        "Maximum by which a record's timestamp may be before the broker's time; ignored with LogAppendTime.",
+        broker="log.message.timestamp.before.max.ms",
+        setting=("topic", "message_timestamp_before_max_ms"),
+        low=0,
+    ),
+    _def(
+        "message.timestamp.type",
+        _S,
+        "CreateTime",
+        "Timestamp of a record: its creation time, or the time of the append.",
+        broker="log.message.timestamp.type",
+        setting=("topic", "message_timestamp_type"),
+        choices=("CreateTime", "LogAppendTime"),
+    ),
+    _def(
+        "min.cleanable.dirty.ratio",
+        _D,
+        "0.5",
+        "Ratio of uncompacted data at which the log is compacted, within seconds. Data counts once it is in stream "
+        "objects: after 8 MiB, after two hours, or after `segment.ms`, whichever is first.",
+        broker="log.cleaner.min.cleanable.ratio",
+        low=0,
+        high=1,
+    ),
+    _def(
+        "min.compaction.lag.ms",
+        _L,
+        "0",
+        "Minimum time for which a record stays uncompacted; an object waits until its newest record is this old.",
+        broker="log.cleaner.min.compaction.lag.ms",
+        low=0,
+    ),
+    _def(
+        "min.insync.replicas",
+        _I,
+        "1",
+        "Replicas that must acknowledge a write." + _ONE_COPY,
+        broker="min.insync.replicas",
+        low=1,
+    ),
+    _def("preallocate", _B, "false", "Preallocate segment files." + _SEGMENTS, broker="log.preallocate"),
+    _def("remote.log.copy.disable", _B, "false", "Stop copying to remote storage." + _NO_TIERS),
+    _def("remote.log.delete.on.disable", _B, "false", "Delete remote data when it is disabled." + _NO_TIERS),
+    _def("remote.storage.enable", _B, "false", "Tiered storage." + _NO_TIERS),
+    _def(
+        "retention.bytes",
+        _L,
+        "-1",
+        "Bytes of a partition that are kept; -1: no limit. Whole blocks of batches (about 512 KiB) are deleted from "
+        "the start as long as the rest is not below the limit. Data that is not in objects yet counts, and is kept.",
+        broker="log.retention.bytes",
+        setting=("topic", "retention_bytes"),
+    ),
+    _def(
+        "retention.ms",
+        _L,
+        "604800000",
+        "Time for which records are kept, by their timestamps; -1: forever. Whole batches are deleted, from the start.",
+        broker="log.retention.ms",
+        setting=("topic", "retention_ms"),
+        low=-1,
+    ),
+    _def(
+        "segment.bytes", _I, "1073741824", "Size of segment files." + _SEGMENTS, broker="log.segment.bytes", low=1 << 20
+    ),
+    _def(
+        "segment.index.bytes",
+        _I,
+        "10485760",
+        "Size of index files." + _SEGMENTS,
+        broker="log.index.size.max.bytes",
+        low=4,
+    ),
+    _def("segment.jitter.ms", _L, "0", "Jitter of segment rolls." + _SEGMENTS, broker="log.roll.jitter.ms", low=0),
+    _def(
+        "segment.ms",
+        _L,
+        "604800000",
+        "Age of segment rolls. On a topic with `compact`: age at which data is uploaded to stream objects, where it "
+        "can be compacted. No effect on other topics: data is kept in objects, not in segment files.",
+        broker="log.roll.ms",
+        low=1,
+    ),
+    _def(
+        "storage.policy",
+        _S,
+        "local",
+        "Name of the object store for this topic's data: `local` or `s3`, as set in the node's `objects`, or one of "
+        "its `stores`. Data that is in objects already stays in its store until compaction rewrites it.",
+        broker="log.storage.policy",
+        setting=("objects", "store"),
+    ),
+    _def(
+        "unclean.leader.election.enable",
+        _B,
+        "false",
+        "Let an out-of-date replica lead." + _ONE_COPY,
+        broker="unclean.leader.election.enable",
+    ),
+)
+TOPIC_CONFIGS: Mapping[str, ConfigDef] = {row.name: row for row in _TOPIC_DEFS}

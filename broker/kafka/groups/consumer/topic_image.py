@@ -1,0 +1,59 @@
+"""The topics of this node as assignments depend on them, in one value that changes only when a topic has changed."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from anabranch.broker.kafka.topics.manager import TopicManager
+
+
+class TopicIdPartition(NamedTuple):
+    """A partition named by the id of its topic and its index."""
+
+    topic_id: bytes
+    partition: int
+
+
+Partitions: TypeAlias = frozenset[TopicIdPartition]
+
+
+class TopicMetadata(NamedTuple):
+    """Properties of a topic that an assignment depends on."""
+
+    topic_id: bytes
+    name: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """All topics at one moment. `version` changes whenever a topic does."""
+
+    version: int
+    by_name: Mapping[str, TopicMetadata] = field(default_factory=dict)
+    names: Mapping[bytes, str] = field(default_factory=dict)
+    """Topic id to name."""
+
+    @classmethod
+    def of(cls, version: int, topics: Sequence[TopicMetadata]) -> "TopicImage":
+        """Build an image of these topics."""
+        return cls(version, {topic.name: topic for topic in topics}, {topic.topic_id: topic.name for topic in topics})
+
+
+TopicImageGetter: TypeAlias = Callable[[], TopicImage]
+NO_TOPICS = TopicImage(0)
+
+
+class TopicImageSource:
+    """Returns the image of this node's topics, and rebuilds it only when a topic has changed."""
+
+    def __init__(self, topics: TopicManager) -> None:
+        self._topics = topics
+        self._image = TopicImage(-1)
+
+    def __call__(self) -> TopicImage:
+        """Return the current topics."""
+        if self._image.version != self._topics.version:
+            views = [TopicMetadata(topic.topic_id, topic.name, len(topic.partitions)) for topic in self._topics]
+            self._image = TopicImage.of(self._topics.version, views)
+        return self._image

@@ -1,0 +1,225 @@
+"""The groups of one partition of `__consumer_offsets`: a coordinator shard, with the log that its groups share.
+
+An id names a classic group or a consumer group (KIP-848), never both. `membership` handles the requests of members,
+`offsets` those about committed offsets.
+
+Invariant: memory shows durable state only. Offsets, and the stored state of a group, change when the log has them.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from typing import TypeAlias
+
+from anabranch.broker.kafka.coordination.log import KeyValue, LogWriter, WriteDone
+from anabranch.broker.kafka.groups.classic.group import ClassicGroup
+from anabranch.broker.kafka.groups.classic.records import group_record
+from anabranch.broker.kafka.groups.consumer.durable_group import DurableConsumerGroup
+from anabranch.broker.kafka.groups.consumer.group import ConsumerGroup
+from anabranch.broker.kafka.groups.consumer.group_base import SessionTimeout
+from anabranch.broker.kafka.groups.consumer.topic_image import NO_TOPICS, TopicImageGetter
+from anabranch.broker.kafka.groups.group_table import GroupTable
+from anabranch.broker.kafka.groups.member_requests import MembershipManager
+from anabranch.broker.kafka.groups.offset_manager import OffsetManager
+from anabranch.broker.kafka.groups.offsets import GroupOffsets
+from anabranch.broker.kafka.groups.records import offset_record
+from anabranch.broker.kafka.groups.replay import Replay
+from anabranch.broker.kafka.groups.requests import Now
+from anabranch.broker.kafka.groups.shard_group import ShardGroup
+from anabranch.broker.node.settings.client_areas import GroupSettings
+from anabranch.protocol.errors import ErrorCode, KafkaError
+
+TopicNamesReader: TypeAlias = Callable[[], Awaitable[Collection[str]]]
+"""Reads the names of all topics of the cluster. Raises StorageError."""
+
+
+def _call_all(waiting: Iterable[WriteDone], error: ErrorCode) -> None:
+    for done in waiting:
+        done(error)
+
+
+class GroupShard:
+    """Groups whose ids hash to one partition. Methods raise KafkaError with the code for the whole request."""
+
+    def __init__(
+        self,
+        writer: LogWriter,
+        settings: GroupSettings,
+        *,
+        now_ms: Callable[[], int],
+        topics: TopicImageGetter = lambda: NO_TOPICS,
+        session_timeout_ms: SessionTimeout | None = None,
+        read_topic_names: TopicNamesReader | None = None,
+        group_count: Callable[[], int] | None = None,
+    ) -> None:
+        """`read_topic_names` is called by a load that finds offsets of unknown topics; None keeps these offsets.
+
+        `group_count` returns the number of groups that count towards the limit, by default those of the shard.
+        """
+        self.writer = writer
+        self.loaded = False
+        self.unreadable = False
+        """The log cannot be read: its groups stay unavailable, and nothing is written over it."""
+        self.damage = ""
+        self._settings = settings
+        self._groups = GroupTable(settings, now_ms, self._deadline_reached, group_count or self.group_count)
+        self.membership = MembershipManager(
+            self._groups, writer, settings, topics=topics, session_timeout_ms=session_timeout_ms
+        )
+        self.offsets = OffsetManager(self._groups, writer, topics)
+        self._foreign_records: dict[bytes, bytes] = {}
+        self._topics = topics
+        self._read_topic_names = read_topic_names
+        self.existing_topics: Collection[str] | None = None
+        """Names of all topics when this node began to lead the shard, if they were read then."""
+        self._forgotten: set[str] = set()
+        """Topics deleted before the shard was loaded."""
+        self._forgotten_done: list[WriteDone] = []
+        self._closed = False
+
+    def _deadline_reached(self, group: ShardGroup, now: Now) -> None:
+        self.membership.deadline_reached(group, now)
+
+    # -- Life --------------------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Replay the log. Until this is done callers must respond COORDINATOR_LOAD_IN_PROGRESS.
+
+        Raises StorageError, WalError, MalformedMessage, KafkaError.
+        """
+        known = self._topics().by_name
+        replay = Replay()
+        async for batch in self.writer.log.replay():
+            replay.add(batch)
+            self.writer.written_bytes += sum(record.size_bytes for record in batch.records)
+        deleted = await self._deleted_topics(replay, known)
+        if self._closed:
+            return
+        now = self._groups.now()
+        for group_id in replay.group_ids():
+            stored = replay.classic_groups.get(group_id)
+            machine: ClassicGroup | DurableConsumerGroup
+            if group_id in replay.consumer_records:
+                machine = self.membership.restore_consumer_group(group_id, replay.consumer_records[group_id])
+            elif stored is None:
+                machine = ClassicGroup(group_id, self._settings)
+            else:
+                machine = ClassicGroup.restore(group_id, self._settings, stored, now)
+            offsets = replay.offsets.get(group_id, GroupOffsets())
+            self._groups.schedule(self._groups.add(ShardGroup(machine, offsets, stored)))
+        self._foreign_records = replay.unknown_records
+        self.offsets.load(replay.open_transactions)
+        self.loaded = True
+        # Deletions whose records a crash has lost, or whose news came when no node led the shard.
+        self.offsets.forget_topics(deleted.__contains__, lambda _: None)
+        waiting, self._forgotten_done = self._forgotten_done, []
+        self.offsets.forget_topics(self._forgotten.__contains__, lambda error: _call_all(waiting, error))
+        self._forgotten = set()
+
+    async def _deleted_topics(self, replay: Replay, known: Collection[str]) -> Collection[str]:
+        """Return the topics with offsets that have been deleted. Raises StorageError.
+
+        A topic that is not among the known ones may be detached, or have been created through another node just now.
+        """
+        named = {key.topic for offsets in replay.offsets.values() for key in offsets.all_partitions()}
+        if self.existing_topics is not None:
+            return named.difference(self.existing_topics)
+        unknown = named.difference(known)
+        if not unknown or self._read_topic_names is None:
+            return ()
+        return unknown.difference(await self._read_topic_names())
+
+    def close(self) -> None:
+        """Stop coordinating: cancel timers, respond NOT_COORDINATOR to requests that wait, write nothing more."""
+        self._closed = True
+        self.loaded = False
+        for entry in self._groups:
+            self.membership.resign(entry)
+        self._groups.clear()
+        self.writer.close()
+        self.offsets.close()
+        waiting, self._forgotten_done = self._forgotten_done, []
+        _call_all(waiting, ErrorCode.NOT_COORDINATOR)
+
+    async def rewrite(self) -> None:
+        """Rewrite the log to its live records. Raises StorageError."""
+        await self.writer.rewrite(self.live_records, self.offsets.open_transactions)
+
+    def live_records(self) -> Iterator[KeyValue]:
+        """Yield the records that a rewritten log must hold: the durable state and nothing else."""
+        for entry in self._groups:
+            if entry.stored is not None:
+                yield group_record(entry.group_id, entry.stored)
+            if isinstance(entry.group, DurableConsumerGroup):
+                yield from (KeyValue(*item) for item in entry.group.stored.items())
+            for key, committed in entry.offsets.items():
+                yield offset_record(entry.group_id, key, committed)
+        for foreign_key, value in self._foreign_records.items():
+            yield KeyValue(foreign_key, value)
+
+    def forget_topics(self, topics: Collection[str], done: WriteDone) -> None:
+        """Delete the offsets of deleted topics, once the shard is loaded; call `done` when that is durable.
+
+        `done` gets an error at once if the shard is closed or damaged: its next load deletes them.
+        """
+        if self.loaded:
+            self.offsets.forget_topics(topics.__contains__, done)
+        elif self._closed:
+            done(ErrorCode.NOT_COORDINATOR)
+        else:
+            self._forgotten.update(topics)
+            if self.unreadable or self.damage:
+                done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            else:
+                self._forgotten_done.append(done)
+
+    # -- Groups ------------------------------------------------------------------------------------------------------
+
+    def group_count(self) -> int:
+        """Return the number of groups."""
+        return len(self._groups)
+
+    def group(self, group_id: str) -> ClassicGroup | ConsumerGroup | None:
+        """Return the state machine of a group, for reading only."""
+        entry = self._groups.get(group_id)
+        return entry.state_machine if entry is not None else None
+
+    def groups(self) -> list[ClassicGroup | ConsumerGroup]:
+        """Return the state machines of all groups, for reading only."""
+        return [entry.state_machine for entry in self._groups]
+
+    def entries(self) -> Iterator[ShardGroup]:
+        """Iterate over all groups with their offsets, for reading only."""
+        return iter(self._groups)
+
+    def group_ids(self) -> list[str]:
+        """Return the ids of all groups."""
+        return self._groups.ids()
+
+    def delete(self, group_id: str, done: WriteDone) -> None:
+        """Delete an empty group and its offsets; call `done` when that is durable."""
+        entry = self._groups.require(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
+        if error := entry.state_machine.check_delete():
+            raise KafkaError(error)
+        self._delete(entry, done)
+
+    def _delete(self, entry: ShardGroup, done: WriteDone | None = None) -> None:
+        group = entry.state_machine
+        if isinstance(group, ConsumerGroup):
+            tombstones = group.delete()
+        else:
+            group.delete()
+            tombstones = [group_record(entry.group_id, None)]
+        self._groups.remove(entry)
+        # Commits on their way to the log come before these records, so they are deleted too.
+        records = [offset_record(entry.group_id, key, None) for key in entry.offsets.all_partitions()]
+        self.writer.write(records + tombstones, done)
+
+    def expire(self, group_id: str, now_ms: int) -> None:
+        """Delete the offsets of a group that have outlived their retention, and the group if it is empty then."""
+        entry = self._groups.get(group_id)
+        if entry is None:
+            return
+        expired = entry.offsets.expired(now_ms, self._settings.offsets_retention_ms, entry.unused_since())
+        if entry.is_unused and entry.offsets.all_partitions() == set(expired):
+            self._delete(entry)
+        else:
+            self.offsets.drop(entry, expired)

@@ -1,0 +1,626 @@
+"""Changes to the topics of the cluster: create, grow, alter, delete; and how this node opens and closes them.
+
+Invariants:
+
+- A topic is in the map as soon as this node knows it, with those partitions that are open. Requests for the others that
+  it leads are parked until they are open (`is_opening`), so Metadata may name this node as their leader.
+- Changes run one at a time. The catalog decides, and the map follows.
+- When the catalog's answer to a change is lost, the outcome is unknown: a topic that was to be deleted is then neither
+  served nor released. `resolve_outcomes`, or the next change, reads the outcome from the catalog.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from anabranch.broker.kafka.configs.topic import TopicConfig, TopicDefaults, parse_topic_config
+from anabranch.broker.kafka.partitions.partition import Partition
+from anabranch.broker.kafka.partitions.record_work import RecordWork
+from anabranch.broker.kafka.partitions.replay import PartitionReplay, replay_recovered
+from anabranch.broker.kafka.topics.creation import TopicCreation, TopicSpec
+from anabranch.broker.kafka.topics.places import with_leader, without_older
+from anabranch.broker.kafka.topics.topic import Topic, TopicLeaving
+from anabranch.broker.kafka.topics.topic_map import TopicMap
+from anabranch.broker.node.net.parking import Parking
+from anabranch.broker.node.peers.members import Members
+from anabranch.broker.node.settings.model import Settings
+from anabranch.broker.node.settings.stores import store_names
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.wire import ZERO_UUID
+from anabranch.s3stream.append.stream import Stream
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import CatalogChanges, NewTopic, PartitionInfo, TopicInfo
+from anabranch.s3stream.engine import S3Stream
+from anabranch.s3stream.errors import AlreadyExists, CatalogError, CatalogUnavailable, NotFound, StorageError
+from anabranch.s3stream.tasks import Turns
+
+REMOVED_NAMES_MAX: Final = 1000
+OPENED_ELSEWHERE_S: Final = 5.0
+"""Longest wait for other nodes to open partitions that were created here."""
+
+
+@contextmanager
+def _unknown_if_gone() -> Iterator[None]:
+    """Raise UNKNOWN_TOPIC_OR_PARTITION if another node has deleted the topic."""
+    try:
+        yield
+    except NotFound:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) from None
+
+
+def _apply_storage_configs(stream: Stream, config: TopicConfig) -> None:
+    """Set the object store of a stream's new data, and whether it goes to stream objects at once."""
+    stream.store = config.store
+    stream.uploads_alone = config.uploads_alone
+
+
+class TopicManager(TopicMap):
+    """The topics of this node, and the changes to them."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        storage: S3Stream,
+        settings: Settings,
+        work: RecordWork,
+        defaults: TopicDefaults,
+        members: Members,
+        now_ms: Callable[[], int],
+        new_topic_id: Callable[[], bytes],
+    ) -> None:
+        super().__init__()
+        self.parking = Parking()
+        """Requests that wait for partitions, groups and transactions that this node is about to serve."""
+        self.listeners.append(self.parking.wake)
+        self.on_deleted: Callable[[Sequence[str]], object] | None = None
+        """Called with the name of a topic whose deletion is found out later, before the next change begins."""
+        self.catch_up: Callable[[], Awaitable[None]] | None = None
+        """Called when a change begins, to apply what other nodes have changed before. Raises StorageError."""
+        self._work = work
+        self._catalog = catalog
+        self._storage = storage
+        self._settings = settings
+        self._defaults = defaults
+        self._members = members
+        self._node_id = settings.node.node_id
+        self._now_ms = now_ms
+        self._new_topic_id = new_topic_id
+        self._being_removed: dict[bytes, Topic] = {}
+        """Topics by id whose removal is under way in the catalog, or whose outcome is unknown."""
+        self._removed_names: dict[str, None] = {}
+        """Names of topics whose removal has ended, until somebody asks for one. The oldest are forgotten."""
+        self._configs_unknown = False
+        """True while a change of a topic's configs is under way, and after its answer was lost."""
+        self._growth_pending: set[bytes] = set()
+        """Ids of topics that may have more partitions in the catalog than are served here."""
+        self._changes = asyncio.Lock()
+        self._log = structlog.get_logger("topics")
+
+    def is_being_removed(self, name: str | None, topic_id: bytes = ZERO_UUID) -> bool:
+        """Return whether a topic of that name or id is being deleted or detached, or the outcome of that is unknown."""
+        return topic_id in self._being_removed or any(topic.name == name for topic in self._being_removed.values())
+
+    def take_removed(self, name: str) -> bool:
+        """Return whether a topic of that name was removed before, once after each removal.
+
+        A client that asks for a topic at once after its deletion must be told that it is gone, although it may be
+        created again. Apache Kafka says so to the first request for any topic that it creates on request.
+        """
+        return self._removed_names.pop(name, "") is None
+
+    def known_id(self, name: str) -> bytes | None:
+        """Return the id that the name stands for as far as this node knows, also if that topic is being removed."""
+        removed = (topic for topic in self._being_removed.values() if topic.name == name)
+        topic = self.get(name) or next(removed, None)
+        return None if topic is None else topic.topic_id
+
+    def new_creation(self) -> TopicCreation:
+        """Start a creation of topics, to check them before `create_all`."""
+        return TopicCreation(self, self._settings.topic.partitions_max)
+
+    def is_opening(self, topic: Topic, index: int) -> bool:
+        """Return whether this node is to lead a partition that it has not open yet. `parking` wakes when that ends."""
+        return (
+            self._by_id.get(topic.topic_id) is topic
+            and 0 <= index < len(topic.partitions)
+            and topic.partitions[index] is None
+            and topic.info.partitions[index].leader == self._node_id
+        )
+
+    def _note_opening(self, topic: Topic) -> None:
+        """Tell `parking` whether the topic has partitions that this node is opening."""
+        if any(self.is_opening(topic, index) for index in range(len(topic.partitions))):
+            self.parking.begin(topic.topic_id)
+        else:
+            self.parking.end(topic.topic_id)
+
+    # changes
+
+    @asynccontextmanager
+    async def changing(self) -> AsyncIterator[None]:
+        """Run one change at a time, after the outcomes of earlier ones, by any node, are known. Raises StorageError."""
+        async with self._changes:
+            await self._resolve_outcomes()
+            if self.catch_up is not None:
+                await self.catch_up()
+            yield
+
+    async def load(self) -> Collection[str]:
+        """Open all partitions that this node leads, at the start. Returns the names of all topics, detached or not."""
+        topics, detached = await self._catalog.list_topics_and_detached()
+        self._check_policies(topics)
+        await self.open_topics(*topics)
+        return {topic.name for topic in topics}.union(topic.name for topic in detached)
+
+    async def read_names(self) -> Collection[str]:
+        """Return the names of all topics of the catalog, detached or not. Raises CatalogError."""
+        topics, detached = await self._catalog.list_topics_and_detached()
+        return {topic.name for topic in topics}.union(topic.name for topic in detached)
+
+    def _check_policies(self, topics: Sequence[TopicInfo]) -> None:
+        """Raise StorageError if a topic names a store that is not configured (any more)."""
+        known = store_names(self._settings)
+        for info in topics:
+            policy = parse_topic_config(info.configs, self._defaults).store
+            if policy not in known:
+                raise StorageError(
+                    f"topic {info.name!r} has storage.policy={policy}, but no such store is configured here: add the "
+                    f"table [stores.{policy}] (configured: {', '.join(known)})"
+                )
+
+    async def create(self, name: str, *, partitions: int, configs: Mapping[str, str], internal: bool = False) -> Topic:
+        """Create a topic and open it. Raises KafkaError."""
+        (created,) = await self.create_all([TopicSpec(name, partitions, configs, internal)])
+        if isinstance(created, KafkaError):
+            raise created
+        return created
+
+    async def create_all(self, specs: Sequence[TopicSpec]) -> Sequence[Topic | KafkaError]:
+        """Create topics with distinct names and open them, all in two transactions of the catalog.
+
+        Returns a KafkaError in place of each topic that is refused. A StorageError concerns all the others: the
+        catalog has then none or all of them. It opens them when they are created again, or at the next start.
+        """
+        async with self.changing():
+            errors: dict[str, KafkaError] = {}
+            creation = self.new_creation()
+            for spec in specs:
+                try:
+                    creation.check_name(spec.name)
+                    creation.check_room(spec.partitions)
+                except KafkaError as error:
+                    errors[spec.name] = error
+                else:
+                    creation.add(spec)
+            opened = {topic.name: topic for topic in await self._create_all(creation.specs, errors)}
+        await self._until_served(opened.values())
+        return [errors.get(spec.name) or opened[spec.name] for spec in specs]
+
+    async def _create_all(self, specs: Sequence[TopicSpec], errors: dict[str, KafkaError]) -> Sequence[Topic]:
+        if not specs:
+            return ()
+        answers = await self._catalog.create_topics(
+            [
+                NewTopic(spec.name, self._new_topic_id(), spec.partitions, spec.configs, spec.internal, spec.leaders)
+                for spec in specs
+            ],
+            leader=self._node_id,
+            others=self._others(),
+        )
+        taken = [spec.name for spec, answer in zip(specs, answers, strict=True) if isinstance(answer, AlreadyExists)]
+        for name in taken:
+            errors[name] = KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        opened = await self.open_topics(*(answer for answer in answers if isinstance(answer, TopicInfo)))
+        if taken:
+            await self.open_existing(*taken)
+        return opened
+
+    async def ensure(self, name: str, *, partitions: int, configs: Mapping[str, str], internal: bool = False) -> Topic:
+        """Return the topic, and create it if it does not exist."""
+        topic = self.get(name)
+        if topic is not None:
+            return topic
+        try:
+            return await self.create(name, partitions=partitions, configs=configs, internal=internal)
+        except KafkaError as error:
+            found = self.get(name)
+            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS or found is None:
+                raise
+            return found
+
+    async def grow(self, name: str, total: int, leaders: Sequence[int] | None = None) -> Topic:
+        """Add partitions until there are `total`, led by `leaders` in order, or placed over the nodes.
+
+        Raises KafkaError.
+        """
+        async with self.changing():
+            topic = self.get(name)
+            if topic is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            before = len(topic.partitions)
+            if total <= before:
+                raise KafkaError(
+                    ErrorCode.INVALID_PARTITIONS,
+                    f"The topic {name} currently has {before} partition(s); {total} would not be an increase.",
+                )
+            if leaders is not None and len(leaders) != total - before:  # others have changed the topic meanwhile
+                message = f"{total - before} partition(s) are to be added, but {len(leaders)} leader(s) were given."
+                raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+            self.new_creation().check_room(total - before)
+            self._growth_pending.add(topic.topic_id)  # until they are served here
+            with _unknown_if_gone():
+                info = await self._catalog.add_partitions(
+                    topic.topic_id, total, leader=self._node_id, others=self._others(), leaders=leaders
+                )
+            await self._open_added(topic, info)
+        await self._until_served([topic])
+        return topic
+
+    def names_node(self, node_id: int) -> bool:
+        """Return whether a node leads partitions, or may have records of them in its log."""
+        return any(node_id in {each.leader, each.owner} for topic in self for each in topic.info.partitions)
+
+    def new_leaders(self) -> Sequence[int]:
+        """Return the nodes that partitions may be placed on, this one first."""
+        return (self._node_id, *self._others())
+
+    def _others(self) -> Sequence[int]:
+        """Return the other living nodes, which share new partitions with this one.
+
+        A transaction over nodes needs connections between them: a node of an earlier version that takes none gets no
+        partitions from others.
+        """
+        others = (member for member in self._members.living() if member.node_id != self._node_id)
+        return [member.node_id for member in others if member.internal_port]
+
+    async def _until_served(self, topics: Collection[Topic]) -> None:
+        """Wait for other living nodes to open their new partitions: whoever asked may send to them at once.
+
+        Not for long. Clients find out by themselves when a partition has a leader.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(OPENED_ELSEWHERE_S):
+                while any(self._is_awaited(topic, each) for topic in topics for each in topic.info.partitions):
+                    await self.changed()
+
+    def _is_awaited(self, topic: Topic, partition: PartitionInfo) -> bool:
+        leads_elsewhere = partition.leader != self._node_id and self._members.get(partition.leader) is not None
+        return leads_elsewhere and partition.owner != partition.leader and self._by_id.get(topic.topic_id) is topic
+
+    async def _open_added(self, topic: Topic, info: TopicInfo) -> None:
+        """Open and serve the partitions that the topic has in the catalog only."""
+        if info.configs != topic.info.configs:
+            self._apply_configs(topic, info.configs)
+        added = info.partitions[len(topic.partitions) :]
+        if added:
+            grown = Topic(info, topic.config, [*topic.partitions, *(None for _ in added)])
+            await self._open([(grown, each) for each in added if self._opens(each)])
+            topic.info, topic.partitions = replace(info, configs=topic.info.configs), grown.partitions
+            self._note_change()
+        self._growth_pending.discard(topic.topic_id)
+
+    async def alter(self, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> Topic:
+        """Change a topic's own configs. They are effective from the next request on."""
+        async with self.changing():
+            topic = self.get(name)
+            if topic is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            self._configs_unknown = True  # until the answer arrives
+            with _unknown_if_gone():
+                info = await self._catalog.alter_topic(topic.topic_id, set_configs=set_configs, unset=unset)
+            self._configs_unknown = False
+            self._apply_configs(topic, info.configs)
+            return topic
+
+    async def _refresh_configs(self) -> None:
+        found = await self._catalog.list_topic_configs(settled=self._configs_unknown)
+        self._configs_unknown = False
+        for topic in self:
+            configs = found.get(topic.topic_id, {})
+            if configs != topic.info.configs:
+                self._apply_configs(topic, configs)
+
+    def apply_defaults(self) -> None:
+        """Apply changed defaults to the topics that do not set the config themselves."""
+        for topic in (*self, *self._being_removed.values()):
+            self._apply_configs(topic, topic.info.configs)
+
+    def _apply_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
+        try:
+            config = parse_topic_config(configs, self._defaults)
+        except (KeyError, ValueError) as error:
+            # Accepted by a node of another version. The configs set before stay in force.
+            self._log.error(
+                "a topic's configs cannot be parsed; its previous configs stay in force",
+                topic=topic.name,
+                reason=repr(error),
+            )
+            return
+        topic.info = replace(topic.info, configs=configs)
+        if config.store not in store_names(self._settings):
+            # Accepted by a node that has the store. Data still goes to the previous store, which this node has.
+            self._log.error(
+                "a topic's storage.policy names a store that is not configured here; its previous store stays in use",
+                topic=topic.name,
+                policy=config.store,
+                used=topic.config.store,
+            )
+            config = replace(config, store=topic.config.store)
+        topic.config = config
+        for partition in topic.partitions:
+            if partition is not None:
+                partition.config = config
+                _apply_storage_configs(partition.stream, config)
+
+    async def delete(self, *names: str, ids: Mapping[str, bytes] | None = None) -> Sequence[str]:
+        """Delete topics in one transaction of the catalog, and notify readers that wait on them.
+
+        `ids` has, by name, the ids of those that are meant: another topic of that name is left alone.
+        Returns the names of those that existed. After CatalogUnavailable either all or none are deleted: the request
+        may be repeated, and `resolve_outcomes` finds the outcome.
+        """
+        async with self.changing():
+            found = [topic for name in dict.fromkeys(names) if (topic := self.get(name)) is not None]
+            if ids is not None:
+                found = [topic for topic in found if ids.get(topic.name, topic.topic_id) == topic.topic_id]
+            if not found:
+                return ()
+            gone = [topic.name for topic in found]
+            now_ms = self._now_ms()
+            delete_after_ms = now_ms + self._settings.storage.delete_delay_ms
+            async with self.removing(*found):
+                gone_ids = [topic.topic_id for topic in found]
+                await self._catalog.delete_topics(gone_ids, now_ms=now_ms, delete_after_ms=delete_after_ms)
+            return gone
+
+    async def resolve_outcomes(self) -> None:
+        """Read outcomes of changes whose answers were lost. Raises CatalogError."""
+        async with self._changes:
+            await self._resolve_outcomes()
+
+    async def _resolve_outcomes(self) -> None:
+        if self._configs_unknown:
+            await self._refresh_configs()
+        if not self._being_removed and not self._growth_pending:
+            return
+        topics, detached = await self._catalog.list_topics_and_detached(settled=True)
+        known = {info.topic_id: info for info in topics}
+        kept = known.keys() | {info.topic_id for info in detached}
+        held = await self._still_held([topic for topic_id, topic in self._being_removed.items() if topic_id in known])
+        for topic_id, topic in list(self._being_removed.items()):
+            if topic_id in held:
+                self._serve(topic)
+            else:
+                await self._release(topic)
+                if topic_id not in kept and self.on_deleted is not None:
+                    self.on_deleted([topic.name])
+            del self._being_removed[topic_id]
+        await self._resolve_growth(known)
+
+    async def _still_held(self, topics: Sequence[Topic]) -> set[bytes]:
+        """Return the ids of those topics whose streams this node still has.
+
+        They have its epochs, or their handover is being cancelled. No other node has opened them.
+        """
+        if not topics:
+            return set()
+        infos = await self._catalog.get_streams([stream.stream_id for topic in topics for stream in topic.streams])
+        owner = self._storage.handovers.owner
+
+        def is_held(stream: Stream) -> bool:
+            info = infos.get(stream.stream_id)
+            return info is not None and (info.epoch == stream.epoch or (stream.is_sealed and info.is_held_by(owner)))
+
+        return {topic.topic_id for topic in topics if all(is_held(stream) for stream in topic.streams)}
+
+    async def _resolve_growth(self, known: Mapping[bytes, TopicInfo]) -> None:
+        for topic_id in list(self._growth_pending):
+            topic = self.get_by_id(topic_id)
+            if topic is not None and topic_id in known:
+                try:
+                    await self._open_added(topic, known[topic_id])
+                except StorageError as error:
+                    self._log.warning(
+                        "added partitions could not be opened; retried with the next change",
+                        topic=topic.name,
+                        reason=str(error),
+                    )
+                    continue
+            self._growth_pending.discard(topic_id)
+
+    # changes by other nodes
+
+    async def apply_changes(self, changes: CatalogChanges) -> None:
+        """Serve what this node leads now, and drop what is gone. The caller is inside `changing`.
+
+        Raises StorageError. It may be called again with the same or newer changes.
+        """
+        if changes.topic_ids is not None:
+            for topic in self:
+                if topic.topic_id not in changes.topic_ids:
+                    await self._drop(topic)
+                    if topic.topic_id not in changes.detached_ids and self.on_deleted is not None:
+                        self.on_deleted([topic.name])
+        for info in changes.topics:
+            known = self.get_by_id(info.topic_id)
+            if known is not None and known.name != info.name:  # detached, and attached under another name
+                await self._drop(known)
+        self._name_leaders(changes.topics)
+        for info in changes.topics:
+            await self._follow(self._by_id[info.topic_id], info)
+
+    def _name_leaders(self, infos: Sequence[TopicInfo]) -> None:
+        """Let clients know all new leaders before any partition is opened: this node parks their requests meanwhile."""
+        is_changed = False
+        for info in infos:
+            topic = self.get_by_id(info.topic_id)
+            if topic is None:
+                topic = self._new_topic(info)
+                self._insert(topic)
+                self._note_opening(topic)
+            if len(topic.partitions) != len(info.partitions):
+                continue
+            info = without_older(info, topic.info)
+            closes = any(
+                partition is not None and each.owner != self._node_id
+                for each, partition in zip(info.partitions, topic.partitions, strict=True)
+            )
+            if not closes and topic.info.partitions != info.partitions:
+                topic.info = replace(info, configs=topic.info.configs)
+                self._note_opening(topic)
+                is_changed = True
+        if is_changed:
+            self._note_change()
+
+    async def _drop(self, topic: Topic) -> None:
+        self._discard(topic)
+        await self._release(topic)
+
+    async def _follow(self, topic: Topic, info: TopicInfo) -> None:
+        """Apply the configs, added partitions, leaders and owners that the topic has in the catalog."""
+        info = without_older(info, topic.info)
+        closing = [
+            partition
+            for each, partition in zip(info.partitions, topic.partitions, strict=False)
+            if partition is not None and each.owner != self._node_id
+        ]
+        for partition in closing:
+            topic.partitions[partition.index] = None
+        if closing:
+            self._note_change()
+        for partition in closing:
+            await self._close(partition)
+        info = without_older(info, topic.info)  # a move may have ended meanwhile
+        if topic.info.partitions != info.partitions:
+            topic.partitions += [None] * (len(info.partitions) - len(topic.partitions))
+            topic.info = replace(info, configs=topic.info.configs)
+            self._note_change()
+        self._note_opening(topic)
+        await self._open_added(topic, info)  # its configs
+        opening = [each for each in info.partitions if topic.partitions[each.index] is None and self._opens(each)]
+        if opening:
+            await self._open([(topic, each) for each in opening])
+            self._note_opening(topic)
+            self._note_change()
+
+    async def open_left(self, topic_id: bytes) -> None:
+        """Open those partitions of a topic that this node leads and has not open. Raises StorageError."""
+        async with self.changing():
+            topic = self._by_id.get(topic_id)
+            if topic is not None:
+                await self._follow(topic, topic.info)
+
+    # moves of partitions between living nodes: both ends know the outcome before they have read it as a change
+
+    def serve_received(self, topic_id: bytes, index: int, stream: Stream) -> bool:
+        """Serve a partition whose stream has come from another node; False if its topic is gone."""
+        topic = self._by_id.get(topic_id) or self._being_removed.get(topic_id)
+        if topic is None:
+            return False
+        assert topic.partitions[index] is None, "a stream that is being received is not opened"
+        topic.partitions[index] = self._new_partition(topic, index, stream)
+        self._note_place(topic, index, self._node_id, stream.leader_epoch)
+        return True
+
+    def note_moved(self, partition: Partition, leader: int) -> None:
+        """Serve a partition no longer: another node leads it, by a move that this node has made."""
+        topic = self._by_id.get(partition.topic_id) or self._being_removed.get(partition.topic_id)
+        if topic is not None and topic.partitions[partition.index] is partition:
+            topic.partitions[partition.index] = None
+            self._note_place(topic, partition.index, leader, partition.leader_epoch + 1)
+
+    def _note_place(self, topic: Topic, index: int, leader: int, leader_epoch: int) -> None:
+        topic.info = with_leader(topic.info, index, leader, leader_epoch)
+        self._note_opening(topic)
+        self._note_change()
+
+    # steps of changes
+
+    def _serve(self, topic: Topic) -> None:
+        """Add a topic whose streams are open to the map; one that was being detached accepts appends again."""
+        for stream in topic.streams:
+            stream.accept(TopicLeaving)
+        self._insert(topic)
+
+    @asynccontextmanager
+    async def removing(self, *topics: Topic) -> AsyncIterator[None]:
+        """Stop serving the topics while the body removes them from the catalog, then close their streams.
+
+        If the catalog refuses, they are served again. If its answer is lost, or the wait for it is cancelled, they are
+        left to `resolve_outcomes`.
+        """
+        for topic in topics:
+            self._discard(topic)
+            self._being_removed[topic.topic_id] = topic
+        try:
+            yield
+        except CatalogUnavailable:
+            raise
+        except (CatalogError, KafkaError):
+            for topic in topics:
+                del self._being_removed[topic.topic_id]
+                self._serve(topic)
+            raise
+        for topic in topics:
+            await self._release(topic)
+        # All together: after a cancellation all are left to `resolve_outcomes`, none is forgotten.
+        for topic in topics:
+            del self._being_removed[topic.topic_id]
+
+    async def _release(self, topic: Topic) -> None:
+        """Close a removed topic's streams, and notify readers that wait on it."""
+        self._removed_names[topic.name] = None
+        if len(self._removed_names) > REMOVED_NAMES_MAX:
+            del self._removed_names[next(iter(self._removed_names))]
+        self.parking.end(topic.topic_id)
+        for partition in topic.partitions:
+            if partition is not None:
+                await self._close(partition)
+
+    async def _close(self, partition: Partition) -> None:
+        partition.notify_listeners()
+        await self._storage.close_stream(partition.stream, discard=True)
+
+    async def open_topics(self, *infos: TopicInfo) -> Sequence[Topic]:
+        """Open and serve topics of the catalog, in one transaction of it."""
+        if not infos:
+            return ()
+        topics = [self._new_topic(info) for info in infos]
+        await self._open([(topic, each) for topic in topics for each in topic.info.partitions if self._opens(each)])
+        for topic in topics:
+            self._serve(topic)
+        return topics
+
+    async def open_existing(self, *names: str) -> Sequence[Topic]:
+        """Open those of the topics that exist in the catalog only, where a creation has broken off."""
+        return await self.open_topics(*(info for info in await self._catalog.list_topics() if info.name in names))
+
+    def _opens(self, partition: PartitionInfo) -> bool:
+        """Return whether to open it here: this node leads it, and no other one may have records of it in its log."""
+        if self._storage.handovers.is_receiving(partition.stream_id):
+            return False
+        return {partition.leader, partition.owner} <= {self._node_id, -1}
+
+    def _new_topic(self, info: TopicInfo) -> Topic:
+        config = parse_topic_config(info.configs, self._defaults)
+        return Topic(info, config, [None] * len(info.partitions))
+
+    async def _open(self, partitions: Sequence[tuple[Topic, PartitionInfo]]) -> None:
+        if not partitions:
+            return
+        streams = await self._storage.open_streams([info.stream_id for _, info in partitions])
+        turns = Turns()
+        for (topic, info), stream in zip(partitions, streams, strict=True):
+            state = await replay_recovered(stream, turns, self._now_ms)
+            topic.partitions[info.index] = self._new_partition(topic, info.index, stream, state)
+
+    def _new_partition(
+        self, topic: Topic, index: int, stream: Stream, state: PartitionReplay | None = None
+    ) -> Partition:
+        _apply_storage_configs(stream, topic.config)
+        return Partition(topic.name, topic.topic_id, index, stream, topic.config, self._work, self._now_ms, state)

@@ -1,0 +1,1 @@
+"""Other nodes: which are there, and how to reach them."""

@@ -1,0 +1,147 @@
+"""Settings of the admin port: its address, TLS, and who may read and operate."""
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, SecretStr
+
+from anabranch.broker.node.settings.area import Area, Port
+from anabranch.broker.node.settings.errors import SettingsError
+from anabranch.broker.node.settings.ssl_area import SslSettings
+
+
+class AdminSettings(Area):
+    """The HTTP port for metrics, status and maintenance. Without tokens or client certificates, keep it on loopback."""
+
+    enabled: bool = Field(default=True, description="Listen on the port.")
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
+    port: Port = Field(default=9644, description="Port to listen on; 0 takes a free one.")
+    allowed_hosts: str = Field(
+        default="",
+        description="Names, separated by commas, by which a port without authentication is asked, as of a service or a "
+        "proxy: others are refused, since a stranger's name may lead a browser here. Addresses, `localhost`, the "
+        "machine's name and the names that the node announces are always accepted.",
+    )
+    read_token: SecretStr | None = Field(
+        default=None,
+        description="Bearer token whose owner may read: everything that is asked for with GET. There is no flag: "
+        "others could read it.",
+    )
+    read_token_file: Path | None = Field(
+        default=None,
+        description="File with tokens, one on each line, in place of `admin.read_token`. It is read for each request, "
+        "so that tokens can be replaced.",
+    )
+    operate_token: SecretStr | None = Field(
+        default=None, description="Bearer token whose owner may read and change everything. There is no flag."
+    )
+    operate_token_file: Path | None = Field(
+        default=None, description="File with such tokens, as `admin.read_token_file`."
+    )
+    records: Literal["nobody", "operators", "readers"] = Field(
+        default="operators",
+        description="Who may see what records contain, in the console and through the API: `nobody`, `operators`, "
+        "`readers` (whoever may read: a token for monitoring, too).",
+    )
+    schema_registry_url: str | None = Field(
+        default=None,
+        description="URL of a schema registry with Confluent's interface, to show records in Avro and "
+        "protobuf. Unset: they are shown as hex.",
+    )
+    schema_registry_credentials: SecretStr | None = Field(
+        default=None, description="`user:password` for the schema registry (HTTP Basic). There is no flag."
+    )
+    ssl_certificate_file: Path | None = Field(
+        default=None,
+        description="PEM file with the certificate of the port, as `ssl.certificate_file`. Unset: the port has no TLS.",
+    )
+    ssl_key_file: Path | None = Field(
+        default=None,
+        description="PEM file with its private key, not encrypted. Unset: it is in `admin.ssl_certificate_file`.",
+    )
+    ssl_ca_file: Path | None = Field(
+        default=None,
+        description="PEM file with the authorities that client certificates are accepted from. Commands accept the "
+        "port's certificate from them, too.",
+    )
+    ssl_client_auth: Literal["none", "requested", "required"] = Field(
+        default="none",
+        description="Certificates of clients: `none` (not asked for), `requested` (a client without one needs a "
+        "token), `required`. A client with a certificate may read.",
+    )
+    ssl_operators: str = Field(
+        default="",
+        description="Names of the client certificates whose owners may change everything, as CN=..., separated by "
+        "semicolons.",
+    )
+
+    metrics_partitions_max: int = Field(
+        default=10_000,
+        ge=0,
+        description=(
+            "Partitions led by the node that `/metrics` names, by topic name. Further ones are left out, "
+            "and counted in `anabranch_metrics_left_out`."
+        ),
+    )
+    metrics_offsets_max: int = Field(
+        default=10_000,
+        ge=0,
+        description=(
+            "Groups and committed offsets that `/metrics` names, oldest groups first. Further groups are "
+            "left out, and counted."
+        ),
+    )
+
+    @property
+    def uses_tokens(self) -> bool:
+        """True if the port accepts tokens."""
+        return any((self.read_token, self.read_token_file, self.operate_token, self.operate_token_file))
+
+    @property
+    def is_open(self) -> bool:
+        """True if whoever reaches the port may do everything."""
+        return not self.uses_tokens and self.ssl_client_auth == "none"
+
+    @property
+    def operators(self) -> frozenset[str]:
+        """Names of the client certificates whose owners may change everything."""
+        return frozenset(name.strip() for name in self.ssl_operators.split(";") if name.strip())
+
+    @property
+    def ssl(self) -> SslSettings | None:
+        """The settings of TLS; None without."""
+        if self.ssl_certificate_file is None:
+            return None
+        return AdminSslSettings(
+            certificate_file=self.ssl_certificate_file,
+            key_file=self.ssl_key_file,
+            ca_file=self.ssl_ca_file,
+            client_auth=self.ssl_client_auth,
+        )
+
+
+class AdminSslSettings(SslSettings):
+    """TLS of the admin port."""
+
+    prefix: ClassVar[str] = "admin.ssl_"
+
+
+def check_admin(area: AdminSettings) -> None:
+    """Check rules that concern several settings of the port. Raises SettingsError."""
+    for name in ("read_token", "operate_token"):
+        if getattr(area, name) is not None and getattr(area, f"{name}_file") is not None:
+            raise SettingsError(f"setting admin.{name}_file: set beside admin.{name}: remove one of them")
+    if area.ssl_client_auth != "none":
+        for name in ("ssl_certificate_file", "ssl_ca_file"):
+            if getattr(area, name) is None:
+                raise SettingsError(
+                    f"setting admin.{name}: unset, but admin.ssl_client_auth is {area.ssl_client_auth!r}"
+                )
+        if not (area.operators or area.operate_token or area.operate_token_file):
+            raise SettingsError(
+                "setting admin.ssl_operators: empty, and there is no operate token: nobody could operate the node"
+            )
+    elif area.operators:
+        raise SettingsError("setting admin.ssl_operators: set, but admin.ssl_client_auth is 'none'")
+    if area.ssl_key_file is not None and area.ssl_certificate_file is None:
+        raise SettingsError("setting admin.ssl_key_file: set without admin.ssl_certificate_file")

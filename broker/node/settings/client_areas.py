@@ -1,0 +1,349 @@
+"""Areas of settings about what clients use: connections, topics, reading, groups, transactions, client metrics."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from anabranch.broker.node.settings.area import KIB, MIB, Area, Bytes, Port
+
+
+class ListenerSettings(Area):
+    """The addresses that Kafka clients connect to."""
+
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
+    port: Port = Field(default=9092, description="Port to listen on; 0: any free port.")
+    advertised_host: str = Field(
+        default="", description="Host name announced to clients. Empty: the address to listen on."
+    )
+    advertised_port: Port = Field(default=0, description="Port announced to clients; 0: the port to listen on.")
+    listeners: str = Field(
+        default="",
+        description=(
+            "Named listeners, each as NAME://HOST:PORT, separated by commas (Kafka: listeners). Without a host: all "
+            "addresses; port 0: any free port. Other nodes and clients know the addresses of a listener by its name. "
+            "Takes the place of `listener.host`, `listener.port` and their advertised forms. Empty: one listener "
+            "PLAINTEXT at these."
+        ),
+    )
+    advertised_listeners: str = Field(
+        default="",
+        description=(
+            "Addresses announced to clients of each listener, as NAME://HOST:PORT, separated by commas (Kafka: "
+            "advertised.listeners). A listener that is not named here announces the address that it listens on; port "
+            "0: the port to listen on."
+        ),
+    )
+    security_protocol_map: str = Field(
+        default="",
+        description=(
+            "Security protocol of each listener, as NAME:PROTOCOL, separated by commas (Kafka: "
+            "listener.security.protocol.map). Protocols are PLAINTEXT, SSL, SASL_PLAINTEXT and SASL_SSL. A "
+            "listener that bears the name of a protocol need not be named here."
+        ),
+    )
+    sasl_mechanisms: str = Field(
+        default="",
+        description=(
+            "SASL mechanisms of single listeners, as NAME:MECHANISM, separated by commas; a listener with several "
+            "mechanisms is named once for each (Kafka: listener.name.NAME.sasl.enabled.mechanisms). A listener that is "
+            "not named here has those of `sasl.enabled_mechanisms`."
+        ),
+    )
+    rack: str = Field(default="", description="Rack (or zone) of the node, as reported to clients.")
+
+
+class NetworkSettings(Area):
+    """Limits on connections and requests."""
+
+    request_bytes_max: Bytes = Field(
+        default=100 * MIB,
+        ge=1024,
+        le=2**31 - 1,
+        description="Largest request (Kafka: socket.request.max.bytes). A larger one closes its connection.",
+    )
+    requests_in_flight_max: int = Field(
+        default=256, ge=1, description="Requests in flight of one connection. At the limit, its socket is not read."
+    )
+    connection_bytes_max: Bytes = Field(
+        default=64 * MIB,
+        ge=1024,
+        description="Bytes of requests in flight of one connection. At the limit, its socket is not read.",
+    )
+    node_bytes_max: Bytes | None = Field(
+        default=None,
+        ge=1024,
+        description=(
+            "Bytes of requests in flight of all connections, including requests received in part (Kafka: "
+            "queued.max.request.bytes). At the limit, connections wait in order; 1/8 is reserved for requests of up to "
+            "64 KiB. A value without room for request_bytes_max is raised. Unset: 512MiB, less if memory is short."
+        ),
+    )
+    frame_timeout_ms: int = Field(
+        default=5_000,
+        ge=10,
+        description=(
+            "While other connections wait for memory, a connection is closed if in this time it has not sent 1/10 of "
+            "its current request, or read 1/10 of the responses that block it. Otherwise it stays open. A "
+            "connection that is being closed gets the same time to read remaining responses."
+        ),
+    )
+    connections_max: int = Field(default=10_000, ge=1, description="Connections in total (Kafka: max.connections).")
+    connections_per_address_max: int = Field(
+        default=10_000, ge=1, description="Connections from one address (Kafka: max.connections.per.ip)."
+    )
+    idle_timeout_ms: int = Field(
+        default=600_000,
+        ge=10,
+        description="Time after which an idle connection is closed (Kafka: connections.max.idle.ms).",
+    )
+    slab_pool_bytes: Bytes | None = Field(
+        default=None,
+        ge=4 * MIB,
+        description=("Freed receive buffers that are kept for reuse. Unset: 256MiB, less if memory is short."),
+    )
+
+
+class TopicSettings(Area):
+    """Defaults for topics. Configs of a topic, and broker configs set at run time, take precedence."""
+
+    auto_create: bool = Field(
+        default=True,
+        description="Create a topic when a client requests its metadata (Kafka: auto.create.topics.enable).",
+    )
+    num_partitions: int = Field(
+        default=1,
+        ge=1,
+        le=100_000,
+        description="Partitions of a topic created without a number (Kafka: num.partitions).",
+    )
+    partitions_max: int = Field(default=10_000, ge=1, description="Partitions of all topics in total.")
+    max_message_bytes: Bytes = Field(
+        default=1_048_588, ge=0, le=2**31 - 1, description="Largest record batch (Kafka: message.max.bytes)."
+    )
+    decompressed_bytes_max: Bytes | None = Field(
+        default=None,
+        ge=64 * KIB,
+        le=2**31 - 1,
+        description=(
+            "Largest decompressed size of a record batch whose records the node must read: in compacted topics, in "
+            "topics with a `compression.type` other than `producer`, and in unusual frames. A larger batch is refused "
+            "with MESSAGE_TOO_LARGE. Unset: 64MiB, less if memory is short."
+        ),
+    )
+    message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = Field(
+        default="CreateTime", description="Source of record timestamps (Kafka: log.message.timestamp.type)."
+    )
+    message_timestamp_after_max_ms: int = Field(
+        default=3_600_000,
+        ge=0,
+        description="Limit for timestamps in the future (Kafka: log.message.timestamp.after.max.ms).",
+    )
+    message_timestamp_before_max_ms: int = Field(
+        default=2**63 - 1,
+        ge=0,
+        description="Limit for timestamps in the past (Kafka: log.message.timestamp.before.max.ms).",
+    )
+    retention_ms: int = Field(
+        default=-1,
+        ge=-1,
+        description="Time that records are kept, by their timestamps; -1: forever (Kafka: log.retention.ms).",
+    )
+    retention_bytes: int = Field(
+        default=-1,
+        ge=-1,
+        description="Bytes of each partition that are kept; -1: no limit (Kafka: log.retention.bytes).",
+    )
+    retention_check_interval_ms: int = Field(
+        default=300_000,
+        ge=10,
+        description="Interval between retention checks (Kafka: log.retention.check.interval.ms).",
+    )
+    producer_id_expiration_ms: int = Field(
+        default=86_400_000,
+        ge=1000,
+        description="Time after which the state of an idle producer is dropped (Kafka: producer.id.expiration.ms).",
+    )
+
+
+class FetchSettings(Area):
+    """Limits on reading."""
+
+    response_bytes_max: Bytes = Field(
+        default=55 * MIB, ge=1024, description="Largest Fetch response (Kafka: fetch.max.bytes)."
+    )
+    sessions_max: int = Field(
+        default=1000,
+        ge=0,
+        description="Number of incremental fetch sessions (Kafka: max.incremental.fetch.session.cache.slots).",
+    )
+    session_idle_ms: int = Field(default=120_000, ge=0, description="A session used within this time is not evicted.")
+
+
+class GroupSettings(Area):
+    """Consumer groups and committed offsets."""
+
+    session_timeout_min_ms: int = Field(
+        default=6_000, ge=1, description="Shortest session timeout (Kafka: group.min.session.timeout.ms)."
+    )
+    session_timeout_max_ms: int = Field(
+        default=1_800_000, ge=1, description="Longest session timeout (Kafka: group.max.session.timeout.ms)."
+    )
+    initial_rebalance_delay_ms: int = Field(
+        default=3_000,
+        ge=0,
+        description="A new group waits this long for more members (Kafka: group.initial.rebalance.delay.ms).",
+    )
+    members_max: int = Field(default=10_000, ge=1, description="Members of one group (Kafka: group.max.size).")
+    groups_max: int = Field(
+        default=100_000,
+        ge=1,
+        description="Groups that a node coordinates. Each takes about 1 kB of memory, each committed offset 0.5 kB.",
+    )
+    consumer_session_timeout_ms: int = Field(
+        default=45_000,
+        ge=1,
+        description="A member of a consumer group without a heartbeat for this long is removed (Kafka: "
+        "group.consumer.session.timeout.ms).",
+    )
+    consumer_heartbeat_interval_ms: int = Field(
+        default=5_000,
+        ge=1,
+        description="Heartbeat interval of members of a consumer group (Kafka: group.consumer.heartbeat.interval.ms).",
+    )
+    consumer_migration_policy: Literal["bidirectional", "upgrade", "downgrade", "disabled"] = Field(
+        default="bidirectional",
+        description="Directions in which a group with members may migrate between the two protocols (Kafka: "
+        "group.consumer.migration.policy).",
+    )
+    consumer_session_timeout_min_ms: int = Field(
+        default=45_000,
+        ge=1,
+        description="Shortest session timeout that a consumer group may set (Kafka: "
+        "group.consumer.min.session.timeout.ms).",
+    )
+    consumer_session_timeout_max_ms: int = Field(
+        default=60_000,
+        ge=1,
+        description="Longest session timeout that a consumer group may set (Kafka: "
+        "group.consumer.max.session.timeout.ms).",
+    )
+    consumer_heartbeat_interval_min_ms: int = Field(
+        default=5_000,
+        ge=1,
+        description="Shortest heartbeat interval that a consumer group may set (Kafka: "
+        "group.consumer.min.heartbeat.interval.ms).",
+    )
+    consumer_heartbeat_interval_max_ms: int = Field(
+        default=15_000,
+        ge=1,
+        description="Longest heartbeat interval that a consumer group may set (Kafka: "
+        "group.consumer.max.heartbeat.interval.ms).",
+    )
+    offsets_retention_ms: int = Field(
+        default=7 * 86_400_000,
+        ge=1,
+        description="Time after which the offsets of an empty group are dropped (Kafka: offsets.retention.minutes).",
+    )
+    offsets_check_interval_ms: int = Field(
+        default=600_000,
+        ge=1,
+        description="Interval between checks for expired offsets (Kafka: offsets.retention.check.interval.ms).",
+    )
+    offset_metadata_bytes_max: int = Field(
+        default=4096, ge=0, description="Largest metadata of an offset commit (Kafka: offset.metadata.max.bytes)."
+    )
+    offsets_partitions: int = Field(
+        default=50,
+        ge=1,
+        description="Partitions of `__consumer_offsets` when it is created (Kafka: offsets.topic.num.partitions). "
+        "A group belongs to the partition its id hashes to, so the number cannot change later. Idle partitions cost "
+        "almost nothing.",
+    )
+
+
+class TransactionSettings(Area):
+    """Transactions."""
+
+    timeout_max_ms: int = Field(
+        default=900_000,
+        ge=1,
+        description="Longest transaction timeout that a producer may set (Kafka: transaction.max.timeout.ms).",
+    )
+    id_expiration_ms: int = Field(
+        default=7 * 86_400_000,
+        ge=1,
+        description="Time after which an unused transactional id is dropped (Kafka: transactional.id.expiration.ms).",
+    )
+    abort_interval_ms: int = Field(
+        default=10_000,
+        ge=1,
+        description="Interval between checks for transactions that have timed out "
+        "(Kafka: transaction.abort.timed.out.transaction.cleanup.interval.ms).",
+    )
+    expire_interval_ms: int = Field(
+        default=3_600_000,
+        ge=1,
+        description="Interval between checks for expired transactional ids "
+        "(Kafka: transaction.remove.expired.transaction.cleanup.interval.ms).",
+    )
+    ids_max: int = Field(default=1_000_000, ge=50, description="Transactional ids that a node coordinates.")
+    state_partitions: int = Field(
+        default=50,
+        ge=1,
+        description="Partitions of `__transaction_state` when it is created "
+        "(Kafka: transaction.state.log.num.partitions). It cannot change later.",
+    )
+
+
+class QuotaSettings(Area):
+    """Measuring of what clients with quotas use. Quotas are set while nodes run, with `kafka-configs`."""
+
+    window_num: int = Field(
+        default=11,
+        ge=1,
+        le=3_600,
+        description="Windows over which rates are measured; the last one is not complete (Kafka: quota.window.num).",
+    )
+    window_size_seconds: int = Field(
+        default=1, ge=1, le=3_600, description="Length of a window (Kafka: quota.window.size.seconds)."
+    )
+    controller_window_num: int = Field(
+        default=11,
+        ge=1,
+        le=3_600,
+        description="Windows whose creations and deletions of topics a client may make at once "
+        "(Kafka: controller.quota.window.num).",
+    )
+    controller_window_size_seconds: int = Field(
+        default=1, ge=1, le=3_600, description="Length of these (Kafka: controller.quota.window.size.seconds)."
+    )
+    clients_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="Clients whose use is measured, for each kind of quota. At the limit, the one that was idle for "
+        "longest is dropped.",
+    )
+
+
+class TelemetrySettings(Area):
+    """Metrics that clients push (KIP-714). The admin port exposes them, so `admin` must be enabled as well."""
+
+    enabled: bool = Field(
+        default=False,
+        description="Collect metrics of clients. Off by default, as in Apache Kafka without a metrics plug-in, since "
+        "clients of librdkafka log a line about it at each start.",
+    )
+    push_bytes_max: Bytes = Field(
+        default=MIB,
+        ge=1,
+        le=64 * MIB,
+        description="Largest push, before and after it is decompressed (Kafka: telemetry.max.bytes).",
+    )
+    clients_max: int = Field(
+        default=16_384, ge=1, description="Clients whose state is kept. The least recently active one is dropped first."
+    )
+    series_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="Metric series of all clients in total. Further series are counted and dropped.",
+    )

@@ -1,0 +1,68 @@
+"""Settings of delegation tokens. Names are Kafka's, with underscores."""
+
+from pathlib import Path
+from typing import Final
+
+from pydantic import Field, SecretStr
+
+from anabranch.broker.node.settings.area import CENTURY_MS, Area
+from anabranch.broker.node.settings.errors import SettingsError
+
+KEY_CHARACTERS_MIN: Final = 32
+
+
+class DelegationTokenSettings(Area):
+    """Delegation tokens (KIP-48), with which clients authenticate themselves by SCRAM. Off without a secret key."""
+
+    secret_key: SecretStr | None = Field(
+        default=None,
+        description=(
+            "Key that tokens are made and checked with, the same on all nodes (Kafka: delegation.token.secret.key), "
+            f"of at least {KEY_CHARACTERS_MIN} characters. Unset, or empty: delegation tokens are off. There is no "
+            "flag: others could read it."
+        ),
+    )
+    secret_key_file: Path | None = Field(
+        default=None,
+        description="File whose first line is the key, in place of `delegation_token.secret_key`.",
+    )
+    max_lifetime_ms: int = Field(
+        default=604_800_000,
+        ge=1,
+        le=CENTURY_MS,
+        description=(
+            "Time after which a token cannot be renewed any more (Kafka: delegation.token.max.lifetime.ms). A request "
+            "may ask for less."
+        ),
+    )
+    expiry_time_ms: int = Field(
+        default=86_400_000,
+        ge=1,
+        le=CENTURY_MS,
+        description=(
+            "Time after which a token expires unless it is renewed (Kafka: delegation.token.expiry.time.ms). A "
+            "renewal may ask for less."
+        ),
+    )
+    expiry_check_interval_ms: int = Field(
+        default=3_600_000,
+        ge=1,
+        le=CENTURY_MS,
+        description=(
+            "Interval at which expired tokens are removed (Kafka: delegation.token.expiry.check.interval.ms). They "
+            "are worth nothing before that, too."
+        ),
+    )
+    tokens_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="Tokens that the cluster may have. Every node keeps all of them in memory.",
+    )
+
+
+def check_delegation_tokens(area: DelegationTokenSettings) -> None:
+    """Check rules that concern several settings. Raises SettingsError."""
+    if area.secret_key is not None and area.secret_key_file is not None:
+        raise SettingsError(
+            "setting delegation_token.secret_key_file: set beside delegation_token.secret_key: remove one of them"
+        )

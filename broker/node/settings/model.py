@@ -1,0 +1,263 @@
+"""All settings of a node: one frozen model per area, each field with its unit in its name, a default and a description.
+
+The models define every setting once. Flags and help (`broker.operator.cli.serve`), names
+(`broker.node.settings.names`), validation (`broker.node.settings.sources`) and `docs/configuration.md`
+(`broker.node.settings.documentation`) are derived from them. A setting's name consists of area and field
+(`wal.capacity_bytes`, `--wal-capacity-bytes`, `ANABRANCH_WAL_CAPACITY_BYTES`); flags and environment leave out the
+areas `node` and `listener`. Additional object stores have names that the user chooses: each has a table
+`[stores.NAME]`, and variables `ANABRANCH_STORE_NAME_FIELD`.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import Field
+
+from anabranch.broker.node.settings.admin_area import AdminSettings
+from anabranch.broker.node.settings.area import MIB, Area, Bytes, Port
+from anabranch.broker.node.settings.authorizer_area import AuthorizerSettings
+from anabranch.broker.node.settings.client_areas import (
+    FetchSettings,
+    GroupSettings,
+    ListenerSettings,
+    NetworkSettings,
+    QuotaSettings,
+    TelemetrySettings,
+    TopicSettings,
+    TransactionSettings,
+)
+from anabranch.broker.node.settings.delegation_token_area import DelegationTokenSettings
+from anabranch.broker.node.settings.listeners import Listener, listeners_of
+from anabranch.broker.node.settings.sasl_area import SaslSettings
+from anabranch.broker.node.settings.ssl_area import InternalSslSettings, SslSettings
+from anabranch.broker.node.settings.storage_areas import (
+    CatalogSettings,
+    CompactionArea,
+    NamedStoreSettings,
+    ObjectsSettings,
+    StorageArea,
+    WalArea,
+)
+from anabranch.broker.node.settings.tracing_area import TracingSettings
+
+
+class NodeSettings(Area):
+    """Identity of the node, its files, and the limits of its memory and its stop."""
+
+    node_id: int = Field(default=1, ge=0, le=2**31 - 1, description="Id of this node, unique in the cluster.")
+    cluster: str = Field(
+        default="anabranch",
+        pattern=r"^[A-Za-z0-9._-]{1,64}$",
+        description="Name of the cluster, the same on all its nodes. It is part of every object's key.",
+    )
+    data_dir: Path = Field(
+        default=Path("data"),
+        description="Directory of the lock file, and of WAL, objects and catalog unless they have a separate place.",
+    )
+    memory_bytes: Bytes | None = Field(
+        default=None,
+        ge=64 * MIB,
+        description=(
+            "Memory that the node may use. Unset: the limit of its container (control group), or the machine's memory. "
+            "Half of it is divided among caches and buffers: see Memory in docs/configuration.md. Set it when "
+            "several nodes share a host."
+        ),
+    )
+    drain_timeout_ms: int = Field(
+        default=10_000, ge=0, description="Time that a stopping node waits for requests in flight."
+    )
+    stop_upload_timeout_ms: int = Field(
+        default=15_000,
+        ge=0,
+        description=(
+            "Time that a stopping node tries to upload its remaining data. Data not uploaded stays in the WAL for the "
+            "next start."
+        ),
+    )
+
+
+LOOPBACK: Final = "127.0.0.1"
+
+
+class ClusterSettings(Area):
+    """The internal port, which other nodes of the cluster connect to. Clients need not reach it."""
+
+    internal_port: Port | None = Field(
+        default=None,
+        description=(
+            "Port to listen on for other nodes; 0: any free port. Unset: any free port; if the catalog is on SQLite, "
+            "which only processes of one machine share, on 127.0.0.1."
+        ),
+    )
+    internal_host: str = Field(
+        default="",
+        description=(
+            "Address to listen on for other nodes. Empty: the one of the first listener, or 127.0.0.1 if "
+            "`cluster.internal_port` is unset and the catalog is on SQLite."
+        ),
+    )
+    internal_advertised_host: str = Field(
+        default="",
+        description=(
+            "Host name that other nodes connect to. Empty: `cluster.internal_host`, or the host announced to clients; "
+            "the machine's name in place of all addresses (0.0.0.0)."
+        ),
+    )
+    internal_tls: Literal["off", "accepted", "preferred", "required"] = Field(
+        default="off",
+        description=(
+            "TLS between nodes: `off`, `accepted` (the port takes connections with and without TLS, and this node "
+            "connects to others without), `preferred` (as before, but it connects with TLS), `required` (TLS only). In "
+            "this order, one rolling restart for each, a cluster changes without an interruption."
+        ),
+    )
+    internal_ssl_certificate_file: Path | None = Field(
+        default=None,
+        description="PEM file with the certificate that this node shows to others. Unset: `ssl.certificate_file`.",
+    )
+    internal_ssl_key_file: Path | None = Field(
+        default=None,
+        description=(
+            "PEM file with its private key, not encrypted. Unset: it is in `cluster.internal_ssl_certificate_file`."
+        ),
+    )
+    internal_ssl_ca_file: Path | None = Field(
+        default=None,
+        description=(
+            "PEM file with the authorities of the nodes' certificates. The name in `cluster.internal_advertised_host` "
+            "must be in the certificate."
+        ),
+    )
+    internal_ssl_client_auth: Literal["none", "required"] = Field(
+        default="none",
+        description=(
+            "Whether a node that connects must show a certificate of these authorities, beside the proof that it knows "
+            "the secret: `none`, `required`. Certificates need extendedKeyUsage clientAuth then, too."
+        ),
+    )
+
+
+class LogSettings(Area):
+    """The log on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Lowest level that is written."
+    )
+    format: Literal["auto", "pretty", "json"] = Field(
+        default="auto", description="Format of lines; `auto` is `pretty` on a terminal, else `json`."
+    )
+
+
+class Settings(Area):
+    """All settings of a node."""
+
+    node: NodeSettings = NodeSettings()
+    listener: ListenerSettings = ListenerSettings()
+    ssl: SslSettings = SslSettings()
+    authorizer: AuthorizerSettings = AuthorizerSettings()
+    sasl: SaslSettings = SaslSettings()
+    delegation_token: DelegationTokenSettings = DelegationTokenSettings()
+    network: NetworkSettings = NetworkSettings()
+    cluster: ClusterSettings = ClusterSettings()
+    wal: WalArea = WalArea()
+    storage: StorageArea = StorageArea()
+    objects: ObjectsSettings = ObjectsSettings()
+    catalog: CatalogSettings = CatalogSettings()
+    topic: TopicSettings = TopicSettings()
+    fetch: FetchSettings = FetchSettings()
+    group: GroupSettings = GroupSettings()
+    transaction: TransactionSettings = TransactionSettings()
+    compaction: CompactionArea = CompactionArea()
+    quota: QuotaSettings = QuotaSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+    tracing: TracingSettings = TracingSettings()
+    admin: AdminSettings = AdminSettings()
+    log: LogSettings = LogSettings()
+    stores: Mapping[str, NamedStoreSettings] = {}
+    """Additional object stores, by name."""
+
+    @property
+    def wal_path(self) -> Path:
+        """Path of the log: a file or a block device."""
+        return self.wal.path or self.node.data_dir / "wal"
+
+    @property
+    def wal_store(self) -> str:
+        """Name of the object store of the log, if its kind is `object`."""
+        return self.wal.store or self.objects.store
+
+    @property
+    def objects_path(self) -> Path:
+        """Directory of a local object store."""
+        return self.objects.path or self.node.data_dir / "objects"
+
+    @property
+    def catalog_url(self) -> str:
+        """URL of the catalog's database."""
+        return self.catalog.url or f"sqlite:///{(self.node.data_dir / 'catalog.db').resolve()}"
+
+    @property
+    def listeners(self) -> Sequence[Listener]:
+        """Listeners for clients, at least one. Raises SettingsError."""
+        return listeners_of(self.listener)
+
+    @property
+    def uses_tls(self) -> bool:
+        """True if a listener uses TLS. Raises SettingsError."""
+        return any(each.protocol.uses_tls for each in self.listeners)
+
+    @property
+    def internal_ssl(self) -> SslSettings | None:
+        """TLS of the internal port and of connections to those of other nodes; None: neither uses it."""
+        cluster, ssl = self.cluster, self.ssl
+        if cluster.internal_tls == "off":
+            return None
+        own = cluster.internal_ssl_certificate_file
+        shared = ssl.model_dump(include={"enabled_protocols", "cipher_suites", "handshake_timeout_ms"})
+        if own is None:
+            shared |= ssl.model_dump(include={"certificate_file", "key_file", "key_password", "key_password_file"})
+        else:
+            shared |= {"certificate_file": own, "key_file": cluster.internal_ssl_key_file}
+        return InternalSslSettings(
+            **shared, ca_file=cluster.internal_ssl_ca_file, client_auth=cluster.internal_ssl_client_auth
+        )
+
+    @property
+    def internal_host(self) -> str:
+        """Address to listen on for other nodes. Raises SettingsError."""
+        return self.cluster.internal_host or self._local_host or self.listeners[0].host
+
+    @property
+    def internal_advertised_host(self) -> str:
+        """Host that other nodes connect to, or one that stands for all addresses. Raises SettingsError."""
+        cluster = self.cluster
+        return (
+            cluster.internal_advertised_host
+            or cluster.internal_host
+            or self._local_host
+            or self.listeners[0].advertised_host
+        )
+
+    @property
+    def _local_host(self) -> str:
+        """Loopback if all nodes are on this machine and nothing else is asked for; otherwise empty."""
+        return LOOPBACK if self.one_machine and self.cluster.internal_port is None else ""
+
+    @property
+    def internal_port(self) -> int:
+        """Port to listen on for other nodes, 0 for any."""
+        return self.cluster.internal_port or 0
+
+    @property
+    def private_paths(self) -> Sequence[Path]:
+        """The data directory, and the file of the catalog if it is elsewhere."""
+        found = [self.node.data_dir]
+        if self.catalog.url.startswith("sqlite"):
+            found.append(Path(self.catalog.url.partition(":///")[2].partition("?")[0]))
+        return found
+
+    @property
+    def one_machine(self) -> bool:
+        """True if all processes that use the catalog run on one machine, as SQLite requires."""
+        return self.catalog_url.startswith("sqlite")

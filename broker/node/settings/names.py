@@ -1,0 +1,95 @@
+"""The outside names of settings: in the TOML file, as flags, and as environment variables."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, get_args, get_origin
+
+from pydantic import SecretStr
+from pydantic.fields import FieldInfo
+
+from anabranch.broker.node.settings.area import Area
+from anabranch.broker.node.settings.model import Settings
+
+ENV_PREFIX: Final = "ANABRANCH_"
+CONFIG_ENV: Final = "ANABRANCH_CONFIG"
+STORE_ENV_PREFIX: Final = "ANABRANCH_STORE_"
+STORE_FLAG: Final = "--store"
+STORES: Final = "stores"
+_PLAIN_AREAS: Final = frozenset({"node", "listener"})
+"""Areas whose name is left out of flags and environment variables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting, with its names in file, flags and environment."""
+
+    area: str
+    name: str
+    field: FieldInfo
+
+    @property
+    def key(self) -> str:
+        """Name in the TOML file: table and key."""
+        return f"{self.area}.{self.name}"
+
+    @property
+    def outside_name(self) -> str:
+        """Name in flags and environment, with underscores."""
+        return self.name if self.area in _PLAIN_AREAS else f"{self.area}_{self.name}"
+
+    @property
+    def is_secret(self) -> bool:
+        """True for a setting that has no flag, because any user of the machine can read a command line."""
+        return SecretStr in (self.field.annotation, *get_args(self.field.annotation))
+
+    @property
+    def flag(self) -> str:
+        """Command line flag; empty for a secret."""
+        return "" if self.is_secret else "--" + self.outside_name.replace("_", "-")
+
+    @property
+    def env(self) -> str:
+        """Environment variable."""
+        return ENV_PREFIX + self.outside_name.upper()
+
+
+def area_models() -> Iterator[tuple[str, type[Area]]]:
+    """Yield the name and model of each area, in order, without the additional stores."""
+    for name, field in Settings.model_fields.items():
+        if name == STORES:
+            continue
+        model = field.annotation
+        assert isinstance(model, type), "an area is a model"
+        assert issubclass(model, Area), "an area is a model"
+        yield name, model
+
+
+def all_settings() -> Iterator[Setting]:
+    """Yield every setting, area by area."""
+    for area, model in area_models():
+        for name, field in model.model_fields.items():
+            yield Setting(area, name, field)
+
+
+def describe_default(setting: Setting) -> str:
+    """Return the default as shown in help and documentation."""
+    default = setting.field.default
+    if default is None:
+        return "unset"
+    if default == "":
+        return "empty"
+    if isinstance(default, bool):
+        return "true" if default else "false"
+    if "bytes" in setting.name and isinstance(default, int) and default >= 1024:
+        for size, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+            if default % size == 0:
+                return f"{default // size}{unit}"
+    return str(default)
+
+
+def allowed_values(setting: Setting) -> str:
+    """Return a sentence with the allowed values of an enumerated setting; empty for others."""
+    annotation = setting.field.annotation
+    if get_origin(annotation) is not Literal:
+        return ""
+    return " One of " + ", ".join(f"`{value}`" for value in get_args(annotation) if value) + "."

@@ -1,0 +1,189 @@
+"""Settings of SASL, and rules that concern several of them. Names are Kafka's where it has them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from pydantic import Field
+
+from anabranch.broker.node.settings.area import CENTURY_MS, KIB, Area, Bytes
+from anabranch.broker.node.settings.errors import SettingsError
+from anabranch.broker.node.settings.listeners import Listener
+
+PLAIN: Final = "PLAIN"
+SCRAM_SHA_256: Final = "SCRAM-SHA-256"
+SCRAM_SHA_512: Final = "SCRAM-SHA-512"
+OAUTHBEARER: Final = "OAUTHBEARER"
+MECHANISMS: Final = (SCRAM_SHA_512, SCRAM_SHA_256, OAUTHBEARER, PLAIN)
+"""The mechanisms, the preferred ones first."""
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class SaslSettings(Area):
+    """Authentication of clients by SASL, at the listeners whose protocol is SASL_SSL or SASL_PLAINTEXT."""
+
+    enabled_mechanisms: str = Field(
+        default=f"{SCRAM_SHA_512},{SCRAM_SHA_256}",
+        description=(
+            "Mechanisms that clients may use, separated by commas (Kafka: sasl.enabled.mechanisms): SCRAM-SHA-512, "
+            "SCRAM-SHA-256, OAUTHBEARER, PLAIN. `listener.sasl_mechanisms` names others for single listeners."
+        ),
+    )
+    plain_users_file: Path | None = Field(
+        default=None,
+        description=(
+            "File with the users of the mechanism PLAIN: in each line a name, a colon, and what `anabranch user hash` "
+            "has printed for the password. It is read again when it changes."
+        ),
+    )
+    oauthbearer_jwks_url: str = Field(
+        default="",
+        description=(
+            "Public keys of the identity provider, as a JSON web key set (Kafka: sasl.oauthbearer.jwks.endpoint.url): "
+            "https://..., or file:///PATH. Plain http is allowed on loopback only."
+        ),
+    )
+    oauthbearer_jwks_refresh_ms: int = Field(
+        default=3_600_000,
+        ge=1000,
+        le=CENTURY_MS,
+        description=(
+            "Time after which the keys are read again (Kafka: sasl.oauthbearer.jwks.endpoint.refresh.ms). A key that "
+            "is not known is looked for at once."
+        ),
+    )
+    oauthbearer_expected_issuer: str = Field(
+        default="", description="Issuer of tokens (Kafka: sasl.oauthbearer.expected.issuer). Empty: any."
+    )
+    oauthbearer_expected_audience: str = Field(
+        default="",
+        description=(
+            "Audiences, separated by commas, of which a token must name one (Kafka: "
+            "sasl.oauthbearer.expected.audience). Empty: any."
+        ),
+    )
+    oauthbearer_required_scopes: str = Field(
+        default="", description="Scopes, separated by commas, that a token must have. Empty: none."
+    )
+    oauthbearer_scope_claim_name: str = Field(
+        default="scope",
+        min_length=1,
+        description="Claim with the scopes of a token (Kafka: sasl.oauthbearer.scope.claim.name).",
+    )
+    oauthbearer_sub_claim_name: str = Field(
+        default="sub",
+        min_length=1,
+        description="Claim with the name of the user (Kafka: sasl.oauthbearer.sub.claim.name).",
+    )
+    oauthbearer_clock_skew_s: int = Field(
+        default=30,
+        ge=0,
+        le=3600,
+        description="Difference of clocks that is allowed for (Kafka: sasl.oauthbearer.clock.skew.seconds).",
+    )
+    server_max_receive_bytes: Bytes = Field(
+        default=32 * KIB,
+        ge=KIB,
+        le=2**31 - 1,
+        description=(
+            "Largest request of a client that is not authenticated yet (Kafka: sasl.server.max.receive.size, with a "
+            "default of 512KiB). A larger one closes its connection."
+        ),
+    )
+    authentication_timeout_ms: int = Field(
+        default=10_000,
+        ge=10,
+        description="Time that a client has to authenticate itself after it has connected. Then it is disconnected.",
+    )
+    failed_authentication_delay_ms: int = Field(
+        default=100,
+        ge=0,
+        le=60_000,
+        description=(
+            "Time by which the answer to a failed authentication is delayed, and the connection is not read (Kafka: "
+            "connection.failed.authentication.delay.ms)."
+        ),
+    )
+    max_reauth_ms: int = Field(
+        default=0,
+        ge=0,
+        le=CENTURY_MS,
+        description=(
+            "Time after which a client must authenticate itself again (KIP-368; Kafka: connections.max.reauth.ms). "
+            "The node tells it to the client, and closes the connection at the first request after it. 0: never."
+        ),
+    )
+
+
+def mechanisms_of(area: SaslSettings, by_listener: str, listener: str) -> Sequence[str]:
+    """Return the mechanisms of a listener, in the order of the settings. Raises SettingsError."""
+    own = _by_listener(by_listener).get(listener)
+    return own or _check_mechanisms("sasl.enabled_mechanisms", _items(area.enabled_mechanisms))
+
+
+def check_sasl(area: SaslSettings, by_listener: str, listeners: Sequence[Listener]) -> None:
+    """Check rules that concern several settings. Raises SettingsError."""
+    used = {each.name: mechanisms_of(area, by_listener, each.name) for each in listeners if each.protocol.uses_sasl}
+    for name in _by_listener(by_listener):
+        if name not in used:
+            raise SettingsError(
+                f"setting listener.sasl_mechanisms: {name} is not a listener with protocol SASL_SSL or SASL_PLAINTEXT"
+            )
+    if any(not mechanisms for mechanisms in used.values()):
+        raise SettingsError(f"setting sasl.enabled_mechanisms: empty: expected one of {', '.join(MECHANISMS)}")
+    takes_passwords = any(PLAIN in mechanisms for mechanisms in used.values())
+    if takes_passwords and area.plain_users_file is None:
+        raise SettingsError("setting sasl.plain_users_file: unset, but a listener has the mechanism PLAIN")
+    if area.plain_users_file is not None and not takes_passwords:
+        raise SettingsError("setting sasl.plain_users_file: set, but no listener has the mechanism PLAIN")
+    _check_tokens(area, is_used=any(OAUTHBEARER in mechanisms for mechanisms in used.values()))
+
+
+def _check_tokens(area: SaslSettings, *, is_used: bool) -> None:
+    """Check the place of the keys of OAUTHBEARER. Raises SettingsError."""
+    url = area.oauthbearer_jwks_url
+    if is_used and not url:
+        raise SettingsError("setting sasl.oauthbearer_jwks_url: empty, but a listener has the mechanism OAUTHBEARER")
+    if url and not is_used:
+        raise SettingsError("setting sasl.oauthbearer_jwks_url: set, but no listener has the mechanism OAUTHBEARER")
+    try:
+        found = urlsplit(url)
+        host = found.hostname
+    except ValueError:
+        raise SettingsError(f"setting sasl.oauthbearer_jwks_url: not a URL: {url!r}") from None
+    is_file = found.scheme == "file" and not found.netloc and found.path.startswith("/")
+    is_web = (found.scheme == "https" and host) or (found.scheme == "http" and host in _LOOPBACK)
+    if url and not is_file and not is_web:
+        raise SettingsError(
+            f"setting sasl.oauthbearer_jwks_url: expected https://HOST/PATH or file:///PATH, found {url!r}"
+        )
+
+
+def items_of(text: str) -> Sequence[str]:
+    """Return the parts of a setting that is a list."""
+    return _items(text)
+
+
+def _by_listener(text: str) -> Mapping[str, Sequence[str]]:
+    found: dict[str, Sequence[str]] = {}
+    for part in _items(text):
+        name, separator, mechanism = (each.strip().upper() for each in part.partition(":"))
+        if not name or not separator:
+            raise SettingsError(
+                f"setting listener.sasl_mechanisms: expected NAME:MECHANISM, such as SASL_SSL:SCRAM-SHA-512, "
+                f"found {part!r}"
+            )
+        found[name] = _check_mechanisms("listener.sasl_mechanisms", [*found.get(name, ()), mechanism])
+    return found
+
+
+def _check_mechanisms(setting: str, named: Sequence[str]) -> Sequence[str]:
+    for name in named:
+        if name not in MECHANISMS:
+            raise SettingsError(f"setting {setting}: expected mechanisms of {', '.join(MECHANISMS)}, found {name!r}")
+    return list(dict.fromkeys(named))
+
+
+def _items(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]

@@ -1,0 +1,218 @@
+"""Sources of settings, by precedence: flags, environment, TOML file, defaults.
+
+An invalid value raises a `SettingsError` of one line: the setting, its source, the value found, and the allowed values.
+"""
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from anabranch.broker.node.settings.checks import check_together
+from anabranch.broker.node.settings.errors import SettingsError
+from anabranch.broker.node.settings.model import Settings
+from anabranch.broker.node.settings.names import (
+    CONFIG_ENV,
+    ENV_PREFIX,
+    STORE_ENV_PREFIX,
+    STORE_FLAG,
+    STORES,
+    all_settings,
+    area_models,
+)
+from anabranch.broker.node.settings.storage_areas import NamedStoreSettings
+
+_STORE_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,31}")
+_TOOLS: Final = frozenset(
+    ENV_PREFIX + name
+    for name in (
+        "CACHE",
+        "PROPERTY_EXAMPLES",
+        "REQUIRE_TOOLS",
+        "SOAK",
+        "SUITE_SOURCES",
+        "USER_PASSWORD",
+        "WAL_HISTORIES",
+        "WAL_SEED",
+    )
+)
+"""Variables of the project's own commands, tools and tests. They are not settings, and not misspelt ones."""
+_SERVICE_LINK: Final = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?")
+_SERVICE_ADDRESS: Final = re.compile(r"(tcp|udp|sctp)://")
+
+
+def load(
+    flags: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
+    config_file: Path | None = None,
+) -> Settings:
+    """Build the settings from all sources. Raises SettingsError.
+
+    `flags` maps keys such as `wal.capacity_bytes` to values, and `stores` to texts of the form `NAME.FIELD=VALUE`.
+    """
+    environment = os.environ if environment is None else environment
+    _check_environment(environment)
+    if config_file is None and environment.get(CONFIG_ENV):
+        config_file = Path(environment[CONFIG_ENV])
+    from_file = _read_file(config_file) if config_file is not None else {}
+    values: dict[str, dict[str, object]] = {}
+    origins: dict[tuple[str, ...], tuple[str, object]] = {}
+    for setting in all_settings():
+        found: tuple[str, object] | None = None
+        if flags is not None and flags.get(setting.key) is not None:
+            found = (f"flag {setting.flag}", flags[setting.key])
+        elif setting.env in environment:
+            found = (f"environment variable {setting.env}", environment[setting.env])
+        elif setting.name in from_file.get(setting.area, {}):
+            found = (f"{config_file}", from_file[setting.area][setting.name])
+        if found is not None:
+            origins[setting.area, setting.name] = (found[0], "[hidden]") if setting.is_secret else found
+            values.setdefault(setting.area, {})[setting.name] = found[1]
+    tables = _store_tables(from_file.get(STORES, {}), environment, (flags or {}).get(STORES), config_file)
+    for store, fields in tables.items():
+        values.setdefault(STORES, {})[store] = {field: value for field, (_, value) in fields.items()}
+        origins.update({(STORES, store, field): found for field, found in fields.items()})
+    try:
+        settings = Settings.model_validate(values)
+    except ValidationError as error:
+        raise SettingsError(_one_line(error, origins)) from None
+    check_together(settings)
+    return settings
+
+
+def unknown_environment(environment: Mapping[str, str]) -> list[str]:
+    """Return the variables with our prefix that name no setting.
+
+    Variables of the project's own tools are left out. So are those that Kubernetes and Docker derive from the names of
+    services, which may have the same prefix.
+    """
+    known = {setting.env for setting in all_settings()} | {CONFIG_ENV} | _TOOLS
+    return sorted(
+        name
+        for name, value in environment.items()
+        if name.startswith(ENV_PREFIX)
+        and name not in known
+        and _store_variable(name) is None
+        and not _is_service_link(name, value)
+    )
+
+
+def _is_service_link(name: str, value: str) -> bool:
+    return bool(_SERVICE_LINK.search(name)) or (name.endswith("_PORT") and bool(_SERVICE_ADDRESS.match(value)))
+
+
+def _check_environment(environment: Mapping[str, str]) -> None:
+    """Raise SettingsError for the first variable with our prefix that names no setting: it is probably misspelt."""
+    for name in unknown_environment(environment):
+        # Some have a shorter name than that of the setting, which one may have tried: listener.port is ANABRANCH_PORT.
+        settings = {setting.env.removeprefix(ENV_PREFIX): setting.env for setting in all_settings()}
+        settings |= {f"{setting.area}_{setting.name}".upper(): setting.env for setting in all_settings()}
+        near = difflib.get_close_matches(name.removeprefix(ENV_PREFIX), settings, n=1)
+        advice = f"; the nearest is {settings[near[0]]}" if near else " (see `anabranch serve --help`)"
+        raise SettingsError(f"environment variable {name}: no setting has this name{advice}")
+
+
+def _store_tables(
+    from_file: Mapping[str, Mapping[str, object]],
+    environment: Mapping[str, str],
+    flags: object,
+    config_file: Path | None,
+) -> dict[str, dict[str, tuple[str, object]]]:
+    """Return source and value of each field of the additional stores, by store and field."""
+    tables: dict[str, dict[str, tuple[str, object]]] = {}
+    for store, table in from_file.items():
+        tables.setdefault(store, {}).update({field: (f"{config_file}", value) for field, value in table.items()})
+    for variable, text in environment.items():
+        place = _store_variable(variable)
+        if place is not None:
+            tables.setdefault(place[0], {})[place[1]] = (f"environment variable {variable}", text)
+    given = flags if isinstance(flags, Iterable) else ()
+    for text in map(str, given):
+        place_text, equals, value = text.partition("=")
+        store, _, field = place_text.rpartition(".")
+        if not equals or field not in NamedStoreSettings.model_fields:
+            known = ", ".join(NamedStoreSettings.model_fields)
+            raise SettingsError(f"flag {STORE_FLAG}: expected NAME.FIELD=VALUE, FIELD one of {known}; found {text!r}")
+        tables.setdefault(store, {})[field] = (f"flag {STORE_FLAG}", value)
+    for store in tables:
+        if not _STORE_NAME.fullmatch(store):
+            raise SettingsError(
+                f"store {store!r}: its name must begin with a letter and have at most 32 of a-z, 0-9 and hyphens"
+            )
+    return tables
+
+
+def _store_variable(variable: str) -> tuple[str, str] | None:
+    """Return the store and field that an environment variable sets. Hyphens of the name are underscores there."""
+    for field in NamedStoreSettings.model_fields:
+        suffix = f"_{field.upper()}"
+        if variable.startswith(STORE_ENV_PREFIX) and variable.endswith(suffix):
+            # `..._PATH_STYLE` does not end in `_PATH`, and no field's name ends in another's.
+            store = variable[len(STORE_ENV_PREFIX) : -len(suffix)].lower().replace("_", "-")
+            return (store, field) if store else None
+    return None
+
+
+def _read_file(path: Path) -> dict[str, dict[str, Any]]:
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"settings file {path}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"settings file {path}: not valid TOML: {error}") from None
+    except RecursionError:
+        raise SettingsError(f"settings file {path}: values are nested too deeply") from None
+    areas = dict(area_models())
+    for area, table in content.items():
+        if area == STORES and isinstance(table, dict):
+            _check_store_tables(path, table)
+            continue
+        if area in areas and not isinstance(table, dict):
+            raise SettingsError(
+                f"settings file {path}: {area} is a table of settings: expected a line [{area}] and the settings below "
+                f"it, found a value"
+            )
+        if area not in areas:
+            raise SettingsError(
+                f"settings file {path}: unknown table [{_shown(area)}]; known are {', '.join([*areas, STORES])}"
+            )
+        for name in table:
+            if name not in areas[area].model_fields:
+                known = ", ".join(areas[area].model_fields)
+                raise SettingsError(
+                    f"settings file {path}: unknown setting {area}.{_shown(name)}; [{area}] has {known}"
+                )
+    return content
+
+
+def _check_store_tables(path: Path, tables: Mapping[str, object]) -> None:
+    known = ", ".join(NamedStoreSettings.model_fields)
+    for store, table in tables.items():
+        if not isinstance(table, dict):
+            raise SettingsError(f"settings file {path}: expected a table [{STORES}.{_shown(store)}] with {known}")
+        for name in table:
+            if name not in NamedStoreSettings.model_fields:
+                table_name = f"{STORES}.{_shown(store)}"
+                raise SettingsError(
+                    f"settings file {path}: unknown setting {table_name}.{_shown(name)}; [{table_name}] has {known}"
+                )
+
+
+def _shown(name: str) -> str:
+    """Return a name of the file for a message of one line: with escapes if it has control characters."""
+    return name if name.isprintable() else repr(name)
+
+
+def _one_line(error: ValidationError, origins: Mapping[tuple[str, ...], tuple[str, object]]) -> str:
+    first = error.errors()[0]
+    place = tuple(map(str, first["loc"]))
+    allowed = first["msg"].removeprefix("Input ").removeprefix("Value error, ")
+    if place not in origins:
+        return f"setting {'.'.join(place)}: {allowed}"
+    origin, value = origins[place]
+    return f"setting {'.'.join(place)} from {origin}: {str(value)!r} is not allowed: {allowed}"

@@ -1,0 +1,36 @@
+"""Settings of traces."""
+
+from pydantic import Field
+
+from anabranch.broker.node.settings.area import Area
+
+
+class TracingSettings(Area):
+    """Traces of records on their way through the node, sent to an OpenTelemetry collector. Needs `anabranch[otel]`."""
+
+    enabled: bool = Field(default=False, description="Send traces. Off: OpenTelemetry is not even loaded.")
+    endpoint: str = Field(
+        default="",
+        pattern=r"^(https?://[^\s/@]+(/\S*)?)?$",
+        max_length=2048,
+        description=(
+            "URL of the collector, for OTLP over HTTP: `http://collector:4318`, or with a path if it is not "
+            "`/v1/traces`. Empty: what the variables OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and "
+            "OTEL_EXPORTER_OTLP_ENDPOINT say, else `http://localhost:4318`. Credentials go into "
+            "OTEL_EXPORTER_OTLP_HEADERS."
+        ),
+    )
+    sample_ratio: float = Field(
+        default=0.01,
+        ge=0,
+        le=1,
+        description=(
+            "Share of Produce and Fetch requests that are traced. Uploads and compactions of their records are traced "
+            "with them. 0: nothing is."
+        ),
+    )
+    service_name: str = Field(
+        default="",
+        max_length=256,
+        description="Name of the service in traces. Empty: the one in OTEL_SERVICE_NAME, else `anabranch`.",
+    )

@@ -1,0 +1,191 @@
+"""Access to the admin port: who may read, who may operate, and requests that a browser sends for a stranger's page.
+
+A token that may operate may also read. A client certificate may read, and operate if its name is among the operators.
+Tokens come from settings or files; a file is read for each request, so that tokens are replaced by changing it.
+
+A page of a stranger can make a browser of somebody who may use the port send requests. No state is changed by GET; any
+other request that a browser has sent, which names an `Origin`, is refused unless its page is the console of this port.
+On a port without authentication the `Host` must be an address or a name of this node: a stranger's name that leads
+here (DNS rebinding) would let the page read the answers. No answer allows other origins to read it.
+"""
+
+import hmac
+import ipaddress
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
+from hashlib import sha256
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+import structlog
+from pydantic import SecretStr
+
+from anabranch.broker.node.net.principals import ANONYMOUS
+from anabranch.broker.node.net.tls import Tls
+from anabranch.broker.node.settings.admin_area import AdminSettings
+from anabranch.broker.node.settings.checks import is_loopback
+from anabranch.broker.node.settings.model import Settings
+
+TOKEN_CHARACTERS_MIN: Final = 16
+_BEARER: Final = "bearer "
+_log = structlog.get_logger("admin")
+
+
+class Level(IntEnum):
+    """Extent of what a client may do."""
+
+    NOTHING = 0
+    READ = 1
+    OPERATE = 2
+
+
+class AccessError(OSError):
+    """Tokens of the settings cannot be used. The text is the one line to show."""
+
+
+class Refusal(Exception):
+    """A request is refused, with this status."""
+
+    def __init__(self, status: HTTPStatus, reason: str, client: str = ANONYMOUS) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.client = client
+        """Name of the client for the audit log."""
+
+
+class AdminAccess:
+    """Checks of requests, and TLS. Raises AccessError for tokens that cannot be used."""
+
+    def __init__(
+        self, settings: AdminSettings, *, is_local: bool, names: Iterable[str] = (), tls: Tls | None = None
+    ) -> None:
+        """Read the tokens once. `is_local`: the port listens on loopback; `names`: those of this node."""
+        self.tls = tls
+        self.is_open = settings.is_open
+        """True if it is open to all."""
+        self._settings = settings
+        self._unreadable: dict[str, str] = {}
+        """Reasons why tokens cannot be read, that were logged last."""
+        self._is_local = is_local
+        known = ("localhost", *names, *settings.allowed_hosts.split(","))
+        self._names = frozenset(_plain(each) for each in known) - {""}
+        for name in ("read_token", "operate_token"):
+            for token in self._tokens(name):
+                if len(token) < TOKEN_CHARACTERS_MIN:
+                    raise AccessError(f"setting admin.{name}: a token has less than {TOKEN_CHARACTERS_MIN} characters")
+
+    def warn_if_exposed(self, address: str) -> None:
+        """Log a warning if strangers can use the port, or read tokens on their way."""
+        if self._is_local or not (self._settings.is_open or self.tls is None):
+            return
+        lacks = "authentication: whoever reaches it can change everything" if self._settings.is_open else "encryption"
+        _log.warning(f"the admin port is not on loopback, and has no {lacks}", address=address)
+
+    def check(self, method: str, headers: Mapping[str, str], principal: str) -> str:
+        """Check a request of a client; its principal is `User:` and the name of its certificate.
+
+        Return the name of the client for the audit log. Raises Refusal.
+        """
+        if method != "GET":
+            self._check_page(headers)
+        if self.is_open and not self._is_own(headers.get("host", "localhost")):
+            raise Refusal(
+                HTTPStatus.FORBIDDEN,
+                "without authentication, the Host must be an address or a name of this node: see admin.allowed_hosts",
+            )
+        if self._settings.is_open:
+            return ANONYMOUS
+        of_token, of_certificate = self._level_of_token(headers.get("authorization", "")), self._level_of(principal)
+        level = max(of_token, of_certificate)
+        client = principal if of_certificate == level else f"Token:{level.name.lower()}"
+        if level == Level.NOTHING:
+            raise Refusal(HTTPStatus.UNAUTHORIZED, "a valid bearer token or client certificate is needed")
+        if level < (Level.READ if method == "GET" else Level.OPERATE):
+            raise Refusal(HTTPStatus.FORBIDDEN, "this token or certificate may only read", client)
+        return client
+
+    def may_operate(self, headers: Mapping[str, str], principal: str) -> bool:
+        """Return whether a client that may read may also change things."""
+        if self._settings.is_open:
+            return True
+        levels = self._level_of_token(headers.get("authorization", "")), self._level_of(principal)
+        return max(levels) >= Level.OPERATE
+
+    def _check_page(self, headers: Mapping[str, str]) -> None:
+        """Raise Refusal if a browser sends a change for a page that is not this port's console."""
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        if origin is None and site is None:
+            return
+        host = headers.get("host", "")
+        is_own = origin is not None and origin.partition("://")[2].lower() == host.lower() != ""
+        if not is_own or site not in {None, "same-origin"}:
+            raise Refusal(HTTPStatus.FORBIDDEN, "pages of other origins may change nothing")
+
+    def _is_own(self, host: str) -> bool:
+        """Return whether a Host header is an address or a name of this node, with or without a port."""
+        name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return _plain(name) in self._names
+        return True
+
+    def _level_of(self, principal: str) -> Level:
+        settings = self._settings
+        if settings.ssl_client_auth == "none" or not principal:
+            return Level.NOTHING
+        return Level.OPERATE if principal.removeprefix("User:") in settings.operators else Level.READ
+
+    def _level_of_token(self, authorization: str) -> Level:
+        if authorization[: len(_BEARER)].lower() != _BEARER:
+            return Level.NOTHING
+        given = sha256(authorization[len(_BEARER) :].strip().encode(errors="surrogateescape")).digest()
+        found = Level.NOTHING
+        for name, level in (("read_token", Level.READ), ("operate_token", Level.OPERATE)):
+            try:
+                tokens = self._tokens(name)
+            except AccessError as error:
+                if self._unreadable.get(name) != str(error):
+                    self._unreadable[name] = str(error)
+                    _log.error("tokens of the admin port cannot be read, and are not accepted", reason=str(error))
+                continue
+            self._unreadable.pop(name, None)
+            for token in tokens:
+                if hmac.compare_digest(sha256(token.encode()).digest(), given):
+                    found = max(found, level)
+        return found
+
+    def _tokens(self, name: str) -> Iterable[str]:
+        secret: SecretStr | None = getattr(self._settings, name)
+        path: Path | None = getattr(self._settings, f"{name}_file")
+        if secret is not None:
+            return [secret.get_secret_value()]
+        return [] if path is None else read_tokens(f"admin.{name}_file", path)
+
+
+def open_access(settings: Settings, bound: socket.socket, now_ms: Callable[[], int]) -> AdminAccess:
+    """Read certificates and tokens, for the port of a bound socket. Raises OSError if they cannot be used."""
+    admin = settings.admin
+    tls = None if admin.ssl is None else Tls(admin.ssl, now_ms)
+    announced = (each.advertised_host for each in settings.listeners)
+    names = (*announced, settings.cluster.internal_advertised_host, admin.host, socket.gethostname())
+    return AdminAccess(admin, is_local=is_loopback(bound.getsockname()[0]), names=names, tls=tls)
+
+
+def read_tokens(setting: str, path: Path) -> list[str]:
+    """Return the tokens of a file. Raises AccessError if there are none."""
+    try:
+        tokens = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not a text"
+        raise AccessError(f"setting {setting}: {path}: {reason}") from None
+    if not tokens:
+        raise AccessError(f"setting {setting}: {path}: there is no token in this file")
+    return tokens
+
+
+def _plain(name: str) -> str:
+    """Return the one spelling of a name that is compared."""
+    return name.strip().lower().rstrip(".")

@@ -1,0 +1,80 @@
+"""All endpoints of the API, registered with the admin port's router."""
+
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from anabranch.broker.api.handlers.local import LocalRequests, User
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.node.settings.admin_area import AdminSettings
+from anabranch.broker.operator.admin.api.calls import Calls
+from anabranch.broker.operator.admin.api.cluster import ClusterEndpoints
+from anabranch.broker.operator.admin.api.endpoints import PREFIX, Call, Endpoint, openapi_document
+from anabranch.broker.operator.admin.api.group_changes import GroupChangeEndpoints
+from anabranch.broker.operator.admin.api.groups import GroupEndpoints, Groups
+from anabranch.broker.operator.admin.api.live import LiveEndpoints
+from anabranch.broker.operator.admin.api.offsets import Offsets
+from anabranch.broker.operator.admin.api.produce import ProduceEndpoints
+from anabranch.broker.operator.admin.api.records import RecordEndpoints
+from anabranch.broker.operator.admin.api.schemas import Schemas
+from anabranch.broker.operator.admin.api.sizes import Sizes
+from anabranch.broker.operator.admin.api.storage import StorageEndpoints
+from anabranch.broker.operator.admin.api.topic_changes import TopicChangeEndpoints
+from anabranch.broker.operator.admin.api.topics import TopicEndpoints, Topics
+from anabranch.broker.operator.admin.api.transactions import TransactionEndpoints
+
+USER: web.RequestKey[User] = web.RequestKey("user", User)
+MAY_OPERATE: web.RequestKey[bool] = web.RequestKey("may_operate", bool)
+IS_ALLOWED: web.RequestKey[Callable[[], bool]] = web.RequestKey("is_allowed")
+"""Returns whether the client may send the request now: its token may have been revoked meanwhile."""
+"""Findings of the access control about the sender of a request."""
+
+
+class Api:
+    """The endpoints of a node."""
+
+    def __init__(self, node: Node, local: LocalRequests, settings: AdminSettings) -> None:
+        calls = Calls(node, local)
+        offsets, groups = Offsets(calls), Groups(node, calls)
+        topics = Topics(node, calls, local, offsets, Sizes(calls), groups)
+        self._records = RecordEndpoints(node, calls, offsets, Schemas(settings))
+        self.endpoints: list[Endpoint] = [
+            *ClusterEndpoints(node, calls).endpoints,
+            *TopicEndpoints(topics).endpoints,
+            *TopicChangeEndpoints(node, topics, local).endpoints,
+            *self._records.endpoints,
+            *ProduceEndpoints(node, calls).endpoints,
+            *GroupEndpoints(groups, offsets).endpoints,
+            *GroupChangeEndpoints(node, calls, groups, offsets).endpoints,
+            *TransactionEndpoints(node, calls).endpoints,
+            *StorageEndpoints(node, calls).endpoints,
+            *LiveEndpoints(node).endpoints,
+            Endpoint("GET", "/openapi.json", "This document.", self._document, None),
+        ]
+
+    def document(self) -> dict[str, Any]:
+        """Return the OpenAPI document."""
+        return openapi_document(self.endpoints)
+
+    def register(self, router: web.UrlDispatcher) -> None:
+        """Add the routes of all endpoints."""
+        for endpoint in self.endpoints:
+            path = endpoint.path.replace("}", ":[^/]+}")  # names may have braces, which aiohttp would leave out
+            router.add_route(endpoint.method, PREFIX + path, _handler(endpoint))
+
+    def close(self) -> None:
+        """Read no more records."""
+        self._records.close()
+
+    async def _document(self, _: Call) -> web.StreamResponse:
+        return web.json_response(self.document())
+
+
+def _handler(endpoint: Endpoint) -> Callable[[web.Request], Any]:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await endpoint.answer_to(
+            request, request[USER], may_operate=request[MAY_OPERATE], is_allowed=request[IS_ALLOWED]
+        )
+
+    return handle

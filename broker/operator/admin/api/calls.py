@@ -1,0 +1,143 @@
+"""Requests of Kafka's protocol to this node and to others: to a partition's leader, a coordinator, or all nodes."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from anabranch.broker.api.handlers.leadership import NO_LEADER, find_leadership
+from anabranch.broker.api.handlers.local import LocalRefusal, LocalRequests, User, version_of
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC
+from anabranch.broker.kafka.coordination.shards import partition_of
+from anabranch.broker.node.peers.interface import PeerUnavailable
+from anabranch.protocol.codec import decode_exact, encode
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.internal.relay import RelayRequest
+from anabranch.protocol.registry import APIS
+from anabranch.s3stream.errors import StorageError
+
+SILENCE_S = 5.0
+"""Time for which a node that has not answered is left out, so that one answer does not wait for it again and again."""
+CALL_TIMEOUT_S: Final = 10.0
+"""Time limit of a request to one node."""
+INTERNAL_VERSION: Final = 0
+"""Version of requests of the internal port."""
+T = TypeVar("T")
+Partition = tuple[str, int]
+"""Name of a topic, and index."""
+PIECE_PARTITIONS: Final = 1000
+"""Partitions that one request asks a node about: a few ms of its time."""
+_APIS: Final = {api.request: api for api in APIS.values()}
+
+
+class Calls:
+    """Sends requests to the nodes that can answer them."""
+
+    def __init__(self, node: Node, local: LocalRequests) -> None:
+        self._node = node
+        self._local = local
+        self._silent_until_s: dict[int, float] = {}
+        """Time until which nodes are not asked in groups, since they have not answered a moment ago."""
+
+    async def call(self, node_id: int, request: Any, user: User) -> Any:
+        """Return the response of a node. Raises PeerUnavailable, LocalRefusal, TimeoutError."""
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            if node_id == self._node.node_id:
+                return await self._local.call(request, user)
+            api = _APIS[type(request)]
+            version = version_of(api.key)
+            relay = RelayRequest(
+                api_key=api.key,
+                api_version=version,
+                principal=user.principal,
+                host=user.host,
+                body=encode(request, version),
+            )
+            relayed = await self._node.links.call(node_id, relay, INTERNAL_VERSION)
+        if relayed.failure:
+            raise LocalRefusal(f"node {node_id}: {relayed.failure}")
+        return decode_exact(api.response, relayed.body, version)
+
+    async def ask_node(self, node_id: int, request: Any) -> Any | None:
+        """Return another node's response to a request of the internal port; None if it does not answer."""
+        try:
+            return await self._node.links.call(node_id, request, INTERNAL_VERSION)
+        except PeerUnavailable:
+            return None
+
+    async def call_each(
+        self, node_ids: Iterable[int], make: Callable[[int], Any], user: User
+    ) -> tuple[Mapping[int, Any], list[int]]:
+        """Ask several nodes at once. Return the responses by node, and the nodes that have not answered."""
+        answers: dict[int, Any] = {}
+        unreachable: list[int] = []
+        clock = asyncio.get_running_loop().time
+
+        async def ask(node_id: int) -> None:
+            try:
+                if clock() < self._silent_until_s.get(node_id, 0.0):
+                    unreachable.append(node_id)
+                else:
+                    answers[node_id] = await self.call(node_id, make(node_id), user)
+            except (PeerUnavailable, TimeoutError):
+                self._silent_until_s[node_id] = clock() + SILENCE_S
+                unreachable.append(node_id)
+            except (LocalRefusal, KafkaError, StorageError):
+                unreachable.append(node_id)
+
+        async with asyncio.TaskGroup() as group:
+            for node_id in node_ids:
+                group.create_task(ask(node_id))
+        return answers, sorted(unreachable)
+
+    async def ask_in_pieces(
+        self, wanted: Mapping[int, Sequence[T]], make: Callable[[Sequence[T]], Any], size: int, user: User
+    ) -> tuple[list[Any], frozenset[int]]:
+        """Ask each node about many things, `size` of them at a time. Return all responses, and who has not answered."""
+        answers: list[Any] = []
+        unreachable: set[int] = set()
+        left = {node_id: things for node_id, things in wanted.items() if things}
+        while left:
+            turn = {node_id: make(things[:size]) for node_id, things in left.items()}
+            found, missing = await self.call_each(turn, turn.__getitem__, user)
+            answers += found.values()
+            unreachable.update(missing)
+            left = {key: things[size:] for key, things in left.items() if len(things) > size and key not in missing}
+        return answers, frozenset(unreachable)
+
+    def by_leader(self, partitions: Iterable[Partition]) -> dict[int, list[Partition]]:
+        """Group partitions by the nodes that lead them. Those that are gone, or that nobody leads, are left out."""
+        led: dict[int, list[Partition]] = {}
+        for topic, index in partitions:
+            try:
+                leader = self.leader_of(topic, index)
+            except KafkaError:
+                continue  # the topic has gone
+            if leader != NO_LEADER:
+                led.setdefault(leader, []).append((topic, index))
+        return led
+
+    def living(self) -> list[int]:
+        """Return the ids of all living nodes."""
+        return [member.node_id for member in self._node.members.living()]
+
+    def leader_of(self, topic: str, index: int) -> int:
+        """Return the node that leads a partition; -1 if none does. Raises KafkaError for an unknown partition."""
+        found = find_leadership(self._node, topic, index)
+        if found is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {index} of topic {topic} does not exist")
+        return NO_LEADER if found.leader is None else found.leader.node_id
+
+    def needed_leader(self, topic: str, index: int) -> int:
+        """Return the node that leads a partition. Raises KafkaError if none does."""
+        leader = self.leader_of(topic, index)
+        if leader == NO_LEADER:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"No node leads partition {index} of {topic!r}.")
+        return leader
+
+    def coordinator_of(self, group_id: str) -> int:
+        """Return the node that coordinates a group. Raises KafkaError if there is none."""
+        topic = self._node.topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id} does not exist")
+        return self.needed_leader(OFFSETS_TOPIC, partition_of(group_id, len(topic.info.partitions)))

@@ -1,0 +1,191 @@
+"""The session of a user, and the cluster with its nodes."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from anabranch.broker.api.handlers.leadership import NO_LEADER, leadership_of
+from anabranch.broker.cluster.membership.overview import NodeState, state_of
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC
+from anabranch.broker.operator.admin.api.calls import Calls
+from anabranch.broker.operator.admin.api.endpoints import Call, Endpoint, Model
+from anabranch.protocol.messages.list_groups import ListGroupsRequest
+from anabranch.s3stream.errors import StorageError
+
+VERSION: Final = version("anabranch")
+CATALOG_TIMEOUT_S: Final = 2.0
+_STATES: Final[dict[NodeState, Literal["up", "down", "draining", "stopped"]]] = {
+    NodeState.UP: "up",
+    NodeState.DRAINING: "draining",
+    NodeState.FAILED: "down",
+    NodeState.LEFT: "stopped",
+}
+
+
+class Session(Model):
+    """The user of a request, and the node that is asked."""
+
+    principal: str
+    role: Literal["reader", "operator"]
+    authentication: bool
+    may_read_records: bool
+    version: str
+    cluster_id: str
+    node_id: int
+
+
+class ClusterNode(Model):
+    """A registered node."""
+
+    id: int
+    state: Literal["up", "down", "draining", "stopped"]
+    epoch: int
+    host: str
+    port: int
+    rack: str
+    leaders: int
+    """Number of partitions that it leads."""
+    admin_url: str | None
+    is_self: Annotated[bool, Field(serialization_alias="self")]
+
+
+class Outage(Model):
+    """A part of the storage that is away."""
+
+    where: str
+    since_ms: int
+    reason: str
+
+
+class Cluster(Model):
+    """The cluster, as the node that is asked sees it."""
+
+    cluster_id: str
+    node_id: int
+    version: str
+    now_ms: int
+    nodes: list[ClusterNode]
+    topics: int
+    """Topics of users."""
+    partitions: int
+    """Partitions of these topics."""
+    internal_topics: int
+    """Topics that the nodes keep for groups and transactions."""
+    internal_partitions: int
+    leaderless: int
+    groups: int
+    writable: bool
+    obstacles: list[str]
+    outages: list[Outage]
+    unreachable: list[int]
+
+
+class ClusterEndpoints:
+    """Endpoints of session and cluster."""
+
+    def __init__(self, node: Node, calls: Calls) -> None:
+        self._node = node
+        self._calls = calls
+        self.endpoints = [
+            Endpoint("GET", "/session", "Who asks, and what they may do.", self._session, Session),
+            Endpoint("GET", "/cluster", "The nodes of the cluster, and its state.", self._cluster, Cluster),
+        ]
+
+    async def _session(self, call: Call) -> Session:
+        settings = self._node.settings.admin
+        return Session(
+            principal=call.user.principal,
+            role="operator" if call.may_operate else "reader",
+            authentication=not settings.is_open,
+            may_read_records=may_read_records(self._node, call),
+            version=VERSION,
+            cluster_id=self._node.cluster_id,
+            node_id=self._node.node_id,
+        )
+
+    async def _cluster(self, call: Call) -> Cluster:
+        node = self._node
+        leaders = Counter(
+            NO_LEADER if (leader := leadership_of(node, topic, index).leader) is None else leader.node_id
+            for topic in node.topics
+            for index in range(len(topic.info.partitions))
+        )
+        internal = [len(topic.info.partitions) for topic in node.topics if topic.info.internal]
+        groups, unreachable = 0, list[int]()
+        if node.topics.get(OFFSETS_TOPIC) is not None:
+            answers, unreachable = await self._calls.call_each(
+                self._calls.living(), lambda _: ListGroupsRequest(), call.user
+            )
+            groups = sum(len(answer.groups) for answer in answers.values())
+        storage = node.storage
+        return Cluster(
+            cluster_id=node.cluster_id,
+            node_id=node.node_id,
+            version=VERSION,
+            now_ms=node.now_ms(),
+            nodes=await self._nodes(leaders),
+            topics=len(node.topics) - len(internal),
+            partitions=leaders.total() - sum(internal),
+            internal_topics=len(internal),
+            internal_partitions=sum(internal),
+            leaderless=leaders[NO_LEADER],
+            groups=groups,
+            writable=storage.writable,
+            obstacles=[str(each) for each in storage.obstacles()],
+            outages=[
+                Outage(where=each.where, since_ms=each.since_ms, reason=each.reason)
+                for each in storage.outages.current()
+            ],
+            unreachable=unreachable,
+        )
+
+    async def _nodes(self, leaders: Mapping[int, int]) -> list[ClusterNode]:
+        """Describe the registered nodes; those that live, as far as this node knows, while the catalog is away."""
+        own, catalog, members = self._node.node_id, self._node.catalog, self._node.members
+        living = {member.node_id: member for member in members.living()}
+        try:
+            async with asyncio.timeout(CATALOG_TIMEOUT_S):
+                nodes, logs = await catalog.list_nodes(), await catalog.list_all_wals()
+        except (StorageError, TimeoutError):
+            return [
+                ClusterNode(
+                    id=member.node_id,
+                    state="draining" if member.node_id in members.draining else "up",
+                    epoch=member.epoch,
+                    host=member.listeners[0].host,
+                    port=member.listeners[0].port,
+                    rack=member.rack,
+                    leaders=leaders[member.node_id],
+                    admin_url=None,
+                    is_self=member.node_id == own,
+                )
+                for member in living.values()
+            ]
+        logs = sorted(logs, key=lambda log: (log.node_epoch, log.wal_id))
+        found = []
+        for each in nodes:
+            its_logs = [log for log in logs if log.node_id == each.node_id]
+            found.append(
+                ClusterNode(
+                    id=each.node_id,
+                    state=_STATES[state_of(each, its_logs, lives=each.node_id in living)],
+                    epoch=each.epoch,
+                    host=each.host,
+                    port=each.port,
+                    rack=each.rack,
+                    leaders=leaders[each.node_id],
+                    admin_url=None,  # other nodes do not tell theirs
+                    is_self=each.node_id == own,
+                )
+            )
+        return found
+
+
+def may_read_records(node: Node, call: Call) -> bool:
+    """Return whether the user of a request may see what records contain."""
+    return {"nobody": False, "operators": call.may_operate, "readers": True}[node.settings.admin.records]

@@ -1,0 +1,198 @@
+"""Payloads of Avro and protobuf, decoded by a child process (`broker.operator.admin.api.decoder_worker`).
+
+The process is started for the first payload, and kept. One that does not answer in time, or ends, is given up; the next
+payload starts another. The libraries are optional parts of the package.
+"""
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final, Literal, NamedTuple
+
+from anabranch.broker.operator.admin.api.decoder_worker import CPU_S
+
+TIMEOUT_S: Final = 10.0
+"""Time for the answer to one request, whatever the process waits for."""
+SOURCE_CHARACTERS_MAX: Final = 512 << 10
+"""Characters of a schema and those that it refers to."""
+ANSWER_BYTES_MAX: Final = 1 << 20
+STOPPING: Final = "the node is stopping"
+SchemaKind = Literal["AVRO", "PROTOBUF"]
+_LIBRARIES: Final[Mapping[SchemaKind, tuple[str, ...]]] = {
+    "AVRO": ("fastavro",),
+    "PROTOBUF": ("google.protobuf", "grpc_tools"),
+}
+_PROGRAM: Final = Path(__file__).with_name("decoder_worker.py")
+_NAME: Final = re.compile(r"(?!\.)[\w.-]{1,100}(/(?!\.)[\w.-]{1,100}){0,20}", re.ASCII)
+
+
+class DecodeError(Exception):
+    """A schema is invalid, or a payload does not fit it. The text is the one line to show."""
+
+
+class DecoderStopped(DecodeError):
+    """The process was stopped over a payload: further ones are not worth the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaSource:
+    """Source of a schema, and of those that it refers to by their names, each after those that it refers to itself."""
+
+    kind: SchemaKind
+    text: str
+    references: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        """Check sizes and names. Raises DecodeError."""
+        if len(self.text) + sum(map(len, self.references.values())) > SOURCE_CHARACTERS_MAX:
+            raise DecodeError(f"with those that it refers to, it is longer than {SOURCE_CHARACTERS_MAX} characters")
+        for name in self.references:
+            if self.kind == "PROTOBUF" and not _NAME.fullmatch(name):
+                raise DecodeError(f"it refers to {name[:100]!r}, which is no path of a file")
+
+
+class DecodedText(NamedTuple):
+    """A value as JSON."""
+
+    text: str
+    truncated: bool
+
+
+def is_installed(kind: SchemaKind) -> bool:
+    """Return whether the libraries for a kind of schemas are installed."""
+    try:
+        return all(find_spec(each) is not None for each in _LIBRARIES[kind])
+    except ModuleNotFoundError:  # there is no package google
+        return False
+
+
+class SchemaDecoder:
+    """Decodes payloads. Used in one thread at a time; `close` may be called in any."""
+
+    def __init__(self, characters_max: int) -> None:
+        """Return texts of so many characters at most."""
+        self._characters_max = characters_max
+        self._process: subprocess.Popen[bytes] | None = None
+        self._using = Lock()
+        """Held while the process is used, started or stopped."""
+        self._is_closed = False
+        self.cpu_s = 0.0
+        """CPU time of all answers."""
+        self._missing = {kind for kind in _LIBRARIES if not is_installed(kind)}
+
+    def decode(self, schema_id: int, schema: SchemaSource, data: bytes) -> DecodedText:
+        """Return what follows the id in a payload as JSON. Raises DecodeError."""
+        if schema.kind in self._missing:
+            name = schema.kind.lower()
+            raise DecodeError(f"{name} is not decoded here: install anabranch[{name}] on this node")
+        request = {"id": schema_id, "data": b64encode(data).decode()}
+        answer = self._ask(request)
+        if "unknown" in answer:
+            source = {"kind": schema.kind, "schema": schema.text, "references": dict(schema.references)}
+            answer = self._ask({**request, **source})
+        return DecodedText(answer["text"], answer["cut"])
+
+    @property
+    def process_id(self) -> int | None:
+        """Id of the process; None if none runs."""
+        return None if self._process is None else self._process.pid
+
+    def close(self) -> None:
+        """End the process, and start no other one."""
+        self._is_closed = True
+        if process := self._process:
+            process.kill()  # which ends the request under way
+        with self._using:
+            self._stop()
+
+    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        with self._using:
+            try:
+                answer: dict[str, Any] = exchange(self._running(), json.dumps(request).encode())
+            except OSError as error:
+                status = self._stop()
+                if self._is_closed:
+                    raise DecoderStopped(STOPPING) from None
+                reason = f"it took longer than {CPU_S:g} s over this payload" if status == -signal.SIGPROF else error
+                raise DecoderStopped(f"the decoder was stopped: {reason}") from None
+            self.cpu_s += answer["seconds"]
+            if answer["worn"]:
+                self._stop()
+        if "error" in answer:
+            raise DecodeError(answer["error"])
+        return answer
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._is_closed:
+            raise DecoderStopped(STOPPING)
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", str(_PROGRAM), str(self._characters_max)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                bufsize=0,
+                start_new_session=True,  # a Ctrl-C is for the node
+            )
+        return self._process
+
+    def _stop(self) -> int | None:
+        """End the process; return its status, which tells if it had ended by itself."""
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        process.kill()
+        status = process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+        return status
+
+
+def exchange(process: subprocess.Popen[bytes], body: bytes) -> Any:
+    """Send a request, and return its answer. Raises OSError, also if there is none in time."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    source, sink = process.stdout.fileno(), process.stdin.fileno()
+    left = memoryview(len(body).to_bytes(4, "big") + body)
+    os.set_blocking(sink, False)
+    try:
+        while left:
+            _wait(sink, select.POLLOUT)
+            left = left[os.write(sink, left) :]
+    except BrokenPipeError:
+        raise OSError("it had ended before this payload") from None
+    size = int.from_bytes(_receive(source, 4), "big")
+    if size > ANSWER_BYTES_MAX:
+        raise OSError("an answer is too large")
+    return json.loads(_receive(source, size))
+
+
+def _receive(source: int, size: int) -> bytes:
+    received = b""
+    while len(received) < size:
+        _wait(source, select.POLLIN)
+        part = os.read(source, size - len(received))
+        if not part:
+            raise OSError("it ended over this payload")
+        received += part
+    return received
+
+
+def _wait(descriptor: int, event: int) -> None:
+    """Wait until a pipe can be read or written. Raises TimeoutError."""
+    poll = select.poll()
+    poll.register(descriptor, event)
+    if not poll.poll(TIMEOUT_S * 1000):
+        raise TimeoutError(f"it took longer than {TIMEOUT_S:g} s over this payload")

@@ -1,0 +1,342 @@
+"""Groups of consumers: listed and described with their lag, wherever in the cluster they are coordinated."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple
+
+from anabranch.broker.api.handlers.list_offsets import LATEST
+from anabranch.broker.api.handlers.local import User
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC
+from anabranch.broker.kafka.groups.consumer.embedded_protocol import assigned_partitions
+from anabranch.broker.operator.admin.api.calls import Calls, Partition
+from anabranch.broker.operator.admin.api.endpoints import Call, Endpoint, Model, check
+from anabranch.broker.operator.admin.api.offsets import Offsets
+from anabranch.protocol.errors import ErrorCode, KafkaError, MalformedMessage
+from anabranch.protocol.messages import consumer_group_describe, describe_groups
+from anabranch.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from anabranch.protocol.messages.describe_groups import DescribeGroupsRequest
+from anabranch.protocol.messages.list_groups import ListGroupsRequest
+from anabranch.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponseGroup,
+)
+
+GROUPS_MAX: Final = 500
+OFFSETS_MAX: Final = 5000
+PIECE_GROUPS: Final = 100
+"""Groups of one request."""
+
+GroupType = Literal["classic", "consumer"]
+
+
+class GroupRow(Model):
+    """A group in a list."""
+
+    group_id: str
+    type: GroupType
+    state: str
+    coordinator: int
+    members: int | None
+    """Null if its coordinator has not described it."""
+    topics: list[str]
+    """Topics that it has committed offsets of, or that its members are assigned."""
+    lag: int | None
+    """Records past the committed offsets; null if the end of some partition is not known."""
+
+
+class GroupList(Model):
+    """All groups."""
+
+    groups: list[GroupRow]
+    more: bool
+    unreachable: list[int]
+
+
+class AssignedPartition(Model):
+    """A partition that a member is assigned."""
+
+    topic: str
+    partition: int
+
+
+class MemberRow(Model):
+    """A member of a group."""
+
+    member_id: str
+    client_id: str
+    host: str
+    instance_id: str | None
+    assignments: list[AssignedPartition]
+
+
+class CommittedRow(Model):
+    """A partition that a group has committed an offset of, or that a member is assigned."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    start_offset: int | None
+    end_offset: int | None
+    lag: int | None
+    member_id: str | None
+    metadata: str | None
+
+
+class GroupDescription(Model):
+    """A group."""
+
+    group_id: str
+    type: GroupType
+    state: str
+    assignor: str
+    """Assignor of a consumer group; protocol that a classic group has agreed on."""
+    coordinator: int
+    members: list[MemberRow]
+    offsets: list[CommittedRow]
+    lag: int | None
+    more: bool
+    """True if there are more offsets than are shown."""
+    unreachable: list[int]
+
+
+class Committed(NamedTuple):
+    """A committed offset."""
+
+    offset: int
+    metadata: str | None
+
+
+class Listed(NamedTuple):
+    """A group, and where it is."""
+
+    group_id: str
+    type: GroupType
+    state: str
+    coordinator: int
+
+
+@dataclass(slots=True)
+class GroupState:
+    """State and members of a group."""
+
+    type: GroupType
+    state: str
+    assignor: str
+    members: list[MemberRow] = field(default_factory=list)
+
+    @property
+    def assigned(self) -> dict[Partition, str]:
+        """Members by the partitions that they are assigned."""
+        return {
+            (each.topic, each.partition): member.member_id for member in self.members for each in member.assignments
+        }
+
+
+class Groups:
+    """Asks the coordinators of groups."""
+
+    def __init__(self, node: Node, calls: Calls) -> None:
+        self._node = node
+        self._calls = calls
+
+    async def find_all(self, user: User) -> tuple[list[Listed], frozenset[int]]:
+        """Return all groups by id, and the nodes that have not answered."""
+        if self._node.topics.get(OFFSETS_TOPIC) is None:
+            return [], frozenset()
+        answers, unreachable = await self._calls.call_each(self._calls.living(), lambda _: ListGroupsRequest(), user)
+        unreachable += [node_id for node_id, answer in answers.items() if answer.error_code]  # it still loads them
+        found = [
+            Listed(each.group_id, _type(each.group_type), each.group_state, node_id)
+            for node_id, answer in answers.items()
+            for each in answer.groups
+        ]
+        return sorted(found), frozenset(unreachable)
+
+    async def find(self, group_id: str, user: User) -> tuple[int, GroupState]:
+        """Return coordinator and state of a group. Raises KafkaError if there is none, and as `Calls.call`."""
+        coordinator = self._calls.coordinator_of(group_id)
+        answer = await self._calls.call(coordinator, DescribeGroupsRequest(groups=[group_id]), user)
+        (classic,) = answer.groups
+        if classic.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+            check(classic.error_code, classic.error_message)
+            return coordinator, _classic(classic)
+        answer = await self._calls.call(coordinator, ConsumerGroupDescribeRequest(group_ids=[group_id]), user)
+        (group,) = answer.groups
+        if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id} does not exist")
+        check(group.error_code, group.error_message)
+        return coordinator, _consumer(group)
+
+    async def describe(self, groups: Sequence[Listed], user: User) -> Mapping[str, GroupState]:
+        """Return the state of each group that its coordinator describes."""
+        classic, _ = await self._ask(
+            [each for each in groups if each.type == "classic"], lambda ids: DescribeGroupsRequest(groups=ids), user
+        )
+        consumer, _ = await self._ask(
+            [each for each in groups if each.type == "consumer"],
+            lambda ids: ConsumerGroupDescribeRequest(group_ids=ids),
+            user,
+        )
+        found = {each.group_id: _classic(each) for answer in classic for each in answer.groups if not each.error_code}
+        found |= {
+            each.group_id: _consumer(each) for answer in consumer for each in answer.groups if not each.error_code
+        }
+        return found
+
+    async def committed(
+        self, groups: Sequence[Listed], user: User
+    ) -> tuple[Mapping[str, Mapping[Partition, Committed]], frozenset[int]]:
+        """Return the committed offsets of each group whose coordinator answers, and the nodes that have not."""
+        answers, unreachable = await self._ask(
+            groups,
+            lambda ids: OffsetFetchRequest(
+                groups=[OffsetFetchRequestGroup(group_id=each, topics=None) for each in ids]
+            ),
+            user,
+        )
+        found = {each.group_id: _offsets(each) for answer in answers for each in answer.groups if not each.error_code}
+        return found, unreachable
+
+    async def _ask(
+        self, groups: Sequence[Listed], make: Callable[[Sequence[str]], Any], user: User
+    ) -> tuple[Sequence[Any], frozenset[int]]:
+        by_node: dict[int, list[str]] = {}
+        for each in groups:
+            by_node.setdefault(each.coordinator, []).append(each.group_id)
+        return await self._calls.ask_in_pieces(by_node, make, PIECE_GROUPS, user)
+
+
+class GroupEndpoints:
+    """Endpoints that read groups."""
+
+    def __init__(self, groups: Groups, offsets: Offsets) -> None:
+        self._groups = groups
+        self._offsets = offsets
+        self.endpoints = [
+            Endpoint("GET", "/groups", "All groups, with their lag.", self._list, GroupList),
+            Endpoint("GET", "/groups/{group}", "One group.", self._describe, GroupDescription),
+        ]
+
+    async def _list(self, call: Call) -> GroupList:
+        found, unreachable = await self._groups.find_all(call.user)
+        shown = found[:GROUPS_MAX]
+        states = await self._groups.describe(shown, call.user)
+        committed, more_unreachable = await self._groups.committed(shown, call.user)
+        ends = await self._offsets.at({key for each in committed.values() for key in each}, LATEST, call.user)
+        rows = []
+        for each in shown:
+            state, offsets = states.get(each.group_id), committed.get(each.group_id)
+            topics = {topic for topic, _ in offsets or ()}
+            topics.update(topic for topic, _ in (() if state is None else state.assigned))
+            rows.append(
+                GroupRow(
+                    group_id=each.group_id,
+                    type=each.type,
+                    state=each.state,
+                    coordinator=each.coordinator,
+                    members=None if state is None else len(state.members),
+                    topics=sorted(topics),
+                    lag=None if offsets is None else _total_lag(offsets, ends.offsets),
+                )
+            )
+        unreachable |= more_unreachable | ends.unreachable
+        return GroupList(groups=rows, more=len(found) > len(shown), unreachable=sorted(unreachable))
+
+    async def _describe(self, call: Call) -> GroupDescription:
+        group_id = call.path["group"]
+        coordinator, state = await self._groups.find(group_id, call.user)
+        listed = Listed(group_id, state.type, state.state, coordinator)
+        committed, unreachable = await self._groups.committed([listed], call.user)
+        offsets, assigned = committed.get(group_id, {}), state.assigned
+        partitions = sorted(offsets.keys() | assigned.keys())
+        shown = partitions[:OFFSETS_MAX]
+        ends, more_unreachable = await self._offsets.ends(shown, call.user)
+        rows = []
+        for topic, index in shown:
+            known, place = offsets.get((topic, index)), ends.get((topic, index))
+            rows.append(
+                CommittedRow(
+                    topic=topic,
+                    partition=index,
+                    committed=None if known is None else known.offset,
+                    start_offset=None if place is None else place.start,
+                    end_offset=None if place is None else place.high_watermark,
+                    lag=None if known is None or place is None else max(place.high_watermark - known.offset, 0),
+                    member_id=assigned.get((topic, index)),
+                    metadata=None if known is None else known.metadata,
+                )
+            )
+        lag = _total_lag(offsets, {key: each.high_watermark for key, each in ends.items()})
+        return GroupDescription(
+            group_id=group_id,
+            type=state.type,
+            state=state.state,
+            assignor=state.assignor,
+            coordinator=coordinator,
+            members=state.members,
+            offsets=rows,
+            lag=None if unreachable else lag,
+            more=len(partitions) > len(shown),
+            unreachable=sorted(unreachable | more_unreachable),
+        )
+
+
+def _total_lag(committed: Mapping[Partition, Committed], ends: Mapping[Partition, int]) -> int | None:
+    if not committed.keys() <= ends.keys():
+        return None
+    return sum(max(ends[key] - each.offset, 0) for key, each in committed.items())
+
+
+def _type(group_type: str) -> GroupType:
+    return "consumer" if group_type == "consumer" else "classic"
+
+
+def _classic(group: describe_groups.DescribedGroup) -> GroupState:
+    members = [
+        MemberRow(
+            member_id=each.member_id,
+            client_id=each.client_id,
+            host=each.client_host,
+            instance_id=each.group_instance_id,
+            assignments=_assigned(each.member_assignment) if group.protocol_type == "consumer" else [],
+        )
+        for each in group.members
+    ]
+    return GroupState("classic", group.group_state, group.protocol_data, members)
+
+
+def _assigned(assignment: bytes) -> list[AssignedPartition]:
+    try:
+        found = assigned_partitions(assignment)
+    except MalformedMessage:
+        return []  # a client's own format
+    return [AssignedPartition(topic=topic, partition=index) for topic, index in found]
+
+
+def _consumer(group: consumer_group_describe.DescribedGroup) -> GroupState:
+    members = [
+        MemberRow(
+            member_id=each.member_id,
+            client_id=each.client_id,
+            host=each.client_host,
+            instance_id=each.instance_id,
+            assignments=[
+                AssignedPartition(topic=topic.topic_name, partition=index)
+                for topic in each.assignment.topic_partitions
+                for index in topic.partitions
+            ],
+        )
+        for each in group.members
+    ]
+    return GroupState("consumer", group.group_state, group.assignor_name, members)
+
+
+def _offsets(group: OffsetFetchResponseGroup) -> dict[Partition, Committed]:
+    return {
+        (topic.name, each.partition_index): Committed(each.committed_offset, each.metadata or None)
+        for topic in group.topics
+        for each in topic.partitions
+        if not each.error_code and each.committed_offset >= 0
+    }

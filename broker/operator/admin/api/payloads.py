@@ -1,0 +1,152 @@
+"""Keys, values and headers of records as text for people: JSON, text, hex; Avro and protobuf with a schema registry."""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from anabranch.broker.operator.admin.api.decoder import DecodeError, DecoderStopped, SchemaDecoder, SchemaSource
+from anabranch.broker.operator.admin.api.endpoints import Model
+from anabranch.broker.operator.admin.api.schemas import Schema
+
+PAYLOAD_BYTES_MAX: Final = 16 << 10
+"""Bytes, or characters, of a key or value that are shown."""
+DECODED_BYTES_MAX: Final = 1 << 20
+"""Bytes of a payload that is decoded with a schema."""
+DECODING_S: Final = 2.0
+"""CPU time for the payloads of one scan that are decoded with schemas."""
+HEADER_BYTES: Final = 5
+"""Size of the header that Confluent's serialisers write: a zero byte, and the id of the schema."""
+
+Decode = Literal["auto", "text", "json", "avro", "protobuf", "hex"]
+
+
+class SchemaId(Model):
+    """Schema of a payload, by its id in a schema registry."""
+
+    id: int
+
+
+class Payload(Model):
+    """A key, a value, or the value of a header."""
+
+    format: Literal["text", "json", "avro", "protobuf", "hex"]
+    text: str
+    size: int
+    truncated: bool
+    schema_: Annotated[SchemaId | None, Field(alias="schema")] = None
+    error: str | None = None
+    """Reason why it is not shown in the format that was asked for."""
+
+
+class PayloadDecoder:
+    """Shows the payloads of a scan in a format, with the schemas that are known. Used in one thread at a time."""
+
+    def __init__(self, decode: Decode, schemas: Mapping[int, Schema] | None, decoder: SchemaDecoder) -> None:
+        """Show payloads as asked; `schemas` by id, None: there is no registry."""
+        self._decode = decode
+        self._schemas = schemas
+        self._decoder = decoder
+        self._seconds_left = DECODING_S
+        self.unknown: set[int] = set()
+        """Ids of schemas that were needed and are not known: load them, and decode again."""
+
+    def show(self, data: bytes | None) -> Payload | None:
+        """Return a payload as text; None for null."""
+        if data is None:
+            return None
+        schema_id = _schema_id(data)
+        if self._decode in {"avro", "protobuf"} and schema_id is None:
+            return _as_hex(data, f"{self._decode} cannot be decoded: there is no header with the id of a schema")
+        if self._decode in {"auto", "avro", "protobuf"} and schema_id is not None:
+            return self._with_schema(data, schema_id)
+        return show_plainly(data, self._decode)
+
+    def _with_schema(self, data: bytes, schema_id: int) -> Payload:
+        if self._schemas is None:
+            return _as_hex(
+                data, "no schema registry is configured: see the setting admin.schema_registry_url", schema_id
+            )
+        schema = self._schemas.get(schema_id)
+        if schema is None:
+            self.unknown.add(schema_id)
+            return _as_hex(data, f"schema {schema_id} is not known yet: try again", schema_id)
+        if schema.failure:
+            return _as_hex(data, schema.failure, schema_id)
+        body, source = data[HEADER_BYTES:], schema.source
+        try:
+            shown = show_plainly(body, "json") if source is None else self._decoded(body, schema_id, source)
+        except DecodeError as error:
+            return _as_hex(data, f"schema {schema_id}: {error}", schema_id)
+        return shown.model_copy(update={"size": len(data), "schema_": SchemaId(id=schema_id)})
+
+    def _decoded(self, body: bytes, schema_id: int, source: SchemaSource) -> Payload:
+        """Return a payload without its header as its schema says. Raises DecodeError."""
+        if len(body) > DECODED_BYTES_MAX:
+            raise DecodeError(f"a payload of more than {DECODED_BYTES_MAX} bytes is not decoded")
+        if self._seconds_left <= 0:
+            raise DecodeError("not decoded, as earlier payloads took too long: ask for fewer records")
+        begun_s = self._decoder.cpu_s
+        try:
+            text, is_cut = self._decoder.decode(schema_id, source, body)
+        except DecoderStopped:
+            self._seconds_left = 0
+            raise
+        finally:
+            self._seconds_left -= self._decoder.cpu_s - begun_s
+        kind: Literal["avro", "protobuf"] = "avro" if source.kind == "AVRO" else "protobuf"
+        return Payload(format=kind, text=text, size=len(body), truncated=is_cut)
+
+
+def show_plainly(data: bytes, decode: Decode) -> Payload:
+    """Return a payload as text, without a schema."""
+    size, truncated = len(data), len(data) > PAYLOAD_BYTES_MAX
+    text = None if decode == "hex" else _text(data[:PAYLOAD_BYTES_MAX], truncated=truncated)
+    if text is None:
+        return _as_hex(data, None if decode in {"auto", "hex"} else "the payload is not UTF-8")
+    if decode in {"auto", "json"} and not truncated and _is_json(text):
+        return Payload(format="json", text=text, size=size, truncated=False)
+    error = None
+    if decode == "json":
+        error = "the payload is too large for JSON" if truncated else "the payload is not JSON"
+    return Payload(format="text", text=text, size=size, truncated=truncated, error=error)
+
+
+def _as_hex(data: bytes, error: str | None, schema_id: int | None = None) -> Payload:
+    return Payload(
+        format="hex",
+        text=data[:PAYLOAD_BYTES_MAX].hex(),
+        size=len(data),
+        truncated=len(data) > PAYLOAD_BYTES_MAX,
+        schema_=None if schema_id is None else SchemaId(id=schema_id),
+        error=error,
+    )
+
+
+def _schema_id(data: bytes) -> int | None:
+    """Return the id in the header of a schema registry's serialisers; None if there is no such header."""
+    if len(data) <= HEADER_BYTES or data[0] != 0:
+        return None
+    return int.from_bytes(data[1:HEADER_BYTES], "big")
+
+
+def _text(data: bytes, *, truncated: bool) -> str | None:
+    """Return UTF-8 text without control characters; a cut may leave the beginning of a character at the end."""
+    for cut in range(4 if truncated else 1):
+        try:
+            text = data[: len(data) - cut].decode()
+        except UnicodeDecodeError:
+            continue
+        return None if any(each < " " and each not in "\t\n\r" for each in text) else text
+    return None
+
+
+def _is_json(text: str) -> bool:
+    if text[:1] not in set('{["-0123456789tfn \t\r\n') or not text:
+        return False
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,320 @@
+"""The HTTP server of the admin port: metrics, status and maintenance, the console, and the API that the console uses.
+
+    GET  /metrics        metrics in Prometheus' text format, or in OpenMetrics
+    GET  /status         the node's state as JSON
+    POST /compact        compact all objects; responds after the run, with its summary as JSON
+    GET  /compact/plan   the plan of such a run, as JSON
+    /topics/...          whole topics: see `broker.operator.admin.topics`
+    /moves...            moves of partitions, and drains of nodes: see `broker.operator.admin.moves`
+    /storage/...         stopped streams: see `broker.operator.admin.storage`
+    /cluster, /nodes...  the cluster and its nodes: see `broker.operator.admin.cluster`
+    /health...           see `broker.operator.admin.health`
+    /console/...         the console's files: see `broker.operator.admin.console`
+    /api/v1/...          the API of the console and of scripts: see `broker.operator.admin.api`
+
+By default it listens on loopback, without authentication; see `broker.operator.admin.access`. The limits on connections
+are in `broker.operator.admin.connections`.
+"""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import Final, cast
+from urllib.parse import quote
+
+import structlog
+from aiohttp import web
+
+from anabranch.addresses import host_port, normal_host
+from anabranch.broker.api.handlers.local import LocalRequests, User
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.node.net.principals import ANONYMOUS, NoMatchingRule
+from anabranch.broker.operator.admin.access import AdminAccess, Refusal
+from anabranch.broker.operator.admin.api.api import IS_ALLOWED, MAY_OPERATE, USER, Api
+from anabranch.broker.operator.admin.api.endpoints import CHANGES_NOTHING, failed
+from anabranch.broker.operator.admin.api.endpoints import PREFIX as API_PREFIX
+from anabranch.broker.operator.admin.cluster import ClusterRoutes
+from anabranch.broker.operator.admin.connections import SERVER, Acceptor, AdminConnection
+from anabranch.broker.operator.admin.console import PREFIX, Console, console_url
+from anabranch.broker.operator.admin.health import unhealthy_reason, unready_reason
+from anabranch.broker.operator.admin.metrics.exposition import scrape
+from anabranch.broker.operator.admin.metrics.group_ages import GroupAges
+from anabranch.broker.operator.admin.moves import MoveRoutes
+from anabranch.broker.operator.admin.responses import Query, Response, Route, json_response, text_response
+from anabranch.broker.operator.admin.status import status
+from anabranch.broker.operator.admin.storage import StorageRoutes
+from anabranch.broker.operator.admin.topics import TopicRoutes
+from anabranch.s3stream.errors import StorageError
+from anabranch.s3stream.tasks import end_tasks
+
+BODY_BYTES_MAX: Final = 2 << 20
+"""Largest body of a request. A record of a megabyte fits, in base64 and with its headers."""
+STOP_TIMEOUT_S: Final = 1.0
+"""Time that cancelled requests have to end when the port is closed."""
+_PAGES: Final = (PREFIX, f"{API_PREFIX}/openapi.json", "/metrics")
+"""Known paths beside the routes, for those who ask for an unknown one."""
+_PUBLIC: Final = frozenset({"/", "/console", "/health/live", "/health/ready"})
+"""Paths that need no token, beside the console's files."""
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_log = structlog.get_logger("admin")
+
+
+class AdminServer:
+    """HTTP server of the admin port, listening from `start` to `close`."""
+
+    def __init__(self, node: Node, local: LocalRequests) -> None:
+        self._node = node
+        self._api = Api(node, local, node.settings.admin)
+        self._ages = GroupAges(node)
+        self._access: AdminAccess | None = None
+        self._acceptor: Acceptor | None = None
+        self._runner: web.AppRunner | None = None
+        self._changes: set[asyncio.Task[web.StreamResponse]] = set()
+        """Requests under way that change something: they go on if their client leaves."""
+        self.address = ""
+        """`host:port` once started."""
+        self.console_url = ""
+        """Address of the console for a browser, once started."""
+        self._routes: Mapping[str, Route] = {
+            "/status": ("GET", self._status),
+            "/health": ("GET", self._health),
+            "/compact": ("POST", self._compact),
+            "/compact/plan": ("GET", self._compaction_plan),
+            **TopicRoutes(node.moves).routes,
+            **MoveRoutes(node).routes,
+            **StorageRoutes(node).routes,
+            **ClusterRoutes(node).routes,
+        }
+
+    async def start(self, bound: socket.socket, access: AdminAccess) -> None:
+        """Listen on a bound socket. Raises OSError."""
+        host, port = bound.getsockname()[:2]
+        self.address = host_port(host, port)
+        self.console_url = console_url(host, port, self._node.advertised.host, has_tls=access.tls is not None)
+        self._access = access
+        self._runner = web.AppRunner(
+            self._application(), handler_cancellation=True, shutdown_timeout=STOP_TIMEOUT_S, access_log=None
+        )
+        await self._runner.setup()
+        assert self._runner.server is not None, "it is set up"
+        if access.tls is not None:
+            self._node.tasks.spawn(access.tls.run())
+        self._acceptor = Acceptor(self._runner.server, bound, access.tls, BODY_BYTES_MAX)
+        access.warn_if_exposed(self.address)
+
+    async def close(self) -> None:
+        """Stop listening, and cancel requests under way."""
+        acceptor, self._acceptor = self._acceptor, None
+        if acceptor is not None:
+            await acceptor.close()
+        await end_tasks(self._changes)
+        self._api.close()
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    def _application(self) -> web.Application:
+        """Return the application with all routes."""
+        application = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._guard])
+        application.on_response_prepare.append(_set_headers)
+        router, console = application.router, Console()
+        for path, (method, function) in self._routes.items():
+            router.add_route(method, path, _from_route(function))
+        self._api.register(router)
+        router.add_get("/metrics", self._metrics, allow_head=False)
+        router.add_get("/health/live", self._live, allow_head=False)
+        router.add_get("/health/ready", self._ready, allow_head=False)
+        router.add_get("/", console.redirect, allow_head=False)
+        router.add_get("/console", console.redirect, allow_head=False)
+        router.add_get(PREFIX + "{path:.*}", console.file, allow_head=False)
+        return application
+
+    # access
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Pass a request to its handler if its client may send it, and audit changes."""
+        assert self._access is not None, "it listens"
+        connection = cast("AdminConnection", request.protocol)
+        connection.request_begun()
+        try:
+            return await self._guarded(request, handler, connection)
+        finally:
+            connection.request_ended(is_open=self._access.is_open)
+
+    async def _guarded(
+        self, request: web.Request, handler: _Handler, connection: AdminConnection
+    ) -> web.StreamResponse:
+        path = request.path
+        if request.method == "GET" and (path in _PUBLIC or path.startswith(PREFIX)):
+            return await self._answer(request, handler)
+        target, _, query = request.raw_path.partition("?")
+        asked = {"action": f"{_shown(request.method)} {_shown(target)}", "resource": _shown(query)}
+        host = normal_host(request.remote or "")
+        try:
+            client = self._check(request)
+        except Refusal as refusal:
+            event = "authentication failed" if refusal.status == HTTPStatus.UNAUTHORIZED else "denied"
+            self._audit(event, refusal.client, host, reason=str(refusal), **asked)
+            refused = _failure(request, refusal.status, str(refusal))
+            refused.force_close()
+            return refused
+        connection.is_known = True
+        if path.startswith(API_PREFIX):
+            request[USER] = User(client, host)
+            request[MAY_OPERATE] = self._may_operate(request)
+            request[IS_ALLOWED] = lambda: self._is_allowed(request)
+        if request.method == "GET":
+            return await self._answer(request, handler)
+        change = asyncio.get_running_loop().create_task(self._change(request, handler, client, host, asked))
+        self._changes.add(change)
+        change.add_done_callback(self._changes.discard)
+        return await asyncio.shield(change)
+
+    def _check(self, request: web.Request) -> str:
+        """Return the name of the client for the audit log. Raises Refusal."""
+        assert self._access is not None, "it listens"
+        return self._access.check(request.method, request.headers, self._principal(request))
+
+    def _may_operate(self, request: web.Request) -> bool:
+        assert self._access is not None, "it listens"
+        return self._access.may_operate(request.headers, self._principal(request))
+
+    def _is_allowed(self, request: web.Request) -> bool:
+        """Return whether a client may send now what it was allowed to send."""
+        try:
+            self._check(request)
+        except Refusal:
+            return False
+        return self._may_operate(request) or not request[MAY_OPERATE]
+
+    async def _change(
+        self, request: web.Request, handler: _Handler, client: str, host: str, asked: Mapping[str, str]
+    ) -> web.StreamResponse:
+        outcome = "interrupted"
+        try:
+            response = await self._answer(request, handler)
+            outcome = HTTPStatus(response.status).name
+        finally:
+            if not request.get(CHANGES_NOTHING):
+                self._audit("changed" if outcome == "OK" else "change refused", client, host, outcome=outcome, **asked)
+        return response
+
+    async def _answer(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Return the response to a request that the client may make."""
+        try:
+            return await handler(request)
+        except web.HTTPNotFound:
+            if request.path.startswith(API_PREFIX):
+                return failed(HTTPStatus.NOT_FOUND, f"the API has no such path: see {API_PREFIX}/openapi.json")
+            return _failure(request, HTTPStatus.NOT_FOUND, f"known paths: {', '.join((*_PAGES, *self._routes))}")
+        except web.HTTPMethodNotAllowed as error:
+            allowed = ", ".join(sorted(error.allowed_methods))
+            return _failure(request, HTTPStatus.METHOD_NOT_ALLOWED, f"{request.path} requires {allowed}")
+        except web.HTTPRequestEntityTooLarge:
+            return _failure(
+                request, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {BODY_BYTES_MAX} bytes"
+            )
+        except web.HTTPException as error:
+            return _failure(request, HTTPStatus(error.status), error.reason)
+        except ConnectionError:
+            raise  # the client has gone
+        except Exception as error:  # noqa: BLE001 - a bug in one handler must not stop the port
+            _log.error("request failed", action=f"{request.method} {_shown(request.path)}", exc_info=error)
+            return _failure(request, HTTPStatus.INTERNAL_SERVER_ERROR, "internal error: the node's log has it")
+
+    def _principal(self, request: web.Request) -> str:
+        """Return the principal of a client's certificate; empty if there is none."""
+        ssl_object = request.get_extra_info("ssl_object")
+        tls = None if self._access is None else self._access.tls
+        if ssl_object is None or tls is None:
+            return ""
+        try:
+            principal = tls.principal_of(ssl_object)
+        except NoMatchingRule:
+            return ""
+        return "" if principal == ANONYMOUS else principal
+
+    def _audit(self, event: str, client: str, host: str, **fields: str) -> None:
+        known = {name: text for name, text in fields.items() if text}
+        self._node.audit.record(event, principal=client, host=host, listener="admin", **known)
+
+    # pages
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        found = await scrape(self._node, request.headers.get("accept", ""), self._ages)
+        self._ages.look_up()
+        return web.Response(body=found.body, headers={"Content-Type": found.content_type})
+
+    async def _status(self, _: Query) -> Response:
+        return json_response(await status(self._node))
+
+    async def _health(self, _: Query) -> Response:
+        return _verdict(unhealthy_reason(self._node))
+
+    async def _live(self, _: web.Request) -> web.StreamResponse:
+        return _respond(_verdict(""))
+
+    async def _ready(self, request: web.Request) -> web.StreamResponse:
+        reason = unready_reason(self._node)
+        try:
+            self._check(request)
+        except Refusal:
+            reason = reason and "not ready: ask with a token for the reason"
+        return _respond(_verdict(reason))
+
+    async def _compact(self, _: Query) -> Response:
+        try:
+            summary = await self._node.compaction.run_once()
+        except StorageError as error:
+            return text_response(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+        return json_response(summary.as_json())
+
+    async def _compaction_plan(self, _: Query) -> Response:
+        try:
+            plan = await self._node.compaction.plan()
+        except StorageError as error:
+            return text_response(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+        return json_response(plan.as_json(self._node.compaction_context))
+
+
+def _verdict(reason: str) -> Response:
+    if reason:
+        return text_response(HTTPStatus.SERVICE_UNAVAILABLE, reason)
+    return text_response(HTTPStatus.OK, "ok")
+
+
+def _from_route(function: Callable[[Query], Awaitable[Response]]) -> _Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return _respond(await function(dict(request.query.items())))
+
+    return handle
+
+
+def _respond(response: Response) -> web.Response:
+    status_code, content_type, body = response
+    return web.Response(status=status_code, body=body.encode(), headers={"Content-Type": content_type})
+
+
+def _failure(request: web.Request, status_code: HTTPStatus, reason: str) -> web.Response:
+    """Return the answer to a request that is refused."""
+    if request.path.startswith(API_PREFIX):
+        return failed(status_code, reason)
+    return _respond(text_response(status_code, reason))
+
+
+async def _set_headers(_: web.Request, response: web.StreamResponse) -> None:
+    headers = response.headers
+    headers.setdefault("Cache-Control", "no-store")
+    headers["X-Content-Type-Options"] = "nosniff"
+    headers["Server"] = SERVER
+    if response.status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+
+
+def _shown(text: str) -> str:
+    """Return a part of a request for the log, encoded as in a URL: without control characters."""
+    return quote(text, safe="/%=&,:+@")

@@ -1,0 +1,32 @@
+"""Writes the table of metrics: `python -m anabranch.broker.operator.admin.metrics.documentation`."""
+
+from pathlib import Path
+from typing import Final
+
+from anabranch.broker.operator.admin.metrics.exposition import TABLES
+
+BEGIN: Final = "<!-- Generated: `python -m anabranch.broker.operator.admin.metrics.documentation`; a test compares. -->"
+END: Final = "<!-- End of the generated part. -->"
+PAGE: Final = Path(__file__).resolve().parents[4] / "docs" / "monitoring.md"
+
+
+def tables() -> str:
+    """Return a table for each area, with all its metrics."""
+    lines = [BEGIN]
+    for area in TABLES:
+        title = area.__name__.rpartition(".")[2].replace("_", " ").capitalize()
+        lines += ["", f"### {title}", "", "| metric | type | labels | |", "|---|---|---|---|"]
+        for each in area.DEFINITIONS:
+            labels = ", ".join(f"`{label}`" for label in each.labels)
+            lines.append(f"| `{each.name}` | {each.type} | {labels} | {each.help} |")
+    return "\n".join([*lines, "", END])
+
+
+def page(text: str) -> str:
+    """Return the page with the tables of today in their place."""
+    before, _, rest = text.partition(BEGIN)
+    return before + tables() + rest.partition(END)[2]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

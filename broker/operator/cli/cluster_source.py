@@ -1,0 +1,142 @@
+"""Options of commands about the whole cluster, and the two places that answer them.
+
+A running node answers through its admin port, with what it observes of the others. Of a stopped cluster there is the
+catalog: with `--catalog-url`.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import update_wrapper
+from pathlib import Path
+from typing import Any
+
+import click
+
+from anabranch.broker.cluster.membership.failover import NO_LOG
+from anabranch.broker.cluster.membership.lease import Claimant, wait_until_free
+from anabranch.broker.cluster.membership.loss import give_up_logs, partitions_at_risk
+from anabranch.broker.cluster.membership.overview import ClusterFacts, describe_cluster, describe_log, describe_nodes
+from anabranch.broker.node.settings.errors import SettingsError
+from anabranch.broker.node.settings.model import Settings
+from anabranch.broker.node.settings.sources import load
+from anabranch.broker.operator.cli.admin_port import AdminOptions, AdminPort, admin_option
+from anabranch.broker.operator.cli.errors import run
+from anabranch.broker.operator.cli.options import BadSetting, config_option, read_settings
+from anabranch.s3stream.catalog.catalog import Catalog
+from anabranch.s3stream.catalog.values import NodeInfo
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedCluster:
+    """The catalog of a cluster of which no node runs. Its answers have the form of those of the admin port."""
+
+    settings: Settings
+
+    def ask(self, method: str, path: str, **query: str | None) -> Any:
+        """Answer a request of the admin port. Raises ClickException."""
+        node_id = int(query.get("node") or -1)
+        if path in ("/nodes", "/cluster"):
+            return run(self._describe(path))
+        if path == "/nodes/give-up":
+            return run(self._loss(node_id, accept=False))
+        if path == "/nodes/give-up/accept":
+            return run(self._loss(node_id, accept=True))
+        if path == "/nodes/remove":
+            return run(self._remove(node_id))
+        raise click.UsageError(f"a running node is needed: give its admin port with --admin ({method} {path})")
+
+    async def _open(self, stack: AsyncExitStack, *, read_only: bool) -> Catalog:
+        catalog = Catalog(self.settings.catalog_url, read_only=read_only)
+        stack.push_async_callback(catalog.close)
+        if await catalog.is_blank():
+            raise click.ClickException(f"there is nothing in the catalog {catalog.where}")
+        await catalog.open(cluster=self.settings.node.cluster)
+        return catalog
+
+    async def _describe(self, path: str) -> Any:
+        async with AsyncExitStack() as stack:
+            catalog = await self._open(stack, read_only=True)
+            facts = ClusterFacts(
+                nodes=await catalog.list_nodes(),
+                logs=await catalog.list_all_wals(),
+                topics=await catalog.list_topics(),
+                last_commits=await catalog.last_commits(),
+                now_ms=_now_ms(),
+            )
+            if path == "/nodes":
+                return describe_nodes(facts)
+            return describe_cluster(facts, controller=None, observer=None)
+
+    async def _loss(self, node_id: int, *, accept: bool) -> Any:
+        async with AsyncExitStack() as stack:
+            catalog = await self._open(stack, read_only=not accept)
+            seen = await self._find_gone(catalog, node_id)
+            logs = [log for log in await catalog.list_wals(node_id) if log.is_live]
+            if not logs:
+                raise click.ClickException(NO_LOG.format(node_id))
+            at_risk = await partitions_at_risk(catalog, node_id)
+            if accept:
+                await give_up_logs(catalog, logs, at_risk, seen=seen, now_ms=_now_ms())
+            return {
+                "node": node_id,
+                "epoch": seen.epoch,
+                "machine": seen.holder.host_name,
+                "log": describe_log(logs[-1]),
+                "partitions": [{"partition": each.partition, "from_offset": each.end_offset} for each in at_risk],
+            }
+
+    async def _remove(self, node_id: int) -> Any:
+        async with AsyncExitStack() as stack:
+            catalog = await self._open(stack, read_only=False)
+            seen = await self._find_gone(catalog, node_id)
+            heirs = [node.node_id for node in await catalog.list_nodes() if node.node_id != node_id]
+            if not heirs:
+                raise click.ClickException(f"node {node_id} is the only one: nobody could compact its objects")
+            inherited = await catalog.remove_node(seen, heir=heirs[0], now_ms=_now_ms())
+            return {"node": node_id, "inherited": inherited, "heir": heirs[0]}
+
+    async def _find_gone(self, catalog: Catalog, node_id: int) -> NodeInfo:
+        """Wait until no process holds the node; return its registration. Raises ClickException."""
+        claimant = Claimant("", "", one_machine=False, lease_ms=self.settings.catalog.lease_ms)
+        seen = await wait_until_free(catalog, node_id, claimant)
+        if seen is None or seen.lease_until_ms < 0:
+            raise click.ClickException(f"node {node_id} is not registered")
+        return seen
+
+
+Source = AdminPort | StoppedCluster
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def on_cluster(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that find a running node, or the catalog; the command receives the `Source` first."""
+
+    @config_option
+    @admin_option
+    @click.option(
+        "--catalog-url", metavar="URL", help="Catalog of a cluster of which no node runs, instead of an admin port."
+    )
+    def wrapped(config_file: Path | None, admin: AdminOptions, catalog_url: str | None, **arguments: Any) -> None:
+        if catalog_url is not None:
+            if admin.address is not None:
+                raise click.UsageError("--admin and --catalog-url exclude each other")
+            command(StoppedCluster(_with_catalog(config_file, catalog_url)), **arguments)
+            return
+        port = admin.find(read_settings(config_file))
+        if port is None:
+            raise click.UsageError("the settings name no admin port (admin.enabled, admin.port): give it with --admin")
+        command(port, **arguments)
+
+    return update_wrapper(wrapped, command)
+
+
+def _with_catalog(config_file: Path | None, catalog_url: str) -> Settings:
+    try:
+        return load({"catalog.url": catalog_url}, config_file=config_file)
+    except SettingsError as error:
+        raise BadSetting(str(error)) from None

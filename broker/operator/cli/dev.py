@@ -1,0 +1,221 @@
+"""`anabranch dev`: run a node whose data is in memory, until a signal."""
+
+import asyncio
+import difflib
+import gc
+import json
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from anabranch.broker.kafka.topics.names import check_topic_name
+from anabranch.broker.node.logging import logs
+from anabranch.broker.node.logging.levels import LogLevels
+from anabranch.broker.node.logging.writer import LineWriter
+from anabranch.broker.node.settings.errors import SettingsError
+from anabranch.broker.node.settings.model import Settings
+from anabranch.broker.node.settings.names import all_settings
+from anabranch.broker.node.settings.sources import load
+from anabranch.broker.node.settings.stores import make_stores
+from anabranch.broker.operator.cli.options import BadSetting
+from anabranch.broker.operator.cli.serve import CYCLE_THRESHOLD, FAILED, LOG_FLUSH_TIMEOUT_S, loop_factory
+from anabranch.broker.operator.dev.folder import MemoryFolder
+from anabranch.protocol.errors import KafkaError
+from anabranch.s3stream.errors import StorageError
+
+if TYPE_CHECKING:
+    from anabranch.broker.cluster.node import Node
+    from anabranch.broker.operator.dev.faults import Faults
+
+DEFAULTS: Final[Mapping[str, object]] = {
+    "wal.capacity_bytes": "32MiB",
+    "wal.allow_volatile": "true",
+    "storage.log_cache_bytes": "64MiB",
+    "storage.block_cache_bytes": "32MiB",
+    "network.slab_pool_bytes": "32MiB",
+    "group.initial_rebalance_delay_ms": "0",
+    "group.offsets_partitions": "4",
+    "transaction.state_partitions": "4",
+    "log.level": "warning",
+}
+"""Settings that differ from those of a node: small, and quick to start."""
+
+
+Use = Callable[["Node", "Faults", asyncio.Event], Awaitable[None]]
+"""Use of a node that serves, until the event."""
+
+
+class _CannotStart(Exception):
+    """The node does not serve. The text is the one line to show."""
+
+
+class _Ended(Exception):
+    """The end of the node: its data is not needed any more, so nothing is uploaded before."""
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=9092, show_default=True, help="Port; 0: any free port.")
+@click.option(
+    "--admin-port", type=click.IntRange(0, 65535), default=9644, show_default=True, help="Admin port; 0: any free port."
+)
+@click.option(
+    "--topic",
+    "topics",
+    metavar="NAME[:PARTITIONS]",
+    multiple=True,
+    help="Topic to create at the start; repeatable. Others are created when clients use them.",
+)
+@click.option(
+    "--set",
+    "settings",
+    metavar="AREA.NAME=VALUE",
+    multiple=True,
+    help="Setting, as in a settings file (`topic.num_partitions=3`); repeatable.",
+)
+@click.option("--folder", type=click.Path(path_type=Path), hidden=True, help="Folder for the data, which ends with it.")
+@click.option("--controlled", is_flag=True, hidden=True, help="Take orders from standard input, and end with it.")
+def dev(
+    host: str,
+    port: int,
+    admin_port: int,
+    topics: Sequence[str],
+    settings: Sequence[str],
+    folder: Path | None,
+    controlled: bool,  # noqa: FBT001 - click passes options by name
+) -> None:
+    """Run a node whose data is in memory until Ctrl-C, when all its data is gone.
+
+    Flags are its only settings: there is no settings file, and ANABRANCH_... in the environment does not count.
+    """
+    wanted = dict(_topic(text) for text in topics)
+    flags: dict[str, object] = {
+        **DEFAULTS,
+        "listener.host": host,
+        "listener.port": port,
+        "admin.port": admin_port,
+        **dict(_setting(text) for text in settings),
+    }
+    place = MemoryFolder(folder)
+    code = FAILED
+    try:
+        try:
+            loaded = load({**flags, "node.data_dir": place.path / "data"}, {})
+        except SettingsError as error:
+            raise BadSetting(str(error)) from None
+        code = _run(loaded, wanted, place, is_controlled=controlled)
+    finally:
+        if folder is None or not code:  # after a failure its owner wants to read the log
+            place.remove()
+    sys.exit(code)
+
+
+def _topic(text: str) -> tuple[str, int]:
+    name, separator, count = text.partition(":")
+    if separator and (not count.isdecimal() or not int(count)):
+        raise click.BadParameter(f"expected NAME or NAME:PARTITIONS, found {text!r}", param_hint="--topic")
+    try:
+        check_topic_name(name)
+    except KafkaError as error:
+        raise click.BadParameter(error.message, param_hint="--topic") from None
+    return name, int(count or 1)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise click.BadParameter(f"expected AREA.NAME=VALUE, found {text!r}", param_hint="--set")
+    names = [f"{each.area}.{each.name}" for each in all_settings()]
+    if name not in names:
+        near = difflib.get_close_matches(name, names)
+        advice = f". Did you mean {' or '.join(map(repr, near))}?" if near else "; `anabranch serve --help` lists them"
+        raise BadSetting(f"unknown setting {name!r}{advice}")
+    return name, value
+
+
+def _run(settings: Settings, topics: Mapping[str, int], place: MemoryFolder, *, is_controlled: bool) -> int:
+    """Run the node until its end; return the exit code."""
+    levels, writer = LogLevels(), LineWriter()
+    logs.configure(settings.log, levels, writer)
+    use = _take_orders if is_controlled else partial(_welcome, place=place)
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            return runner.run(_serve(settings, levels, topics, use))
+    except _CannotStart as error:
+        writer.line(f"Error: {error}")
+        return FAILED
+    finally:
+        writer.flush(LOG_FLUSH_TIMEOUT_S)
+
+
+async def _serve(settings: Settings, levels: LogLevels, topics: Mapping[str, int], use: Use) -> int:
+    gc.set_threshold(CYCLE_THRESHOLD, 20, 20)
+    from anabranch.broker.app import StartError, run_node  # after validating the settings: it imports the whole broker
+    from anabranch.broker.cluster.membership.environment import Environment
+    from anabranch.broker.operator.dev.faults import Faults
+    from anabranch.broker.operator.dev.orders import create_topic
+
+    faults = Faults()
+    environment = Environment(
+        make_stores=lambda settings, rng: faults.wrap_stores(make_stores(settings, rng)),
+        wrap_handlers=faults.wrap_handlers,
+    )
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    with suppress(_Ended):
+        try:
+            async with run_node(settings, levels, environment) as node:
+                for name, partitions in topics.items():
+                    await create_topic(node, name, partitions, {})
+                node.failed.add_done_callback(lambda _: ended.set())
+                await use(node, faults, ended)
+                raise _Ended
+        except (StartError, KafkaError, StorageError) as error:
+            raise _CannotStart(str(error)) from None
+    return FAILED if node.failed.done() else 0
+
+
+async def _welcome(node: "Node", _faults: "Faults", ended: asyncio.Event, *, place: MemoryFolder) -> None:
+    """Say where the node is, and wait for its end."""
+    where = "memory" if place.is_in_memory else f"{place.path}, since this machine has no room in memory"
+    admin = f"http://{node.admin_address}" if node.admin_address else "off"
+    click.echo(f"Kafka      {node.bootstrap}\nadmin port {admin}")
+    click.echo(f"console    {node.console_url or 'off'}\ndata       in {where}")
+    click.echo("Ctrl-C ends the node; its data is gone then.")
+    await ended.wait()
+
+
+async def _take_orders(node: "Node", faults: "Faults", ended: asyncio.Event) -> None:
+    """Say where the node is, then answer each order from standard input, until that ends: whoever wrote it is gone."""
+    from anabranch.broker.operator.dev.orders import BadOrder, obey
+
+    loop = asyncio.get_running_loop()
+    lines = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+
+    async def follow() -> None:
+        while line := await lines.readline():
+            try:
+                await obey(node, faults, line)
+            except (BadOrder, KafkaError, StorageError) as error:
+                _answer(error=str(error))
+            else:
+                _answer()
+        ended.set()
+
+    _answer(address=node.bootstrap, admin=node.admin_address)
+    following = loop.create_task(follow())
+    await ended.wait()
+    following.cancel()
+
+
+def _answer(**fields: str) -> None:
+    with suppress(BrokenPipeError):  # whoever gave the order is gone: standard input ends, too
+        print(json.dumps(fields), flush=True)

@@ -1,0 +1,140 @@
+"""Text of docs/cli.md: the help of every command, so that page and commands cannot differ."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+
+from anabranch.broker.operator.cli import COMMANDS, main
+
+WIDTH: Final = 100
+ELSEWHERE: Final = {
+    "serve": "Its options are the settings of a node ([configuration](configuration.md)).",
+    "spark": "Its jobs and their options are described with [Spark](spark.md).",
+}
+"""Commands whose options another page lists."""
+PROGRAM: Final = "anabranch"
+INTRODUCTION: Final = """\
+# Command line
+
+<!-- Generated from the commands by `python -m anabranch.broker.operator.cli.documentation`; a test compares. -->
+
+`anabranch` runs nodes, and works with running clusters as kcat and Apache Kafka's tools do. Commands that speak Kafka's
+protocol also work with other brokers that serve the same APIs.
+
+```console
+$ anabranch topic create orders --partitions 6
+$ anabranch produce orders --key-separator : < lines
+$ anabranch consume orders --from "2h ago" --format json | jq .value
+$ anabranch consume orders --follow --key k1
+$ anabranch group describe readers
+$ anabranch group seek readers --to 2026-11-25T08:00 --plan
+$ anabranch topic alter orders --set retention.ms=86400000
+$ anabranch transaction list --open
+$ anabranch doctor --config anabranch.toml
+```
+
+## What all commands have in common
+
+**Connections.** `--bootstrap-server` names a node; without it, that of the properties, else `127.0.0.1:9092`. TLS and
+SASL come from Kafka's client properties: `--command-config FILE`, and `--command-property NAME=VALUE` for what is not
+secret. Properties can also come from the environment ([security](security.md)).
+
+**Output.** Every command that prints a result has `--output`: `table` is for people, `json` and `yaml` are for
+programs. The names of fields stay, columns of tables may change. A check that finds something wrong prints its result
+before it fails. Results go to standard output; questions, progress, warnings and errors go to standard error. Into a
+pipe or a file a row is one line, and there are no colours; `NO_COLOR` turns them off on terminals, too, and `COLUMNS`
+sets the width.
+
+**Sizes** are shown in binary units (KiB, MiB, GiB), as settings have them. When read, `512MiB`, `512M` and `536870912`
+are the same; `512MB` is 512 million bytes. JSON and YAML have bytes.
+
+**Times** are ISO 8601, in UTC when shown. When read, a time without a zone is local.
+
+**Questions.** What cannot be undone is asked about first; `--yes` answers. Without a terminal and without `--yes` the
+command ends and changes nothing. `--plan` only shows what would be done.
+
+**Ids** of topics have the form of Kafka's tools, in base64.
+
+**Errors** are one line: what, where, and what to do about it where that is known.
+
+| exit code | meaning |
+|---|---|
+| 0 | done; also when the reader of a pipe ended first, as `head` does |
+| 1 | failed, or refused by the cluster, or a question was not answered with yes, or the output could not be written |
+| 2 | an argument, option, setting or property is invalid, and nothing was begun |
+| 3 | `cluster status`: partitions have no leader |
+| 130 | ended by Ctrl-C. Not `serve` and `dev`, for which it is the way to stop: 0; `serve`: 130 at the second one |
+
+### Fields
+
+Names are in snake case; those of bytes end in `_bytes`, those of times since 1970 in `_ms`. What is unknown or unset is
+null. Lists and descriptions have the columns of their tables as fields. These commands have fields of their own:
+
+| command | fields |
+|---|---|
+| `topic create` | `topic`, `id`, `partitions` |
+| `topic alter` | `topic`, `changed` (false with `--plan`, and if nothing is to change), `partitions` (`from`, `to`), \
+`configs` (`name`, `from`, `to`) |
+| `topic delete`, `group delete` | `deleted`: names |
+| `topic detach`, `attach`, `clone` | `topic`, `id`, `partitions`; `clone` also `from` |
+| `config set`, `unset` | `kind`, `name`, `changed` (as above), `configs` (`name`, `from`, `to`; null: the default) |
+| `group seek` | `group`, `changed`: offsets, `partitions` (`topic`, `partition`, `from`, `to`, `by`) |
+| `transaction abort` | `id`, `producer`, `partitions` |
+| `user add`, `remove`, `hash` | `user`; `mechanisms` and `iterations`; `removed`; `line` |
+| `security init` | `directory`, `files` (`name`, `about`) |
+| `security check` | a row for each use: `used_by`, `tls`, `subject`, `expires_ms`, `days_left`, `error` |
+| `storage inspect` | the row in the catalog, `ranges`, `footer`, `blocks` |
+| `wal verify` | `sound`, and the fields of `wal inspect` |
+| `wal resize` | `device`, `capacity_bytes` |
+| `wal repair` | `needed`, `repaired`, `saved_to`, `damaged_headers`, \
+`damages` (`start_offset`, `end_offset`, `position`, `reason`, `losses`), `given_up_bytes`, \
+`kept_records`, `kept_streams` |
+| `wal sweep` | `deleted`: objects, `logs` (`log`, `ends`, `late`, `young`, `kept`) |
+| `wal give-up` | `node`, `logs` (`id`, `location`, `last_opened_ms`), `partitions` (`partition`, `from_offset`) |
+| `catalog advance` | `catalog` and `store`, each with its newest `manifest` and `object` |
+| `catalog rebuild`, `restore` | the plan: `manifest`, `manifest_errors`, `backup`, what is taken and \
+`left_out`, `has_loss`, `missing`, `damaged`, `gaps`, \
+`not_reached`; then `rebuilt` (`records`, `partitions`, ...), null with `--plan` |
+
+### Completion
+
+`anabranch completion bash`, `zsh` or `fish` prints the script for a shell, and its help says where to
+put it.
+"""
+
+
+def documentation() -> str:
+    """Return the page."""
+    root = click.Context(main, info_name=PROGRAM, **main.context_settings)
+    parts = [INTRODUCTION, "## Commands\n"]
+    parts += [f"- [`{name}`](#anabranch-{name}): {text}" for name, text in COMMANDS.items()]
+    for name in COMMANDS:
+        command = main.get_command(root, name)
+        assert command is not None, f"{name} is installed"
+        parts.append(f"\n## anabranch {name}")
+        if name in ELSEWHERE:
+            parts.append(f"\n{COMMANDS[name]} {ELSEWHERE[name]}")
+        else:
+            parts += _described(command, root, name)
+    return "\n".join(parts) + "\n"
+
+
+def _described(command: click.Command, parent: click.Context, name: str) -> Iterator[str]:
+    context = click.Context(
+        command, parent=parent, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH, color=False
+    )
+    text = "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
+    yield f"\n```text\n{text}\n```"
+    if isinstance(command, click.Group):
+        for each in command.list_commands(context):
+            found = command.get_command(context, each)
+            assert found is not None, "it is listed"
+            yield f"\n### {context.command_path} {each}"
+            yield from _described(found, context, each)
+
+
+if __name__ == "__main__":
+    target = Path(__file__).resolve().parents[3] / "docs" / "cli.md"
+    target.write_text(documentation(), encoding="utf-8")

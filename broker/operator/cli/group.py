@@ -1,0 +1,220 @@
+"""`anabranch group ...`: consumer groups of a running cluster, their members, offsets and lag."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+
+from anabranch.broker.operator.cli.arguments import PointType, parse_partitions, plan_option, yes_option
+from anabranch.broker.operator.cli.client import CommandClient, client_options
+from anabranch.broker.operator.cli.consume_ranges import find_bounds
+from anabranch.broker.operator.cli.points import Point
+from anabranch.broker.operator.cli.questions import confirm
+from anabranch.client.cluster import LATEST, Cluster, Place
+from anabranch.client.errors import ClientError
+from anabranch.client.groups import (
+    GroupMissing,
+    commit_offsets,
+    committed_offsets,
+    delete_groups,
+    describe_group,
+    list_groups,
+)
+from anabranch.output import count_text, emit, make_table, number_text, output_option, plain, show_plan
+
+
+@click.group()
+def group() -> None:
+    """List, describe, move and delete consumer groups."""
+
+
+@group.command(name="list", short_help="List the groups.")
+@output_option
+@client_options
+def list_(client: CommandClient, output: str) -> None:
+    """List the groups of all nodes, with their protocols, states and coordinators."""
+    with client.cluster() as cluster:
+        found = list_groups(cluster)
+    rows = [
+        {"group": each.name, "type": each.kind, "state": each.state, "coordinator": each.coordinator} for each in found
+    ]
+    table = make_table("group", "type", "state", "coordinator", right=("coordinator",))
+    for row in rows:
+        table.add_row(*(plain(str(value)) for value in row.values()))
+    emit(output, rows, lambda console: console.print(table))
+
+
+@group.command(short_help="Show members, offsets and lag.")
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@output_option
+@client_options
+def describe(names: Sequence[str], client: CommandClient, output: str) -> None:
+    """Show the members of each GROUP, the partitions they read, the committed offsets and the lag behind the end."""
+    with client.cluster() as cluster:
+        found = [_describe(cluster, name) for name in names]
+
+    def show(console: Console) -> None:
+        for number, each in enumerate(found):
+            if number:
+                console.print()
+            _show(each, console)
+
+    emit(output, found, show)
+
+
+def _describe(cluster: Cluster, name: str) -> Mapping[str, Any]:
+    described = describe_group(cluster, name)
+    committed = committed_offsets(cluster, name)
+    readers = {place: member for member in described.members for place in member.assigned}
+    places = sorted({*committed, *readers})
+    # A topic may have been deleted since: its metadata has an error and no partitions.
+    topics = cluster.describe_topics({topic for topic, _ in places}).topics if places else ()
+    ends = cluster.list_offsets(topics, LATEST)
+    partitions = []
+    for place in places:
+        offset, end, reader = committed.get(place), ends.get(place), readers.get(place)
+        partitions.append(
+            {
+                "topic": place[0],
+                "partition": place[1],
+                "committed": offset,
+                "end": end,
+                "lag": None if offset is None or end is None else max(0, end - offset),
+                "member": reader.member_id if reader else None,
+                "client": reader.client_id if reader else None,
+                "host": reader.host if reader else None,
+            }
+        )
+    return {
+        "group": name,
+        "type": described.kind,
+        "state": described.state,
+        "assignor": described.assignor or None,
+        "members": [
+            {"member": each.member_id, "client": each.client_id, "host": each.host, "partitions": len(each.assigned)}
+            for each in described.members
+        ],
+        "lag": sum(each["lag"] or 0 for each in partitions),
+        "partitions": partitions,
+    }
+
+
+def _show(found: Mapping[str, Any], console: Console) -> None:
+    console.print(f"[bold]{plain(found['group'])}[/]  {found['state']}, {found['type']} protocol", highlight=False)
+    console.print(f"{count_text(len(found['members']), 'member')}, lag {found['lag']:,}", highlight=False)
+    numbers = ("partition", "committed", "end", "lag")
+    table = make_table("topic", *numbers, "client", "host", right=numbers)
+    for each in found["partitions"]:
+        figures = [number_text(each[name]) for name in numbers[1:]]
+        reader = (plain(each["client"] or "-"), plain(each["host"] or "-"))
+        table.add_row(each["topic"], str(each["partition"]), *figures, *reader)
+    console.print(table)
+    idle = [each for each in found["members"] if not each["partitions"]]
+    if idle:
+        console.print(f"without a partition: {', '.join(plain(each['member']) for each in idle)}", highlight=False)
+
+
+@group.command(short_help="Move the offsets of a group.")
+@click.argument("name", metavar="GROUP")
+@click.option(
+    "--to",
+    "target",
+    type=PointType(),
+    required=True,
+    metavar="PLACE",
+    help="start, end, OFFSET, -N (the last N), a time (2026-11-25T08:00), or an age (2h ago).",
+)
+@click.option(
+    "--topic",
+    "topics",
+    metavar="TOPIC[:PARTITION,...]",
+    multiple=True,
+    help="Partitions to move; repeatable.  [default: all that the group has committed]",
+)
+@plan_option
+@yes_option
+@output_option
+@client_options
+def seek(
+    name: str,
+    *,
+    target: Point,
+    topics: Sequence[str],
+    plan_only: bool,
+    yes: bool,
+    client: CommandClient,
+    output: str,
+) -> None:
+    """Set the committed offsets of GROUP, so that it continues from PLACE. Its members must have stopped.
+
+    The changes are shown before they are made. A place that a partition does not have is replaced by its nearest one.
+    """
+    wanted = parse_partitions(topics, "--topic")
+    with client.cluster() as cluster:
+        members = _count_members(cluster, name)
+        if members is None and not wanted:
+            raise ClientError(f"group {name} does not exist; --topic creates it with offsets of these partitions")
+        committed = committed_offsets(cluster, name)
+        if not wanted:
+            if not committed:
+                raise ClientError(f"group {name} has committed no offsets: name the partitions with --topic")
+            wanted = {topic: sorted(index for of, index in committed if of == topic) for topic, _ in committed}
+        if members and not plan_only:
+            raise ClientError(f"group {name} has {count_text(members, 'member')}: stop them first")
+        bounds = find_bounds(cluster, wanted)
+        targets = {place: bounds.limit(place, offset) for place, offset in bounds.resolve(cluster, target).items()}
+        rows = [_change(place, committed.get(place), offset) for place, offset in sorted(targets.items())]
+        changed = {place: offset for place, offset in targets.items() if committed.get(place) != offset}
+        asks = bool(changed) and not (yes or plan_only)
+        show_plan(output, lambda console: _show_changes(rows, console), asks=asks)
+        if asks:
+            confirm(f"Set {count_text(len(changed), 'offset')} of group {name}?")
+        if changed and not plan_only:
+            commit_offsets(cluster, name, changed)
+    done = len(changed) if not plan_only else 0
+    text = f"set {count_text(done, 'offset')} of group {name}" if not plan_only else "nothing was changed"
+    emit(output, {"group": name, "changed": done, "partitions": rows}, text)
+
+
+def _count_members(cluster: Cluster, name: str) -> int | None:
+    """Return the number of members of a group; None if it does not exist."""
+    try:
+        return len(describe_group(cluster, name).members)
+    except GroupMissing:
+        return None
+
+
+def _change(place: Place, old: int | None, new: int) -> Mapping[str, Any]:
+    return {"topic": place[0], "partition": place[1], "from": old, "to": new, "by": None if old is None else new - old}
+
+
+def _show_changes(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
+    numbers = ("partition", "from", "to", "by")
+    table = make_table("topic", *numbers, right=numbers)
+    for row in rows:
+        by = "new" if row["by"] is None else f"{row['by']:+,}" if row["by"] else "-"
+        table.add_row(row["topic"], str(row["partition"]), number_text(row["from"]), number_text(row["to"]), by)
+    console.print(table)
+
+
+@group.command(short_help="Delete groups with their offsets.")
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@yes_option
+@output_option
+@client_options
+def delete(names: Sequence[str], yes: bool, client: CommandClient, output: str) -> None:  # noqa: FBT001 - click passes by name
+    """Delete each GROUP, with its offsets. Their members must have stopped. If one does not exist, none is deleted."""
+    with client.cluster() as cluster:
+        for name in names:
+            describe_group(cluster, name)
+        if not yes:
+            which = f"group {names[0]}" if len(names) == 1 else f"the groups {', '.join(names)}"
+            confirm(f"Delete {which}, with all offsets?")
+        outcomes = delete_groups(cluster, names)
+    deleted = [name for name, reason in outcomes.items() if reason is None]
+    if deleted:
+        emit(output, {"deleted": deleted}, "\n".join(f"deleted group {name}" for name in deleted))
+    failures = [f"group {name}: {reason}" for name, reason in outcomes.items() if reason is not None]
+    if failures:
+        raise ClientError("; ".join(failures))

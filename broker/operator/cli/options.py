@@ -1,0 +1,31 @@
+"""Options with which commands find a node's settings."""
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+from anabranch.broker.node.settings.errors import SettingsError
+from anabranch.broker.node.settings.model import Settings
+from anabranch.broker.node.settings.sources import load
+
+config_option: Final = click.option(
+    "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE", help="The node's settings file (TOML)."
+)
+data_dir_option: Final = click.option(
+    "--data-dir", type=click.Path(path_type=Path), metavar="DIRECTORY", help="The node's data directory."
+)
+
+
+class BadSetting(click.ClickException):
+    """A setting or the settings file is invalid. The exit code is that of an invalid option, as with `serve`."""
+
+    exit_code = 2
+
+
+def read_settings(config_file: Path | None, data_dir: Path | None = None) -> Settings:
+    """Read the settings as the node does. Raises BadSetting."""
+    try:
+        return load({"node.data_dir": data_dir}, config_file=config_file)
+    except SettingsError as error:
+        raise BadSetting(str(error)) from None

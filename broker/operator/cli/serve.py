@@ -1,0 +1,170 @@
+"""`anabranch serve`: run a node until a signal or a failure. Flags are generated from the settings."""
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import structlog
+
+from anabranch.broker.node.logging import logs, stacks
+from anabranch.broker.node.logging.levels import LogLevels
+from anabranch.broker.node.logging.writer import LineWriter
+from anabranch.broker.node.settings.errors import SettingsError
+from anabranch.broker.node.settings.model import Settings
+from anabranch.broker.node.settings.names import (
+    STORE_FLAG,
+    Setting,
+    all_settings,
+    allowed_values,
+    area_models,
+    describe_default,
+)
+from anabranch.broker.node.settings.sources import load
+from anabranch.broker.operator.cli.options import BadSetting
+
+if TYPE_CHECKING:
+    from anabranch.broker.cluster.node import Node
+
+FAILED = 1
+SECOND_SIGNAL = 130
+STOP_GRACE_S = 20
+"""Time of a stop beyond the settings' limits for draining and uploading, before the process exits by force."""
+LOG_FLUSH_TIMEOUT_S = 1.0
+"""Limit of an exiting process for writing the rest of its log."""
+CYCLE_THRESHOLD = 50_000
+"""Allocations between two collections of reference cycles: few, because requests create no cycles."""
+
+
+class GroupedCommand(click.Command):
+    """A command whose help groups the options by area."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for each area of settings, and one for other options."""
+        records = {param.name: param.get_help_record(ctx) for param in self.get_params(ctx)}
+        for area, model in area_models():
+            rows = [records.pop(_parameter(setting)) for setting in _flagged() if setting.area == area]
+            with formatter.section(f"{area} - {(model.__doc__ or '').splitlines()[0].rstrip('.')}"):
+                formatter.write_dl([row for row in rows if row is not None])
+        with formatter.section("Other"):
+            formatter.write_dl([row for row in records.values() if row is not None])
+
+
+def _flagged() -> Iterator[Setting]:
+    """Yield the settings that have a flag."""
+    return (setting for setting in all_settings() if setting.flag)
+
+
+def _parameter(setting: Setting) -> str:
+    return f"{setting.area}__{setting.name}"
+
+
+def _option(setting: Setting) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    text = f"{setting.field.description}{allowed_values(setting)} [default: {describe_default(setting)}]"
+    kind = "BYTES" if "bytes" in setting.name else "TEXT"
+    if setting.field.annotation is int and kind == "TEXT":
+        kind = "NUMBER"
+    elif setting.field.annotation is bool:
+        kind = "true|false"
+    return click.option(setting.flag, _parameter(setting), metavar=kind, default=None, help=text.replace("`", ""))
+
+
+def _with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
+    for setting in reversed(list(_flagged())):
+        function = _option(setting)(function)
+    return function
+
+
+@click.command(cls=GroupedCommand)
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="TOML file with settings.")
+@_with_settings
+@click.option(
+    STORE_FLAG,
+    "stores",
+    metavar="NAME.FIELD=VALUE",
+    multiple=True,
+    help="Field of an additional object store (type, path, bucket, ...); repeatable.",
+)
+def serve(config: Path | None, stores: Sequence[str], **flags: str | None) -> None:
+    """Run a node until SIGTERM or SIGINT. SIGUSR1 writes the stacks of all threads and tasks to standard error.
+
+    Settings are taken from flags, then environment (ANABRANCH_...), then a TOML file, then defaults.
+    """
+    try:
+        settings = load(
+            {**{name.replace("__", "."): value for name, value in flags.items()}, "stores": stores}, None, config
+        )
+    except SettingsError as error:
+        raise BadSetting(str(error)) from None
+    levels = LogLevels()
+    writer = LineWriter()
+    logs.configure(settings.log, levels, writer)
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            code = runner.run(_serve(settings, levels, writer))
+    finally:
+        writer.flush(LOG_FLUSH_TIMEOUT_S)
+    sys.exit(code)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return the factory of the event loop that nodes run in; None: Python's own."""
+    try:
+        import uvloop
+    except ImportError:
+        structlog.get_logger("node").warning("uvloop is not installed: the node is slower without it")
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(settings: Settings, levels: LogLevels, writer: LineWriter) -> int:
+    # Imports create many objects and no cycles: collections in between took a tenth of the time until the node listens.
+    gc.set_threshold(CYCLE_THRESHOLD, 20, 20)
+    from anabranch.broker.app import StartError, run_node  # after validating the settings: it imports the whole broker
+
+    log = structlog.get_logger("node")
+    stop = asyncio.Event()
+    serving = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    dump = stacks.install(loop, writer.fd, writer.line)
+
+    def exit_now(code: int) -> None:
+        writer.flush(LOG_FLUSH_TIMEOUT_S)
+        os._exit(code)
+
+    def on_signal(name: str) -> None:
+        if stop.is_set():
+            log.warning("second signal: exiting at once; acknowledged records are in the log", signal=name)
+            exit_now(SECOND_SIGNAL)
+        stop.set()
+        log.info("stopping", signal=name)
+        if not serving.is_set():
+            exit_now(0)  # a start may wait for minutes, and is safe to abandon at any point
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number.name)
+    try:
+        async with run_node(settings, levels) as node:
+            serving.set()
+            # The components live until the end: collections skip them. There is none now, as it would stop all threads
+            # for a quarter of a second of a free processor, and the beats with them, while other nodes begin to watch.
+            gc.freeze()
+            try:
+                return await _until_stopped(node, stop)
+            finally:
+                limit_ms = settings.node.drain_timeout_ms + settings.node.stop_upload_timeout_ms
+                stacks.exit_after(limit_ms / 1000 + STOP_GRACE_S, dump)
+    except StartError as error:
+        writer.line(f"Error: {error}")
+        return FAILED
+
+
+async def _until_stopped(node: "Node", stop: asyncio.Event) -> int:
+    node.failed.add_done_callback(lambda _: stop.set())
+    await stop.wait()
+    return FAILED if node.failed.done() else 0

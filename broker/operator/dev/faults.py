@@ -1,0 +1,130 @@
+"""Faults that a test asks for, and the places where they act: the handler of Produce, and the object stores.
+
+A node that is not told to fail has none of this (`broker.cluster.membership.environment` is where they get in).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from anabranch.broker.api.handlers import Handler
+from anabranch.broker.api.handlers.produce_response import refuse_all
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.node.net.exchange import Exchange
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages import produce
+from anabranch.protocol.messages.produce import ProduceRequest
+from anabranch.s3stream.background import Pace
+from anabranch.s3stream.errors import StoreError
+from anabranch.s3stream.store.interface import CallCounts, MultipartUpload, ObjectStore, StoredObject, TailRead
+from anabranch.wal.interface import Buffer
+
+
+class ProduceFault(NamedTuple):
+    """The error with which one Produce request is answered."""
+
+    code: ErrorCode
+    is_appended: bool
+    """True if its records are appended nevertheless, as when an answer is lost."""
+
+
+class Faults:
+    """The faults in force."""
+
+    def __init__(self) -> None:
+        self.store_delay_s = 0.0
+        self._produce: deque[ProduceFault] = deque()
+
+    def clear(self) -> None:
+        """End all faults."""
+        self.store_delay_s = 0.0
+        self._produce.clear()
+
+    def fail_produce(self, code: ErrorCode, *, times: int, appended: bool) -> None:
+        """Let the next Produce requests fail."""
+        self._produce.extend([ProduceFault(code, appended)] * times)
+
+    def next_produce(self) -> ProduceFault | None:
+        """Take the fault of the Produce request that has arrived; None: it is handled as usual."""
+        return self._produce.popleft() if self._produce else None
+
+    def wrap_handlers(self, handlers: Mapping[int, Handler]) -> Mapping[int, Handler]:
+        """Return handlers of which that of Produce fails when it should."""
+        usual = handlers[produce.KEY]
+
+        def handle(node: Node, request: ProduceRequest, exchange: Exchange) -> Any:
+            # A request with acks=0 has no answer that could fail.
+            fault = self.next_produce() if request.acks != 0 else None
+            if fault is None:
+                return usual.function(node, request, exchange)
+            if not fault.is_appended:
+                return refuse_all(request, fault.code)
+            exchange.amend = lambda _: refuse_all(request, fault.code)
+            return usual.function(node, request, exchange)
+
+        return {**handlers, produce.KEY: replace(usual, function=handle)}
+
+    def wrap_stores(self, stores: Mapping[str, ObjectStore]) -> Mapping[str, ObjectStore]:
+        """Return stores that are as slow as they should be."""
+        return {name: _SlowStore(store, self) for name, store in stores.items()}
+
+
+class _SlowStore:
+    """A store each of whose calls takes longer. Parts of a multipart upload count with its start."""
+
+    def __init__(self, store: ObjectStore, faults: Faults) -> None:
+        self._store = store
+        self._faults = faults
+
+    @property
+    def name(self) -> str:
+        return self._store.name
+
+    @property
+    def calls(self) -> CallCounts:
+        return self._store.calls
+
+    async def _delay(self) -> None:
+        if self._faults.store_delay_s:
+            await asyncio.sleep(self._faults.store_delay_s)
+
+    async def open(self) -> None:
+        await self._store.open()
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    async def put(self, key: str, parts: Sequence[Buffer], *, writer_id: str, pace: Pace | None = None) -> None:
+        await self._delay()
+        await self._store.put(key, parts, writer_id=writer_id, pace=pace)
+
+    async def start_multipart(self, key: str, *, writer_id: str) -> MultipartUpload:
+        await self._delay()
+        return await self._store.start_multipart(key, writer_id=writer_id)
+
+    async def abort_multipart(self, key: str, upload_id: str) -> None:
+        await self._delay()
+        await self._store.abort_multipart(key, upload_id)
+
+    async def get(self, key: str, start: int, end: int) -> memoryview:
+        await self._delay()
+        return await self._store.get(key, start, end)
+
+    async def get_tail(self, key: str, size_bytes: int) -> TailRead:
+        await self._delay()
+        return await self._store.get_tail(key, size_bytes)
+
+    async def writer_id(self, key: str) -> str | None:
+        await self._delay()
+        return await self._store.writer_id(key)
+
+    async def delete(self, keys: Sequence[str]) -> Mapping[str, StoreError]:
+        await self._delay()
+        return await self._store.delete(keys)
+
+    async def list(self, prefix: str = "") -> AsyncIterator[StoredObject]:
+        await self._delay()
+        async for found in self._store.list(prefix):
+            yield found

@@ -1,0 +1,96 @@
+"""Every served API has a guard, and without an authorizer there are none."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from anabranch.broker.api.access.guard import Passed, Verdict, guarded, open_to_all
+from anabranch.broker.api.access.table import GUARDS
+from anabranch.broker.api.handlers import HANDLERS
+from anabranch.broker.api.handlers.caller import Caller
+from anabranch.protocol.messages import (
+    api_versions,
+    delete_groups,
+    expire_delegation_token,
+    fetch,
+    get_telemetry_subscriptions,
+    list_groups,
+    produce,
+    push_telemetry,
+    renew_delegation_token,
+    sasl_authenticate,
+    sasl_handshake,
+)
+from anabranch.protocol.messages.delete_groups import DeleteGroupsRequest
+from anabranch.protocol.messages.list_groups import ListGroupsRequest
+from anabranch.protocol.messages.metadata import MetadataRequest
+from tests.support.node import running_node
+from tests.support.raw_client import raw_client
+
+
+def test_every_served_api_has_a_guard() -> None:
+    assert GUARDS.keys() == HANDLERS.keys()
+
+
+def test_few_apis_are_open_to_all() -> None:
+    unguarded = {key for key, guard in GUARDS.items() if guard is open_to_all}
+    assert unguarded == {
+        api_versions.KEY,
+        sasl_handshake.KEY,
+        sasl_authenticate.KEY,
+        fetch.KEY,
+        get_telemetry_subscriptions.KEY,
+        push_telemetry.KEY,
+        renew_delegation_token.KEY,
+        expire_delegation_token.KEY,
+    }
+
+
+def test_an_api_that_was_forgotten_stops_the_start() -> None:
+    with pytest.raises(KeyError):
+        guarded(HANDLERS, {key: guard for key, guard in GUARDS.items() if key != fetch.KEY})
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+async def test_handlers_are_behind_guards_only_with_an_authorizer(tmp_path: Path, *, enabled: bool) -> None:
+    async with running_node(tmp_path, authorizer_enabled=enabled) as node:
+        handlers = node.server.dispatch.__self__.handlers  # type: ignore[attr-defined]
+        assert (handlers[produce.KEY] is HANDLERS[produce.KEY]) is not enabled
+        assert (node.acls is None) is not enabled
+
+
+@pytest.mark.parametrize("fails", ["guard", "amend"])
+async def test_a_bug_in_a_guard_closes_one_connection_only(tmp_path: Path, fails: str) -> None:
+    def broken(_: object) -> object:
+        raise LookupError("a bug")
+
+    def guard(caller: Caller, request: object) -> Verdict:
+        return Passed(request, broken) if fails == "amend" else Passed(broken(caller))
+
+    async with running_node(tmp_path, authorizer_enabled=True) as node:
+        dispatcher = node.server.dispatch.__self__  # type: ignore[attr-defined]
+        dispatcher.handlers = guarded(HANDLERS, {**GUARDS, list_groups.KEY: guard, delete_groups.KEY: guard})
+        for request in (ListGroupsRequest(), DeleteGroupsRequest(groups_names=[])):
+            async with raw_client(node.bootstrap) as client, raw_client(node.bootstrap) as other:
+                client.send(request)
+                assert await client.closed()
+                assert (await other.call(MetadataRequest(topics=()), 12)).brokers
+        assert node.request_failures == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "warns"),
+    [
+        ({"authorizer_enabled": True}, True),
+        ({"authorizer_enabled": True, "authorizer_super_users": "User:a"}, False),
+        ({}, False),
+    ],
+)
+async def test_a_node_that_nobody_may_use_warns(tmp_path: Path, settings: Mapping[str, Any], *, warns: bool) -> None:
+    with capture_logs() as logs:
+        async with running_node(tmp_path, **settings):
+            pass
+    assert any(each.get("setting") == "authorizer.super_users" for each in logs) is warns

@@ -1,0 +1,155 @@
+"""Orders of moves as Kafka's APIs give, list and cancel them, and elections of preferred leaders, on three nodes."""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.topics.move_requests import Place
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from anabranch.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from anabranch.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsTopics,
+)
+from anabranch.s3stream.catalog.values import MoveReason
+from tests.broker.api.handlers.test_many_nodes import all_serve, assigned, create
+from tests.support.held_moves import hold_moves, moves_carried_out
+from tests.support.node import running_nodes
+from tests.support.raw_client import raw_client
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.slow
+
+REFUSED = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Node]]:
+    """Three nodes, of which the first leads `t-0` and `t-1`, the second `t-2`."""
+    hold_moves(monkeypatch)
+    async with running_nodes(tmp_path, 3) as running:
+        assert await create(running[0], assigned("t", [1], [1], [2])) == [(0, None)]
+        await all_serve(running, "t")
+        yield running
+        monkeypatch.undo()  # the nodes move their partitions before they stop
+
+
+async def reassign(
+    node: Node, wanted: dict[int, Sequence[int] | None], topic: str = "t"
+) -> list[tuple[ErrorCode, str | None]]:
+    partitions = [ReassignablePartition(partition_index=key, replicas=value) for key, value in wanted.items()]
+    request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=topic, partitions=partitions)])
+    async with raw_client(node.bootstrap) as client:
+        answer = await client.call(request, 1)
+    assert (answer.error_code, answer.error_message) == (0, None)
+    return [(ErrorCode(each.error_code), each.error_message) for each in answer.responses[0].partitions]
+
+
+async def ongoing(node: Node, *indexes: int) -> dict[int, tuple[list[int], list[int], list[int]]]:
+    """Replicas, adding and removing ones of the reassignments of `t`, by partition."""
+    named = [ListPartitionReassignmentsTopics(name="t", partition_indexes=indexes)] if indexes else None
+    async with raw_client(node.bootstrap) as client:
+        answer = await client.call(ListPartitionReassignmentsRequest(topics=named), 0)
+    return {
+        each.partition_index: (list(each.replicas), list(each.adding_replicas), list(each.removing_replicas))
+        for topic in answer.topics
+        for each in topic.partitions
+    }
+
+
+async def elect(node: Node, *indexes: int, timeout_ms: int = 60_000) -> dict[int, ErrorCode]:
+    """The answers of a preferred election, of some or all partitions of `t`."""
+    wanted = [TopicPartitions(topic="t", partitions=indexes)] if indexes else None
+    async with raw_client(node.bootstrap) as client:
+        answer = await client.call(ElectLeadersRequest(topic_partitions=wanted, timeout_ms=timeout_ms), 2)
+    (topic,) = answer.replica_election_results
+    return {each.partition_id: ErrorCode(each.error_code) for each in topic.partition_result}
+
+
+def leaders(node: Node) -> list[int]:
+    topic = node.topics.get("t")
+    assert topic is not None
+    return [each.leader for each in topic.info.partitions]
+
+
+async def all_see(nodes: Sequence[Node], *expected: int) -> None:
+    await until(lambda: all(leaders(node) == list(expected) for node in nodes), timeout_s=60, pause_s=0.01)
+    await all_serve(nodes, "t")
+
+
+async def test_an_order_is_listed_by_every_node_until_it_is_carried_out(nodes: list[Node]) -> None:
+    assert await reassign(nodes[1], {0: [3], 2: [1]}) == [(0, None), (0, None)]
+    expected = {0: ([3, 1], [3], [1]), 2: ([1, 2], [1], [2])}
+    assert await ongoing(nodes[1]) == expected, "the node that took the orders knows them at once"
+    for node in nodes:
+        await node.follower.follow()
+        assert await ongoing(node) == expected
+    assert await ongoing(nodes[2], 0, 1, 9) == {0: expected[0]}
+    async with moves_carried_out(nodes):
+        await all_see(nodes, 3, 1, 1)
+    assert await ongoing(nodes[0]) == {}
+    (topic,) = await nodes[0].catalog.list_topics()
+    assert [each.preferred for each in topic.partitions] == [3, 1, 1]
+
+
+async def test_an_order_is_cancelled_or_replaced(nodes: list[Node]) -> None:
+    assert await reassign(nodes[0], {0: None}) == [(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None)]
+    await reassign(nodes[0], {0: [2], 1: [2]})
+    assert await reassign(nodes[0], {0: None, 1: [3]}) == [(0, None), (0, None)]
+    assert await ongoing(nodes[0]) == {1: ([3, 1], [3], [1])}
+    assert await reassign(nodes[0], {1: [1]}) == [(0, None)], "back to where it is"
+    assert await ongoing(nodes[0]) == {}
+
+
+async def test_an_order_that_has_failed_is_not_ongoing(nodes: list[Node]) -> None:
+    await reassign(nodes[0], {0: [2]})
+    topic = nodes[0].topics.get("t")
+    assert topic is not None
+    await nodes[0].catalog.fail_move(topic.info.partitions[0].stream_id, 2, "busy")
+    await nodes[0].follower.follow()
+    assert await ongoing(nodes[0]) == {}
+    assert await reassign(nodes[0], {0: None}) == [(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None)]
+    assert nodes[0].move_requests.progress({Place("t", 0): 2}).failed == {Place("t", 0): "busy"}
+
+
+async def test_what_cannot_be_ordered_is_refused_alone(nodes: list[Node]) -> None:
+    await nodes[2].move_requests.set_draining(3, draining=True)
+    await nodes[0].follower.follow()
+    what = "The manual partition assignment includes"
+    assert await reassign(nodes[0], {0: [2], 1: [3], 2: [9], 5: [1]}) == [
+        (0, None),
+        (REFUSED, f"{what} broker 3, which is being drained and takes no partitions."),
+        (REFUSED, f"{what} broker 9, but no such broker is registered."),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "Unable to find partition t:5."),
+    ]
+    assert await ongoing(nodes[0]) == {0: ([2, 1], [2], [1])}
+
+
+async def test_a_preferred_election_moves_partitions_back(nodes: list[Node]) -> None:
+    assert await elect(nodes[2], 0, 2) == dict.fromkeys((0, 2), ErrorCode.ELECTION_NOT_NEEDED)
+    async with moves_carried_out(nodes):
+        await nodes[0].move_requests.request(dict.fromkeys((Place("t", 0), Place("t", 1)), 2), MoveReason.DRAIN)
+        await all_see(nodes, 2, 2, 2)
+        await nodes[2].move_requests.set_draining(1, draining=True)
+        assert await elect(nodes[2], 0) == {0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
+        await nodes[2].move_requests.set_draining(1, draining=False)
+        assert await elect(nodes[2]) == dict.fromkeys((0, 1), ErrorCode.NONE), "others are not named"
+        await all_see(nodes, 1, 1, 2)
+
+
+async def test_an_election_is_answered_in_time(nodes: list[Node]) -> None:
+    async with moves_carried_out(nodes):
+        await nodes[0].move_requests.request({Place("t", 0): 2}, MoveReason.DRAIN)
+        await all_see(nodes, 2, 1, 2)
+    assert await elect(nodes[2], 0, 1, timeout_ms=10) == {
+        0: ErrorCode.REQUEST_TIMED_OUT,
+        1: ErrorCode.ELECTION_NOT_NEEDED,
+    }
+    assert await ongoing(nodes[2]) == {0: ([1, 2], [1], [2])}, "and the move goes on"

@@ -1,0 +1,187 @@
+"""A node that is drained moves everything it leads to other nodes, and gets nothing; drains asked for by command."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from structlog.testing import capture_logs
+
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.topics.move_requests import Place
+from anabranch.broker.operator.cli.node import node as node_command
+from anabranch.broker.operator.cli.topic import topic as topic_command
+from anabranch.s3stream.catalog.values import MoveReason
+from tests.broker.api.handlers.test_many_nodes import all_serve, assigned, create
+from tests.support.held_moves import hold_moves, moves_carried_out
+from tests.support.node import running_nodes
+from tests.support.waiting import until
+
+COUNT = 12
+PLACES = [Place("t", index) for index in range(COUNT)]
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Node]]:
+    """Three nodes; the first one leads all partitions of `t`."""
+    hold_moves(monkeypatch)
+    async with running_nodes(tmp_path, 3) as running:
+        assert await create(running[0], assigned("t", *[[1]] * COUNT)) == [(0, None)]
+        await all_serve(running, "t")
+        yield running
+        monkeypatch.undo()  # the nodes move their partitions before they stop
+
+
+def leaders(node: Node) -> Counter[int]:
+    return Counter(node.move_requests.info(place).leader for place in PLACES)
+
+
+async def command(node: Node, *arguments: str) -> Result:
+    group = {"node": node_command, "topic": topic_command}[arguments[0]]
+    return await asyncio.to_thread(CliRunner().invoke, group, [*arguments[1:], "--admin", node.admin_address])
+
+
+def said(result: Result) -> str:
+    """The output of a command, without what the nodes of this process log meanwhile."""
+    return "".join(line for line in result.stdout.splitlines(keepends=True) if not line.startswith("20"))
+
+
+async def test_a_node_that_is_drained_leads_nothing_and_gets_nothing_until_the_drain_is_cancelled(
+    nodes: list[Node],
+) -> None:
+    async with moves_carried_out(nodes):
+        await nodes[1].move_requests.set_draining(1, draining=True)
+        await until(lambda: not nodes[0].move_requests.led_by(1), timeout_s=60, pause_s=0.01)
+        assert leaders(nodes[0]) == {2: COUNT // 2, 3: COUNT // 2}
+        await nodes[0].topics.create("new", partitions=4, configs={})
+        assert not nodes[0].move_requests.led_by(1), "not even of a topic that was created through it"
+        assert {nodes[0].move_requests.info(place).preferred for place in PLACES} == {1}
+
+        await nodes[1].move_requests.set_draining(1, draining=False)
+        await nodes[1].topics.create("newer", partitions=1, configs={})
+        await nodes[0].follower.follow()
+        assert list(nodes[0].move_requests.led_by(1)) == [Place("newer", 0)]
+
+
+async def test_a_drain_goes_on_past_failed_moves_and_nodes_that_are_drained_too(nodes: list[Node]) -> None:
+    await nodes[1].move_requests.set_draining(1, draining=True)
+    await until(lambda: all(nodes[1].move_requests.info(place).order for place in PLACES), timeout_s=60, pause_s=0.01)
+    ordered = {place: nodes[1].move_requests.info(place).order for place in PLACES}
+    order = ordered[PLACES[0]]
+    assert order is not None
+    await nodes[1].catalog.fail_move(order.stream_id, order.to_node, "busy")
+    await nodes[1].move_requests.set_draining(3, draining=True)
+    async with moves_carried_out(nodes):
+        await until(lambda: not nodes[0].move_requests.led_by(1), timeout_s=60, pause_s=0.01)
+        assert leaders(nodes[0]) == {2: COUNT}
+
+
+async def test_a_drain_waits_for_a_node_that_can_take_partitions(nodes: list[Node]) -> None:
+    with capture_logs() as said:
+        for node_id in (2, 3, 1):
+            await nodes[0].move_requests.set_draining(node_id, draining=True)
+        await until(lambda: any(line["event"] == "the drain waits" for line in said), timeout_s=60, pause_s=0.01)
+    assert leaders(nodes[0]) == {1: COUNT}
+    async with moves_carried_out(nodes):
+        await nodes[0].move_requests.set_draining(2, draining=False)
+        await until(lambda: leaders(nodes[0]) == {2: COUNT}, timeout_s=60, pause_s=0.01)
+
+
+async def test_an_order_of_a_person_is_not_replaced_by_a_drain(nodes: list[Node]) -> None:
+    await nodes[0].move_requests.request(dict.fromkeys(PLACES, 3), MoveReason.OPERATOR)
+    await nodes[0].move_requests.set_draining(1, draining=True)
+    async with moves_carried_out(nodes):
+        await until(lambda: leaders(nodes[0]) == {3: COUNT}, timeout_s=60, pause_s=0.01)
+
+
+async def test_before_a_stop_everything_moves_to_others(nodes: list[Node]) -> None:
+    async with moves_carried_out(nodes):
+        await nodes[0].drain.before_stop(60)
+        assert not nodes[0].move_requests.led_by(1)
+    assert leaders(nodes[0]) == {2: COUNT // 2, 3: COUNT // 2}
+
+
+async def test_a_stop_does_not_wait_for_moves_that_fail_or_have_no_target(nodes: list[Node]) -> None:
+    stopping = asyncio.create_task(nodes[0].drain.before_stop(600))
+    await until(lambda: all(nodes[0].move_requests.info(place).order for place in PLACES), timeout_s=60, pause_s=0.01)
+    for place in PLACES:
+        order = nodes[0].move_requests.info(place).order
+        assert order is not None
+        assert order.reason is MoveReason.STOP
+        await nodes[0].catalog.fail_move(order.stream_id, order.to_node, "busy")
+    await asyncio.wait_for(stopping, 60)
+    for node_id in (2, 3):
+        await nodes[1].move_requests.set_draining(node_id, draining=True)
+    await nodes[0].follower.follow()
+    await nodes[0].drain.before_stop(600)
+    assert leaders(nodes[0]) == {1: COUNT}
+
+
+async def test_partitions_are_moved_by_command(nodes: list[Node]) -> None:
+    async with moves_carried_out(nodes):
+        done = await command(nodes[1], "topic", "move", "t:0,3", "--to", "2")
+        assert (done.exit_code, said(done)) == (0, "node 2 leads 2 partitions\n"), done.output
+        assert leaders(nodes[1]) == {1: COUNT - 2, 2: 2}
+        done = await command(nodes[1], "topic", "move", "t", "--to", "3", "--output", "json")
+        assert json.loads(said(done)) == {"to": 3, "led": COUNT, "failed": {}}
+        assert {nodes[1].move_requests.info(place).preferred for place in PLACES} == {3}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("topic", "move", "t", "--to", "9"), "Node 9 is not running."),
+        (("topic", "move", "x", "--to", "2"), "topic x does not exist"),
+        (("topic", "move", "t:99", "--to", "2"), "There is no partition t-99."),
+        (("node", "drain", "9"), "Node 9 is not running: it has nothing to be moved."),
+        (("node", "drain", "9", "--cancel"), "node 9 is not registered"),
+    ],
+)
+async def test_what_cannot_be_moved_is_refused(nodes: list[Node], arguments: tuple[str, ...], reason: str) -> None:
+    refused = await command(nodes[0], *arguments)
+    assert refused.exit_code == 1
+    assert refused.stderr == f"Error: {reason}\n"
+
+
+async def test_a_move_that_fails_is_told(nodes: list[Node]) -> None:
+    moving = asyncio.create_task(command(nodes[0], "topic", "move", "t:5", "--to", "2"))
+    await until(lambda: nodes[0].move_requests.info(PLACES[5]).order is not None, timeout_s=60, pause_s=0.01)
+    await nodes[0].catalog.fail_move(nodes[0].move_requests.info(PLACES[5]).stream_id, 2, "busy")
+    done = await moving
+    assert (done.exit_code, said(done)) == (1, "node 2 leads 0 partitions\n")
+    assert "t-5 was not moved: busy" in done.stderr
+
+
+async def test_a_node_is_drained_by_command(nodes: list[Node]) -> None:
+    async with moves_carried_out(nodes):
+        done = await command(nodes[2], "node", "drain", "1")
+        assert (done.exit_code, said(done)) == (0, "node 1 leads no partitions; 12 partitions moved away\n")
+        assert "draining node 1: 0 of 12" in done.stderr
+        again = await command(nodes[2], "node", "drain", "1", "--output", "json")
+        assert json.loads(said(again)) == {
+            "node": 1,
+            "draining": True,
+            "lives": True,
+            "leads": 0,
+            "failed": {},
+            "moved": 0,
+        }
+        for node_id in ("2", "3"):
+            await command(nodes[0], "node", "drain", node_id)
+        refused = await command(nodes[2], "node", "drain", "1")
+    cancelled = await command(nodes[2], "node", "drain", "1", "--cancel")
+    assert said(cancelled) == "node 1 may get partitions again; it leads 0 partitions\n"
+    assert not refused.exit_code or "No other node could lead" in refused.stderr
+
+
+async def test_a_drain_that_is_cancelled_meanwhile_is_told(nodes: list[Node]) -> None:
+    draining = asyncio.create_task(command(nodes[2], "node", "drain", "1"))
+    await until(lambda: all(nodes[0].move_requests.info(place).order for place in PLACES), timeout_s=60, pause_s=0.01)
+    assert (await command(nodes[1], "node", "drain", "1", "--cancel")).exit_code == 0
+    done = await draining
+    assert done.exit_code == 1
+    assert "the drain of node 1 was cancelled; it leads 12 partitions" in done.stderr
+    assert await nodes[0].catalog.list_moves() == []

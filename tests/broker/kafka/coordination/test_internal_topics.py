@@ -1,0 +1,109 @@
+"""Internal topics: their creation, and the replay of a log after log compaction has rewritten it."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from anabranch.broker.kafka.coordination.internal_topics import (
+    OFFSETS_TOPIC,
+    TRANSACTION_TOPIC,
+    CoordinatorTopic,
+    PartitionLog,
+)
+from anabranch.broker.kafka.partitions.cleaning import KafkaBatches
+from anabranch.broker.kafka.partitions.partition import Partition
+from anabranch.broker.kafka.topics.manager import TopicManager
+from anabranch.protocol.batch import TRANSACTIONAL_MASK, parse_batch
+from anabranch.protocol.records import ControlType, Record, build_batch, build_marker
+from anabranch.s3stream.model import ReadResult, StreamBatch
+from anabranch.wal.interface import Durable
+from tests.support.node import running_node
+
+
+async def test_batches_that_compaction_has_emptied_say_nothing() -> None:
+    marker = build_marker(
+        ControlType.COMMIT, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp_ms=1, base_offset=1
+    )
+    data = build_batch(
+        [Record(b"k", b"v", 1)], base_offset=0, producer_id=7, producer_epoch=0, attributes=TRANSACTIONAL_MASK
+    )
+    last = build_batch([Record(b"k", b"w", 1)], base_offset=2)
+    codec = KafkaBatches()
+    payloads = [codec.rewrite(data, frozenset(), -1), codec.rewrite(marker, frozenset(), -1), last]
+    assert [parse_batch(payload).record_count for payload in payloads] == [0, 0, 1]
+    batches = [StreamBatch(1, at, at + 1, at // 2, 1, payload) for at, payload in enumerate(payloads)]
+
+    async def read(offset: int, _bytes_max: int, *, end_offset: int) -> ReadResult:
+        assert (offset, end_offset) == (0, 3)
+        return ReadResult(batches, 3)
+
+    stream = SimpleNamespace(start_offset=0, confirmed_offset=3, next_offset=3, read=read)
+    log = PartitionLog(cast("Partition", SimpleNamespace(stream=stream)), lambda: 0)
+    found = [batch async for batch in log.replay()]
+    assert [[record.value for record in batch.records] for batch in found] == [[b"w"]]
+
+
+async def test_a_replay_waits_for_records_on_their_way() -> None:
+    """An earlier shard of the partition may have appended them, and has not heard of them since."""
+    payload = build_batch([Record(b"k", b"v", 1)], base_offset=0)
+
+    async def read(offset: int, _bytes_max: int, *, end_offset: int) -> ReadResult:
+        assert (offset, end_offset) == (0, 1)
+        return ReadResult([StreamBatch(1, 0, 1, 1, 1, memoryview(payload))], 1)
+
+    durable = Durable()
+    stream = SimpleNamespace(start_offset=0, confirmed_offset=0, next_offset=1, read=read, last_durable=durable)
+    log = PartitionLog(cast("Partition", SimpleNamespace(stream=stream)), lambda: 0)
+
+    async def replay() -> list[bytes | None]:
+        return [record.value async for batch in log.replay() for record in batch.records]
+
+    replaying = asyncio.ensure_future(replay())
+    await asyncio.sleep(0)
+    stream.confirmed_offset = 1
+    durable.complete()
+    assert await replaying == [b"v"]
+
+
+@pytest.mark.parametrize(
+    ("name", "compression"), [(OFFSETS_TOPIC, "producer"), (TRANSACTION_TOPIC, "uncompressed")], ids=str
+)
+async def test_a_topic_is_created_with_kafkas_configs(name: str, compression: str) -> None:
+    created: list[tuple[str, int, Mapping[str, str], bool]] = []
+
+    async def ensure(name: str, *, partitions: int, configs: Mapping[str, str], internal: bool) -> None:
+        created.append((name, partitions, configs, internal))
+
+    topics = cast("TopicManager", SimpleNamespace(ensure=ensure))
+    await CoordinatorTopic(topics, name, 2, lambda: 0).create()
+    configs = {"cleanup.policy": "compact", "compression.type": compression, "segment.bytes": "104857600"}
+    assert created == [(name, 2, configs, True)]
+
+
+async def test_a_partition_keeps_its_log_until_it_is_opened_anew(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        topic = CoordinatorTopic(node.topics, OFFSETS_TOPIC, 2, lambda: 0)
+        changes: list[Sequence[PartitionLog | None] | None] = []
+        topic.subscribe(lambda: changes.append(topic.logs()))
+        assert topic.logs() is None
+        await topic.create()
+        logs = topic.logs()
+        assert logs is not None
+        assert None not in logs
+        assert changes[-1] == logs, "the same objects"
+        await node.topics.create("another", partitions=1, configs={})
+        await node.topics.grow(OFFSETS_TOPIC, 3)
+        grown = topic.logs()
+        assert grown is not None
+        assert (grown[:2], changes[-1]) == (logs, grown)
+        await node.topics.delete(OFFSETS_TOPIC)
+        assert changes.pop() is None
+        await topic.create()
+        again = topic.logs()
+        assert again is not None
+        assert not set(again) & set(logs)
+        assert changes[-1] == again
