@@ -82,6 +82,7 @@ SASL_STATE = (
     "A request that is out of order in an authentication is answered with ILLEGAL_SASL_STATE, where its response has a "
     "field for that, and closes the connection. Apache Kafka fills in each response in its own way."
 )
+TOKEN_OF_A_GROUP = "Tokens are for users: in Apache Kafka, this one's client is the user of that name."
 UNKNOWN_USER = (
     "Apache Kafka ends the exchange of an unknown user at once. Here it fails at the proof, so that nobody learns "
     "which users exist."
@@ -295,10 +296,8 @@ KNOWN: Mapping[str, Sequence[Known]] = {
     ),
     "sasl_again": (Known("something else v9", "", SASL_STATE, ours=CLOSED),),
     "token_requests": (
-        Known(
-            "for a group v3", "*", "Tokens are for users: in Apache Kafka, this one's client is the user of that name."
-        ),
-        Known("for a group: lifetimes", "*", "See above."),
+        Known("for a group v3", "*", TOKEN_OF_A_GROUP),
+        Known("for a group: lifetimes", "*", TOKEN_OF_A_GROUP),
     ),
     "token_sessions": (
         Known("not by token v2", "*", UNKNOWN_USER),

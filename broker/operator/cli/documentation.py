@@ -1,8 +1,13 @@
-"""Text of docs/cli.md: the help of every command, so that page and commands cannot differ."""
+"""Text of docs/cli.md: the help of every command, so that page and commands cannot differ.
 
+Options that many commands share are described once.
+"""
+
+import copy
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import click
 
@@ -14,13 +19,17 @@ ELSEWHERE: Final = {
     "spark": "Its jobs and their options are described with [Spark](spark.md).",
 }
 """Commands whose options another page lists."""
+SHARED_MIN: Final = 10
+"""Number of commands from which on an option is described once for all of them."""
 PROGRAM: Final = "anabranch"
+Record: TypeAlias = tuple[str, str]
+"""An option and its text, as in a command's help."""
 INTRODUCTION: Final = """\
 # Command line
 
 <!-- Generated from the commands by `python -m anabranch.broker.operator.cli.documentation`; a test compares. -->
 
-`anabranch` runs nodes, and works with running clusters as kcat and Apache Kafka's tools do. Commands that speak Kafka's
+For operators and developers: what each command of `anabranch` does, with its options. Commands that speak Kafka's
 protocol also work with other brokers that serve the same APIs.
 
 ```console
@@ -103,36 +112,67 @@ null. Lists and descriptions have the columns of their tables as fields. These c
 `anabranch completion bash`, `zsh` or `fish` prints the script for a shell, and its help says where to
 put it.
 """
+SHARED: Final = "Described here once; a command names those that it has.\n"
 
 
 def documentation() -> str:
     """Return the page."""
     root = click.Context(main, info_name=PROGRAM, **main.context_settings)
-    parts = [INTRODUCTION, "## Commands\n"]
-    parts += [f"- [`{name}`](#anabranch-{name}): {text}" for name, text in COMMANDS.items()]
-    for name in COMMANDS:
-        command = main.get_command(root, name)
-        assert command is not None, f"{name} is installed"
+    commands = {name: main.get_command(root, name) for name in COMMANDS if name not in ELSEWHERE}
+    counts = Counter(record for command in commands.values() for record in _all_records(command, root))
+    shared = [record for record, count in counts.items() if count >= SHARED_MIN]
+    parts = [INTRODUCTION, "### Shared options\n", SHARED, "```text", _rows(shared, root), "```\n", "## Commands\n"]
+    parts += [", ".join(f"[`{name}`](#anabranch-{name})" for name in COMMANDS)]
+    for name, text in COMMANDS.items():
         parts.append(f"\n## anabranch {name}")
         if name in ELSEWHERE:
-            parts.append(f"\n{COMMANDS[name]} {ELSEWHERE[name]}")
+            parts.append(f"\n{text} {ELSEWHERE[name]}")
         else:
-            parts += _described(command, root, name)
+            parts += _described(commands[name], root, name, shared)
     return "\n".join(parts) + "\n"
 
 
-def _described(command: click.Command, parent: click.Context, name: str) -> Iterator[str]:
-    context = click.Context(
-        command, parent=parent, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH, color=False
-    )
-    text = "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
+def _described(command: click.Command | None, parent: click.Context, name: str, shared: list[Record]) -> Iterator[str]:
+    assert command is not None, f"{name} is installed"
+    context = _context(command, parent, name)
+    own = copy.copy(command)
+    own.params = [each for each in command.params if each.get_help_record(context) not in shared]
+    own.add_help_option = False
+    text = "\n".join(line.rstrip() for line in own.get_help(_context(own, parent, name)).splitlines())
+    left_out = [each.opts[-1] for each in command.params if each not in own.params]
+    if left_out:
+        text += "\n\nShared: " + " ".join(left_out)
     yield f"\n```text\n{text}\n```"
+    for each, found in _members(command, context):
+        yield f"\n### {context.command_path} {each}"
+        yield from _described(found, context, each, shared)
+
+
+def _all_records(command: click.Command | None, parent: click.Context) -> Iterator[Record]:
+    assert command is not None, "it is installed"
+    context = _context(command, parent, command.name or "")
+    options = (each for each in command.get_params(context) if isinstance(each, click.Option))
+    yield from (record for each in options if (record := each.get_help_record(context)))
+    for _, found in _members(command, context):
+        yield from _all_records(found, context)
+
+
+def _members(command: click.Command, context: click.Context) -> Iterator[tuple[str, click.Command | None]]:
     if isinstance(command, click.Group):
         for each in command.list_commands(context):
-            found = command.get_command(context, each)
-            assert found is not None, "it is listed"
-            yield f"\n### {context.command_path} {each}"
-            yield from _described(found, context, each)
+            yield each, command.get_command(context, each)
+
+
+def _context(command: click.Command, parent: click.Context, name: str) -> click.Context:
+    return click.Context(
+        command, parent=parent, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH, color=False
+    )
+
+
+def _rows(records: list[Record], root: click.Context) -> str:
+    formatter = _context(main, root, PROGRAM).make_formatter()
+    formatter.write_dl(records)
+    return formatter.getvalue().rstrip("\n")
 
 
 if __name__ == "__main__":
