@@ -1,14 +1,12 @@
 """The APIs whose messages are known, with keys and versions, derived from the modules of `protocol.messages`.
 
 A module named `list_groups` declares `KEY`, `ListGroupsRequest` and `ListGroupsResponse`. The versions are those of the
-request, and they are Apache Kafka's. A node advertises the APIs of `APIS`, each of which has a handler; the messages in
-`protocol.messages.unserved` are loaded by `all_apis` only. Nodes connect to each other with the APIs of
-`protocol.messages.internal`, which clients never see.
+request, and they are Apache Kafka's. A node advertises the APIs of `APIS`, each of which has a handler. Nodes connect
+to each other with the APIs of `protocol.messages.internal`, which clients never see.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from types import MappingProxyType, ModuleType
@@ -71,8 +69,8 @@ def _apis_of(package: ModuleType) -> Iterator[Api]:
             yield _api(import_module(f"{package.__name__}.{module.name}"))
 
 
-def _by_key(*packages: ModuleType) -> Mapping[int, Api]:
-    apis = sorted((api for package in packages for api in _apis_of(package)), key=lambda api: api.key)
+def _by_key(package: ModuleType) -> Mapping[int, Api]:
+    apis = sorted(_apis_of(package), key=lambda api: api.key)
     table = {api.key: api for api in apis}
     assert len(table) == len(apis), "two message modules declare the same KEY"
     return MappingProxyType(table)
@@ -82,9 +80,3 @@ APIS: Final[Mapping[int, Api]] = _by_key(anabranch.protocol.messages)
 """The APIs that handlers serve, by key in ascending order."""
 INTERNAL_APIS: Final[Mapping[int, Api]] = _by_key(anabranch.protocol.messages.internal)
 """The APIs by which nodes authenticate each other, by key in ascending order."""
-
-
-@cache
-def all_apis() -> Mapping[int, Api]:
-    """Return every API of Apache Kafka whose messages are known, served or not, by key in ascending order."""
-    return _by_key(anabranch.protocol.messages, import_module("anabranch.protocol.messages.unserved"))

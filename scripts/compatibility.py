@@ -3,17 +3,17 @@
     python -m scripts.compatibility
 
 The served versions come from the handlers, the differences from the list of the differential test. `NOTES` below has
-further remarks. A test compares the page with the output of this script.
+further remarks, `NOT_SERVED` the other APIs. A test compares the page with the output of this script.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
+from typing import NamedTuple
 
-from anabranch.broker.api.handlers import HANDLERS
+from anabranch.broker.api.handlers import HANDLERS, Handler
 from anabranch.broker.kafka.configs.broker_table import BROKER_CONFIGS, DYNAMIC
 from anabranch.broker.kafka.configs.topic_table import TOPIC_CONFIGS
-from anabranch.protocol.registry import Api, all_apis
 from tests.differential.known_differences import KNOWN, Known
 from tests.differential.known_in_clusters import KNOWN_IN_CLUSTERS
 
@@ -68,22 +68,34 @@ NOTES: Mapping[int, str] = {
     66: "Patterns are RE2's without Unicode classes.",
     71: "With `telemetry.enabled` and the admin port, which shows the metrics.",
     72: "Gauges and sums, shown on the admin port's metrics page.",
-    76: _SHARE,
-    77: _SHARE,
-    78: _SHARE,
-    79: _SHARE,
-    80: _QUORUM,
-    81: _QUORUM,
-    83: _SHARE,
-    84: _SHARE,
-    85: _SHARE,
-    86: _SHARE,
-    87: _SHARE,
-    88: _STREAMS,
-    89: _STREAMS,
-    90: _SHARE,
-    91: _SHARE,
-    92: _SHARE,
+}
+
+
+class NotServed(NamedTuple):
+    """An API that a node does not serve."""
+
+    name: str
+    kafka_versions: str
+    reason: str
+
+
+NOT_SERVED: Mapping[int, NotServed] = {
+    76: NotServed("ShareGroupHeartbeat", "1", _SHARE),
+    77: NotServed("ShareGroupDescribe", "1", _SHARE),
+    78: NotServed("ShareFetch", "1 to 2", _SHARE),
+    79: NotServed("ShareAcknowledge", "1 to 2", _SHARE),
+    80: NotServed("AddRaftVoter", "0 to 1", _QUORUM),
+    81: NotServed("RemoveRaftVoter", "0", _QUORUM),
+    83: NotServed("InitializeShareGroupState", "0", _SHARE),
+    84: NotServed("ReadShareGroupState", "0", _SHARE),
+    85: NotServed("WriteShareGroupState", "0 to 1", _SHARE),
+    86: NotServed("DeleteShareGroupState", "0", _SHARE),
+    87: NotServed("ReadShareGroupStateSummary", "0 to 1", _SHARE),
+    88: NotServed("StreamsGroupHeartbeat", "0", _STREAMS),
+    89: NotServed("StreamsGroupDescribe", "0", _STREAMS),
+    90: NotServed("DescribeShareGroupOffsets", "0 to 1", _SHARE),
+    91: NotServed("AlterShareGroupOffsets", "0", _SHARE),
+    92: NotServed("DeleteShareGroupOffsets", "0", _SHARE),
 }
 INTRODUCTION = f"""\
 # Compatibility
@@ -161,23 +173,24 @@ def versions(first: int, last: int) -> str:
     return str(first) if first == last else f"{first} to {last}"
 
 
-def kafka_versions(api: Api) -> str:
-    """Return the versions that Apache Kafka advertises."""
-    return NOT_ADVERTISED.get(api.key) or versions(api.advertised_min_version, api.max_version)
-
-
-def our_versions(api: Api) -> str:
-    """Return the versions that a node advertises."""
-    handler = HANDLERS.get(api.key)
-    return "no" if handler is None else versions(handler.advertised_min_version, handler.max_version)
+def row_of(handler: Handler) -> str:
+    """Return the row of a served API."""
+    api = handler.api
+    ours = versions(handler.advertised_min_version, handler.max_version)
+    kafkas = NOT_ADVERTISED.get(api.key) or versions(api.advertised_min_version, api.max_version)
+    return f"| {api.key} | {api.name} | {ours} | {kafkas} | {NOTES.get(api.key, '')} |"
 
 
 def table() -> Iterator[str]:
     """Return the table of APIs, line by line."""
     yield "| key | API | served | Apache Kafka | notes |"
     yield "|---:|---|---|---|---|"
-    for key, api in all_apis().items():
-        yield f"| {key} | {api.name} | {our_versions(api)} | {kafka_versions(api)} | {NOTES.get(key, '')} |"
+    rows = {key: row_of(handler) for key, handler in HANDLERS.items()}
+    rows |= {
+        key: f"| {key} | {api.name} | no | {api.kafka_versions} | {api.reason} |" for key, api in NOT_SERVED.items()
+    }
+    for _, row in sorted(rows.items()):
+        yield row
 
 
 def differences(known: Mapping[str, Sequence[Known]]) -> Iterator[str]:
@@ -220,7 +233,7 @@ def fill_items(text: str) -> str:
 def page() -> str:
     """Return the whole page."""
     served = len(HANDLERS.keys() - NOT_ADVERTISED.keys())
-    total = sum(1 for api in all_apis().values() if api.key not in NOT_ADVERTISED)
+    total = served + len(NOT_SERVED)
     lines = [f"\n{served} of the {total} APIs that Apache Kafka advertises are served.\n", *table()]
     return (
         INTRODUCTION

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
 from anabranch.protocol import codec
-from anabranch.protocol.registry import all_apis
+from anabranch.protocol.registry import APIS
 from tests.protocol.values import assert_same, message_versions, messages, peer_of
 
 ALL = message_versions()
@@ -67,5 +67,5 @@ def test_only_records_of_coordinators_and_messages_between_nodes_have_no_indepen
 
 def test_every_registered_message_is_among_those_checked() -> None:
     checked = {message_type for message_type, _ in ALL}
-    apis = all_apis().values()
+    apis = APIS.values()
     assert {api.request for api in apis} | {api.response for api in apis} <= checked

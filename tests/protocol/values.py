@@ -124,8 +124,7 @@ def _values(field: Field, version: int, other: Any, hint: Any) -> st.SearchStrat
         values = _structures(field.element, version, _peer_struct(hint))
     if field.is_array:
         values = st.lists(values, max_size=3).map(tuple)
-    # Apache Kafka lets the records of ShareFetch be null, kio does not.
-    if version in field.nullable and (other is None or type(None) in get_args(hint)):
+    if version in field.nullable:
         values = st.one_of(st.none(), values)
     return values
 
