@@ -47,7 +47,7 @@ class Console:
     """The files of a folder, by default those of the package."""
 
     def __init__(self, folder: Traversable | None = None) -> None:
-        self._folder = folder or files("anabranch.broker") / "console" / "static"
+        self._folder = folder or files("anabranch.broker.operator") / "console" / "static"
         self._files: Mapping[str, _File] | None = None
         """By path below the folder; None: not read yet."""
 

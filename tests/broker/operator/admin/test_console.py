@@ -50,6 +50,15 @@ async def test_files_are_served_with_a_policy_and_from_memory(tmp_path: Path, mo
             assert answer.status == 401, "only reading needs no token"
 
 
+async def test_a_node_serves_the_page_of_the_package(tmp_path: Path) -> None:
+    async with (
+        running_node(tmp_path) as node,
+        ClientSession() as session,
+        session.get(f"http://{node.admin_address}/console/") as answer,
+    ):
+        assert "<script" in await answer.text()
+
+
 @pytest.mark.parametrize(
     ("host", "has_tls", "expected"),
     [
