@@ -46,13 +46,13 @@ from anabranch.broker.kafka.telemetry.clients import ClientMetrics
 from anabranch.broker.kafka.topics.manager import TopicManager
 from anabranch.broker.kafka.topics.move_requests import MoveRequests
 from anabranch.broker.kafka.topics.moves import TopicMoves
+from anabranch.broker.kafka.topics.parking import Parking
 from anabranch.broker.kafka.transactions.coordinator import TransactionCoordinator
 from anabranch.broker.kafka.transactions.markers import MarkerWriter
 from anabranch.broker.kafka.transactions.producer_ids import ProducerIds
 from anabranch.broker.kafka.transactions.verifier import TransactionVerifier
 from anabranch.broker.node.logging.audit import AuditLog
 from anabranch.broker.node.logging.levels import LogLevels
-from anabranch.broker.node.net.parking import Parking
 from anabranch.broker.node.net.server import Server
 from anabranch.broker.node.net.tls import Tls
 from anabranch.broker.node.peers.links import Links

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from anabranch.broker.cluster.node import Node
-from anabranch.broker.node.net.parking import PARKED_S
+from anabranch.broker.kafka.topics.parking import PARKED_S
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,

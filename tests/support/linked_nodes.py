@@ -20,8 +20,8 @@ from typing import Any, Final, cast
 
 from anabranch.broker.api.handlers.dispatch import Dispatcher
 from anabranch.broker.api.handlers.internal import INTERNAL_HANDLERS, InternalPort, internal_server
+from anabranch.broker.kafka.topics.parking import Parking
 from anabranch.broker.node.net.exchange import Exchange
-from anabranch.broker.node.net.parking import Parking
 from anabranch.broker.node.peers.links import LinkContext, Links
 from anabranch.broker.node.peers.members import Member, Members
 from anabranch.broker.node.peers.secret import ClusterSecret

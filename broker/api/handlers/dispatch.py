@@ -17,8 +17,8 @@ from anabranch.broker.api.handlers import HANDLERS, Handler
 from anabranch.broker.api.handlers.api_versions import unsupported_version
 from anabranch.broker.api.handlers.parking import Pending, may_read, pending_of
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.topics.parking import Parking, parked_until_s
 from anabranch.broker.node.net.exchange import Exchange
-from anabranch.broker.node.net.parking import Parking, parked_until_s
 from anabranch.protocol.codec import decode
 from anabranch.protocol.errors import KafkaError, ProtocolError
 from anabranch.protocol.messages import api_versions, produce

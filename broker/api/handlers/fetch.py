@@ -25,8 +25,8 @@ from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.fetch_sessions import NO_SESSION, FetchPlan, FetchTarget, Key
 from anabranch.broker.kafka.partitions.partition import Partition
+from anabranch.broker.kafka.topics.parking import PARKED_S
 from anabranch.broker.node.net.exchange import Exchange
-from anabranch.broker.node.net.parking import PARKED_S
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.messages.fetch import EpochEndOffset, FetchRequest, FetchResponse
 from anabranch.s3stream.errors import ObjectDamage, OffsetOutOfRange, StorageError, StreamFenced

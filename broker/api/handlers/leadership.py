@@ -1,7 +1,7 @@
 """Leaders as clients are told of them.
 
 Invariant: a leader that clients are told of lives and serves the partition, or is to open it and parks requests for it
-meanwhile (`broker/node/net/parking.py`), as far as this node knows.
+meanwhile (`broker/kafka/topics/parking.py`), as far as this node knows.
 """
 
 from collections.abc import Sequence

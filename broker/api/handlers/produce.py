@@ -30,10 +30,10 @@ from anabranch.broker.kafka.partitions.producers import Producer
 from anabranch.broker.kafka.partitions.record_checks import PreparationDeferred, PreparedBatch
 from anabranch.broker.kafka.partitions.transactions import Verification
 from anabranch.broker.kafka.topics.names import INTERNAL_TOPICS
+from anabranch.broker.kafka.topics.parking import parked_until_s
 from anabranch.broker.kafka.topics.topic import Topic
 from anabranch.broker.kafka.transactions.errors import code_for_writer
 from anabranch.broker.node.net.exchange import Exchange, RefusedBatch
-from anabranch.broker.node.net.parking import parked_until_s
 from anabranch.broker.node.peers.members import Member
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.messages.produce import (

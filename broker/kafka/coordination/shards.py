@@ -25,7 +25,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import structlog
 
 from anabranch.broker.kafka.coordination.log import InternalLog, InternalTopic, LogWriter
-from anabranch.broker.node.net.parking import Parking
+from anabranch.broker.kafka.topics.parking import Parking
 from anabranch.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from anabranch.s3stream.errors import ObjectDamage, StorageError
 from anabranch.wal.interface import WalError

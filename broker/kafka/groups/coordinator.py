@@ -15,7 +15,7 @@ from anabranch.broker.kafka.groups.consumer.group_base import SessionTimeout
 from anabranch.broker.kafka.groups.consumer.topic_image import NO_TOPICS, TopicImageGetter
 from anabranch.broker.kafka.groups.shard import GroupShard, TopicNamesReader
 from anabranch.broker.kafka.groups.shard_group import ShardGroup
-from anabranch.broker.node.net.parking import Parking
+from anabranch.broker.kafka.topics.parking import Parking
 from anabranch.broker.node.settings.client_areas import GroupSettings
 from anabranch.protocol.errors import ErrorCode, KafkaError
 

@@ -22,10 +22,10 @@ from anabranch.broker.kafka.partitions.partition import Partition
 from anabranch.broker.kafka.partitions.record_work import RecordWork
 from anabranch.broker.kafka.partitions.replay import PartitionReplay, replay_recovered
 from anabranch.broker.kafka.topics.creation import TopicCreation, TopicSpec
+from anabranch.broker.kafka.topics.parking import Parking
 from anabranch.broker.kafka.topics.places import with_leader, without_older
 from anabranch.broker.kafka.topics.topic import Topic, TopicLeaving
 from anabranch.broker.kafka.topics.topic_map import TopicMap
-from anabranch.broker.node.net.parking import Parking
 from anabranch.broker.node.peers.members import Members
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.stores import store_names

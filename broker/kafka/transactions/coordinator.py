@@ -20,11 +20,11 @@ from anabranch.broker.kafka.coordination.log import InternalTopic, LogWriter
 from anabranch.broker.kafka.coordination.shards import Shards, check_loaded
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
 from anabranch.broker.kafka.partitions.producers import Producer
+from anabranch.broker.kafka.topics.parking import Parking
 from anabranch.broker.kafka.transactions import state_machine
 from anabranch.broker.kafka.transactions.markers import Marker, MarkerDone
 from anabranch.broker.kafka.transactions.shard import PREPARED, TransactionalIdEntry, TransactionShard
 from anabranch.broker.kafka.transactions.state_machine import VERSION_2, ProducerIdNeeded, Transaction
-from anabranch.broker.node.net.parking import Parking
 from anabranch.broker.node.settings.client_areas import TransactionSettings
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.s3stream.errors import StorageError

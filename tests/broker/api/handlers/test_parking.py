@@ -192,7 +192,7 @@ async def test_batches_of_a_connection_keep_their_order(opening: Opening) -> Non
 
 
 async def test_requests_are_refused_when_the_time_is_over(opening: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anabranch.broker.node.net.parking.PARKED_S", 0.1)
+    monkeypatch.setattr("anabranch.broker.kafka.topics.parking.PARKED_S", 0.1)
     monkeypatch.setattr("anabranch.broker.api.handlers.fetch.PARKED_S", 0.1)
     await opening.create("t")
     answers = [

@@ -131,7 +131,7 @@ async def leader(node: Node) -> int:
 
 
 async def test_reads_stop_while_the_ownership_is_not_proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anabranch.broker.node.net.parking.PARKED_S", 0.2)
+    monkeypatch.setattr("anabranch.broker.kafka.topics.parking.PARKED_S", 0.2)
     async with running_node(tmp_path) as node:
         await node.topics.create("t", partitions=1, configs={})
         assert node.ownership.is_proved

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.node.net.parking import PARKED_S, REQUEST_BYTES, Parking, parked_until_s
+from anabranch.broker.kafka.topics.parking import PARKED_S, REQUEST_BYTES, Parking, parked_until_s
 from tests.support.waiting import until
 
 
@@ -48,7 +48,7 @@ async def test_what_is_served_already_is_not_waited_for() -> None:
 async def test_a_request_waits_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
     assert 0 < parked_until_s() - loop.time() <= PARKED_S
-    monkeypatch.setattr("anabranch.broker.node.net.parking.PARKED_S", 0.01)
+    monkeypatch.setattr("anabranch.broker.kafka.topics.parking.PARKED_S", 0.01)
     parking = Parking()
     assert not await parking.wait_while(lambda: True, exchange_of(), parked_until_s())
     assert (len(parking), parking.bytes_held) == (0, 0)
