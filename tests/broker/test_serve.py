@@ -66,6 +66,7 @@ async def test_a_killed_process_has_everything_it_acked(tmp_path: Path) -> None:
 async def test_a_node_serves_where_io_uring_is_forbidden_and_says_so(tmp_path: Path) -> None:
     values = [b"%d" % at for at in range(200)]
     node = NodeProcess(tmp_path)
+    node.new_interpreter = True
     with contextlib.ExitStack() as stack:
         stack.push(node)
         without_io_uring(node.start)
@@ -81,6 +82,7 @@ async def test_a_node_serves_where_io_uring_is_forbidden_and_says_so(tmp_path: P
 
 def test_a_node_that_must_use_io_uring_does_not_start_where_it_is_forbidden(tmp_path: Path) -> None:
     node = NodeProcess(tmp_path, wal_engine="io_uring")
+    node.new_interpreter = True
     refusal = without_io_uring(node.refusal)
     assert "wal.engine is io_uring, but the kernel refuses io_uring: Operation not permitted" in refusal
     assert "set wal.engine to auto or threads" in refusal

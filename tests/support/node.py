@@ -37,6 +37,7 @@ from anabranch.broker.node.logging.stacks import END as END_OF_STACKS
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.names import all_settings
 from anabranch.broker.node.settings.sources import load
+from tests.support.forked import ForkedProcess, command_process
 from tests.support.waiting import until, wait_until
 
 START_TIMEOUT_S = 120
@@ -98,13 +99,15 @@ class NodeProcess:
 
     def __init__(self, tmp_path: Path, **wanted: object) -> None:
         self.settings: dict[str, object] = {"data_dir": tmp_path / "data", **TEST_DEFAULTS, **wanted}
-        self._process: subprocess.Popen[str] | None = None
+        self._process: ForkedProcess | subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self._said = threading.Event()
         """Set when the node serves or has ended."""
         self._serves = False
         self.lines: list[str] = []
         """Lines of its standard error, over all restarts."""
+        self.new_interpreter = False
+        """Need of the next start of one, to inherit something of this thread; see `tests.support.forked`."""
         self.host = "127.0.0.1"
         self.port = 0
         self.admin = ""
@@ -156,13 +159,13 @@ class NodeProcess:
         """Start without waiting."""
         assert self._process is None, "running"
         flags = {setting.outside_name: setting.flag for setting in all_settings()} | {"config": "--config"}
-        command = [sys.executable, "-m", "anabranch", "serve", "--log-format", "json"]
+        command = ["serve", "--log-format", "json"]
         for name, value in self.settings.items():
             command += [flags[name], str(value)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ANABRANCH_")}
         self._said.clear()
         self._serves = False
-        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        self._process = command_process(command, environment, new_interpreter=self.new_interpreter)
         self.alive.add(self)
         self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
         self._reader.start()
@@ -275,7 +278,7 @@ class NodeProcess:
         self.alive.discard(self)
         return code
 
-    def _read(self, process: subprocess.Popen[str]) -> None:
+    def _read(self, process: ForkedProcess | subprocess.Popen[str]) -> None:
         assert process.stderr is not None, "standard error is not a pipe"
         with process.stderr as lines:
             for line in lines:
