@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from anabranch.spark.pipeline.settings import PipelineSettings, Section
+from anabranch.spark.pipeline.sections import Section
+from anabranch.spark.pipeline.settings import PipelineSettings
 
 
 def sections() -> Iterator[tuple[str, type[Section]]]:

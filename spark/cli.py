@@ -30,7 +30,8 @@ from anabranch.spark.java import JavaNotFoundError, SessionError, SparkNotFoundE
 from anabranch.spark.pipeline.errors import PipelineError, SettingError
 from anabranch.spark.pipeline.names import matching
 from anabranch.spark.pipeline.schema_file import read_schema_file
-from anabranch.spark.pipeline.settings import PipelineSettings, TableFormat, TriggerSection, is_in_s3
+from anabranch.spark.pipeline.sections import TableFormat, TriggerSection, is_in_s3
+from anabranch.spark.pipeline.settings import PipelineSettings
 from anabranch.spark.pipeline.toml_file import located, read_pipeline
 from anabranch.spark.storage_commands import compact, verify
 
@@ -212,7 +213,7 @@ def jars(*, s3: bool, formats: tuple[str, ...]) -> None:
 def _read(file: Path) -> PipelineSettings:
     try:
         pipeline = read_pipeline(file)
-        for own in map(pipeline.for_topic, pipeline.source.topics if pipeline.has_table_per_topic else (None,)):
+        for own in map(pipeline.for_topic, pipeline.source.topics if pipeline.table.is_per_topic else (None,)):
             read_schema_file(own.decode, "decode")
             read_schema_file(own.key, "key")
     except PipelineError as error:

@@ -25,7 +25,8 @@ from anabranch.spark.pipeline.maintenance import maintain_now
 from anabranch.spark.pipeline.replay import Replayed
 from anabranch.spark.pipeline.replay import replay as replay_now
 from anabranch.spark.pipeline.run import ANSI, RunningPipeline, start_pipeline
-from anabranch.spark.pipeline.settings import PipelineSettings, TableFormat
+from anabranch.spark.pipeline.sections import TableFormat
+from anabranch.spark.pipeline.settings import PipelineSettings
 from anabranch.spark.pipeline.source_options import source_options
 from anabranch.spark.session import build_session, quiet_errors
 from anabranch.spark.status import LagUnknown, lag_reader
@@ -94,7 +95,7 @@ def show_replayed(pipeline: PipelineSettings, found: Replayed, console: Console,
         place = pipeline.dead_letter_place if topic is None else f"topic {topic}"
         console.print(f"{place}: no dead letters to put back", highlight=False)
         return
-    done = "can be put back" if dry_run else f"put back into {pipeline.table_place}"
+    done = "can be put back" if dry_run else f"put back into {pipeline.table.place}"
     lines = [f"{found.put_back:,} of {found.total:,} dead letters {done}"]
     if found.there_before:
         lines.append(f"{found.there_before:,} were in the table already")

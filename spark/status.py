@@ -65,7 +65,7 @@ def read_status(pipeline: PipelineSettings, now_ms: int) -> dict[str, Any]:
     planned = None if state is None else state.planned
     return {
         "pipeline": pipeline.name,
-        "table": pipeline.table_place,
+        "table": pipeline.table.place,
         "checkpoint": pipeline.checkpoint,
         "query": None if state is None else state.query_id,
         "batch": None if state is None else state.batch_id,

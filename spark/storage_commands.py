@@ -22,7 +22,7 @@ from anabranch.s3stream.errors import StorageError
 from anabranch.spark.jars import SparkVersionError
 from anabranch.spark.java import JavaNotFoundError, SessionError, SparkNotFoundError
 from anabranch.spark.pipeline.errors import reason_of
-from anabranch.spark.pipeline.settings import is_in_s3
+from anabranch.spark.pipeline.sections import is_in_s3
 from anabranch.spark.storage import STORES, LocationError, StorageLocation, find_storage
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from anabranch.spark.pipeline.decode import RecordDecoder
 from anabranch.spark.pipeline.errors import SettingError, UnusableSchema, reason_of
 from anabranch.spark.pipeline.files import HadoopFolder
 from anabranch.spark.pipeline.parquet import parquet_tables
-from anabranch.spark.pipeline.settings import PipelineSettings, TableFormat, is_in_s3
+from anabranch.spark.pipeline.sections import TableFormat, is_in_s3
+from anabranch.spark.pipeline.settings import PipelineSettings
 from anabranch.spark.pipeline.source import check_event_time, decoded, table_columns
 from anabranch.spark.pipeline.tables import open_dead_letters, open_tables
 from anabranch.spark.pipeline.topic_ids import TopicIds
@@ -40,7 +41,7 @@ def check_pipeline(spark: SparkSession, pipeline: PipelineSettings, found: Seque
     for topic in known_topics(spark, pipeline, found):
         own = pipeline.for_topic(topic)
         if topic is not None:
-            lines.append(f"topic {topic}: table {own.table_place}")
+            lines.append(f"topic {topic}: table {own.table.place}")
         try:
             lines += _check_table(spark, own)
         except UnusableSchema as error:

@@ -85,7 +85,7 @@ class DeadLetterTopic:
         given = client_options(pipeline.source)
         options = {name: value for name, value in given.items() if name.startswith(PREFIX)}
         options[f"{PREFIX}bootstrap.servers"] = bootstrap_of(pipeline.source, given)
-        return cls(spark, options, pipeline.dead_letters.topic or "", pipeline.table_place)
+        return cls(spark, options, pipeline.dead_letters.topic or "", pipeline.table.place)
 
     @property
     def place(self) -> str:

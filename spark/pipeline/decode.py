@@ -40,7 +40,8 @@ from anabranch.spark.pipeline.registry import (
     UnknownSchemaError,
 )
 from anabranch.spark.pipeline.schema_file import read_schema_file
-from anabranch.spark.pipeline.settings import DecodeSection, PipelineSettings
+from anabranch.spark.pipeline.sections import DecodeSection
+from anabranch.spark.pipeline.settings import PipelineSettings
 
 CORRUPT = "_corrupt_record"
 NOT_OF_SCHEMA = "not JSON of this schema"

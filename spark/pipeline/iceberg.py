@@ -435,7 +435,7 @@ def _batch_of(summary: Mapping[str, str], query_id: str) -> int:
 def catalog_settings(pipeline: PipelineSettings) -> dict[str, str]:
     """Return the session settings that define the table's catalog."""
     catalog = pipeline.catalog
-    prefix = f"spark.sql.catalog.{pipeline.catalog_name}"
+    prefix = f"spark.sql.catalog.{pipeline.table.catalog_name}"
     given = {"type": catalog.type, "warehouse": catalog.warehouse, "uri": catalog.uri}
     if catalog.type == "jdbc":
         # Spark asks each catalog for views as well, and version 0 has none. An older schema gets the column for them.

@@ -171,8 +171,12 @@ def layout_problems(
                 yield ("table", setting), _unknown(each.column, columns)
     if table_format != "iceberg":
         yield from _folder_problems(table_format, layout, time_column)
-    for name in layout.properties:
-        path = ("table", "properties", name)
+
+
+def property_problems(table_format: str, properties: Collection[str]) -> Iterator[Problem]:
+    """Yield the properties that the section of a table may not set."""
+    for name in properties:
+        path = ("properties", name)
         if table_format == "parquet":
             yield path, "has no effect: a table of format parquet has no properties"
         elif name.lower().startswith("anabranch."):
@@ -182,9 +186,9 @@ def layout_problems(
 
 
 def option_problems(table_format: str, options: Collection[str]) -> Iterator[Problem]:
-    """Yield the options of the writer that may not be set, or that it would ignore."""
+    """Yield the options of the writer that the section of a table may not set, or that it would ignore."""
     for name in options:
-        path, lower = ("table", "options", name), name.lower()
+        path, lower = ("options", name), name.lower()
         if (reason := OPTIONS_RESERVED[table_format].get(lower)) is not None:
             yield path, reason
         elif _is_property(table_format, lower):

@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from anabranch.spark.pipeline.errors import PipelineError
 from anabranch.spark.pipeline.files import HadoopFolder, query_id_of
 from anabranch.spark.pipeline.retention import Retention
-from anabranch.spark.pipeline.settings import MaintenanceSection, PipelineSettings
+from anabranch.spark.pipeline.sections import MaintenanceSection
+from anabranch.spark.pipeline.settings import PipelineSettings
 from anabranch.spark.pipeline.tables import LakehouseTable, open_tables
 from anabranch.spark.pipeline.topics import known_topics
 from anabranch.spark.pipeline.watermark import duration_us
@@ -77,7 +78,7 @@ def maintain_now(spark: SparkSession, pipeline: PipelineSettings) -> Iterator[st
     owners = [pipeline.for_topic(topic) for topic in known_topics(spark, pipeline)]
     tables = [table for own in owners for table in open_tables(spark, own) if table.exists()]
     if not tables:
-        raise PipelineError(f"{pipeline.table_place} does not exist; ingest creates it")
+        raise PipelineError(f"{pipeline.table.place} does not exist; ingest creates it")
     for table in tables:
         yield f"{table.place}: {table.compact():,} small files rewritten"
     maintenance = Maintenance(spark, pipeline.checkpoint, pipeline.maintenance, tables)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Self
 
-from anabranch.spark.pipeline.settings import MaintenanceSection
+from anabranch.spark.pipeline.sections import MaintenanceSection
 from anabranch.spark.pipeline.watermark import duration_us
 
 

@@ -23,7 +23,8 @@ from anabranch.spark.pipeline.decode import RecordDecoder
 from anabranch.spark.pipeline.errors import PipelineError, UnusableSchema, reason_of
 from anabranch.spark.pipeline.maintenance import Maintenance
 from anabranch.spark.pipeline.parquet import parquet_tables
-from anabranch.spark.pipeline.settings import PipelineSettings, TableFormat
+from anabranch.spark.pipeline.sections import TableFormat
+from anabranch.spark.pipeline.settings import PipelineSettings
 from anabranch.spark.pipeline.source import check_event_time, decoded, read_stream
 from anabranch.spark.pipeline.source_options import source_options
 from anabranch.spark.pipeline.tables import prepare_session
@@ -118,7 +119,7 @@ class MicroBatchWriter:
             self.topic_ids.check()
         # In the query's session only. A time that cannot be parsed becomes null, instead of failing the query.
         batch.sparkSession.conf.set(ANSI, "false")
-        if self.pipeline.has_table_per_topic:
+        if self.pipeline.table.is_per_topic:
             rows: int | None = self._take_by_topic(batch, query_id, batch_id)
         else:
             rows = self.writers[None].write(batch, query_id, batch_id)

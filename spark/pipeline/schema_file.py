@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from anabranch.spark.pipeline.errors import UnusableSchema
-from anabranch.spark.pipeline.settings import DecodeSection
+from anabranch.spark.pipeline.sections import DecodeSection
 
 
 def read_schema_file(settings: DecodeSection, section: str) -> bytes:

@@ -8,7 +8,8 @@ from pyspark.sql import functions as f
 from anabranch.spark.pipeline.changes import DELETED, check_key, without_envelopes
 from anabranch.spark.pipeline.decode import Decoding, RecordDecoding
 from anabranch.spark.pipeline.layout import IDENTITY
-from anabranch.spark.pipeline.settings import PipelineSettings, TableFormat, TableMode
+from anabranch.spark.pipeline.sections import TableFormat, TableMode
+from anabranch.spark.pipeline.settings import PipelineSettings
 from anabranch.spark.pipeline.source_options import source_options
 from anabranch.spark.pipeline.watermark import duration_us
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from anabranch.client.errors import PropertyError
 from anabranch.spark.kafka_options import read_kafka_options
 from anabranch.spark.pipeline.errors import SettingError
-from anabranch.spark.pipeline.settings import SourceSection
+from anabranch.spark.pipeline.sections import SourceSection
 
 SOURCE_OPTIONS = {"includeHeaders": "true", "kafka.max.poll.records": "10000"}
 """Larger polls than the client's default: the source asks for offsets twice per poll, which is half of its time."""

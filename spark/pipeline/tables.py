@@ -18,7 +18,8 @@ from anabranch.spark.pipeline.iceberg import IcebergTable, catalog_settings
 from anabranch.spark.pipeline.layout import TableLayout
 from anabranch.spark.pipeline.merge import Newer, newer
 from anabranch.spark.pipeline.retention import Retention
-from anabranch.spark.pipeline.settings import PipelineSettings, TableFormat
+from anabranch.spark.pipeline.sections import TableFormat
+from anabranch.spark.pipeline.settings import PipelineSettings
 
 
 class DeadLetters(Protocol):

@@ -10,7 +10,8 @@ from pydantic_core import ErrorDetails
 
 from anabranch.client.properties import is_secret
 from anabranch.spark.pipeline.errors import PipelineError, SettingError
-from anabranch.spark.pipeline.settings import PipelineSettings, SettingConflict, TableFormat
+from anabranch.spark.pipeline.sections import SettingConflict, TableFormat
+from anabranch.spark.pipeline.settings import PipelineSettings
 
 _SECTION = re.compile(r"\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
 _KEY = re.compile(
@@ -50,7 +51,7 @@ def parse_pipeline(text: str, path: Path) -> PipelineSettings:
         return _with_absolute_paths(PipelineSettings.model_validate(values), path.absolute().parent)
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
-        where_path, message = _describe(detail)
+        where_path, message = describe(detail)
         raise PipelineError(f"{path}:{line_of(text, where_path)}: {message}") from None
 
 
@@ -112,16 +113,17 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(next(part for part in found.groups() if part is not None) for found in _NAME.finditer(text))
 
 
-def _describe(detail: ErrorDetails) -> tuple[tuple[str, ...], str]:
-    """Return the setting's path and the message."""
+def describe(detail: ErrorDetails) -> tuple[tuple[str, ...], str]:
+    """Return the path of the setting that pydantic refuses, and the message."""
     conflict = detail.get("ctx", {}).get("error")
     if isinstance(conflict, SettingConflict):
-        return conflict.path, f"{'.'.join(conflict.path)}: {conflict}"
+        path = (*map(str, detail["loc"]), *conflict.path)
+        return path, f"{_printable(path)}{_given(detail['input'], path, conflict.path)}: {conflict}"
     # Members of a union are parts of pydantic's path, but not of the file's.
     path = tuple(
         str(part) for part in detail["loc"] if not re.search(r"[\[\],]|^(literal|dict|constrained|function)", str(part))
     )
-    name = ".".join(part if part.isprintable() else repr(part) for part in path)
+    name = _printable(path)
     match detail["type"]:
         case "missing":
             return path, f"{name} is missing"
@@ -131,10 +133,25 @@ def _describe(detail: ErrorDetails) -> tuple[tuple[str, ...], str]:
         case "tuple_type":  # TOML's term for it
             return path, f"{name} = {detail['input']!r}: input should be a list"
     message = detail["msg"].removeprefix("Value error, ")
-    if path[-1:] == ("options",) or path[-2:-1] in _TABLES_OF_OPTIONS or any(map(is_secret, path)):
-        # Not shown: it may be a secret.
-        return path, f"{name}: {message[0].lower()}{message[1:]}"
-    return path, f"{name} = {detail['input']!r}: {message[0].lower()}{message[1:]}"
+    given = "" if _may_be_secret(path) else f" = {detail['input']!r}"
+    return path, f"{name}{given}: {message[0].lower()}{message[1:]}"
+
+
+def _printable(path: Sequence[str]) -> str:
+    return ".".join(part if part.isprintable() else repr(part) for part in path)
+
+
+def _given(section: object, path: tuple[str, ...], names: tuple[str, ...]) -> str:
+    """Return ` = VALUE` for the setting `names` of a section, at `path` in the file; empty where there is none."""
+    value = section
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    is_shown = isinstance(value, str | int | float) and not _may_be_secret(path) and "@" not in str(value)
+    return f" = {value!r}" if is_shown else ""
+
+
+def _may_be_secret(path: tuple[str, ...]) -> bool:
+    return path[-1:] == ("options",) or path[-2:-1] in _TABLES_OF_OPTIONS or any(map(is_secret, path))
 
 
 def _known(path: tuple[str, ...], name: str) -> str:

@@ -14,7 +14,7 @@ def known_topics(spark: SparkSession, pipeline: PipelineSettings, found: Iterabl
 
     Raises SettingError if two of them would be written to one table.
     """
-    if not pipeline.has_table_per_topic:
+    if not pipeline.table.is_per_topic:
         return (None,)
     topics = {*pipeline.source.topics, *(newest_offsets(spark, pipeline.checkpoint) or {}), *found}
     topics.discard(pipeline.dead_letters.topic or "")  # no table's, though a pattern may take it

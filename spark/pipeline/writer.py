@@ -17,7 +17,8 @@ from anabranch.spark.pipeline.decode import RecordDecoder, RecordDecoding
 from anabranch.spark.pipeline.deletions import DeletionStore
 from anabranch.spark.pipeline.errors import AnotherDriver, UnusableSchema
 from anabranch.spark.pipeline.schema_store import SchemaStore
-from anabranch.spark.pipeline.settings import LatePolicy, PipelineSettings
+from anabranch.spark.pipeline.sections import LatePolicy
+from anabranch.spark.pipeline.settings import PipelineSettings
 from anabranch.spark.pipeline.source import (
     check_event_time,
     dead_letter_columns,

@@ -25,7 +25,7 @@ def check(data: bytes) -> None:
         check_message(error)
         check_place(str(error), data)
         return
-    assert pipeline.catalog_name is not None
+    assert pipeline.table.catalog_name is not None
     assert pipeline.dead_letter_place
 
 

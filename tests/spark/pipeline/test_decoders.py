@@ -41,7 +41,7 @@ from anabranch.spark.pipeline.registry import (
     UnknownSchemaError,
     split_header,
 )
-from anabranch.spark.pipeline.settings import DecodeSection
+from anabranch.spark.pipeline.sections import DecodeSection
 from tests.spark.pipeline.registry_server import RegistryServer, running_registry
 from tests.spark.pipeline.support import make_pipeline
 from tests.support.wheel import ROOT

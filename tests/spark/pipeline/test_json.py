@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 
 from anabranch.spark.pipeline.decode import make_decoding
 from anabranch.spark.pipeline.errors import SettingError
-from anabranch.spark.pipeline.settings import DecodeSection
+from anabranch.spark.pipeline.sections import DecodeSection
 from tests.support.wheel import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from anabranch.spark.java import spark_environment
-from anabranch.spark.pipeline.settings import PipelineSettings, TriggerSection
+from anabranch.spark.pipeline.sections import TriggerSection
+from anabranch.spark.pipeline.settings import PipelineSettings
 from anabranch.spark.pipeline.tables import open_tables
 from anabranch.spark.pipeline.toml_file import read_pipeline
 from tests.conftest import QUICK_JVM

@@ -12,7 +12,7 @@ from anabranch.spark.pipeline.errors import AnotherDriver, PipelineError
 from anabranch.spark.pipeline.iceberg import PROGRESS, IcebergTable
 from anabranch.spark.pipeline.maintenance import Maintenance, maintain_now
 from anabranch.spark.pipeline.retention import Retention
-from anabranch.spark.pipeline.settings import MaintenanceSection
+from anabranch.spark.pipeline.sections import MaintenanceSection
 from anabranch.spark.pipeline.tables import LakehouseTable, open_tables
 from tests.spark.pipeline.support import (
     every_offset_once,

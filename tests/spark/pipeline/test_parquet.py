@@ -11,7 +11,7 @@ from anabranch.spark.jobs import follow, wait_for_all
 from anabranch.spark.pipeline.errors import PipelineError
 from anabranch.spark.pipeline.parquet import COLUMNS, OWNER, ColumnChangedError, ParquetTable, merged
 from anabranch.spark.pipeline.run import start_pipeline
-from anabranch.spark.pipeline.settings import PartitionPeriod
+from anabranch.spark.pipeline.sections import PartitionPeriod
 from tests.spark.pipeline.support import every_offset_once, make_pipeline, numbered, offsets, run
 from tests.support.events import send
 from tests.support.waiting import wait_until

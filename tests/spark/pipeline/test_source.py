@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from anabranch.spark.pipeline.settings import SourceSection
+from anabranch.spark.pipeline.sections import SourceSection
 from anabranch.spark.pipeline.source_options import source_options
 
 
@@ -27,10 +27,13 @@ def test_a_pattern_a_limit_and_tasks() -> None:
 @pytest.mark.parametrize(
     ("source", "wanted"),
     [
-        (SourceSection(starting_offsets="latest"), {"startingOffsets": "latest"}),
-        (SourceSection(starting_offsets={"a": {"0": 5}}), {"startingOffsets": json.dumps({"a": {"0": 5}})}),
+        (SourceSection(topics=("a",), starting_offsets="latest"), {"startingOffsets": "latest"}),
         (
-            SourceSection(starting_time_ms=1_600),
+            SourceSection(topics=("a",), starting_offsets={"a": {"0": 5}}),
+            {"startingOffsets": json.dumps({"a": {"0": 5}})},
+        ),
+        (
+            SourceSection(topics=("a",), starting_time_ms=1_600),
             {"startingTimestamp": "1600", "startingOffsetsByTimestampStrategy": "latest"},
         ),
     ],
@@ -41,5 +44,7 @@ def test_where_it_begins(source: SourceSection, wanted: dict[str, str]) -> None:
 
 
 def test_options_of_the_user_go_over_the_pipelines_own() -> None:
-    options = source_options(SourceSection(options={"kafka.max.poll.records": "500", "kafka.isolation.level": "x"}))
+    options = source_options(
+        SourceSection(topics=("a",), options={"kafka.max.poll.records": "500", "kafka.isolation.level": "x"})
+    )
     assert (options["kafka.max.poll.records"], options["kafka.isolation.level"]) == ("500", "x")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.spark.pipeline.errors import PipelineError, SettingError
-from anabranch.spark.pipeline.settings import LatePolicy, PartitionPeriod, TableFormat
+from anabranch.spark.pipeline.sections import LatePolicy, PartitionPeriod, TableFormat
 from anabranch.spark.pipeline.toml_file import line_of, located, parse_pipeline, read_pipeline
 
 FILE = Path("/pipes/flights.toml")
@@ -65,7 +65,7 @@ def test_a_small_file_has_defaults_beside_it() -> None:
     pipeline = parse_pipeline(SMALL, FILE)
     assert (pipeline.checkpoint, pipeline.catalog.warehouse) == ("/pipes/checkpoint", "/pipes/lake")
     assert (pipeline.table.format, pipeline.table.partition_by) == (TableFormat.ICEBERG, PartitionPeriod.DAY)
-    assert (pipeline.catalog_name, pipeline.dead_letter_place) == ("lake", "lake.db.flights_dead_letters")
+    assert (pipeline.table.catalog_name, pipeline.dead_letter_place) == ("lake", "lake.db.flights_dead_letters")
     assert not pipeline.has_dead_letters
 
 
@@ -135,9 +135,9 @@ def test_the_line_of_a_setting(path: tuple[str, ...], line: int) -> None:
         (
             "[table]",
             "[maintenance]\nsnapshots_max = 9\n[table]",
-            ":7: maintenance.snapshots_max: less than snapshots_min",
+            ":7: maintenance.snapshots_max = 9: less than snapshots_min = 10: raise it, or lower snapshots_min",
         ),
-        ("lake.db.flights", "flights", ":7: table.name: expected catalog.namespace.table"),
+        ("lake.db.flights", "flights", ":7: table.name = 'flights': expected catalog.namespace.table"),
         ('name = "lake.db.flights"', 'format = "delta"', ":6: table: a table of format delta needs a location"),
         (
             'name = "lake.db.flights"',
@@ -148,7 +148,7 @@ def test_the_line_of_a_setting(path: tuple[str, ...], line: int) -> None:
         (
             "[table]",
             '[decode]\nformat = "json"\n[table]',
-            ":7: decode.format: values in json need either a schema_file",
+            ":7: decode.format = 'json': needs either a schema_file or a registry",
         ),
         ("[table]", "[watermark]\n[table]", ":6: watermark.delay is missing"),
         ('checkpoint = "checkpoint"', "", ":1: checkpoint is missing"),
@@ -156,12 +156,12 @@ def test_the_line_of_a_setting(path: tuple[str, ...], line: int) -> None:
         (
             "topics",
             "starting_offsets = 'latest'\nstarting_time_ms = 5\ntopics",
-            ":5: source.starting_time_ms: begin either",
+            ":5: source.starting_time_ms = 5: begin either",
         ),
         (
             "[table]",
             "kind = 'direct'\n[operations]\nconsumer_group = 'g'\n[table]",
-            ":8: operations.consumer_group: off",
+            ":8: operations.consumer_group = 'g': needs source.kind = 'kafka'",
         ),
         ("[table]", "[compress]\n[table]", ":6: compress is not a setting; the file takes: name, checkpoint, source"),
     ],
@@ -212,7 +212,7 @@ def test_a_parquet_table_is_not_rewritten() -> None:
         'name = "lake.db.flights"', 'format = "parquet"\nlocation = "table"\ntarget_file_bytes = 5_000_000'
     )
     with pytest.raises(
-        PipelineError, match=r":9: table.target_file_bytes: has no effect: small files are rewritten in"
+        PipelineError, match=r":9: table.target_file_bytes = 5000000: has no effect: small files are rewritten in"
     ):
         parse_pipeline(text, FILE)
 
@@ -222,6 +222,7 @@ def test_a_parquet_table_is_not_rewritten() -> None:
     [
         (SMALL + '"a\\nb" = 1\n', r":6: table.'a\nb' is not a setting; [table] takes"),
         (SMALL + '["a\\u001bb"]\n', r":1: 'a\x1bb' is not a setting; the file takes"),
+        (SMALL + 'options = { "x\\u001b.y" = 1 }\n', r":8: table.options.'x\x1b.y': a property of the table"),
         ("a = " + "[" * 5000, "values are nested too deeply"),
     ],
 )
@@ -230,6 +231,28 @@ def test_whatever_the_names_are_the_error_is_one_line(text: str, words: str) -> 
         parse_pipeline(text, FILE)
     assert words in str(raised.value)
     assert str(raised.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("topics", "kind = 'direct'\ntopic_pattern = 'p'\ntopics", ":6: source.topics: name either topics or"),
+        (
+            "[table]",
+            "options = { 'kafka.sasl.password' = 'p' }\n[table]",
+            ":5: source.options.kafka.sasl.password: a sec",
+        ),
+        ("[table]", "[decode]\nsubject = 'a@b'\n[table]", ":7: decode.subject: has no effect: registry is not set"),
+        ("[table]", "[key]\nformat = 'avro'\n[table]", ":7: key.format = 'avro': needs either a schema_file or a"),
+        ("[table]", "[trigger]\ninterval = '1 hour'\n[table]", ":7: trigger.interval = '1 hour': has no effect"),
+        ("[table]", "[operations]\nmetrics_host = 'h'\n[table]", ":7: operations.metrics_host = 'h': has no effect"),
+        ("[table]", "[table]\nmode = 'changelog'", ":7: table.mode = 'changelog': changelog reads Debezium's"),
+    ],
+)
+def test_settings_that_exclude_each_other_are_shown_unless_they_may_be_secret(old: str, new: str, words: str) -> None:
+    with pytest.raises(PipelineError) as caught:
+        parse_pipeline(SMALL.replace(old, new), FILE)
+    assert f"{FILE}{words}" in str(caught.value)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
