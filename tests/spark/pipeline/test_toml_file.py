@@ -240,7 +240,7 @@ def test_whatever_the_names_are_the_error_is_one_line(text: str, words: str) -> 
         (
             "[table]",
             "options = { 'kafka.sasl.password' = 'p' }\n[table]",
-            ":5: source.options.kafka.sasl.password: a sec",
+            ":6: source.options.kafka.sasl.password: a sec",
         ),
         ("[table]", "[decode]\nsubject = 'a@b'\n[table]", ":7: decode.subject: has no effect: registry is not set"),
         ("[table]", "[key]\nformat = 'avro'\n[table]", ":7: key.format = 'avro': needs either a schema_file or a"),
