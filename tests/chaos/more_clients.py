@@ -40,7 +40,7 @@ from tests.chaos.clients import (
     Member,
     Recorder,
 )
-from tests.support.tools import java, kafka_class_path
+from tests.support.kafka_tools import TOOLS, kafka_tool
 from tests.support.waiting import expect_before
 
 with warnings.catch_warnings():
@@ -55,8 +55,6 @@ PROBE_S = 0.025
 WATCH_S = 0.1
 ADMIN_TIMEOUT_S = 10
 DELIVERY_TIMEOUT_MS = 300_000
-QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx96m")
-TOOLS = "org.apache.kafka.tools"
 JAVA_PRODUCER = {"retries": 2**31 - 1, "delivery.timeout.ms": DELIVERY_TIMEOUT_MS, "retry.backoff.max.ms": 200}
 JAVA_CONSUMER = {"isolation.level": "read_committed", "heartbeat.interval.ms": 500}
 JAVA_CLIENT = {"reconnect.backoff.max.ms": 300, "metadata.max.age.ms": 1_000}
@@ -315,7 +313,7 @@ def java_tool(
     """Run a tool of Apache Kafka that prints a JSON object per line; SIGTERM is what ends it in order."""
     config = folder / f"{name}.properties"
     config.write_text("".join(f"{key}={value}\n" for key, value in {**JAVA_CLIENT, **settings}.items()))
-    command = [str(java()), *QUICK_JVM, "-cp", kafka_class_path(), f"{TOOLS}.{name}", "--bootstrap-server", bootstrap]
+    command = [*kafka_tool(f"{TOOLS}.{name}"), "--bootstrap-server", bootstrap]
     process = subprocess.Popen(
         [*command, "--topic", TOPIC, "--command-config", str(config), *arguments],
         stdout=subprocess.PIPE,

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.lab.processes import START_TIMEOUT_S, ApacheKafka, Broker, free_port, java, kafka_class_path
+from tests.support.kafka_tools import archive_options
 from tests.support.node_processes import wait_for_brokers
 
 PROPERTIES = """\
@@ -58,7 +59,7 @@ class ClusterBroker(Broker):
         return file
 
     def command(self) -> Sequence[str]:
-        return [java(), *JVM, "-cp", kafka_class_path(), "kafka.Kafka", str(self.settings)]
+        return [java(), *JVM, *archive_options(), "-cp", kafka_class_path(), "kafka.Kafka", str(self.settings)]
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from aiokafka import AIOKafkaProducer
 
 from tests.faults.rig import Rig, faulty_node
 from tests.faults.test_store import DOWN
+from tests.support.kafka_tools import TOOLS, kafka_tool
 from tests.support.s3 import S3Bucket
-from tests.support.tools import java, kafka_class_path
 from tests.support.waiting import WAIT_S, wait_until
 
 pytestmark = pytest.mark.timeout(400)
@@ -27,7 +27,7 @@ RECORD_BYTES = 10_000
 @pytest.fixture
 def program() -> list[str]:
     """Java's producer."""
-    return [str(java()), "-XX:TieredStopAtLevel=1", "-cp", kafka_class_path()]
+    return kafka_tool(f"{TOOLS}.ProducerPerformance")
 
 
 def test_java_and_aiokafka_wait_and_see_no_error(tmp_path: Path, bucket: S3Bucket, program: list[str]) -> None:
@@ -75,7 +75,6 @@ def perform(program: list[str], bootstrap: str) -> str:
     done = subprocess.run(
         [
             *program,
-            "org.apache.kafka.tools.ProducerPerformance",
             *("--topic", "java", "--num-records", str(RECORDS), "--record-size", str(RECORD_BYTES)),
             *("--throughput", "-1", "--producer-props", f"bootstrap.servers={bootstrap}"),
         ],

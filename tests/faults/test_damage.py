@@ -16,8 +16,9 @@ from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from anabranch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from tests.interop.test_java import CONSUMER, OFFSETS, TIMEOUT_S, command
+from tests.interop.test_java import TIMEOUT_S, command
 from tests.support.events import create_topic
+from tests.support.kafka_tools import CONSUMER, OFFSETS
 from tests.support.metrics import Samples
 from tests.support.node import NodeProcess
 from tests.support.raw_client import RawClient, batch_of, raw_client

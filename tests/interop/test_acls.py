@@ -11,8 +11,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
-from tests.interop.test_java import CONSUMER, PRODUCER, TIMEOUT_S, TOPICS, command
+from tests.interop.test_java import TIMEOUT_S, command
 from tests.support.certificates import Authority, Issued
+from tests.support.kafka_tools import CONSUMER, PRODUCER, TOPICS
 from tests.support.node import NodeProcess
 
 pytestmark = pytest.mark.interop

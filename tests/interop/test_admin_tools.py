@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.test_java import TOOLS, TOPICS, refused, run
+from tests.interop.test_java import refused, run
+from tests.support.kafka_tools import TOOLS, TOPICS
 from tests.support.node import NodeProcess
 
 pytestmark = pytest.mark.interop

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from tests.broker.cluster.membership.test_failover import bootstrap, cluster
-from tests.interop.test_java import TIMEOUT_S, TOOLS, TOPICS, command, run
+from tests.interop.test_java import TIMEOUT_S, command, run
 from tests.support.events import Event, receive, send
+from tests.support.kafka_tools import TOOLS, TOPICS
 from tests.support.node import NodeProcess
 from tests.support.waiting import wait_until
 

@@ -16,11 +16,11 @@ from anabranch.protocol.messages.create_topics import CreatableTopic, CreateTopi
 from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from tests.interop.test_confluent import QUIET, TIMEOUT_S, poll_until
-from tests.interop.test_java import CONSUMER, GROUPS, QUICK_JVM, TOOLS, cells, command, run
+from tests.interop.test_java import cells, command, run
 from tests.support.events import Event, create_topic, send
+from tests.support.kafka_tools import CONSUMER, GROUPS, TOOLS, kafka_tool
 from tests.support.node import NodeProcess, running_node
 from tests.support.raw_client import raw_client
-from tests.support.tools import java, kafka_class_path
 
 pytestmark = pytest.mark.interop
 
@@ -242,7 +242,7 @@ async def test_kafkas_log_reader_reads_our_consumer_groups(tmp_path: Path) -> No
         records = fetched.responses[0].partitions[0].records
     segment = tmp_path / "00000000000000000000.log"
     segment.write_bytes(records)
-    reader = [str(java()), *QUICK_JVM, "-cp", kafka_class_path(), f"{TOOLS}.DumpLogSegments"]
+    reader = kafka_tool(f"{TOOLS}.DumpLogSegments")
     done = await asyncio.to_thread(
         subprocess.run,
         [*reader, "--offsets-decoder", "--files", str(segment)],

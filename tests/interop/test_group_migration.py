@@ -9,8 +9,9 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
 from tests.interop.test_confluent import QUIET, TIMEOUT_S, poll_until
-from tests.interop.test_java import CONSUMER, GROUPS, cells, command, run
+from tests.interop.test_java import cells, command, run
 from tests.support.events import Event, create_topic, send
+from tests.support.kafka_tools import CONSUMER, GROUPS
 from tests.support.node import NodeProcess
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]

@@ -21,10 +21,11 @@ from anabranch.protocol.errors import ErrorCode
 from tests.broker.kafka.sasl.clients import LISTENERS, handshake
 from tests.broker.kafka.sasl.clients import token as send_token
 from tests.broker.kafka.sasl.provider import message
-from tests.interop.test_java import CONSUMER, PRODUCER, TIMEOUT_S, command
+from tests.interop.test_java import TIMEOUT_S, command
 from tests.interop.values import read_with_confluent
 from tests.support.certificates import Authority
 from tests.support.hydra import SECRET, IdentityProvider, identity_provider, kid_of
+from tests.support.kafka_tools import CONSUMER, PRODUCER
 from tests.support.node import NodeProcess, running_node
 from tests.support.raw_client import raw_client
 from tests.support.waiting import until, wait_until

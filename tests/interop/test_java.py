@@ -13,23 +13,15 @@ import pytest
 
 from tests.interop.records import PARTITIONS
 from tests.support.events import Event, receive, send
-from tests.support.tools import java, kafka_class_path
+from tests.support.kafka_tools import CONFIGS, CONSUMER, GROUPS, OFFSETS, PRODUCER, TOOLS, TOPICS, kafka_tool
 
 pytestmark = pytest.mark.interop
 
 TIMEOUT_S = 60
-QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
-TOOLS = "org.apache.kafka.tools"
-TOPICS = f"{TOOLS}.TopicCommand"
-GROUPS = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
-PRODUCER = f"{TOOLS}.ConsoleProducer"
-CONSUMER = f"{TOOLS}.consumer.ConsoleConsumer"
-OFFSETS = f"{TOOLS}.GetOffsetShell"
-CONFIGS = "kafka.admin.ConfigCommand"
 
 
 def command(servers: str, tool: str, arguments: Sequence[str]) -> list[str]:
-    return [str(java()), *QUICK_JVM, "-cp", kafka_class_path(), tool, "--bootstrap-server", servers, *arguments]
+    return [*kafka_tool(tool), "--bootstrap-server", servers, *arguments]
 
 
 def run(servers: str, tool: str, *arguments: str, stdin: str = "") -> str:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from tests.interop.test_java import CONFIGS, TOOLS, TOPICS, run
+from tests.interop.test_java import run
+from tests.support.kafka_tools import CONFIGS, TOOLS, TOPICS
 from tests.support.node import NodeProcess
 
 pytestmark = pytest.mark.interop

@@ -12,8 +12,9 @@ from anabranch.broker.kafka.topics.move_requests import Place
 from anabranch.s3stream.catalog.values import MoveReason
 from tests.broker.api.handlers.test_many_nodes import all_serve, assigned, create
 from tests.broker.api.handlers.test_reassignments import all_see, leaders
-from tests.interop.test_java import TOOLS, TOPICS, refused, run
+from tests.interop.test_java import refused, run
 from tests.support.held_moves import hold_moves, moves_carried_out
+from tests.support.kafka_tools import TOOLS, TOPICS
 from tests.support.node import running_nodes
 
 pytestmark = pytest.mark.interop

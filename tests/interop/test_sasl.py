@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient
 
 from anabranch.broker.operator.cli.user import PASSWORD_ENV, user
 from tests.broker.kafka.sasl.provider import AUDIENCE, ISSUER, claims, key_set, rsa_key, sign
-from tests.interop.test_java import CONFIGS, CONSUMER, PRODUCER, TIMEOUT_S, TOPICS, command
+from tests.interop.test_java import TIMEOUT_S, command
 from tests.interop.values import (
     read_with_confluent,
     send_and_read_with_aiokafka,
@@ -33,6 +33,7 @@ from tests.interop.values import (
     send_with_confluent,
 )
 from tests.support.certificates import Authority
+from tests.support.kafka_tools import CONFIGS, CONSUMER, PRODUCER, TOPICS
 from tests.support.node import NodeProcess
 from tests.support.secrets import MARK, assert_unmarked, node_output
 from tests.support.tools import kcat

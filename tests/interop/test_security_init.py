@@ -19,8 +19,7 @@ from cryptography import x509
 from anabranch.broker.node.settings.sources import load
 from anabranch.broker.operator.cli.security import security
 from tests.interop.test_acls import ACLS
-from tests.interop.test_java import CONSUMER, PRODUCER, QUICK_JVM
-from tests.support.tools import java, kafka_class_path
+from tests.support.kafka_tools import CONSUMER, PRODUCER, kafka_tool
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.interop
@@ -46,7 +45,7 @@ def programs(folder: Path) -> Path:
     """Programs under the names that the documents use."""
     folder.mkdir()
     tools = {"console-producer": PRODUCER, "console-consumer": CONSUMER, "acls": ACLS}
-    shims = {f"kafka-{name}.sh": [java(), *QUICK_JVM, "-cp", kafka_class_path(), main] for name, main in tools.items()}
+    shims = {f"kafka-{name}.sh": kafka_tool(main) for name, main in tools.items()}
     shims["anabranch"] = [sys.executable, "-m", "anabranch"]
     for name, words in shims.items():
         path = folder / name

@@ -12,8 +12,8 @@ from typing import IO
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.interop.test_java import QUICK_JVM
 from tests.support.events import Event, create_topic, receive, send
+from tests.support.kafka_tools import QUICK_JVM
 from tests.support.node import NodeProcess
 from tests.support.tools import java, kafka_apps_class_path
 from tests.support.waiting import until

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Producer
 
-from tests.interop.test_java import TOOLS, run
+from tests.interop.test_java import run
+from tests.support.kafka_tools import TOOLS
 from tests.support.node import NodeProcess
 from tests.support.waiting import WAIT_S, expect_before
 

@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaConnectionError
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.interop.test_java import CONFIGS, CONSUMER, PRODUCER, TIMEOUT_S, TOPICS, command
+from tests.interop.test_java import TIMEOUT_S, command
 from tests.interop.values import (
     read_with_confluent,
     send_and_read_with_aiokafka,
@@ -23,6 +23,7 @@ from tests.interop.values import (
     value_of,
 )
 from tests.support.certificates import Authority, Issued
+from tests.support.kafka_tools import CONFIGS, CONSUMER, PRODUCER, TOPICS
 from tests.support.node import NodeProcess
 from tests.support.tools import kcat
 from tests.support.waiting import wait_until

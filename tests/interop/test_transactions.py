@@ -18,11 +18,11 @@ from aiokafka.errors import ProducerFenced
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 
 from tests.differential.conftest import has_compiler
-from tests.interop.test_java import QUICK_JVM, TOOLS, cells, run
 from tests.interop.test_java import TIMEOUT_S as TOOL_TIMEOUT_S
+from tests.interop.test_java import cells, run
 from tests.support.events import create_topic
+from tests.support.kafka_tools import TOOLS, kafka_tool
 from tests.support.node import NodeProcess
-from tests.support.tools import java, kafka_class_path
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.interop
@@ -131,7 +131,7 @@ def test_java_ends_one_transaction_after_the_other_without_a_pause(servers: str,
     if not has_compiler():
         pytest.skip("no javac: the program must be compiled")
     program = str(Path(__file__).with_name("TransactionRounds.java"))
-    command = [str(java()), *QUICK_JVM, "-cp", kafka_class_path(), program, servers, topic, str(ROUNDS)]
+    command = [*kafka_tool(program), servers, topic, str(ROUNDS)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     committed = [b"committed %d" % number for number in range(ROUNDS)]

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.interop.test_java import TOOLS, TOPICS, run
+from tests.interop.test_java import run
 from tests.interop.test_kcat import run as kcat
 from tests.support.events import Event, create_topic, send
+from tests.support.kafka_tools import TOOLS, TOPICS
 from tests.support.node import NodeProcess
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]

@@ -12,10 +12,11 @@ from rich.console import Console
 
 from anabranch.spark.jobs import open_freshness, run_pipeline
 from anabranch.spark.status import read_status
-from tests.interop.test_java import GROUPS, cells
+from tests.interop.test_java import cells
 from tests.interop.test_java import run as run_tool
 from tests.spark.pipeline.support import make_pipeline, numbered
 from tests.support.events import send
+from tests.support.kafka_tools import GROUPS
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop, pytest.mark.slow]
 
