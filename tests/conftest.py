@@ -192,17 +192,21 @@ SLOW = frozenset(
 """Folders that `--fast` leaves out."""
 SERVERS = frozenset({"postgres", "s3", "servers", "spark", "wheel"})
 """Fixtures that start a process."""
-SHARING = frozenset({"console", "spark", "differential", "interop"})
-"""Folders whose tests share servers or a Spark session: one worker runs all of them."""
+SHARING = frozenset({"console", "differential"})
+"""Folders whose tests share a browser or brokers of Apache Kafka: one worker runs all of them."""
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let one worker run the tests of a file, and give Spark tests more time on a busy machine.
+    """Let one worker run the tests of a file, and those that share a Spark session; give Spark more time.
 
     Warnings about the sockets that Spark's bridge leaves are ignored in Spark tests.
     """
     folder = _folder(item)
-    item.add_marker(pytest.mark.xdist_group(folder if folder in SHARING else item.nodeid.partition("::")[0]))
+    if "spark" in getattr(item, "fixturenames", ()):
+        group = "spark"
+    else:
+        group = folder if folder in SHARING else item.nodeid.partition("::")[0]
+    item.add_marker(pytest.mark.xdist_group(group))
     if item.get_closest_marker("spark") is None:
         return
     item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
