@@ -15,10 +15,10 @@ def tables() -> str:
     lines = [BEGIN]
     for area in TABLES:
         title = area.__name__.rpartition(".")[2].replace("_", " ").capitalize()
-        lines += ["", f"### {title}", "", "| metric | type | labels | |", "|---|---|---|---|"]
+        lines += ["", f"### {title}", "", "| metric | type | |", "|---|---|---|"]
         for each in area.DEFINITIONS:
-            labels = ", ".join(f"`{label}`" for label in each.labels)
-            lines.append(f"| `{each.name}` | {each.type} | {labels} | {each.help} |")
+            labels = f"{{{', '.join(each.labels)}}}" if each.labels else ""
+            lines.append(f"| `{each.name}{labels}` | {each.type} | {each.help} |")
     return "\n".join([*lines, "", END])
 
 
