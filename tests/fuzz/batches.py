@@ -13,12 +13,11 @@ from anabranch.broker.kafka.configs.topic import TopicConfig
 from anabranch.broker.kafka.partitions.batch_checks import check_batch
 from anabranch.broker.kafka.partitions.cleaning import KafkaBatches
 from anabranch.broker.kafka.partitions.record_checks import (
-    PreparationDeferred,
     PreparedBatch,
     RequiredWork,
-    prepare_batch,
+    inspection_of,
 )
-from anabranch.broker.kafka.partitions.record_work import RecordWork
+from anabranch.broker.kafka.partitions.record_work import LoopBudgetExceeded, RecordWork
 from anabranch.compaction.interface import CleanPolicy
 from anabranch.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, parse_batch, seal
 from anabranch.protocol.compression import Compression, decompressed
@@ -101,10 +100,11 @@ def check(data: bytes) -> None:
 
 async def prepare(view: memoryview, header: BatchHeader, config: TopicConfig, required: RequiredWork) -> PreparedBatch:
     work = RecordWork(DECOMPRESSED_BYTES_MAX)
+    inspection = inspection_of(view, header, config, required, NOW_MS, "t-0", work)
     try:
-        return prepare_batch(view, header, config, required, NOW_MS, "t-0", work)
-    except PreparationDeferred as deferred:
-        return await deferred.run()
+        return work.inspect_on_loop(view, header, inspection)
+    except LoopBudgetExceeded:
+        return await work.inspect_in_thread(view, header, inspection)
     finally:
         work.close()
 

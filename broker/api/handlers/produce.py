@@ -11,11 +11,10 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from anabranch.broker.api.handlers.leadership import find_leadership
 from anabranch.broker.api.handlers.produce_response import (
-    WITHOUT_LOG_START,
     BatchItem,
     build_response,
     code_of,
@@ -23,16 +22,13 @@ from anabranch.broker.api.handlers.produce_response import (
     refusal,
     refuse_all,
 )
+from anabranch.broker.api.handlers.produce_transaction import ProduceTransaction
 from anabranch.broker.cluster.node import Node
-from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
-from anabranch.broker.kafka.partitions.partition import ADDS_TO_TRANSACTION_SINCE, Partition
-from anabranch.broker.kafka.partitions.producers import Producer
-from anabranch.broker.kafka.partitions.record_checks import PreparationDeferred, PreparedBatch
-from anabranch.broker.kafka.partitions.transactions import Verification
+from anabranch.broker.kafka.partitions.partition import AppendResult, InspectionWait, Partition, VerificationWait
+from anabranch.broker.kafka.partitions.record_checks import PreparedBatch
 from anabranch.broker.kafka.topics.names import INTERNAL_TOPICS
 from anabranch.broker.kafka.topics.parking import parked_until_s
 from anabranch.broker.kafka.topics.topic import Topic
-from anabranch.broker.kafka.transactions.errors import code_for_writer
 from anabranch.broker.node.net.exchange import Exchange, RefusedBatch
 from anabranch.broker.node.peers.members import Member
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -48,7 +44,6 @@ from anabranch.s3stream.errors import LogStalled, StorageError, StorageFull, Str
 from anabranch.wal.interface import Durable, WalError
 
 TOPIC_IDS_SINCE = 13
-ABORTABLE_SINCE = 11
 LEADERS_SINCE = 10
 """First version in which the answer names the leader of a partition that is led elsewhere (KIP-951)."""
 SEALED_S = 3.0
@@ -58,12 +53,30 @@ SENT_BEHIND_MAX = 4
 REFUSED_PARTITIONS_MAX = 1000
 _SENT_AGAIN = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS})
 """Refusals after which a client sends the batch again, and those that it has sent behind it."""
-VERIFICATIONS_MAX = 5
-"""Verifications of a batch whose answers a marker may overtake, before the client is told to try again."""
 
 
-class _NotInTransaction(Exception):
-    """The batch has to wait until its partition is added to the transaction, or another node has verified that."""
+class _MoveWait(NamedTuple):
+    """A batch that waits for the end of its partition's move to another node."""
+
+    partition: Partition
+
+
+class _OpeningWait(NamedTuple):
+    """A batch that waits until this node has opened its partition."""
+
+    topic: Topic
+    partition_index: int
+
+
+class _RoomWait(NamedTuple):
+    """A batch that waits for room in the storage."""
+
+    needs_flush: bool
+    """True if there was none though clients were not told to wait: the batch needs more room than is left."""
+
+
+_Wait = InspectionWait | VerificationWait | _MoveWait | _OpeningWait | _RoomWait
+"""Reason to wait of a batch. It is not appended yet, and no batch behind it is."""
 
 
 def handle(
@@ -73,8 +86,9 @@ def handle(
     if not -1 <= request.acks <= 1:
         return refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS)
     call = _ProduceCall(node, request, exchange)
-    if not call.append_all():
-        return call.wait_and_finish(exchange, answer=request.acks != 0)
+    wait = call.append_all()
+    if wait is not None:
+        return call.wait_and_finish(wait, exchange, answer=request.acks != 0)
     if request.acks == 0:
         exchange.complete(None)
         call.close_if_failed(exchange)
@@ -92,25 +106,16 @@ class _ProduceCall:
     __slots__ = (
         "_api_version",
         "_connection",
-        "_joining",
         "_leaders",
-        "_needs_flush",
         "_next",
         "_node",
-        "_opening",
         "_parked_until_s",
-        "_preparation",
         "_prepared",
         "_results",
-        "_sealed",
         "_sealed_until_s",
-        "_transactional_id",
-        "_verification",
-        "_verifications",
-        "_verify",
+        "_transaction",
         "_work",
         "durable",
-        "failed",
     )
 
     def __init__(self, node: Node, request: ProduceRequest, exchange: Exchange) -> None:
@@ -118,71 +123,104 @@ class _ProduceCall:
         self._api_version = exchange.api_version
         self._connection = exchange.connection
         self._work = _last_of_each([(topic, data) for topic in request.topic_data for data in topic.partition_data])
-        self._transactional_id = request.transactional_id
-        self._verify = None if request.transactional_id is None else self._verify_transaction
-        self._joining: tuple[Partition, Producer] | None = None
-        """Partition to add to the producer's transaction, or to verify, before the next batch can be appended."""
-        self._verification: tuple[Partition, Verification] | None = None
-        """Verification of the current batch's partition, or of an earlier one. The coordinator has agreed."""
-        self._verifications = 0
-        """Number of verifications for the current batch."""
-        self._preparation: PreparationDeferred | None = None
-        """Inspection to run in the thread before the next batch can be appended."""
+        transactional_id = request.transactional_id
+        self._transaction = (
+            None if transactional_id is None else ProduceTransaction(node, transactional_id, exchange.api_version)
+        )
         self._prepared: PreparedBatch | None = None
-        """Result of that inspection."""
-        self._sealed: Partition | None = None
-        """Partition whose move has to end before the next batch can be appended."""
+        """Result of the inspection of the current batch."""
         self._sealed_until_s: float | None = None
         """End of the time for which the request waits for moves; None if it has not begun."""
-        self._opening: tuple[Topic, int] | None = None
-        """Partition that this node has to open before the next batch can be appended."""
         self._parked_until_s: float | None = None
-        """End of the time for which the request waits for such partitions; None if it has not begun."""
+        """End of the time for which it waits for partitions that this node is opening; None if it has not begun."""
         self._next = 0
         self._results: list[PartitionProduceResponse] = []
         self._leaders: dict[int, Member] = {}
         """Nodes that results name as leaders."""
         self.durable: Durable | None = None
         """Completion of the last batch appended."""
-        self._needs_flush = False
-        """True if there was no room for the current batch, though clients were not told to wait."""
-        self.failed = False
 
-    def append_all(self) -> bool:
-        """Append until all batches are done (True) or one has to wait (False): call again after the wait.
+    # appending
 
-        A batch waits for room in the storage, for its partition to be open or added to the transaction, or for the
-        thread.
-        """
+    def append_all(self) -> _Wait | None:
+        """Append until all batches are done, or return what the next one waits for: call again afterwards."""
         work = self._work
         while self._next < len(work):
             topic, data = work[self._next]
-            try:
-                result = self._append(topic, data)
-            except StreamSealed:
-                if not self._parks_on_seal(topic, data.index):
-                    self._answer(self._failure(data, ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition is moving"))
-                    continue
-                return False
-            except LogStalled as error:
-                self._answer(self._failure(data, ErrorCode.NOT_ENOUGH_REPLICAS, str(error)))
-                continue
-            except StorageFull:
-                self._needs_flush = self._node.storage.writable
-                return False
-            except _NotInTransaction:
-                return False
-            except PreparationDeferred as beside:
-                self._preparation = beside
-                return False
-            except KafkaError as error:
-                if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._awaits_opening(topic, data.index):
-                    return False
-                result = self._refusal(topic, data, error)
-            except StorageError as error:
-                result = self._failure(data, code_of(error), str(error))
-            self._answer(result)
-        return True
+            outcome = self._append(topic, data)
+            if not isinstance(outcome, PartitionProduceResponse):
+                return outcome
+            self._answer(outcome)
+        return None
+
+    def _append(self, topic: TopicProduceData, data: PartitionProduceData) -> PartitionProduceResponse | _Wait:
+        """Append the current batch. Returns its answer, or what it waits for."""
+        try:
+            partition = self._find(topic, data.index)
+        except KafkaError as error:
+            opening = self._opening(topic, data.index) if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER else None
+            return opening or failure(data.index, error.code, error.message)
+        if partition.topic in INTERNAL_TOPICS:
+            problem = f"Cannot append to internal topic {partition.topic}"
+            return failure(data.index, ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+        try:
+            appended = partition.append(
+                data.records,
+                self._api_version,
+                None if self._transaction is None else self._transaction.verify,
+                self._prepared,
+                is_behind=bool(refused := self._connection.refused_batches) and self._place() in refused,
+            )
+        except KafkaError as error:
+            return refusal(data.index, error, partition.log_start_offset)
+        except StorageError as error:
+            return self._refused_by_storage(error, partition)
+        if not isinstance(appended, AppendResult):
+            return appended
+        base_offset, _, append_time_ms, durable = appended
+        if durable is not None:
+            self.durable = durable
+        return PartitionProduceResponse(
+            index=data.index,
+            base_offset=base_offset,
+            log_append_time_ms=append_time_ms,
+            log_start_offset=partition.stream.start_offset,
+        )
+
+    def _find(self, topic: TopicProduceData, index: int) -> Partition:
+        topics = self._node.topics
+        if self._api_version < TOPIC_IDS_SINCE:
+            return topics.partition(topic.name, index)
+        found = topics.get_by_id(topic.topic_id)
+        if found is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        return topics.partition_of(found, index)
+
+    def _opening(self, topic: TopicProduceData, index: int) -> _OpeningWait | None:
+        """Return the wait for a partition that this node is opening; None if it is not, or the time is over."""
+        topics = self._node.topics
+        found = topics.get(topic.name) if self._api_version < TOPIC_IDS_SINCE else topics.get_by_id(topic.topic_id)
+        until_s = self._parked_until_s
+        is_late = until_s is not None and asyncio.get_running_loop().time() >= until_s
+        return None if found is None or is_late or not topics.is_opening(found, index) else _OpeningWait(found, index)
+
+    def _refused_by_storage(self, error: StorageError, partition: Partition) -> PartitionProduceResponse | _Wait:
+        """Return the answer for a batch that the storage refuses, or the wait after which it may take it."""
+        match error:
+            case StreamSealed():
+                now_s = asyncio.get_running_loop().time()
+                if self._sealed_until_s is None:
+                    self._sealed_until_s = now_s + SEALED_S
+                if now_s < self._sealed_until_s:
+                    return _MoveWait(partition)
+                return failure(partition.index, ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition is moving")
+            case LogStalled():
+                return failure(partition.index, ErrorCode.NOT_ENOUGH_REPLICAS, str(error))
+            case StorageFull():
+                return _RoomWait(needs_flush=self._node.storage.writable)
+        return failure(partition.index, code_of(error), str(error))
+
+    # answers
 
     def _answer(self, result: PartitionProduceResponse) -> None:
         """Note the outcome of the current batch, and advance to the next."""
@@ -192,7 +230,8 @@ class _ProduceCall:
             result = self._with_leader(result)
         self._results.append(result)
         self._prepared = None
-        self._verifications = 0
+        if self._transaction is not None:
+            self._transaction.begin_batch()
         self._next += 1
 
     def _place(self) -> tuple[str | bytes, int]:
@@ -221,26 +260,6 @@ class _ProduceCall:
             return failure(result.index, code, "an earlier batch was refused")
         return result
 
-    def _append(self, topic: TopicProduceData, data: PartitionProduceData) -> PartitionProduceResponse:
-        partition = self._find(topic, data.index)
-        if partition.topic in INTERNAL_TOPICS:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {partition.topic}")
-        base_offset, _, append_time_ms, durable = partition.append(
-            data.records,
-            self._api_version,
-            self._verify,
-            self._prepared,
-            is_behind=bool(refused := self._connection.refused_batches) and self._place() in refused,
-        )
-        if durable is not None:
-            self.durable = durable
-        return PartitionProduceResponse(
-            index=data.index,
-            base_offset=base_offset,
-            log_append_time_ms=append_time_ms,
-            log_start_offset=partition.stream.start_offset,
-        )
-
     def _with_leader(self, result: PartitionProduceResponse) -> PartitionProduceResponse:
         """Add the leader of the current batch's partition, if it has one."""
         requested, data = self._work[self._next]
@@ -252,156 +271,34 @@ class _ProduceCall:
         leader = LeaderIdAndEpoch(leader_id=found.leader.node_id, leader_epoch=found.leader_epoch)
         return dataclasses.replace(result, current_leader=leader)
 
-    def _find(self, topic: TopicProduceData, index: int) -> Partition:
-        topics = self._node.topics
-        if self._api_version < TOPIC_IDS_SINCE:
-            return topics.partition(topic.name, index)
-        found = topics.get_by_id(topic.topic_id)
-        if found is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-        return topics.partition_of(found, index)
+    def response(self, error: WalError | None = None) -> ProduceResponse:
+        """Build the answer. With `error` the log has failed, and no batch counts as written."""
+        return build_response(self._work, self._results, self._leaders.values(), self._connection.listener, error)
 
-    def _parks_on_seal(self, topic: TopicProduceData, index: int) -> bool:
-        """Return whether the current batch waits for the end of its partition's move."""
-        now_s = asyncio.get_running_loop().time()
-        if self._sealed_until_s is None:
-            self._sealed_until_s = now_s + SEALED_S
-        self._sealed = self._find(topic, index)
-        return now_s < self._sealed_until_s
+    def close_if_failed(self, exchange: Exchange) -> None:
+        """With acks=0, report an error as Kafka does: close the connection."""
+        if any(result.error_code for result in self._results):
+            exchange.connection.refuse("a Produce request with acks=0 failed")
 
-    async def _wait_for_move(self, partition: Partition, exchange: Exchange) -> None:
-        """Wait until the partition's move has ended, or for as long as the request may wait for that."""
-        self._sealed = None
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(self._sealed_until_s), _while_connected(exchange):
-                await partition.stream.until_unsealed()
+    # waiting
 
-    def _awaits_opening(self, topic: TopicProduceData, index: int) -> bool:
-        """Return whether the current batch has to wait until this node has opened the partition."""
-        topics = self._node.topics
-        found = topics.get(topic.name) if self._api_version < TOPIC_IDS_SINCE else topics.get_by_id(topic.topic_id)
-        until_s = self._parked_until_s
-        is_late = until_s is not None and asyncio.get_running_loop().time() >= until_s
-        if found is None or is_late or not topics.is_opening(found, index):
-            return False
-        self._opening = found, index
-        return True
-
-    async def _park(self, topic: Topic, index: int, exchange: Exchange) -> None:
-        """Wait until the partition is open, or for as long as the request may wait for that."""
-        self._opening = None
-        if self._parked_until_s is None:
-            self._parked_until_s = parked_until_s()
-        node = self._node
-        is_over = await node.parking.wait_while(
-            lambda: node.topics.is_opening(topic, index), exchange, self._parked_until_s
-        )
-        if not is_over:
-            self._parked_until_s = 0.0
-
-    def _refusal(
-        self, topic: TopicProduceData, data: PartitionProduceData, error: KafkaError
-    ) -> PartitionProduceResponse:
-        """Answer for a batch that its partition refuses, with log start offset and the records at fault."""
-        self.failed = True
-        if error.code in WITHOUT_LOG_START:
-            return failure(data.index, error.code, error.message)
-        return refusal(data.index, error, self._find(topic, data.index).log_start_offset)
-
-    def _failure(self, data: PartitionProduceData, code: ErrorCode, message: str) -> PartitionProduceResponse:
-        self.failed = True
-        return failure(data.index, code, message)
-
-    def _verify_transaction(self, partition: Partition, producer_id: int, epoch: int) -> None:
-        """Check with the coordinator that the transaction is open and includes the partition. Raises KafkaError."""
-        assert self._transactional_id is not None, "a transaction has an id"
-        where, producer = TopicPartition(partition.topic, partition.index), Producer(producer_id, epoch)
-        if self._is_verified(partition, producer):
-            return
-        if self._verifications == VERIFICATIONS_MAX:
-            raise self._transaction_error(KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS))
-        try:
-            self._node.transactions.verify(self._transactional_id, producer, where)
-        except KafkaError as error:
-            adds = self._api_version >= ADDS_TO_TRANSACTION_SINCE
-            if adds or self._node.verifier.leads_elsewhere(self._transactional_id):
-                self._joining = partition, producer
-                raise _NotInTransaction from None
-            raise self._transaction_error(error) from None
-
-    def _is_verified(self, partition: Partition, producer: Producer) -> bool:
-        """Return whether the coordinator has agreed to the batch, and no marker has ended the transaction since."""
-        if self._verification is None:
-            return False
-        verified, verification = self._verification
-        return (
-            verified is partition
-            and verification.producer == producer
-            and partition.transactions.is_valid(verification)
-        )
-
-    def _end_verification(self) -> None:
-        if self._verification is not None:
-            partition, verification = self._verification
-            self._verification = None
-            partition.transactions.end_verification(verification)
-
-    def _transaction_error(self, error: KafkaError) -> KafkaError:
-        abortable = self._api_version >= ABORTABLE_SINCE
-        code = code_for_writer(error.code, knows_abortable=abortable, retry=ErrorCode.NOT_ENOUGH_REPLICAS)
-        if code == ErrorCode.CONCURRENT_TRANSACTIONS and self._api_version < ADDS_TO_TRANSACTION_SINCE:
-            code = ErrorCode.NOT_ENOUGH_REPLICAS  # the client would not try again
-        not_added = code == ErrorCode.INVALID_TXN_STATE
-        return KafkaError(code, "Partition was not added to the transaction" if not_added else error.message)
-
-    async def _join_transaction(self, partition: Partition, producer: Producer) -> None:
-        """Add the partition to the transaction, durably, or verify that it is in it.
-
-        A refusal becomes the answer for the batch.
-        """
-        self._joining = None
-        assert self._transactional_id is not None, "a transaction has an id"
-        self._end_verification()
-        self._verifications += 1
-        transactions = partition.transactions
-        self._verification = partition, transactions.begin_verification(producer)
-        try:
-            await self._node.verifier.ask(
-                self._transactional_id,
-                producer,
-                TopicPartition(partition.topic, partition.index),
-                add=self._api_version >= ADDS_TO_TRANSACTION_SINCE,
-                marked_by=transactions.coordinator_epoch(producer.producer_id),
-            )
-        except (KafkaError, StorageError) as error:
-            self._end_verification()
-            _, data = self._work[self._next]
-            if isinstance(error, KafkaError):
-                error = self._transaction_error(error)
-                self._answer(self._failure(data, error.code, error.message))
-            else:
-                self._answer(self._failure(data, ErrorCode.NOT_ENOUGH_REPLICAS, str(error)))
-
-    async def _prepare(self, preparation: PreparationDeferred, exchange: Exchange) -> None:
-        """Inspect the current batch's records in the thread. A refusal becomes the answer for the batch."""
-        self._preparation = None
-        try:
-            async with _while_connected(exchange):
-                self._prepared = await preparation.run()
-        except KafkaError as error:
-            self._answer(self._refusal(*self._work[self._next], error))
-
-    async def wait_and_finish(self, exchange: Exchange, *, answer: bool) -> ProduceResponse | None:
+    async def wait_and_finish(self, wait: _Wait, exchange: Exchange, *, answer: bool) -> ProduceResponse | None:
         """Wait for what the current batch needs, append the rest, and answer when it is durable.
 
         When the client disconnects, batches that are not appended yet are dropped: the client sends again what was not
         answered, and requests of closed connections must not accumulate while the object store is away.
         """
         try:
-            if not await self._append_rest(exchange):
-                return None
+            pending: _Wait | None = wait
+            while pending is not None:
+                with suppress(StorageError):  # the next attempt fails for the same reason, and answers with it
+                    await self._wait_for(pending, exchange)
+                if exchange.closed:
+                    return None
+                pending = self.append_all()
         finally:
-            self._end_verification()
+            if self._transaction is not None:
+                self._transaction.end_verification()
         if not answer:
             self.close_if_failed(exchange)
             return None
@@ -413,43 +310,52 @@ class _ProduceCall:
             return self.response(error)
         return self.response()
 
-    async def _append_rest(self, exchange: Exchange) -> bool:
-        """Return True when all batches are appended, False if the client has disconnected before."""
-        while True:
-            try:
-                if self._joining is not None:
-                    await self._join_transaction(*self._joining)
-                elif self._sealed is not None:
-                    await self._wait_for_move(self._sealed, exchange)
-                elif self._opening is not None:
-                    await self._park(*self._opening, exchange)
-                elif self._preparation is not None:
-                    await self._prepare(self._preparation, exchange)
-                else:
-                    await self._wait_for_room(exchange)
-            except StorageError:
-                pass  # the next attempt fails for the same reason, and answers with it
-            if exchange.closed:
-                return False
-            if self.append_all():
-                return True
+    async def _wait_for(self, wait: _Wait, exchange: Exchange) -> None:
+        """Return when the current batch may be appended, is answered, or the client has gone. Raises StorageError."""
+        match wait:
+            case VerificationWait():
+                await self._verify(wait)
+            case InspectionWait():
+                await self._inspect(wait, exchange)
+            case _MoveWait(partition):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(self._sealed_until_s), _while_connected(exchange):
+                        await partition.stream.until_unsealed()
+            case _OpeningWait():
+                await self._park(wait, exchange)
+            case _RoomWait(needs_flush):
+                storage = self._node.storage
+                async with _while_connected(exchange):
+                    if needs_flush:
+                        await storage.flush()
+                    await storage.wait_writable()
 
-    async def _wait_for_room(self, exchange: Exchange) -> None:
-        """Return when an append may succeed, or the client has disconnected. Raises StorageError."""
-        storage = self._node.storage
-        async with _while_connected(exchange):
-            if self._needs_flush:  # the batch needs more room than is left
-                await storage.flush()
-            await storage.wait_writable()
+    async def _verify(self, wait: VerificationWait) -> None:
+        """Add the partition to the transaction, or verify that it is in it. A refusal is the answer for the batch."""
+        assert self._transaction is not None, "only batches of a transaction are verified"
+        try:
+            await self._transaction.ask(wait.partition, wait.producer)
+        except KafkaError as error:
+            _, data = self._work[self._next]
+            self._answer(failure(data.index, error.code, error.message))
 
-    def close_if_failed(self, exchange: Exchange) -> None:
-        """With acks=0, report an error as Kafka does: close the connection."""
-        if self.failed:
-            exchange.connection.refuse("a Produce request with acks=0 failed")
+    async def _inspect(self, wait: InspectionWait, exchange: Exchange) -> None:
+        """Inspect the current batch's records in the thread. A refusal is the answer for the batch."""
+        try:
+            async with _while_connected(exchange):
+                self._prepared = await wait.inspect()
+        except KafkaError as error:
+            _, data = self._work[self._next]
+            self._answer(refusal(data.index, error, wait.partition.log_start_offset))
 
-    def response(self, error: WalError | None = None) -> ProduceResponse:
-        """Build the answer. With `error` the log has failed, and no batch counts as written."""
-        return build_response(self._work, self._results, self._leaders.values(), self._connection.listener, error)
+    async def _park(self, wait: _OpeningWait, exchange: Exchange) -> None:
+        """Wait until the partition is open, or for as long as the request may wait for that."""
+        if self._parked_until_s is None:
+            self._parked_until_s = parked_until_s()
+        node = self._node
+        is_over = await node.parking.wait_while(lambda: node.topics.is_opening(*wait), exchange, self._parked_until_s)
+        if not is_over:
+            self._parked_until_s = 0.0
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ from anabranch.wal.interface import WalError
 
 BatchItem = tuple[TopicProduceData, PartitionProduceData]
 """A topic of the request, and the batch for one of its partitions."""
-WITHOUT_LOG_START = frozenset(
+_WITHOUT_LOG_START = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -77,6 +77,8 @@ def failure(index: int, code: ErrorCode, message: str) -> PartitionProduceRespon
 
 def refusal(index: int, error: KafkaError, log_start_offset: int) -> PartitionProduceResponse:
     """Answer for a batch that its partition refuses, with the records at fault (KIP-467)."""
+    if error.code in _WITHOUT_LOG_START:
+        return failure(index, error.code, error.message)
     errors = error.errors if isinstance(error, RecordsRefused) else ()
     return PartitionProduceResponse(
         index=index,

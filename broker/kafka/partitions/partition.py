@@ -9,15 +9,16 @@ The parts of a partition: `batch_checks` validates a batch, `producers` checks s
 epochs. `snapshot` and `replay` restore all of these.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import structlog
 
 from anabranch.broker.kafka.configs.topic import TopicConfig
 from anabranch.broker.kafka.partitions.batch_checks import check_batch
-from anabranch.broker.kafka.partitions.producers import BatchEntry
-from anabranch.broker.kafka.partitions.record_checks import PreparedBatch, RequiredWork, prepare_batch
+from anabranch.broker.kafka.partitions.producers import BatchEntry, Producer
+from anabranch.broker.kafka.partitions.record_checks import PreparedBatch, RequiredWork, inspection_of
 from anabranch.broker.kafka.partitions.record_work import LoopBudgetExceeded, RecordWork
 from anabranch.broker.kafka.partitions.replay import PartitionReplay, apply_unsequenced
 from anabranch.broker.kafka.partitions.snapshot import MaxTimestamp, SnapshotState, encode_snapshot
@@ -43,8 +44,9 @@ VACATED_KEPT_MS = 60 * 60_000
 ADDS_TO_TRANSACTION_SINCE = 12
 """First version of Produce in which a transactional batch adds its partition to the transaction (KIP-890, part 2). Each
 transaction has an epoch of its own, and begins with sequence 0 in each partition."""
-TransactionCheck = Callable[["Partition", int, int], None]
-"""Called with partition, producer id and epoch before a transaction opens in the partition; raises to refuse it."""
+TransactionCheck = Callable[["Partition", Producer], bool]
+"""Called before a producer's transaction opens in the partition. False: the coordinator must be asked first. Raises
+KafkaError to refuse it."""
 ChangeListener = Callable[["Partition"], None]
 """Called with the partition when records became readable, or when it changed in another way."""
 
@@ -56,6 +58,21 @@ class AppendResult(NamedTuple):
     end_offset: int
     append_time_ms: int
     durable: Durable | None
+
+
+class InspectionWait(NamedTuple):
+    """An append that waits until the records are inspected in the thread, and is repeated with the result."""
+
+    partition: "Partition"
+    inspect: Callable[[], Awaitable[PreparedBatch]]
+    """Raises KafkaError. If cancelled before its turn comes, it does nothing."""
+
+
+class VerificationWait(NamedTuple):
+    """An append that waits until the coordinator has agreed that the producer's transaction includes the partition."""
+
+    partition: "Partition"
+    producer: Producer
 
 
 class Partition:
@@ -213,13 +230,13 @@ class Partition:
         prepared: PreparedBatch | None = None,
         *,
         is_behind: bool = False,
-    ) -> AppendResult:
+    ) -> AppendResult | InspectionWait | VerificationWait:
         """Append the one batch that a client sent; `verify` is called before it opens a transaction here.
 
         `is_behind`: the client may have sent it behind a refused one, so a new producer must begin with sequence 0.
 
-        Raises KafkaError, what `verify` raises, and the stream's StorageFull and StorageStopped. Raises
-        PreparationDeferred if the records must be inspected in a thread: append again with its result as `prepared`.
+        Returns a wait if nothing was appended yet: append again afterwards, with the result of an inspection as
+        `prepared`. Raises KafkaError, and the stream's StorageFull and StorageStopped.
         """
         now_ms = self.now_ms()
         config = self.config
@@ -227,19 +244,16 @@ class Partition:
         recompression = config.compression is not None and config.compression != header.compression
         if out_of_range or recompression or config.compacted or odd_frame:
             if prepared is None or prepared.config is not config:
-                required = RequiredWork(out_of_range, config.compacted, recompression)
-                prepared = prepare_batch(view, header, config, required, now_ms, self, self.work)
+                found = self._inspect(view, header, RequiredWork(out_of_range, config.compacted, recompression), now_ms)
+                if isinstance(found, InspectionWait):
+                    return found
+                prepared = found
             view = prepared.view
         count = header.record_count
         if header.producer_id != NO_PRODUCER_ID:
-            if is_behind:
-                self.producers.check_first(header.producer_id, header.base_sequence)
-            duplicate = self._find_duplicate(header)
-            if duplicate is not None:
-                pending = None if duplicate.end_offset <= self.stream.confirmed_offset else self.stream.last_durable
-                return AppendResult(duplicate.base_offset, duplicate.end_offset, duplicate.append_time_ms, pending)
-            if header.is_transactional or self.transactions.open:
-                self._check_transaction(header, verify, api_version)
+            instead = self._check_producer(header, verify, api_version, is_behind=is_behind)
+            if instead is not None:
+                return instead
         append_time_ms = -1
         max_timestamp_ms = header.max_timestamp
         if config.log_append_time:
@@ -271,6 +285,33 @@ class Partition:
                 self.transactions.write(header.producer_id, base_offset, now_ms)
         return AppendResult(base_offset, end_offset, append_time_ms, durable)
 
+    def _inspect(
+        self, view: memoryview, header: BatchHeader, required: RequiredWork, now_ms: int
+    ) -> PreparedBatch | InspectionWait:
+        """Inspect the records now, unless they are too many for the event loop. Raises KafkaError."""
+        inspection = inspection_of(view, header, self.config, required, now_ms, self, self.work)
+        try:
+            return self.work.inspect_on_loop(view, header, inspection)
+        except LoopBudgetExceeded:
+            return InspectionWait(self, partial(self.work.inspect_in_thread, view, header, inspection))
+
+    def _check_producer(
+        self, header: BatchHeader, verify: TransactionCheck | None, api_version: int, *, is_behind: bool
+    ) -> AppendResult | VerificationWait | None:
+        """Check the batch of a producer against its other batches. Raises KafkaError.
+
+        Returns what `append` returns without appending: the result of the batch that it repeats, or a wait.
+        """
+        if is_behind:
+            self.producers.check_first(header.producer_id, header.base_sequence)
+        duplicate = self._find_duplicate(header)
+        if duplicate is not None:
+            pending = None if duplicate.end_offset <= self.stream.confirmed_offset else self.stream.last_durable
+            return AppendResult(duplicate.base_offset, duplicate.end_offset, duplicate.append_time_ms, pending)
+        if header.is_transactional or self.transactions.open:
+            return self._check_transaction(header, verify, api_version)
+        return None
+
     def _find_duplicate(self, header: BatchHeader) -> BatchEntry | None:
         """Return what a producer's batch repeats; None if it is new. Raises KafkaError.
 
@@ -289,7 +330,10 @@ class Partition:
             )
         return found
 
-    def _check_transaction(self, header: BatchHeader, verify: TransactionCheck | None, api_version: int) -> None:
+    def _check_transaction(
+        self, header: BatchHeader, verify: TransactionCheck | None, api_version: int
+    ) -> VerificationWait | None:
+        """Check the batch against the open transactions. Raises KafkaError."""
         transactional = header.is_transactional
         known = self.transactions.check_data(header.producer_id, transactional=transactional)
         # An epoch other than that of the open transaction has to be verified like a new transaction. Otherwise the
@@ -301,9 +345,12 @@ class Partition:
             )
         if transactional and not known:
             assert verify is not None, "checked above"
-            verify(self, header.producer_id, header.producer_epoch)
+            producer = Producer(header.producer_id, header.producer_epoch)
+            if not verify(self, producer):
+                return VerificationWait(self, producer)
             if api_version >= ADDS_TO_TRANSACTION_SINCE:
                 self.producers.check_first(header.producer_id, header.base_sequence)
+        return None
 
     def append_marker(
         self,

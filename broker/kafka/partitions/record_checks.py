@@ -5,13 +5,12 @@ number of errors that an answer can name.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
 from anabranch.broker.kafka.configs.topic import TopicConfig
-from anabranch.broker.kafka.partitions.record_work import LoopBudgetExceeded, RecordWork
+from anabranch.broker.kafka.partitions.record_work import Inspection, RecordWork
 from anabranch.protocol.batch import BatchHeader
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.record_scan import RecordHead, fits_batch, scan_records
@@ -52,16 +51,7 @@ class RequiredWork(NamedTuple):
     """The topic's codec differs from that of the batch."""
 
 
-class PreparationDeferred(Exception):
-    """The records of a batch are too many for the event loop: append it again with the result of `run`."""
-
-    def __init__(self, run: Callable[[], Awaitable[PreparedBatch]]) -> None:
-        super().__init__()
-        self.run: Final = run
-        """Inspects the records in a thread. Raises KafkaError. If cancelled before its turn comes, it does nothing."""
-
-
-def prepare_batch(
+def inspection_of(
     view: memoryview,
     header: BatchHeader,
     config: TopicConfig,
@@ -69,10 +59,10 @@ def prepare_batch(
     now_ms: int,
     where: object,
     work: RecordWork,
-) -> PreparedBatch:
-    """Decode and check the records of a batch; recompress them if required.
+) -> Inspection[PreparedBatch]:
+    """Return the inspection that checks the records of a batch, and recompresses them if required.
 
-    Raises KafkaError or PreparationDeferred.
+    It raises KafkaError.
     """
 
     def records(data: memoryview) -> Iterator[RecordHead]:
@@ -87,10 +77,7 @@ def prepare_batch(
             deque(records(data), maxlen=0)
         return PreparedBatch(config, _recompressed(view, header, data, config) if required.recompression else view)
 
-    try:
-        return work.inspect_on_loop(view, header, inspect)
-    except LoopBudgetExceeded:
-        raise PreparationDeferred(partial(work.inspect_in_thread, view, header, inspect)) from None
+    return inspect
 
 
 def check_frame(records: Iterable[RecordHead], header: BatchHeader, where: object) -> Iterator[RecordHead]:

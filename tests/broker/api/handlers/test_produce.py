@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,9 @@ from anabranch.protocol.batch import (
 )
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.messages import produce
 from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from anabranch.protocol.messages.delete_topics import DeleteTopicsRequest
 from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest
 from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -563,6 +566,25 @@ async def test_what_was_inspected_in_the_thread_and_then_not_written_is_answered
             fail(held[0])
             _, response = await client.receive(ProduceRequest, 9)
             assert outcomes(response) == [(ErrorCode.KAFKA_STORAGE_ERROR, -1)]
+
+
+async def test_a_batch_refused_in_the_thread_is_answered_though_its_topic_is_gone(tmp_path: Path) -> None:
+    async with (
+        running_node(tmp_path) as node,
+        raw_client(node.bootstrap) as client,
+        raw_client(node.bootstrap) as other,
+    ):
+        await create(client, "keyed", cleanup_policy="compact")
+        work = node.topics.partition("keyed", 0).work
+        thread_is_free = threading.Event()
+        busy = asyncio.create_task(work.run_in_thread(thread_is_free.wait))
+        client.send(produce_request("keyed", [batch_of(b"x" * TURN_BYTES_MAX)]), 9)
+        await until(lambda: node.requests.get(produce.KEY) == 1)
+        await other.call(DeleteTopicsRequest(topic_names=["keyed"], timeout_ms=30_000), 5)
+        thread_is_free.set()
+        await busy
+        _, response = await client.receive(ProduceRequest, 9)
+        assert outcomes(response) == [(ErrorCode.INVALID_RECORD, -1)]
 
 
 async def test_a_retry_of_what_is_not_durable_yet_waits_for_the_log(node: Node, client: RawClient) -> None:

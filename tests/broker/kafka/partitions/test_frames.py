@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.broker.kafka.partitions.partition import Partition
-from anabranch.broker.kafka.partitions.record_checks import PreparationDeferred
+from anabranch.broker.kafka.partitions.partition import InspectionWait, Partition
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from tests.support.frames import FAMILIES, READ, REFUSALS, REFUSED, REFUSED_HERE, VERDICTS
@@ -42,10 +41,9 @@ TOPICS: Mapping[str, Mapping[str, str]] = {
 
 async def append(partition: Partition, batch: bytearray) -> str:
     try:
-        try:
-            partition.append(batch)
-        except PreparationDeferred as deferred:
-            partition.append(batch, prepared=await deferred.run())
+        appended = partition.append(batch)
+        if isinstance(appended, InspectionWait):
+            partition.append(batch, prepared=await appended.inspect())
     except KafkaError as error:
         return REFUSED if error.code in REFUSALS else str(error)
     return READ

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.broker.cluster.node import Node
-from anabranch.broker.kafka.partitions.partition import Partition
+from anabranch.broker.kafka.partitions.partition import AppendResult, Partition
 from anabranch.protocol.batch import TRANSACTIONAL_MASK, iterate_batches
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -62,12 +62,13 @@ async def produce(client: RawClient, data: bytearray) -> int:
 async def fill(client: RawClient, partition: Partition) -> None:
     """Append, from the end on: two records, an aborted transaction of three, two records, an open one of two."""
     await produce(client, batch(COMMITTED, 0, 1000))
-    _ = partition.append(memoryview(batch(ABORTING, 0, 2000, transactional=True)), verify=lambda *_: None)
+    _ = partition.append(memoryview(batch(ABORTING, 0, 2000, transactional=True)), verify=lambda *_: True)
     _ = partition.append_marker(ControlType.ABORT, producer_id=ABORTING, producer_epoch=0, coordinator_epoch=0)
     await produce(client, batch(COMMITTED, 2, 3000))
-    durable = partition.append(memoryview(batch(OPEN, 0, 4000, transactional=True)), verify=lambda *_: None).durable
-    assert durable is not None
-    await durable
+    appended = partition.append(memoryview(batch(OPEN, 0, 4000, transactional=True)), verify=lambda *_: True)
+    assert isinstance(appended, AppendResult)
+    assert appended.durable is not None
+    await appended.durable
 
 
 async def look_up(client: RawClient, timestamp: int, isolation_level: int = 0) -> int:

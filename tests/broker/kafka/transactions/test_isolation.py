@@ -35,7 +35,7 @@ async def produce(client: RawClient, value: bytes, at_ms: int) -> None:
 async def fill(client: RawClient, partition: Partition) -> None:
     await produce(client, b"before", 0)
     fields = {"producer_id": PRODUCER, "producer_epoch": 0, "base_sequence": 0, "attributes": TRANSACTIONAL_MASK}
-    _ = partition.append(memoryview(batch_of(b"open", timestamp_ms=T + 1000, **fields)), verify=lambda *_: None)
+    _ = partition.append(memoryview(batch_of(b"open", timestamp_ms=T + 1000, **fields)), verify=lambda *_: True)
     await produce(client, b"behind", 2000)
 
 

@@ -59,7 +59,7 @@ async def abort_one(partition: Partition) -> None:
     batch = build_batch(
         [record], producer_id=PRODUCER, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL_MASK
     )
-    _ = partition.append(memoryview(batch), verify=lambda *_: None)
+    _ = partition.append(memoryview(batch), verify=lambda *_: True)
     durable = partition.append_marker(ControlType.ABORT, producer_id=PRODUCER, producer_epoch=0, coordinator_epoch=0)
     assert durable is not None
     await durable
