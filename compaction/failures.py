@@ -83,7 +83,7 @@ class FailurePolicy:
     async def leave_alone(self, error: UnreadableInput, errors: list[str]) -> None:
         """Exclude an unreadable input from later plans, and report it. Raises CatalogError.
 
-        One that another node has replaced since it was planned may be gone from the store: nothing is wrong then.
+        An input that another node has replaced since it was planned may be gone from the store. That is not an error.
         """
         if await self._context.any_replaced([error.object_id]):
             log.info("an input of a compaction was replaced meanwhile", object_id=error.object_id)

@@ -1,8 +1,8 @@
 """The compression codecs of record batches, with a limit on the decompressed size.
 
-Read is what Apache Kafka's consumer reads: gzip; snappy either raw (librdkafka) or in the framing of the Java library
-xerial; lz4 frames of independent blocks; zstd frames without a dictionary. Written are gzip, raw-in-xerial snappy (all
-readers accept it), lz4, zstd.
+It reads what Apache Kafka's consumer reads: gzip; snappy either raw (librdkafka) or in the framing of the Java library
+xerial; lz4 frames of independent blocks; zstd frames without a dictionary. It writes gzip, snappy in xerial's framing
+(all readers accept it), lz4 and zstd.
 
 Decompression writes into a private mapping of the size of the limit, so a small batch that would decompress to more
 fails at the limit, and pages beyond the real size are never touched. The GIL is released during decompression.

@@ -1,4 +1,4 @@
-"""LZ4 frames, as far as their checks need them: Apache Kafka's reader accepts a part of the format.
+"""The subset of LZ4 frames that Apache Kafka's reader accepts, as far as its checks need it.
 
 It reads one frame of independent blocks, and neither dictionaries nor skippable frames. It ignores the content size and
 the checksum of the content, but not that of the header, and not those of blocks.

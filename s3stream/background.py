@@ -1,4 +1,4 @@
-"""Turns of the work that can wait (uploads, compaction, collection), so that appends do not wait for it.
+"""Turns for background work (uploads, compaction, collection), so that appends do not wait for it.
 
 Objects are written to the disk that the log flushes to, or are sent by the event loop that answers clients. Both are
 fast enough for all, but not at the same moment: a burst of an upload would hold up each append behind it. So this work

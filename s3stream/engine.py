@@ -134,7 +134,7 @@ class S3Stream:
         """Streams on their way to and from other nodes."""
         place = MarkPlace(stores[default_store], cluster, catalog.identity())
         self.marks = MarkWriter(place, node_id, new_writer_id)
-        """Writer of marks of what the catalog has."""
+        """Writer of marks of the catalog's progress."""
         self._pipeline = UploadPipeline(
             journal=journal,
             wal_trimmer=self.wal_trimmer,
@@ -264,7 +264,7 @@ class S3Stream:
         return None if stream is None else stream.store
 
     async def discard_recovered(self, stream_id: int) -> None:
-        """Give up the WAL records of a stream stopped at recovery, for good: an operator's decision.
+        """Give up the WAL records of a stream stopped at recovery, permanently: an operator's decision.
 
         The stream accepts appends again, from its committed end. Raises StorageError when it is not stopped.
         """
@@ -273,7 +273,7 @@ class S3Stream:
     # uploads
 
     async def flush(self) -> None:
-        """Upload everything appended so far and trim the WAL. Raises StorageError when that cannot be done."""
+        """Upload everything appended so far and trim the WAL. Raises StorageError if that is impossible."""
         await self._sealer.flush()
 
     def limit_upload(self, bytes_max: int | None) -> None:
@@ -299,7 +299,7 @@ class S3Stream:
     # reads
 
     async def loads_done(self) -> None:
-        """Return when no read from objects is under way, those of readers that gave up included."""
+        """Return when no read from objects is under way, including those whose readers gave up."""
         await self._loader.loads_done()
 
     def invalidate(self, stream_ids: Sequence[int]) -> None:

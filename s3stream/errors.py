@@ -110,7 +110,7 @@ class NodeFenced(CatalogError):
 
 
 class NodeStopped(CatalogError):
-    """The node has stopped cleanly, and its streams are released. What is left of the process may not take new ones."""
+    """The node has stopped cleanly, and its streams are released. Its process must not open new ones."""
 
 
 class NodeInUse(CatalogError):

@@ -45,7 +45,7 @@ class CachedRun(NamedTuple):
     end_offset: int
     size_bytes: int
     committed: bool
-    """True if objects have it, too; False: the log has it."""
+    """True if it is in objects; False if it is only in the log."""
 
 
 class ObjectKind(IntEnum):
@@ -141,7 +141,7 @@ class StreamInfo:
     stream_id: int
     epoch: int
     node_id: int
-    """Node that has it open, or -1."""
+    """Node that has the stream open, or -1."""
     start_offset: int
     end_offset: int
     """End of the data that is committed to objects; data that is only in a node's WAL lies past it."""

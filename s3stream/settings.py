@@ -45,7 +45,7 @@ class StorageSettings:
     retry_ms_max: int = 10_000
     """Longest such pause. Uploads are repeated forever: their data stays in the WAL and in memory, both bounded."""
     log_cache_bytes: int = 768 * MIB
-    """Bound of the log cache. Uploaded blocks are evicted above it; what is not uploaded slows clients down."""
+    """Bound of the log cache. Uploaded blocks are evicted above it; data that is not uploaded slows clients down."""
     block_cache_bytes: int = 256 * MIB
     """Bound of the block cache, which holds blocks read from objects."""
     index_cache_bytes: int = 32 * MIB

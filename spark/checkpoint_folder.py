@@ -1,4 +1,4 @@
-"""Reads a query's checkpoint in a local folder, without Spark: what is done, and what was planned and is not."""
+"""Reads a query's checkpoint in a local folder, without Spark: the micro-batches that are done or only planned."""
 
 import json
 from collections.abc import Sequence

@@ -73,7 +73,7 @@ def drop_topic_ids(spark: SparkSession, checkpoint: str) -> int:
 
 
 def forget_topics(spark: SparkSession, checkpoint: str, topics: Collection[str]) -> None:
-    """Let a query of the Kafka source begin anew with some topics, while it does not run."""
+    """Make a stopped query of the Kafka source start some topics from the beginning."""
 
     def without(found: dict[str, Any]) -> dict[str, Any]:
         return {topic: each for topic, each in found.items() if topic not in topics}

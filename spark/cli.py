@@ -141,10 +141,9 @@ def replay(
 ) -> None:
     """Decode the dead letters of the pipeline FILE again, as FILE says now, and move those that fit into its table.
 
-    Mend the schema or the settings first, or the values in the dead-letter table. What still does not fit stays a dead
-    letter.
-    Each record is put back exactly once, however often this runs. The pipeline may run meanwhile, except on Delta
-    tables in S3.
+    Correct the schema or the settings first, or the values in the dead-letter table. Records that still do not fit stay
+    dead letters. Each record is put back exactly once, however often this runs. The pipeline may run meanwhile, except
+    on Delta tables in S3.
     """
     pipeline = _read(file)
     with _one_line_errors(file):

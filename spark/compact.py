@@ -45,7 +45,7 @@ log = structlog.get_logger(__name__)
 ATTEMPTS_DEFAULT: Final = 4
 """Spark's default of `spark.task.maxFailures`."""
 PLANS_MAX: Final = 100
-"""Plans are made again without an input that cannot be read, and when the node's own compaction was faster."""
+"""Limit of plans made again because an input could not be read or the node's own compaction was faster."""
 MIB: Final = 1 << 20
 
 
@@ -115,7 +115,7 @@ class _JoinResult(NamedTuple):
     joined: JoinedObject | None = None
     bad: UnreadableInput | None = None
     gone: ObjectNotFound | None = None
-    """Error of the store, whose own copy does not tell which input it is about."""
+    """Error of the store while it copied an input; it does not name the input."""
 
 
 Task = TypeVar("Task", _ShareTask, _JoinTask)
@@ -252,7 +252,7 @@ class SparkCompaction:
         return any([await self._execute(node, plan) for plan in plans])
 
     async def _leave_out(self, node: CompactionContext, object_ids: Sequence[int]) -> None:
-        """Keep inputs of a plan that could not be read out of later ones, unless they are not in use any more."""
+        """Exclude a plan's unreadable inputs from later plans, unless they are no longer in use."""
         replaced = {object_id for object_id in object_ids if await node.any_replaced([object_id])}
         node.left_alone.update(set(object_ids) - replaced)
         self.summary.overtaken += bool(replaced)
@@ -336,7 +336,7 @@ class SparkCompaction:
     async def _commit_join(
         self, node: CompactionContext, join: _Join, prepared: PreparedOutputs, done: _JoinResult
     ) -> bool:
-        """Commit what a join has made. Returns True if the group is to be planned again."""
+        """Commit the output of a join. Returns True if the group must be planned again."""
         inputs = [each.object.object_id for each in join.group.objects]
         if done.joined is None:
             await prepared.discard()

@@ -1,4 +1,4 @@
-"""Tells sessions of Spark Connect from others. They have neither a Spark context nor a JVM."""
+"""Detection of Spark Connect sessions, which have neither a Spark context nor a JVM."""
 
 from pyspark.sql import SparkSession
 

@@ -4,8 +4,8 @@ The lag of a partition in time is the age of the first record that the query has
 timestamp. It is 0 when there is no such record, however old the newest one is: an idle topic is not stale. "First" is
 by offset; where producers set timestamps out of order, one further behind may be older.
 
-It is looked up when it is asked for, so that it grows while a query hangs. A partition costs one batch of records each
-time that its query has moved on, and nothing while the query stands still or has done all.
+It is computed on request, so that it grows while a query hangs. Each partition costs a read of one batch after its
+query has progressed, and nothing while the query makes no progress or has read everything.
 """
 
 import json
@@ -55,13 +55,13 @@ class PartitionLag:
     done: int | None
     """Next offset that the query will read; None: it has not begun with the partition."""
     end: int
-    """End of what its reader can see: the high watermark, or the last stable offset."""
+    """End of the data visible to its reader: the high watermark, or the last stable offset."""
     offsets: int
     """Offsets that exist and are not done."""
     unread_ms: int | None
     """Timestamp of the first record that is not done, -1 if it has none; None: no such record, or it is not known."""
     is_complete: bool
-    """True if there is no record that is not done: what is left are markers and aborted records, or nothing."""
+    """True if no record is missing: only markers and aborted records remain, or nothing."""
 
     def age_ms(self, now_ms: int) -> int | None:
         """Return the lag in time; None if it is not known. A record from the future has no age yet: 0."""

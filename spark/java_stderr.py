@@ -1,8 +1,8 @@
 """Copies the standard error of Spark's JVM, without the one line that Java prints at each start.
 
-Spark starts Java with an incubator module, which MLlib uses, and Java has no option not to say so. This runs in a
-process of its own, which ends with the JVM: the JVM may outlive its driver, and what it says then matters, too.
-Standard library only, since the process starts without other packages.
+Spark starts Java with an incubator module, which MLlib uses, and Java has no option to suppress that line. This runs in
+a separate process, which ends with the JVM: the JVM may outlive its driver, and its later output matters, too. Standard
+library only, since the process starts without other packages.
 """
 
 import os

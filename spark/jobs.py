@@ -179,7 +179,7 @@ def wait_for_all(running: RunningPipeline) -> None:
 
 
 def hint_of(text: str) -> str:
-    """Return what to do, where the error text tells: about another driver, or records that are gone."""
+    """Return advice for errors that name another driver or deleted records."""
     if any(word in text for word in ANOTHER_DRIVER):
         return " (does another driver run on the same checkpoint? Only one at a time may)"
     if "failOnDataLoss" in text:

@@ -2,11 +2,11 @@
 
 Spark's own Kafka sink is at-least-once. This one writes a micro-batch in one transaction, which also commits the
 micro-batch's number as the offset of a group of its own (KIP-98). So a micro-batch that Spark repeats after a crash is
-found to be there, and is skipped. Readers need `isolation.level=read_committed`.
+recognised and skipped. Readers need `isolation.level=read_committed`.
 
 All tasks write with one transactional id and epoch, each to its own partitions of the topic; the driver begins and ends
-the transaction. A task that fails may have written a part, so it is not repeated by itself: the whole micro-batch is,
-in a new transaction under a new epoch. A driver that was suspended and has a successor is fenced by that.
+the transaction. A failed task may have written some rows, so the whole micro-batch is repeated, in a new transaction
+under a new epoch, and not the task. A driver that was suspended and has a successor is fenced by that.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -32,14 +32,14 @@ from anabranch.spark.java import SessionError, spark_environment
 from anabranch.spark.java_stderr import start_copier
 
 ERROR_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""PySpark's loggers of each error in a query, with Java's stack trace, whether or not somebody handles it."""
+"""PySpark's loggers that print each error of a query with Java's stack trace, even if it is handled."""
 CONNECT_SCHEME = "sc://"
 LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
 DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
 UNCHECKED_ARROW = "-Darrow.enable_unsafe_memory_access=true"
-"""Arrow in Java checks the bounds of each single value that is read: a tenth of the CPU of a direct read. What it reads
-here is made, and checked, by Arrow in Python."""
+"""Arrow in Java checks the bounds of each value that is read, which takes a tenth of the CPU of a direct read. Here
+Arrow in Python has created and checked the data."""
 REDACTION = "(?i)secret|password|passphrase|token|access[.]?key|jaas|keystore[.]key|private key"
 """Names and values that Spark does not show in plans, its interface and its event log: its default, and keys in PEM."""
 SETTINGS = {
@@ -114,7 +114,7 @@ def build_session(
 
 
 def _refuse_connect(master: str | None, settings: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> None:
-    """Refuse what makes PySpark start a session of Spark Connect. Raises SessionError."""
+    """Refuse settings that make PySpark start a session of Spark Connect. Raises SessionError."""
     ways = {
         "master": master if (master or "").startswith(CONNECT_SCHEME) else None,
         **{name: settings.get(name) for name in ("spark.remote", "spark.api.mode")},

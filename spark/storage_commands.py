@@ -172,7 +172,7 @@ def print_verified(summary: "VerifySummary", console: Console) -> None:
 def compact(
     spark: "SparkSession", location: StorageLocation, *, nodes: tuple[int, ...], task_mib: int, timed: bool
 ) -> None:
-    """Compact with Spark's tasks what is too much for a node; nodes may run. Exit code 1: something is left undone."""
+    """Compact a backlog too large for a node with Spark's tasks; nodes may run. Exit code 1: some work is left."""
     from anabranch.compaction.settings import CompactionSettings
     from anabranch.spark.compact import SparkCompaction
 

@@ -23,7 +23,7 @@ PARTITION_BYTES: Final = 64 << 10
 TOGETHER_MAX: Final = 50
 """Partitions of one request."""
 ROUNDS_MAX: Final = 20
-"""Requests for one partition, each of which goes on where the one before has found nothing for readers."""
+"""Requests for one partition, each of which continues where the previous one found nothing for readers."""
 
 
 @dataclass(slots=True)
@@ -43,9 +43,9 @@ class Search:
 def find_first(
     cluster: Cluster, searches: Mapping[Place, Search], leaders: Mapping[Place, int], *, committed: bool, until_s: float
 ) -> None:
-    """Continue searches, of which each has a record to find or an end to reach, until a `time.perf_counter()`.
+    """Continue searches until each has found a record or its end, or until a `time.perf_counter()`.
 
-    Places that cannot be read are left as they are. Raises ClientError for a node that does not answer.
+    Places that cannot be read stay unchanged. Raises ClientError for a node that does not answer.
     """
     for leader in sorted(set(leaders.values())):
         places = sorted(place for place in searches if leaders.get(place) == leader)

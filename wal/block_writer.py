@@ -189,7 +189,7 @@ class BlockWriter:
         self.pump()
 
     def _widen_window(self, end: int) -> None:
-        """Have a larger window bound written to the header. Once it is durable the blocks that wait are handed over."""
+        """Request a header with a larger window bound, and hand over the waiting blocks once it is durable."""
         bound = self.window.wanted_bound(end)
         if bound is not None and bound > self.window_bytes_wanted:
             self.window_bytes_wanted = bound
@@ -230,7 +230,7 @@ class BlockWriter:
         self.pump()
 
     def _ack(self) -> None:
-        """Complete the leading blocks whose writes are through, in order."""
+        """Complete, in order, the leading blocks whose writes are complete."""
         start = self.window.start
         while self._writing and self._writing[0].end <= start and not self._stopped:
             block = self._writing.popleft()

@@ -134,7 +134,7 @@ class DeltaWal:
 
     @property
     def is_long(self) -> bool:
-        """False: a recovery reads bytes, however many blocks they are in."""
+        """False: the time of a recovery depends on bytes, not on the number of blocks."""
         return False
 
     @property

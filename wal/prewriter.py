@@ -31,8 +31,8 @@ from anabranch.wal.settings import WalSettings
 
 _LOG = structlog.get_logger(__name__)
 _REST: Final = 4
-"""Pause after a write, in times of its duration, or of what it used of the budget if that is more: about a fifth of the
-disk's time for zeros, the rest for records."""
+"""Pause after a write, as a multiple of its duration, or of the budget time that it used if that is longer. Zeros get
+about a fifth of the disk's time, records the rest."""
 NO_LIMIT: Final = 1 << 64
 """Value of `limit_offset` when nothing is left to write: more than any offset."""
 
@@ -160,7 +160,7 @@ class Prewriter:
         self._pause_timer = self._timeout_timer = None
 
     def _continue(self, took_s: float = 0.0) -> None:
-        """Write the next chunk, now or after a pause for the records' sake. The last one took `took_s`."""
+        """Write the next chunk, now or after a pause that leaves the disk to records. The last one took `took_s`."""
         self._cancel_timers()
         if self._error is not None:
             return
@@ -190,7 +190,7 @@ class Prewriter:
         self._device.submit(IoRequest(IoKind.WRITE, segments, partial(self._written, end), check_header=self._strict))
 
     def _written(self, end: int, request: IoRequest) -> None:
-        """Go on once this node is known to have owned the log after the write."""
+        """Continue once this node is known to have owned the log after the write."""
         if request.error is not None:
             self._fail(f"write of zeros at position {request.segments[0][0]} failed: {request.error}")
         elif request.header is None:
@@ -199,14 +199,14 @@ class Prewriter:
             confirm_owner(self._device, request.header, self._header, partial(self._flush, end))
 
     def _flush(self, end: int, error: WalError | None) -> None:
-        """Flush: a write that is durable by itself may still be one whose metadata is not."""
+        """Flush the file's metadata, which a durable write need not include."""
         if error is not None:
             self._failed(error)
         elif self._progress is not None:
             self._device.submit(IoRequest(IoKind.FLUSH, (), partial(self._flushed, end)))
 
     def _flushed(self, end: int, request: IoRequest) -> None:
-        """Let records follow up to `end`."""
+        """Allow records up to `end`."""
         self._at_device = False
         if request.error is not None:
             self._fail(f"flush of zeros up to offset {end} failed: {request.error}")

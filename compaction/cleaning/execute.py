@@ -142,7 +142,7 @@ class CleanedOutputs:
         self.made: list[NewObject] = []
 
     async def write(self, batch: StreamBatch, *, cleaned: bool) -> None:
-        """Add a batch. `cleaned`: each key is there at most once up to the batch's end."""
+        """Add a batch. `cleaned`: no key occurs twice up to the batch's end."""
         full = self._writer is not None and self._writer.size_bytes >= self._context.settings.stream_object_bytes_max
         if full or cleaned != self._cleaned:
             await self.finish()

@@ -29,7 +29,7 @@ class CleaningNeed(NamedTuple):
     cleaned_ms: int
     """Time of the last cleaning, or -1."""
     clean_due_ms: int
-    """Time from which `plan_cleaning` returns a plan for these objects; NEVER_MS: not for these."""
+    """Time from which `plan_cleaning` returns a plan for these objects; NEVER_MS: it never does."""
     split_due_ms: int
     """Time from which data in stream set objects should be in stream objects."""
     shared: AbstractSet[int] = frozenset()

@@ -2,8 +2,8 @@
 
 The source seals the stream: it refuses appends, and no upload takes the stream's records. The target writes a RESET
 record and the tail, all that is past the committed end, to its own log. When that is durable, one transaction of the
-catalog (`transfer_stream`) makes the target the owner. So at any moment exactly one log has the tail of the stream by
-the catalog's word, and a crash at any step leaves the decision to the recovery of both logs (`RecoveryPlanner`):
+catalog (`transfer_stream`) makes the target the owner. So according to the catalog exactly one log has the stream's
+tail at any moment, and after a crash at any step the recovery of both logs decides (`RecoveryPlanner`):
 
     moment                         source's log      target's log
     sealed, tail being written     live              void: the target is not the owner
@@ -15,7 +15,7 @@ Invariants:
 - A sealed stream is unsealed only when no transfer can succeed any more, or none was sent.
 - Records that a target has written are void until its engine has received the stream: an opening of the stream writes
   a RESET record first.
-- The WAL is not trimmed past a tail that is in no block, on either side. Uploads of other streams go on.
+- The WAL is not trimmed past a tail that is in no block, on either side. Uploads of other streams continue.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ class StreamHandovers:
         return self._streams.owner
 
     def _release(self, hold: object) -> None:
-        """End a hold. What it has kept in the log is freed with the current block, even if that stays empty."""
+        """End a hold. The log space that it kept is freed with the current block, even if that stays empty."""
         self._wal_trimmer.release(hold)
         block = self._cache.current
         block.wal_offset = max(block.wal_offset, self._wal_trimmer.trimmable_wal_offset)

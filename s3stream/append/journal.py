@@ -115,11 +115,11 @@ class Journal:
         return StorageFull(f"WAL: {error}")
 
     def wal_failed(self, error: WalError) -> None:
-        """Stop because the WAL failed for good."""
+        """Stop because the WAL has failed permanently."""
         self.stop(StorageStopped(f"the WAL failed: {error}"))
 
     def stop(self, error: StorageStopped) -> None:
-        """Refuse all appends and seal nothing any more; only the first failure counts.
+        """Refuse all appends and seal no more blocks; only the first failure counts.
 
         What is sealed and durable is still uploaded, if it can be. Reads continue.
         """

@@ -1,8 +1,8 @@
 """The log cache: recent appends, by reference to the memory they were received in.
 
 It is a sequence of upload blocks. Appends go into the current block; a seal closes the block, which is then uploaded as
-a unit; after the commit it is only a cache, evicted oldest first above the byte bound. What is not committed is never
-evicted (invariant 2). What is committed is removed at once when log compaction has removed records of it from objects.
+a unit; after the commit it is only a cache, evicted oldest first above the byte bound. Uncommitted data is never
+evicted (invariant 2). Committed data is removed at once when log compaction has removed records of it from objects.
 
 Eviction goes batch by batch, in the order of the appends, as new ones arrive. So its cost is spread like theirs, and
 the memory of the oldest requests is free for the next ones. (A whole block at a time takes up to 0.3 s.)

@@ -1,9 +1,9 @@
 """Watches whether the log acknowledges what is appended in time.
 
 A client whose request times out sends it again. If the log cannot be written, each time-out would add another copy of
-the same records to its queue, and all of them would be stored once it can. So appends are refused before they are
-queued, from when the oldest one has waited for too long until none waits any more. What was queued before is written
-and acknowledged in its order, as ever.
+the same records to its queue, and all of them would be stored once it can. So appends are refused, before they are
+queued, from the moment when the oldest has waited for too long until none waits. Appends that were queued before are
+written and acknowledged in order, as always.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class LogWatch:
             log.info("the log acknowledges again: appends are taken", refused_s=round(refused_s, 1))
 
     def stop(self) -> None:
-        """Check nothing any more."""
+        """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
 

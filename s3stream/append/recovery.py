@@ -50,7 +50,7 @@ class RecoveryPlan:
     """Batches of each stream, contiguous from its committed end."""
     stopped: Mapping[int, StoppedStream]
     fenced: frozenset[int]
-    """Streams that this log is not the log of (any more): their records past the end can never be committed."""
+    """Streams that have another log (by now): their records past the end can never be committed."""
     skipped_records: int
     last_wal_offset: int
     """Offset of the last record of any kind; -1 when there is none."""

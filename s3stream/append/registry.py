@@ -25,7 +25,7 @@ from anabranch.s3stream.tasks import Turns
 from anabranch.wal.interface import OverCapacity, WalError
 
 UNDEFINED_EPOCH = -1
-"""Leader epoch of a stream that nobody leads here."""
+"""Leader epoch of a stream that this node does not lead."""
 
 log = structlog.get_logger(__name__)
 
@@ -141,7 +141,7 @@ class StreamRegistry:
     async def open_recovered(self) -> list[Stream]:
         """Open the streams that have live records, for the recovery of a dead node's log.
 
-        They keep their epochs and leader epochs: whoever leads them opens them afterwards.
+        They keep their epochs and leader epochs: their leaders open them afterwards.
         """
         infos = await self._catalog.get_streams(sorted(self._sealer.not_replayed))
         return [self._add(OpenStream(info, UNDEFINED_EPOCH)) for info in infos.values()]
@@ -192,7 +192,7 @@ class StreamRegistry:
     # being received from another node
 
     def is_receiving(self, stream_id: int) -> bool:
-        """Return whether the stream's tail is being received: nobody may open the stream then."""
+        """Return whether the stream's tail is being received: the stream must not be opened then."""
         return stream_id in self._receiving
 
     def begin_receiving(self, stream_id: int) -> None:
@@ -233,8 +233,8 @@ class StreamRegistry:
     async def void_records(self, info: StreamInfo) -> None:
         """Append a record that voids those of the stream that are in the WAL, and wait until it is durable.
 
-        Raises StorageStopped. If the WAL has failed for good, the engine stops: it may have failed while idle, and
-        then this is the first to know.
+        Raises StorageStopped. If the WAL has failed permanently, the engine stops: it may have failed while idle, and
+        been noticed here first.
         """
         try:
             appended = self._journal.wal.append((encode_reset(info.stream_id, info.epoch, info.end_offset),))

@@ -71,7 +71,7 @@ class Sealer:
     async def flush(self) -> None:
         """Wait until everything appended so far is uploaded and the WAL is trimmed.
 
-        Raises StorageError when that cannot be done, and the error of the upload.
+        Raises StorageError if that is impossible, or the error of the upload.
         """
         block = self.cache.current
         upload = self.last_upload
@@ -100,7 +100,7 @@ class Sealer:
         return int((asyncio.get_running_loop().time() - block.began_s) * 1000)
 
     def stop_timer(self) -> None:
-        """Request no seal because of the current block's age any more."""
+        """Stop requesting seals because of the current block's age."""
         if self.cache.current.age_timer is not None:
             self.cache.current.age_timer.cancel()
 

@@ -1,7 +1,7 @@
 """One open stream: the append path, and reads from memory. Other reads and trims go to the reader and the trimmer.
 
-Offsets of a stream, in order: `start_offset` <= `committed_offset` (end of what is in objects) <= `confirmed_offset`
-(end of what is durable: only that is served) <= `next_offset` (end of what was appended).
+Offsets of a stream, in order: `start_offset` <= `committed_offset` (end of the data in objects) <= `confirmed_offset`
+(end of the durable data; no read goes past it) <= `next_offset` (end of the appended data).
 """
 
 import asyncio
@@ -166,7 +166,7 @@ class Stream(StreamAdmission):
 
     @property
     def uncommitted_bytes(self) -> int:
-        """Payload bytes of what is not in objects yet, and not deleted."""
+        """Payload bytes that are not in objects yet, and not deleted."""
         begin, total = max(self.committed_offset, self.start_offset), 0
         for run in reversed(self._runs.runs):
             if run.end_offset <= begin:

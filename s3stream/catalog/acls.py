@@ -1,4 +1,4 @@
-"""Statements about access control lists. The catalog stores them; what they mean is the broker's matter."""
+"""Statements about access control lists. The catalog stores them; the broker interprets them."""
 
 import hashlib
 import json

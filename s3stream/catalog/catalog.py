@@ -84,7 +84,7 @@ class Catalog:
         self._database = Database(url, read_only=read_only, on_session=self._check_session)
         self._read_only = read_only
         self._node: tuple[int, int] | None = None
-        """Registration that changes of topics and configs are made for."""
+        """Registration under which topics and configs are changed."""
         self._identity = nodes.UNKNOWN_ID
         self._watchers: list[Callable[[], None]] = []
         self.went_back = False
@@ -226,7 +226,7 @@ class Catalog:
         The caller, `recoverer` by node id and epoch, recovers its log `wal_id`, which it has open (None: there is none
         to recover). Its partitions are placed over `leaders`. `even_if_alive` fences a node that beats in the epoch of
         `seen`, too. Raises NodeInUse when it is alive or another node was faster, NodeFenced when the caller is fenced,
-        CatalogError when the node's log is another one.
+        CatalogError when the node has another log.
         """
         return await self._change(
             lambda c: takeovers.take_over(
@@ -248,7 +248,7 @@ class Catalog:
         await self._change(lambda c: takeovers.return_streams(c, node_id, node_epoch))
 
     async def remove_node(self, seen: NodeInfo, *, heir: int, now_ms: int) -> int:
-        """Remove the registration of a dead node that leads nothing and whose log nobody needs.
+        """Remove the registration of a dead node that leads nothing and whose log is not needed.
 
         `seen` is its registration when it was found to be dead. The node `heir` compacts its stream set objects (SSO)
         from now on; returns how many there are. Raises NodeInUse, NotFound.
@@ -303,7 +303,7 @@ class Catalog:
         )
 
     async def reclaim_streams(self, wal_id: str, *, node_id: int, node_epoch: int, claimed_epoch: int) -> None:
-        """Before a recovery: make an older copy of the catalog know that the node's log may hold records of streams.
+        """Note before a recovery that the node's log may hold records of streams, which an older catalog may not know.
 
         `claimed_epoch` is the node epoch in the log's header. Nothing changes unless it is newer than the catalog's.
         Raises NodeFenced.
@@ -423,17 +423,17 @@ class Catalog:
 
     @property
     def seen(self) -> CatalogProgress:
-        """Lower bounds of what the catalog has, by its answers to this object."""
+        """Lower bounds of the catalog's state, learned from its answers to this object."""
         return self._seen
 
     def _note(self, found: CatalogProgress) -> None:
         self._seen = self._seen.joined(found)
 
     def _check_session(self, connection: Connection) -> None:
-        """Compare what a new connection finds with what was seen before: a failover breaks all connections.
+        """Compare the state that a new connection finds with the state seen before: a failover breaks all connections.
 
-        So no command changes a database that has gone back. Once that is known nothing is written, and what it still
-        knows may be read. Raises CatalogWentBack.
+        So no command changes a database that has gone back: it may still be read, but not written. Raises
+        CatalogWentBack.
         """
         known = self._seen
         if known != CatalogProgress() and not self.went_back:
@@ -448,7 +448,7 @@ class Catalog:
             raise CatalogWentBack(reason)
 
     async def check_has(self, known: CatalogProgress) -> None:
-        """Raise CatalogWentBack if the catalog lacks what others have seen of it. What it has is remembered.
+        """Raise CatalogWentBack if the catalog lacks a state that others have seen. Its present state is remembered.
 
         So a database that goes back between this and a command that relies on it is noticed by the command's
         connection.
@@ -830,7 +830,7 @@ class Catalog:
         await self._database.write(lambda c: restore(c, contents))
 
     async def advance(self, wanted: Advance) -> None:
-        """Move counters and epochs of a restored catalog past all that were given out since the copy was made."""
+        """Move counters and epochs of a restored catalog past all that were assigned since the copy was made."""
         await self._database.write(lambda c: advance(c, wanted))
 
 

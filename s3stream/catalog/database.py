@@ -320,8 +320,8 @@ class Database:
     async def beat(self, command: Callable[[Connection], Result]) -> Result:
         """Run `command` as `write` does, but on PostgreSQL without the writers' lock, on a connection of its own.
 
-        So it must be a single statement that is right whatever commits beside it. It is not repeated: the next beat is
-        as good.
+        So it must be a single statement that is correct beside any concurrent commit. It is not repeated: the next beat
+        replaces it.
         """
         self._check_writable()
         return await self._run(self._beater, self._beat_thread, self._greeting(command), repeated=False)
@@ -368,7 +368,7 @@ class Database:
     async def read(self, query: Callable[[Connection], Result], *, is_long: bool = False) -> Result:
         """Run `query` on one snapshot of the database. Raises CatalogUnavailable, CatalogDamaged.
 
-        A query that `is_long` may take minutes without a word in the log.
+        A query that `is_long` may take minutes; it is not logged as slow.
         """
         return await self._run(self._reader, self._reader_threads, self._greeting(query), is_long=is_long)
 
@@ -461,7 +461,7 @@ class _Attempt:
 
 
 def _postgres_arguments(url: URL, wanted: Mapping[str, object], options: str) -> dict[str, Any]:
-    """Return the arguments of connections. What the URL names has precedence."""
+    """Return the arguments of connections. Those in the URL have precedence."""
     found = {name: value for name, value in {**POSTGRES_CONNECTION, **wanted}.items() if name not in url.query}
     # Options in the URL are added to these; for a repeated name the last one counts.
     return {**found, "options": " ".join((options, *url.normalized_query.get("options", ())))}
@@ -559,7 +559,7 @@ def _checkpoint(engine: Engine, where: str) -> None:
 
 
 def _shown(url: URL) -> str:
-    """Return a URL for messages: its passwords are hidden, wherever they stand in it."""
+    """Return a URL for messages, with all its passwords hidden."""
     hidden = {name: "..." for name in url.query if "password" in name.lower()}
     return url.update_query_dict(hidden).render_as_string(hide_password=True)
 

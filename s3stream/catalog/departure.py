@@ -27,7 +27,7 @@ from anabranch.s3stream.model import ObjectKind, ObjectState
 
 
 def give_up_wal(connection: Connection, wal_id: str, seen: NodeInfo, leaders: Sequence[int], now_ms: int) -> None:
-    """Accept the loss of an open log: the node's streams have no owner any more, and its partitions other leaders."""
+    """Accept the loss of an open log: the node's streams lose their owner, and its partitions get other leaders."""
     state = {wal.wal_id: wal.state for wal in list_wals(connection, seen.node_id)}.get(wal_id)
     _check_unchanged(connection, seen, repeated=state is WalState.GIVEN_UP)
     if state is None or state is WalState.DRAINED:
@@ -44,9 +44,9 @@ def give_up_wal(connection: Connection, wal_id: str, seen: NodeInfo, leaders: Se
 def give_up_streams(
     connection: Connection, stream_ids: Collection[int], seen: NodeInfo, leaders: Sequence[int]
 ) -> None:
-    """Accept the loss of what only the node's log has of these streams; the log stays that of its other streams.
+    """Accept the loss of these streams' records that only the node's log has; it remains the log of its other streams.
 
-    When the log returns, its records of these streams are void: it is not their log any more.
+    When the log returns, its records of these streams are void.
     """
     wanted = set(stream_ids)
     owned = connection.execute(select(streams.c.stream_id).where(streams.c.node_id == seen.node_id)).scalars()

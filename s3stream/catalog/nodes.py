@@ -181,7 +181,7 @@ def register_node(connection: Connection, wanted: NodeInfo, after_epoch: int | N
 
 
 def beat(connection: Connection, node_id: int, node_epoch: int, lease_until_ms: int, due_ms: int) -> Pulse:
-    """Show that the node lives, extend its lease, tell when it beats again, and return the beats of all nodes.
+    """Record the node's beat and when the next one is due, extend its lease, and return the beats of all nodes.
 
     One statement on PostgreSQL: other nodes' commands run beside it.
     """
@@ -302,7 +302,7 @@ def open_wal(
 ) -> None:
     """Register the log that the node acknowledges into from now on.
 
-    Of the streams `held` it has records past the ends. The node leads them, and owns no others any more.
+    It holds records past the ends of the streams `held`. The node leads them, and owns no other streams.
     """
     check_node(connection, node_id, node_epoch)
     known = {wal.wal_id: wal for wal in list_wals(connection, node_id)}
@@ -338,7 +338,7 @@ def open_wal(
 
 
 def reclaim_streams(connection: Connection, node_id: int, node_epoch: int, wal_id: str, claimed_epoch: int) -> None:
-    """Own again what the node leads and nobody owns, if its log was claimed after the newest claim known here.
+    """Own again the node's streams without owner, if its log was claimed after the newest claim known here.
 
     The catalog is an older copy, from after a clean stop: the node has opened streams since, and the log has records.
     """

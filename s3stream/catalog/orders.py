@@ -1,6 +1,6 @@
-"""Statements about orders of moves: which node shall lead a stream instead of its present leader.
+"""Statements about orders of moves: which node is to lead a stream instead of its present leader.
 
-An order is a row of `moves`; the stream's leader carries it out, whoever that is by then. Each function is the body of
+An order is a row of `moves`, carried out by whichever node leads the stream at that time. Each function is the body of
 one transaction, or a part of one. Every change of an order is a change of its stream, so that other nodes read it.
 """
 
@@ -52,7 +52,7 @@ def _check_targets(connection: Connection, targets: Collection[int]) -> None:
 
 
 def settle_orders(connection: Connection, stream_ids: Collection[int]) -> None:
-    """Remove the orders of streams that are led by their targets now. A lasting one makes it the preferred leader.
+    """Remove the orders of streams that their targets lead now. A lasting order makes the target the preferred leader.
 
     Part of each command that changes leaders, after it has.
     """

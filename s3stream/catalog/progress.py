@@ -19,7 +19,7 @@ class CatalogProgress(NamedTuple):
         return CatalogProgress(max(self.change, other.change), {**self.uploads, **uploads})
 
     def lacks(self, known: "CatalogProgress") -> str:
-        """Return what this lacks of what was known before, for messages; empty if nothing."""
+        """Return, for messages, the earlier state that is missing here; empty if none is."""
         lacks = [
             f"node {node_id} has committed {number} uploads, and it knows {self.uploads.get(node_id, 0)}"
             for node_id, number in known.uploads.items()

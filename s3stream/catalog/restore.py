@@ -45,7 +45,7 @@ class RestoredRange(NamedTuple):
     object_id: int
     range: StreamRange
     source_stream_id: int
-    """Stream id that the object has it under; 0: the same stream."""
+    """Stream id under which the object stores it; 0: the same stream."""
 
 
 class RestoredStream(NamedTuple):

@@ -33,7 +33,7 @@ class ChangeKind(StrEnum):
 CHANGE: Final = "change"
 """Counter of the changes that other nodes must see."""
 CHANGE_CHANNEL: Final = "anabranch_change"
-"""Channel of PostgreSQL on which each of them is told."""
+"""Channel of PostgreSQL on which each of them is announced."""
 UPLOADS: Final = "upload/"
 """Beginning of the names of counters, one for each node id, of the uploads that were committed for the node."""
 ENDED: Final = 0
@@ -153,7 +153,7 @@ def check_running(connection: Connection, node_id: int, node_epoch: int) -> None
 def not_draining(connection: Connection, wanted: Sequence[int]) -> Sequence[int]:
     """Return those of the nodes that may get partitions: all but the ones that are being drained, if there are others.
 
-    Whoever names the nodes may not have seen yet that one of them is being drained.
+    The caller may not have seen yet that one of them is being drained.
     """
     if len(wanted) < 2:
         return wanted
@@ -162,7 +162,7 @@ def not_draining(connection: Connection, wanted: Sequence[int]) -> Sequence[int]
 
 
 def not_stopped(connection: Connection, wanted: Sequence[int]) -> Sequence[int]:
-    """Return those of the nodes that have not stopped cleanly. Whoever names them may not have seen that yet."""
+    """Return those of the nodes that have not stopped cleanly. The caller may not have seen that yet."""
     running = set(connection.execute(select(nodes.c.node_id).where(nodes.c.lease_until_ms > ENDED)).scalars())
     return [node_id for node_id in wanted if node_id in running]
 

@@ -13,15 +13,16 @@ The same statements run on SQLite and PostgreSQL. Invariants:
 - The streams of a detached topic stay in `streams` and `ranges`, so that their objects are kept.
 - The log that a node acknowledges into has a row in `wals`, OPEN, before the first acknowledgement.
 - `wal_id` of a stream names the one log that may hold records past the stream's end. It changes only with the stream's
-  owner, and a stream without owner has none: whoever opens it next may assign the offsets from its end on.
+  owner, and a stream without owner has none: its next opener may assign the offsets from its end on.
 - A node whose log is FENCED is dead: its epoch belongs to the recoverer, who acts for it. Its streams have other
-  leaders, but no other owner before the log has nothing past their ends.
-- What other nodes must see of a change has the number of the change, from the counter `change`: a node that has seen
-  all up to a number reads what has a larger one. Of rows that are gone only the number of the last such change is kept
-  (`last_deletion`), as for configs (`last_config`).
+  leaders, but no other owner until the log holds nothing past their ends.
+- Rows that other nodes must see carry the number of their last change, from the counter `change`: a node that has seen
+  all changes up to a number reads the rows with larger ones. Of deleted rows only the number of the last deletion is
+  kept (`last_deletion`), as for configs (`last_config`).
 - A row in `moves` is an order: the stream's leader hands the stream to the node. With a `failure` it is no longer
-  carried out, and only kept to be seen. A change of an order is a change of its stream.
-- `preferred` of a stream is where it belongs: set at creation and by orders of people, not when a node dies or drains.
+  carried out, and only kept for display. A change of an order is a change of its stream.
+- `preferred` of a stream is its preferred leader, set at creation and by operators' orders, not when a node dies or
+  drains.
 - Ids come from `counters` and are never reused, even after the row that they named was deleted.
 """
 

@@ -66,7 +66,7 @@ def take_over(
 
 
 def release_streams(connection: Connection, node_id: int, change: int, *, kept: Collection[int] = ()) -> None:
-    """Leave the node's streams, except `kept`, without owner: its log holds nothing of them. They keep their leader."""
+    """Remove the owner of the node's streams, except `kept`: its log holds nothing of them. They keep their leader."""
     owned = connection.execute(select(streams.c.stream_id).where(streams.c.node_id == node_id)).scalars()
     for piece in chunks(sorted(set(owned).difference(kept))):
         free = {"node_id": NOBODY, "wal_id": "", "changed": change}
@@ -83,7 +83,7 @@ def give_leadership(
 ) -> None:
     """Place the partitions that the node leads over `leaders`, if any of them runs: those that lead the fewest first.
 
-    One that was ordered to a leader goes there. `only`: none but those of these streams.
+    A partition with an order to move goes to its target. `only`: restricts it to these streams.
     """
     leaders = not_draining(connection, not_stopped(connection, leaders))
     mine = select(streams.c.stream_id).where(streams.c.leader == node_id).order_by(streams.c.stream_id)
@@ -140,7 +140,7 @@ def end_recovery(connection: Connection, node_id: int, change: int) -> None:
 
 
 def lead_owned(connection: Connection, node_id: int, change: int) -> None:
-    """Let the node lead what it owns: nobody else may open it."""
+    """Make the node lead the streams that it owns: no other node may open them."""
     lost = (streams.c.node_id == node_id, streams.c.leader != node_id)
     values = {"leader": node_id, "leader_epoch": streams.c.leader_epoch + 1, "changed": change}
     connection.execute(update(streams).where(*lost).values(values))

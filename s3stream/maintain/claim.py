@@ -1,9 +1,9 @@
-"""The claim of a catalog on an object store: one object, which says whose cluster of a name the store belongs to.
+"""The claim of a catalog on an object store: one object that names the catalog whose cluster owns the store.
 
 Two clusters of one name in one store would use the same keys. So a node makes sure of its catalog's claim before it
 writes anything else, at each start and for each of its stores. The claim is made by a conditional PUT, which only one
-catalog wins. A rebuilt or restored catalog has the id of the lost one, and with it the claim. What counts is the
-object's content, which a copy of the store has, too.
+catalog wins. A rebuilt or restored catalog has the id of the lost one, and so keeps the claim. The object's content
+decides, so a copy of the store keeps it, too.
 """
 
 import json
@@ -23,7 +23,7 @@ def claim_key(cluster: str) -> str:
 
 
 async def check_claim(store: ObjectStore, cluster: str, catalog_id: bytes) -> bool:
-    """Return whether the catalog has claimed the store for its cluster; False: nobody has.
+    """Return whether the catalog has claimed the store for its cluster; False: no catalog has.
 
     Raises CatalogError when another catalog has; StoreError, CorruptObject.
     """

@@ -56,7 +56,7 @@ class GcStats:
 
 
 async def _nothing() -> None:
-    """Stand in for a manifest keeper where there is none."""
+    """Do nothing, in place of a manifest keeper."""
 
 
 class GarbageCollector:

@@ -44,7 +44,7 @@ class LocalLog(NamedTuple):
 
 
 def skip_progress(marks: CatalogProgress, nodes: Iterable[int]) -> CatalogProgress:
-    """Return numbers that are higher than those of all marks of the nodes, even of marks that are still to come."""
+    """Return numbers that are higher than those of all marks of the nodes, even of marks that are not written yet."""
     uploads = {node_id: marks.uploads.get(node_id, 0) + PROGRESS_SKIPPED for node_id in {*nodes, *marks.uploads}}
     return CatalogProgress(marks.change + PROGRESS_SKIPPED, uploads)
 

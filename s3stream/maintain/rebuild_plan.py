@@ -70,7 +70,7 @@ class StoredRun(NamedTuple):
     end_offset: int
     object_id: int
     stored_stream_id: int
-    """Stream id that the object has it under."""
+    """Stream id under which the object stores it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +126,8 @@ class RebuildPlan:
 def select_objects(state: CatalogState, writers: Mapping[int, str]) -> tuple[set[int], set[int]]:
     """Select from the stored objects (writer id by object id): those listed as committed, and all other uploads.
 
-    Not those of a log that was given up since, or of before an earlier rebuild. An empty writer id could not be read;
-    it may be an upload's.
+    Uploads of a log that was given up since, and those before an earlier rebuild, are left out. An empty writer id
+    could not be read; it may be that of an upload.
     """
     listed = {object_id for ids in state.committed.values() for object_id in ids}
     prepared = frozenset(state.prepared)

@@ -65,7 +65,7 @@ class PartHedge:
     async def put(self, send: SendPart, size_bytes: int, pace: Pace | None = None) -> PartReceipt:
         """Send a part; `send` may be called twice. Raises the error of the first attempt if none succeeds.
 
-        The time in which a part waits for its pace does not make it slow.
+        The time that a part waits for its pace does not count as slow.
         """
         delay_s = self.delay_s(size_bytes)
         timed = _measured(pace)

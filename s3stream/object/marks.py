@@ -3,16 +3,16 @@
 A database may forget what it has committed: after a failover to a standby that was behind, or when a copy is put in its
 place. The records that were uploaded meanwhile are in no log any more, and a catalog that does not know them gives
 their offsets again. So each upload leaves a mark after its commit and before the log is trimmed: a small object in the
-default store, whose key holds all there is to say:
+default store, whose key has all its content:
 
     mark/<cluster>/<catalog id>/<node id>/<uploads that the node has committed>-<newest change that it has seen>
 
-A catalog that has less than any of its marks say has gone back. One LIST compares them all.
+A catalog that is behind any of its marks has gone back. One LIST compares them all.
 
 Invariants:
 
-- A mark is put only for what the catalog has answered as committed, so a catalog that keeps its commits has it.
-- A mark is deleted only if another one of its node says as much, and was there before.
+- A mark is put only for a state that the catalog has reported as committed, so a catalog that keeps its commits has it.
+- A mark is deleted only after another mark of its node, of at least the same state, is in the store.
 """
 
 from collections.abc import Callable
@@ -97,7 +97,7 @@ class MarkWriter:
         self._written = 0
 
     async def write(self, seen: CatalogProgress) -> None:
-        """Put a mark of what the catalog was seen to have. Raises StoreError.
+        """Put a mark of the state that the catalog was seen to have. Raises StoreError.
 
         The first mark of a process, and one of some later ones, deletes older ones.
         """
@@ -109,7 +109,7 @@ class MarkWriter:
             await self._delete_older(mark)
 
     async def _delete_older(self, newest: Mark) -> None:
-        """Delete marks that the newest one includes. What fails is left to the next time: nothing depends on it."""
+        """Delete marks that the newest one includes. Failed deletions are repeated the next time."""
         try:
             marks = await self.place.list(self._node_id)
             older = [self.place.key(mark) for mark in marks if mark != newest and newest.includes(mark)]

@@ -5,7 +5,7 @@ repeats what the catalog knows about the object, for a catalog that is rebuilt f
 
     <unique>.upload-<node id>-<node epoch>     written by the upload of a node
     <unique>.born-<ms>                         written by compaction: commit time of the object's oldest data
-    <unique>.cleaned                           written by log compaction: each key is there once
+    <unique>.cleaned                           written by log compaction: no key occurs twice
 
 While there is a catalog, only its columns are read. Nothing but a rebuild parses these suffixes.
 """

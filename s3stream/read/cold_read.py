@@ -6,7 +6,7 @@ task, and concurrent loads of the same thing are one. A reader that gives up lea
 Fetch whose wait ended finds the data there next time.
 
 Locations may be stale, because compaction replaces objects under a running engine. A missing object is looked up again
-in the catalog. What is still missing or corrupt then is damage: reads of that position fail, and data before it is
+in the catalog. If it is still missing or corrupt, it is damaged: reads of that position fail, and data before it is
 served.
 """
 

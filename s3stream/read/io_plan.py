@@ -22,7 +22,7 @@ class Priority(IntEnum):
     CATCH_UP = 1
     """Reads of history, for which a reader waits."""
     READ_AHEAD = 2
-    """Reads for which nobody waits yet."""
+    """Reads that no reader waits for yet."""
     COMPACTION = 3
 
 

@@ -88,7 +88,7 @@ class _LocationLookup:
 
 
 class ObjectLoader:
-    """Caches of what is known of committed data, and the loads that fill them."""
+    """Caches of committed data and its locations, and the loads that fill them."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 Both are parameters of S3's calls: the encryption of those that create an object, the account of all. They are added
 where the client makes a request from its parameters, so no call can be without them. A store without these settings
-adds nothing and does no more work.
+adds nothing and costs nothing.
 """
 
 from base64 import b64encode

@@ -193,8 +193,8 @@ class S3Store:
     async def _check_encryption(self) -> None:
         """Raise StoreError if the service does not encrypt objects as the settings say.
 
-        An upload of one part is begun and aborted: it needs no other permissions than those of objects, and leaves
-        nothing. Some services say at the part only how they encrypt.
+        An upload of one part is begun and aborted: it needs only the permissions for objects, and leaves nothing
+        behind. Some services report how they encrypt only in the response for the part.
         """
         wanted = self._settings.protection.sse_algorithm
         if not wanted or self._read_only:

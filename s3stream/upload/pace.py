@@ -20,7 +20,7 @@ from anabranch.s3stream.background import HURRIED_PIECE_BYTES, PIECE_BYTES, Back
 PACE_SHARE: Final = 0.7
 """Share of the time and of the room that an upload may take. The rest is for its commit, and for rising rates."""
 BYTES_PER_SECOND_MIN: Final = 8 * 1024 * 1024
-"""Slower than this spares nobody: a piece every 30 ms."""
+"""A slower pace (a piece every 30 ms) would not help other work."""
 BEHIND_BYTES: Final = 16 * 1024 * 1024
 """An upload that is this far behind hurries."""
 WAIT_S_MAX: Final = 0.05

@@ -21,7 +21,7 @@ from anabranch.s3stream.upload.uploader import Uploader
 from anabranch.wal.interface import WalError
 
 EVICT_PAUSE_S = 0.002
-"""Pause between evictions that no append makes."""
+"""Pause between evictions while there are no appends."""
 
 
 class UploadPipeline:

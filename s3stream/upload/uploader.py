@@ -1,9 +1,9 @@
 """Uploads one sealed block: waits until it is durable, writes its objects, and commits them in the order of the blocks.
 
 `plan_split` decides which objects a block becomes. Calls that may succeed later are repeated forever, with growing
-pauses: while the store or the catalog is unavailable the data stays in the WAL and in the log cache, both bounded. An
-error that cannot heal (a fence, a range that does not begin at its stream's end) is raised, never retried. A commit
-that was not answered is repeated until the catalog shows its outcome; it is never undone here.
+pauses: while the store or the catalog is unavailable the data stays in the WAL and in the log cache, both bounded. A
+permanent error (a fence, a range that does not begin at its stream's end) is raised, never retried. A commit that was
+not answered is repeated until the catalog shows its outcome; it is never undone here.
 
 No objects are left behind: they are written within half the time after which the collector reaps them, and one that
 arrives in the store later (a machine that slept in the middle of a PUT) is deleted here.

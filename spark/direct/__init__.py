@@ -9,7 +9,7 @@ __all__ = ["NAME", "register"]
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 PARALLELISM_MAX = 10_000
-"""Limit of what is found out about a server of Spark Connect."""
+"""Upper limit for the parallelism that a Spark Connect server reports."""
 
 
 def register(spark: SparkSession) -> None:

@@ -1,6 +1,6 @@
 """Resolves, on the driver, which offsets to read and in which objects they are. Uses the catalog only.
 
-Only committed data is visible: what is still in a node's log is in no object. With
+Only committed data is visible: records in a node's log are not in objects yet. With
 `kafka.isolation.level=read_committed` a partition ends at its last stable offset as of that commit.
 """
 
@@ -37,7 +37,7 @@ class PartitionState:
     transactions: SnapshotTransactions
     start_offset: int
     end_offset: int
-    """End of what may be read: the committed end, or the last stable offset."""
+    """End of the readable data: the committed end, or the last stable offset."""
     topic_id: str = ""
     """UUID of the topic in hexadecimal digits. It differs for a recreated topic of the same name."""
 
@@ -191,7 +191,7 @@ def check_bounds(
     *,
     fail_on_data_loss: bool,
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Return [start, end) of each partition, limited to what exists. Raises DataLossError for what is lost.
+    """Return [start, end) of each partition, limited to existing data. Raises DataLossError for lost data.
 
     A partition without a start was created after reading began, and is read from its beginning.
     """

@@ -87,7 +87,7 @@ def read_task(
 
 @contextmanager
 def _background_loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """Run an event loop in a thread. At the end, what still runs in it is cancelled."""
+    """Run an event loop in a thread. At the end, its remaining tasks are cancelled."""
     loop = asyncio.new_event_loop()
 
     def serve() -> None:
@@ -160,7 +160,7 @@ class _TaskReader:
         return asyncio.run_coroutine_threadsafe(call, self._loop)
 
     def _read_ahead(self) -> Generator[tuple[_Get, memoryview], None, None]:
-        """Yield the GETs of all slices and what they brought, in order. The next ones are under way meanwhile."""
+        """Yield the GETs of all slices with their data, in order. The next GETs run in the background."""
         plan: Future[list[_Get]] | None = None
         gets: deque[_Get] = deque()
         reads: deque[tuple[_Get, Future[memoryview]]] = deque()

@@ -51,7 +51,7 @@ class AnabranchSource(DataSource):
         return schema_of(parse_options(self.options).columns)
 
     def reader(self, schema: StructType) -> "BatchSourceReader":
-        """Return a reader of what exists now."""
+        """Return a reader of the data that exists now."""
         from anabranch.spark.direct.readers import BatchSourceReader, FilteredSourceReader
 
         # Where it has no filters to give, Spark refuses a reader that takes some, if it does not find the setting that

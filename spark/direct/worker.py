@@ -21,8 +21,8 @@ ARCHIVES: Final = ("pyspark.", "py4j-", "spark-core_")
 def freeze_worker() -> None:
     """Keep the cached directories of Spark's archives, and exclude everything imported so far from garbage collection.
 
-    Call it when all that is needed again has been imported. Only the first call has an effect. Objects in reference
-    cycles at that time are never freed.
+    Call it after all modules that are used repeatedly have been imported. Only the first call has an effect. Objects in
+    reference cycles at that time are never freed.
     """
     keep_archives()
     gc.freeze()

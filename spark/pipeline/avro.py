@@ -52,7 +52,7 @@ LOGICAL: dict[str, DataType] = {
 DIGITS_MAX = 100_000
 """More than a decimal of Spark has."""
 FREE_VALUES_MAX = 4_000_000
-"""Values of no bytes, such as nulls, that a record may have: a few bytes may stand for any number of them."""
+"""Limit of a record's values that take no bytes, such as nulls: a few bytes may encode any number of them."""
 RECURSIVE_BYTES_MAX = 4096
 """Bytes of a record whose schema contains itself: each may be a level, and fastavro crashes at some ten thousand."""
 WIDER = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}

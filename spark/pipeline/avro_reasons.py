@@ -20,7 +20,7 @@ PER_S: Mapping[str, float] = {
 
 
 def wrong_field(schema: Any, body: bytes) -> str | None:
-    """Return field and reason of the first value that is none of its type; None if there is none."""
+    """Return field and reason of the first value that does not fit its type; None if all fit."""
     named = dict(schema.get("__named_schemas", {}))
     try:
         value = fastavro.schemaless_reader(io.BytesIO(body), fastavro.parse_schema(_raw(schema, named, set())), None)
@@ -30,7 +30,7 @@ def wrong_field(schema: Any, body: bytes) -> str | None:
 
 
 def _raw(schema: Any, named: Mapping[str, Any], known: set[str]) -> Any:
-    """Return a parsed schema with numbers and bytes in place of what they stand for."""
+    """Return a parsed schema with numbers and bytes in place of logical types and texts."""
     if isinstance(schema, list):
         return [_raw(part, named, known) for part in schema]
     if isinstance(schema, str):

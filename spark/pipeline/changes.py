@@ -1,4 +1,4 @@
-"""Changes of tables with keys: each topic and key has one row, of its newest record, and some records delete it.
+"""Changes of tables with keys: each key of a topic has one row, from its newest record, and some records delete it.
 
 A key stays in one partition as long as the topic does not grow, and there offsets tell what is newer. Between
 partitions timestamps do. In mode `changelog` the values are envelopes of Debezium, whose `after` is the row.

@@ -31,7 +31,7 @@ def check_pipeline(spark: SparkSession, pipeline: PipelineSettings, found: Seque
     and those that were `found`.
 
     Raises SettingError for a schema that cannot be read, SQL or a layout that does not fit it, or a table out of reach;
-    PipelineError for a topic of dead letters that is, or a topic that was made anew.
+    PipelineError for a topic of dead letters that is, or a topic that was recreated.
     """
     check_places(spark, pipeline)
     lines: list[str] = []

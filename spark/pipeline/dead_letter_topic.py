@@ -1,8 +1,8 @@
 """Dead letters in a topic: records as they were, with headers that say where they come from and what is wrong.
 
-A micro-batch is one transaction, which has the micro-batch's number as well (see `spark.kafka_sink`). A topic gives no
-records back, so a replay is a consumer with a group of its own: in one transaction it writes those letters again that
-stay dead, and commits the offset up to which it has read.
+A micro-batch is one transaction, which also records the micro-batch's number (see `spark.kafka_sink`). Records cannot
+be removed from a topic, so a replay is a consumer with its own group: in one transaction it writes again the letters
+that stay dead, and commits the offset up to which it has read.
 """
 
 import json
@@ -117,7 +117,7 @@ class DeadLetterTopic:
     def frozen(self) -> DataFrame:
         """Return the letters that no replay has put back, with the columns of a table of dead letters.
 
-        They stay those of now, also if the rows are read again later. Raises PipelineError.
+        They are fixed at the call, even if the rows are read again later. Raises PipelineError.
         """
         bounds = self._find()
         options = {
@@ -188,7 +188,7 @@ class DeadLetterTopic:
         return letters.select("key", "value", headers.alias("headers"))
 
     def _writer(self, of: str) -> TransactionalWriter:
-        """Return the writer of a query, or of replays, which goes on with its identity."""
+        """Return the writer of a query, or of replays, which continues with its identity."""
         if of not in self._writers:
             self._writers[of] = TransactionalWriter(self.options, self.topic, self._name(of))
         return self._writers[of]

@@ -1,7 +1,7 @@
 """Decodes values and keys into columns.
 
-Text is decoded by Spark itself, and JSON that need not be strict; all else by a vectorised Python function over Arrow
-columns. All return the same struct: `data`, or an `error` that sends the record to the dead-letter table. Null has
+Spark itself decodes text, and JSON that need not be strict; a vectorised Python function over Arrow columns decodes the
+rest. All return the same struct: `data`, or an `error` that sends the record to the dead-letter table. Null has
 neither.
 """
 

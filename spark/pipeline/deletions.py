@@ -39,7 +39,7 @@ It is part of an open transaction (brokers allow 15 minutes by default), or not 
 """
 
 Newest = Mapping[str, Mapping[str, int]]
-"""Newest timestamps in microseconds, by topic and partition, of what was read since there are deletions."""
+"""Newest timestamps in microseconds, by topic and partition, of the records read since the first deletion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class DeletionStore:
         }
 
     def _rows(self, changes: DataFrame, batch_id: int) -> DataFrame | None:
-        """Return the deletions after a micro-batch, with keys like those of the changes; None if there are none."""
+        """Return the deletions after a micro-batch, with keys like those of the changes; None without any."""
         if (known := self._known(batch_id)) is None:
             return None
         rows = changes.sparkSession.read.parquet(self._path(known["rows"]))

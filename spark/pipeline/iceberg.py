@@ -80,7 +80,7 @@ KEYED_PROPERTIES = {
 OVERTAKEN = "ValidationException"
 """Iceberg's error for a merge during which, or after which, another writer has committed."""
 ISOLATION = "write.merge.isolation-level"
-"""Property: what a merge takes for a conflict; by default also rows that others have appended meanwhile."""
+"""Property: what counts as a conflict for a merge; by default also rows that others have appended in the meantime."""
 MANIFESTS_MAX = 50
 """Manifests of the current snapshot, from which on they are rewritten. Each is read when a query is planned."""
 DISTRIBUTION = "write.distribution-mode"
@@ -325,7 +325,7 @@ class IcebergTable:
                 raise
 
     def _ensure_properties(self) -> Mapping[str, str]:
-        """Set what is missing in a table that somebody else, or an earlier version, has created.
+        """Set missing properties of a table that another writer, or an earlier version, has created.
 
         Returns the properties that it had.
         """

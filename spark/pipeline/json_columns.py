@@ -1,8 +1,8 @@
 """Strict JSON as Arrow columns: what comes out is what was sent, or the record has an error.
 
 Many texts are parsed as one list, by Python's own parser, in which all numbers stay as they are written. Arrow makes
-columns of texts from that, and casts them. Where anything is in doubt, `json_values` decodes each text by itself: it
-alone decides what is refused, and why. What is decoded here has the same value there.
+columns of texts from that, and casts them. In any doubt, `json_values` decodes each text by itself: it alone decides
+what is refused, and why. Both return the same values.
 """
 
 import json
@@ -125,7 +125,7 @@ def _has_maps(kind: DataType) -> bool:
 def _parsed(texts: list[bytes | None], *, has_maps: bool) -> list[Any]:
     """Return values of texts. Raises _Doubt and ValueError.
 
-    Between two texts is one that nobody can guess: each has to be a whole value, or these would not be where they are.
+    The texts are separated by an unguessable one: if a text were not a whole value, the separators would be misplaced.
     """
     mark = token_hex(16)
     between = f',"{mark}",'.encode()

@@ -1,6 +1,6 @@
-"""One JSON text as a value of a schema, exactly, or the reason why it is none: the field, and what was found there.
+"""One JSON text as the exact value of a schema, or the reason why it does not fit: the field and its content.
 
-`json_columns` decodes many at once, and asks here about those that it is not sure of.
+`json_columns` decodes many at once, and leaves doubtful ones to this module.
 """
 
 import base64
@@ -93,11 +93,11 @@ _JSON = json.JSONDecoder(parse_constant=refuse_constant, parse_int=Number, parse
 
 
 Read = Callable[[Any], Any]
-"""Returns the value of a column, for Arrow, of what was found, which is not null. Raises _Misfit."""
+"""Returns a parsed value that is not null as a column's value for Arrow. Raises _Misfit."""
 
 
 class _Misfit(Exception):
-    """A value that is none of its type, and where: names with a dot before them, and places of lists and maps."""
+    """A value that does not fit its type, and its path: names with a dot before them, and places in lists and maps."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -108,7 +108,7 @@ class _Misfit(Exception):
 
 
 class _End(Exception):
-    """A scalar that is none of its type. The text is the end of the reason, where that is not obvious."""
+    """A scalar that does not fit its type. The text is the end of the reason, where that is not obvious."""
 
 
 def json_reader(schema: StructType, zone: str) -> Callable[[bytes], Any]:
@@ -310,7 +310,7 @@ def _float(found: Any) -> float:
 
 
 def _checked(text: str, value: float, shortest: str) -> float:
-    """Return a number that may be none of its text. `shortest`, which is read as it, stands for it, too."""
+    """Return a number that may differ from its text. `shortest`, which parses to the same number, is accepted, too."""
     if math.isinf(value):
         raise _End(", which would be infinite")
     if value == 0 and re.match(r"-?[0.]*[1-9]", text):

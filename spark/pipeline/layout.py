@@ -1,4 +1,4 @@
-"""Layout of a table: what it is partitioned and sorted by, and its properties. Values only; nothing here needs Spark.
+"""Layout of a table: partitioning, sort order and properties. Values only; nothing here needs Spark.
 
 Notation and names are those of Iceberg, which has all of it. `layout_problems` finds what another format does not have.
 """
@@ -12,7 +12,7 @@ PERIODS = ("year", "month", "day", "hour")
 WIDTHS = ("bucket", "truncate")
 WIDTH_MAX = 2**31 - 1
 FOLDER_COLUMNS = ("topic", "partition")
-"""Columns whose values make good names of folders, as Delta and Parquet use them for partitions."""
+"""Columns whose values are suitable as names of folders, which Delta and Parquet use for partitions."""
 _COLUMN = r"[^\s(),.]+(?:\.[^\s(),.]+)*"
 _PARTITION = re.compile(rf"(?:(\w+)\s*\(\s*(?:(\d+)\s*,\s*)?({_COLUMN})\s*\)|({_COLUMN}))")
 _SORT = re.compile(rf"({_COLUMN})(?:\s+(asc|desc))?(?:\s+nulls\s+(first|last))?", re.IGNORECASE)

@@ -1,8 +1,8 @@
 """The merge of the newest rows of some keys into a table, for Iceberg and Delta alike.
 
-The merge reads those files of the table that may have one of the keys. What is known of them beforehand is part of its
-condition: the topics, the smallest and largest value of each part of the key, and the buckets. Iceberg and Delta skip
-files by that.
+The merge reads the files of the table that may have one of the keys. Its condition includes what is known of the keys
+beforehand: the topics, the smallest and largest value of each part of the key, and the buckets. Iceberg and Delta use
+it to skip files.
 
 Nothing of this is SQL text: keys and topics are literals of Spark's plan, whatever characters they have.
 """
@@ -42,7 +42,7 @@ TOPICS_MAX, BUCKETS_MAX = 100, 100
 """Longer lists are not worth their place either."""
 MERGE_TRIES = 10
 PLACE_COLUMNS = ["topic", "partition", "offset", "timestamp"]
-"""Columns that name a record. A topic that was made anew has other records at the same offsets."""
+"""Columns that identify a record. A recreated topic has other records at the same offsets."""
 CHANGES = "anabranch_changes"
 """Alias of the rows that are merged into a table."""
 Row = Callable[[str], Column]
@@ -174,7 +174,7 @@ def overtaken(place: str, batch_id: int) -> str:
 
 @contextmanager
 def session_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Set settings of a session that nothing else uses meanwhile, for one statement."""
+    """Set session settings for one statement; nothing else may use the session in the meantime."""
     for key, value in settings.items():
         session.conf.set(key, value)
     try:

@@ -1,9 +1,8 @@
 """Puts dead letters back: decodes them again as the file says now, and moves those that fit into the table, each once.
 
-First they are written to the table, in one commit with a number, then deleted from the dead letters. What dies in
-between, or runs beside another replay, finds them in the table the next time, by topic, partition, offset and time. Two
-replays at once have the same number, and only one of them commits. A merge into a table with keys changes nothing when
-it is repeated.
+First they are written to the table, in one commit with a number, then deleted from the dead letters. A replay after a
+crash, or beside another one, finds them in the table by topic, partition, offset and time. Two replays at once have the
+same number, and only one of them commits. A merge into a table with keys changes nothing when it is repeated.
 """
 
 import time

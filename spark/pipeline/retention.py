@@ -23,7 +23,7 @@ class Retention:
 
     @classmethod
     def of(cls, section: MaintenanceSection) -> Self:
-        """Return those of a pipeline."""
+        """Return the retention settings of a pipeline."""
         snapshot_age, orphan_age = (
             timedelta(microseconds=duration_us(text)) for text in (section.snapshot_age, section.orphan_age)
         )

@@ -59,7 +59,7 @@ class MicroBatchWriter:
     failure: BaseException | None = None
     """Python error that failed the query; Spark has only its text."""
     topic_ids: TopicIds | None = None
-    """With the Kafka source: notices a topic that is made anew."""
+    """With the Kafka source: detects a recreated topic."""
     compaction_failure: str | None = None
     """Error of the last rewrite of small files. It does not stop the query."""
     maintenance_failure: str | None = None
@@ -274,7 +274,7 @@ def _start(
 
 
 def _refuse_ahead(options: Mapping[str, str], offsets: JsonOffsets) -> None:
-    """Raise PipelineError if the Kafka source, which used the checkpoint before, was ahead of what is in objects."""
+    """Raise PipelineError if the Kafka source, which used the checkpoint before, was ahead of the data in objects."""
     try:
         asyncio.run(refuse_checkpoint_ahead(find_storage(options), parse_options(options, streaming=True), offsets))
     except DataLossError as error:

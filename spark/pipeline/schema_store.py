@@ -1,8 +1,8 @@
-"""Stores the schemas that a micro-batch is decoded with, before anything of it is written.
+"""Stores the schemas that a micro-batch is decoded with, before its first write.
 
 A driver may die after the table's commit and before that of the dead letters, and the schema may be changed before the
-micro-batch is repeated. Its dead letters are those of the former schema then: with the new one a record could be in
-neither of the two, or in both.
+micro-batch is repeated. So its dead letters are decided by the former schema: with the new one a record could be in
+neither table, or in both.
 """
 
 import base64

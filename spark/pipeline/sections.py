@@ -136,7 +136,7 @@ def _sort_columns(value: Any) -> Any:
 
 
 def _columns(value: Any, parse: Callable[[str], Column]) -> tuple[Column, ...] | None:
-    """Parse a list of texts, or return None if it is none."""
+    """Parse a list of texts; return None for anything else."""
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         return None
     return tuple(parse(each) for each in value)
@@ -423,7 +423,7 @@ class CompactionSection(Section):
 
 
 class MaintenanceSection(Section):
-    """Removal of what a table no longer needs, between micro-batches. Without it metadata grows with each of them."""
+    """Removal of data that a table no longer needs, between micro-batches. Otherwise metadata grows with each."""
 
     enabled: bool = True
     """iceberg, delta: `false` leaves it to `anabranch spark maintain`, or to tools of your own."""

@@ -69,7 +69,7 @@ def event_time(pipeline: PipelineSettings) -> Column:
 def check_event_time(records: DataFrame, pipeline: PipelineSettings) -> DataFrame:
     """Add an error to decoded records whose event time can't be read, or lies too far beyond the record's own.
 
-    A time in the far future would make all later records late. What deletes a row has no event time of its own.
+    A time in the far future would make all later records late. Records that delete a row have no event time.
     """
     expression = pipeline.table.event_time
     if expression is None:

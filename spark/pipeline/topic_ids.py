@@ -1,8 +1,8 @@
-"""Notices topics that were deleted and made anew between the micro-batches of a pipeline with Spark's Kafka source.
+"""Detects topics that were deleted and recreated between the micro-batches of a pipeline with Spark's Kafka source.
 
-That source knows topics by name, and goes on at the old topic's offset in the new one. So the ids of topics are stored
-beside the checkpoint, and compared before a start and before each micro-batch is written. The direct source does the
-same by itself.
+That source knows topics by name, and continues at the old topic's offset in the new one. So the ids of topics are
+stored beside the checkpoint, and compared before a start and before each micro-batch is written. The direct source does
+the same by itself.
 """
 
 import base64
@@ -65,7 +65,7 @@ class TopicIds:
             self._admin.close()
 
     def changes(self) -> list[str]:
-        """Return a line for each topic that a start would begin anew. Raises PipelineError if it would refuse."""
+        """Return a line for each topic that a start would read anew. Raises PipelineError if it would refuse."""
         return [ANEW.format(topic) for topic in self._made_anew(self._find())] if self.known else []
 
     def start(self, checkpoints: Sequence[str]) -> list[str]:
@@ -82,7 +82,7 @@ class TopicIds:
         return list(map(ANEW.format, anew))
 
     def check(self) -> None:
-        """Compare the topics while their query runs. Raises PipelineError: it needs a start to begin anew."""
+        """Compare the topics while their query runs. Raises PipelineError: a recreated one needs a restart."""
         found = self._find()
         self._made_anew(found, runs=True)
         self._store(found)

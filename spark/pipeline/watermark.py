@@ -2,7 +2,7 @@
 
 The file is next to the checkpoint's own files, and written before Spark commits its micro-batch. When a micro-batch is
 repeated, the file of the one before it exists, so the same records are late again. With a table for each topic, each
-has a folder of its own, and a file for each micro-batch, whether that has records of the topic or not.
+has a folder of its own, and a file for each micro-batch, even one without records of the topic.
 """
 
 import re

@@ -131,7 +131,7 @@ class TableWriter:
         return committed == batch_id
 
     def _are_dead(self, query_id: str, batch_id: int) -> bool:
-        """Return whether an earlier attempt, of which the table has nothing, made all records dead letters.
+        """Return whether an earlier attempt, which wrote nothing to the table, made all records dead letters.
 
         It found no schema.
         """

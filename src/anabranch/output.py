@@ -18,7 +18,7 @@ from rich.segment import Segment
 from rich.table import Table
 
 WIDE: Final = 4_000
-"""Columns of what is not a terminal."""
+"""Width, in columns, if the output is not a terminal."""
 output_option: Final = click.option(
     "--output",
     type=click.Choice(["table", "json", "yaml"]),

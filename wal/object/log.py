@@ -7,7 +7,7 @@ before was not sealed just now: a fast store is not asked for hundreds of PUTs a
 - A batch's `Durable` completes only when its object and those of all earlier sequences are stored under this epoch.
 - An object is deleted only when an object is durable that names a later one as the first live one. So the newest object
   stands, and whatever a recovery asks for exists.
-- After the first failure nothing is acked, and every call raises that failure. An outage of the store is none.
+- After the first failure nothing is acked, and every call raises that failure. An outage of the store is not a failure.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class ObjectWal:
         self._timer: Handle | None = None
         """Seals the open batch by its age."""
         self._seal_at = math.inf
-        """Time of the loop's clock at which the timer does: uvloop's handle of a timer that is due does not tell."""
+        """Loop time at which that timer is due: uvloop's handle of an expired timer has no time."""
         self._sealed_at = -math.inf
         """Time of the loop's clock at which the last batch was sealed."""
         self._next_sequence = 0
@@ -337,7 +337,7 @@ class ObjectWal:
             batch.durable.complete(error)
 
     async def prove_ownership(self) -> None:
-        """Return if no fence was there: an object is stored after the call, or there is none at the next key.
+        """Return if the log is not fenced: an object is stored after the call, or the next key has none.
 
         Raises WalFenced, after which the log has failed, or StoreAway.
         """

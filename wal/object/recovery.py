@@ -56,7 +56,7 @@ class ObjectLogTail:
     live: Sequence[tuple[Position, int]]
     """Objects to read, in order, with their sizes in bytes."""
     dropped: Sequence[Position]
-    """Objects that are not read and no ends: trimmed, or never acked."""
+    """Objects that are neither read nor ends: trimmed, or never acked."""
 
     async def objects(self) -> AsyncIterator[tuple[ObjectHeader, Sequence[RecoveredRecord]]]:
         """Yield the live objects in order, and the records of each that are not trimmed. Call it once.
@@ -93,7 +93,7 @@ class ObjectLogTail:
         await self.store.delete([self.name.key(position) for position in self.dropped])
 
     async def finish(self, by: EndedBy) -> None:
-        """Mark the log as empty up to `epoch`, durably, and delete its objects but the ends.
+        """Mark the log as empty up to `epoch`, durably, and delete all its objects except the ends.
 
         For a takeover by the node `by`, which owns `epoch`, once everything that was read is committed. Raises
         WalFenced when another node has taken the log over meanwhile; StoreAway.
@@ -187,7 +187,7 @@ class _Recovery:
         )
 
     async def _newest(self, listing: Mapping[Position, int]) -> ObjectHeader | None:
-        """Return the header of the newest object that is no fence; None if there is none."""
+        """Return the header of the newest object that is not a fence; None without one."""
         for position in sorted(listing, reverse=True):
             header = await self._header(position)
             if header is None:

@@ -1,7 +1,7 @@
-"""Deletes ends of epochs that a node's log does not need any more, and objects that landed there late.
+"""Deletes ends of epochs that a node's log no longer needs, and objects whose PUTs took effect too late.
 
-An end is kept forever otherwise: it keeps a former owner, whatever it was paused for, from acknowledging a record that
-nobody reads. So a sweep is the decision of a person, who knows that no process and no request is left from before a
+Otherwise an end is kept forever: it keeps a former owner, however long it was paused, from acknowledging a record that
+nobody will read. So a sweep is the decision of a person, who knows that no process and no request is left from before a
 certain age. `OBJECT_FORMAT.md` ("Sweep") says why nothing else depends on what is deleted. Invariants:
 
 - Nothing of the first live position's epoch, or of a later one, is deleted: neither an end that a recovery counts on,
@@ -33,7 +33,7 @@ class Sweep:
     ends: Sequence[Position]
     """Fences and closed objects of earlier epochs."""
     orphans: Sequence[Position]
-    """Objects of earlier epochs that are no ends: they landed after their epoch was read and dropped."""
+    """Objects of earlier epochs that are not ends: their PUTs took effect after their epoch was read and dropped."""
     young: int
     """Objects of earlier epochs that are kept because of their age."""
     kept: int

@@ -130,7 +130,7 @@ class Cluster:
         *,
         read_committed: bool = False,
     ) -> dict[Place, int]:
-        """Return the offsets of timestamps, or of LATEST and EARLIEST; -1: there is no record so new.
+        """Return the offsets of timestamps, or of LATEST and EARLIEST; -1: no record is that new.
 
         Partitions without a leader, and those that answer with an error, are left out.
         """

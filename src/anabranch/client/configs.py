@@ -21,7 +21,7 @@ from anabranch.protocol.messages.incremental_alter_configs import (
 )
 
 RESOURCES: Final = {"topic": 2, "broker": 4, "broker-logger": 8, "client-metrics": 16, "group": 32}
-"""Kafka's codes of what has configs."""
+"""Kafka's codes of the types of resources that have configs."""
 SOURCES: Final = {
     1: "topic",
     2: "broker",

@@ -248,7 +248,7 @@ class Connection:
         return "it closed the connection at a request"
 
     def _refusal(self, error: Exception) -> str:
-        """Describe a node's refusal of the client's certificate; empty if the error is none."""
+        """Describe a node's refusal of the client's certificate; empty for other errors."""
         if not isinstance(error, ssl.SSLError) or "_ALERT_" not in (name := error.reason or ""):
             return ""
         alert = name.partition("_ALERT_")[2]

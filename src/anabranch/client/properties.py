@@ -63,7 +63,7 @@ _JAAS_OPTION: Final = re.compile(rf"([\w.-]+)\s*=\s*({_WORD})")
 
 
 def is_secret(name: str) -> bool:
-    """Return whether the value of a property must not be shown, nor be on a command line."""
+    """Return whether the value of a property must not be shown or given on a command line."""
     return _SECRET.search(name) is not None
 
 

@@ -1,4 +1,4 @@
-"""A real broker for tests: a process of its own, whose data is in memory, and which fails when it is told to.
+"""A real broker for tests: a separate process with its data in memory, which fails on request.
 
     from anabranch.testing import Broker
 

@@ -22,7 +22,7 @@ LOG_BYTES_MAX: Final = 64 * 1024
 
 
 class BrokerError(RuntimeError):
-    """The broker does not start, or does not do what it is told. The text ends with its log, if it said something."""
+    """The broker does not start, or does not carry out a request. The text ends with its log, if there is one."""
 
 
 class Broker:
@@ -141,7 +141,7 @@ class Broker:
                 pipe.close()
 
     def pause(self) -> None:
-        """Stop its process in the middle of what it does (SIGSTOP): it answers nothing until `resume`."""
+        """Suspend its process (SIGSTOP): it answers nothing until `resume`."""
         self._check_running()
         os.kill(self.pid, signal.SIGSTOP)
         self._is_paused = True
