@@ -188,7 +188,7 @@ def pause(node: NodeProcess, folder: Path) -> None:
     """SIGSTOP to a node outside of a transaction of SQLite: all others would wait for it, as nothing ends it."""
     while True:
         os.kill(node.pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, node.pid, os.WSTOPPED)
+        wait_until(lambda: _states(node) == {"T"}, "all its threads are stopped")
         with closing(sqlite3.connect(folder / "catalog.db", timeout=1, isolation_level=None)) as catalog:
             try:
                 catalog.execute("BEGIN IMMEDIATE")
@@ -197,6 +197,12 @@ def pause(node: NodeProcess, folder: Path) -> None:
             else:
                 catalog.execute("ROLLBACK")
                 return
+
+
+def _states(node: NodeProcess) -> set[str]:
+    """States of its threads (proc(5)); T: stopped."""
+    threads = Path(f"/proc/{node.pid}/task").glob("*/stat")
+    return {thread.read_text().rpartition(")")[2].split()[0] for thread in threads}
 
 
 def test_a_paused_node_keeps_its_log_while_its_process_is_there(tmp_path: Path) -> None:
