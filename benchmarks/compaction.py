@@ -39,7 +39,7 @@ from tests.support.catalog_node import CLUSTER, UploadingNode, uploading_node
 from tests.support.node import NodeProcess
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-STATUS_TIMEOUT_S = 5.0
+STATE_TIMEOUT_S = 5.0
 MINUTE_MS = 60_000
 SSO, SO = ObjectKind.SSO, ObjectKind.SO
 PARALLEL = 8
@@ -280,7 +280,7 @@ async def produce_latency(sizes: Sizes, report: Report) -> None:
         ) as node,
     ):
         host, _, port = node.admin.rpartition(":")
-        status = partial(AdminPort(host, int(port)).call, "GET", "/status", STATUS_TIMEOUT_S)
+        state = partial(AdminPort(host, int(port)).call, "GET", "/compaction", STATE_TIMEOUT_S)
         loop = asyncio.get_running_loop()
         end = loop.time() + sizes.produce_seconds
         running = False
@@ -289,7 +289,7 @@ async def produce_latency(sizes: Sizes, report: Report) -> None:
         async def watch() -> None:
             nonlocal running
             while loop.time() < end:
-                running = (await asyncio.to_thread(status))["compaction"]["running"]
+                running = (await asyncio.to_thread(state))["running"]
                 await asyncio.sleep(0.05)
 
         async def load(producer: AIOKafkaProducer) -> None:

@@ -128,7 +128,7 @@ def main() -> int:
         for number in range(ROUNDS):
             shop.work(400)
             if number == ROUNDS * 3 // 4:
-                compact = urllib.request.Request(f"http://127.0.0.1:{admin_port}/compact", method="POST")
+                compact = urllib.request.Request(f"http://127.0.0.1:{admin_port}/api/v1/compaction", method="POST")
                 urllib.request.urlopen(compact).close()
         url = f"http://127.0.0.1:{admin_port}/console/#/"
         with sync_playwright() as playwright:

@@ -47,7 +47,7 @@ class Damage:
     """Labels of the streams."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the entry of the `/status` page."""
+        """Return the entry of the `/api/v1/status` page."""
         return {
             "store": self.place.store,
             "key": self.place.key,

@@ -154,7 +154,7 @@ class Demo:
     def compact(self) -> None:
         """Run compaction on demand."""
         started = time.monotonic()
-        self.node.admin("POST", "/compact")
+        self.node.admin("POST", "/compaction")
         self.say(f"compacted in {time.monotonic() - started:.1f} s")
         self.look("after compaction")
 

@@ -99,8 +99,8 @@ class NodeProcess:
         self._process = None
 
     def admin(self, method: str, path: str) -> Any:
-        """Send a request to the admin port, and return the JSON of its answer. Raises DemoError."""
-        request = urllib.request.Request(f"http://127.0.0.1:{self.admin_port}{path}", method=method)
+        """Send a request of the admin port's API, and return the JSON of its answer. Raises DemoError."""
+        request = urllib.request.Request(f"http://127.0.0.1:{self.admin_port}/api/v1{path}", method=method)
         try:
             with urllib.request.urlopen(request, timeout=HTTP_S) as response:
                 return json.load(response)

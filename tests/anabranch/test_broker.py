@@ -64,7 +64,7 @@ def receive(broker: Broker, topic: str) -> Sequence[bytes]:
 
 
 def status(broker: Broker) -> dict[str, object]:
-    with urlopen(f"{broker.admin_url}/status", timeout=WAIT_S) as answer:
+    with urlopen(f"{broker.admin_url}/api/v1/status", timeout=WAIT_S) as answer:
         found: dict[str, object] = json.load(answer)
     return found
 

@@ -207,7 +207,7 @@ def test_an_older_data_directory_is_read_written_and_compacted(old: Expected, no
     node.kill9()
     node.start()
     check_records(node, old, appended)
-    node.ask("/compact", "POST")
+    node.compact()
     check_records(node, old, appended)
     assert node.terminate() == 0
 

@@ -199,7 +199,7 @@ def _kill_in_moves(rig: ClusterChaos, seeded: Random, victim: int, target: int, 
 
 
 def _order_moves(rig: ClusterChaos, target: int) -> None:
-    rig.cluster.nodes[target].ask(f"/moves/request?to={target}&topic={TOPIC}&partitions=", "POST")
+    rig.cluster.nodes[target].ask(f"/api/v1/topics/{TOPIC}/moves?to={target}", "POST")
 
 
 FAULTS: Final[Mapping[str, FaultOfCluster]] = {

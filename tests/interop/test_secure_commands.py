@@ -226,5 +226,5 @@ def test_certificates_of_other_hosts_and_times(node: SecureNode) -> None:
 def test_the_status_has_the_principals(node: SecureNode) -> None:
     """The search for secrets is worth something: the names of the users are found where secrets must not be."""
     assert node.run(node.properties("SASL_SSL"), "list").exit_code == 0
-    assert json.loads(node_output(node.process)["/status"])
+    assert json.loads(node_output(node.process)["/api/v1/status"])
     assert any("User:admin" in line for line in node.process.lines)

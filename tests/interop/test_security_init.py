@@ -141,7 +141,7 @@ def test_the_five_minutes_of_the_documents(trial: Trial) -> None:
 
 def test_the_admin_port_needs_a_token(trial: Trial) -> None:
     denied = subprocess.run(
-        ["curl", "-s", "--cacert", "secure/ca.pem", f"https://127.0.0.1:{trial.admin_port}/status"],
+        ["curl", "-s", "--cacert", "secure/ca.pem", f"https://127.0.0.1:{trial.admin_port}/api/v1/status"],
         cwd=trial.folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
     assert '"node"' not in denied.stdout

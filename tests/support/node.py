@@ -247,12 +247,12 @@ class NodeProcess:
 
     def status(self) -> dict[str, Any]:
         """The node's status, from its admin port."""
-        found: dict[str, Any] = json.loads(self.ask("/status"))
+        found: dict[str, Any] = json.loads(self.ask("/api/v1/status"))
         return found
 
     def compact(self) -> dict[str, Any]:
         """Compact now; returns the summary."""
-        summary: dict[str, Any] = json.loads(self.ask("/compact", "POST"))
+        summary: dict[str, Any] = json.loads(self.ask("/api/v1/compaction", "POST"))
         return summary
 
     def is_uploaded(self) -> bool:

@@ -6,7 +6,7 @@ from typing import Final
 from tests.support.node import NodeProcess
 
 MARK: Final = "MARKED-SECRET"
-PATHS: Final = ("/status", "/metrics", "/nodes", "/cluster")
+PATHS: Final = ("/api/v1/status", "/metrics", "/api/v1/nodes", "/api/v1/cluster/status")
 
 
 def node_output(process: NodeProcess) -> dict[str, str]:

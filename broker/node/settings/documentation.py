@@ -110,7 +110,7 @@ def _memory_documentation() -> list[str]:
         "for everything that cannot be planned: buffers on their way to the log and the store, blocks",
         "that readers still",
         "hold, the page cache, other processes. A node logs its sizes at the start (`memory`) and shows them in",
-        "`/status`.",
+        "`/api/v1/status`.",
         "",
         "| size | default | minimum |",
         "|---|---|---|",

@@ -110,8 +110,8 @@ class MemoryPlan:
     """Origin of `available_bytes`: a file of the system, or a setting."""
     sizes: MemorySizes
 
-    def describe(self) -> Mapping[str, object]:
-        """Return all figures, for the log and for `/status`."""
+    def describe(self) -> Mapping[str, int | str]:
+        """Return all figures, for the log and for the status."""
         return {"available_bytes": self.available_bytes, "source": self.source, **asdict(self.sizes)}
 
     @property

@@ -17,8 +17,8 @@ from aiohttp import web
 
 from anabranch.addresses import host_port
 from anabranch.broker.node.settings.listeners import ALL_ADDRESSES
+from anabranch.broker.operator.admin.paths import CONSOLE_PREFIX
 
-PREFIX: Final = "/console/"
 INDEX: Final = "index.html"
 CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -71,7 +71,7 @@ class Console:
 
     async def redirect(self, _: web.Request) -> web.StreamResponse:
         """Send a browser to the page."""
-        return web.Response(status=HTTPStatus.FOUND, headers={"Location": PREFIX})
+        return web.Response(status=HTTPStatus.FOUND, headers={"Location": CONSOLE_PREFIX})
 
 
 def console_url(host: str, port: int, machine: str, *, has_tls: bool) -> str:
@@ -80,7 +80,7 @@ def console_url(host: str, port: int, machine: str, *, has_tls: bool) -> str:
     `machine` is the host that Kafka clients are told. It stands for all addresses, which no browser can go to.
     """
     reachable = host_port(machine if host in ALL_ADDRESSES else host, port)
-    return f"{'https' if has_tls else 'http'}://{reachable}{PREFIX}"
+    return f"{'https' if has_tls else 'http'}://{reachable}{CONSOLE_PREFIX}"
 
 
 def _read(folder: Traversable, prefix: str) -> Iterator[tuple[str, _File]]:

@@ -1,16 +1,9 @@
-"""The HTTP server of the admin port: metrics, status and maintenance, the console, and the API that the console uses.
+"""The HTTP server of the admin port: the JSON API, and what other programs expect at fixed paths.
 
+    /api/v1/...          the API of commands, console and scripts: see `broker.operator.admin.api`
     GET  /metrics        metrics in Prometheus' text format, or in OpenMetrics
-    GET  /status         the node's state as JSON
-    POST /compact        compact all objects; responds after the run, with its summary as JSON
-    GET  /compact/plan   the plan of such a run, as JSON
-    /topics/...          whole topics: see `broker.operator.admin.topics`
-    /moves...            moves of partitions, and drains of nodes: see `broker.operator.admin.moves`
-    /storage/...         stopped streams: see `broker.operator.admin.storage`
-    /cluster, /nodes...  the cluster and its nodes: see `broker.operator.admin.cluster`
     /health...           see `broker.operator.admin.health`
     /console/...         the console's files: see `broker.operator.admin.console`
-    /api/v1/...          the API of the console and of scripts: see `broker.operator.admin.api`
 
 By default it listens on loopback, without authentication; see `broker.operator.admin.access`. The limits on connections
 are in `broker.operator.admin.connections`.
@@ -33,27 +26,18 @@ from anabranch.broker.node.net.principals import ANONYMOUS, NoMatchingRule
 from anabranch.broker.operator.admin.access import AdminAccess, Refusal
 from anabranch.broker.operator.admin.api.api import IS_ALLOWED, MAY_OPERATE, USER, Api
 from anabranch.broker.operator.admin.api.endpoints import CHANGES_NOTHING, failed
-from anabranch.broker.operator.admin.api.endpoints import PREFIX as API_PREFIX
-from anabranch.broker.operator.admin.cluster import ClusterRoutes
 from anabranch.broker.operator.admin.connections import SERVER, Acceptor, AdminConnection
-from anabranch.broker.operator.admin.console import PREFIX, Console, console_url
+from anabranch.broker.operator.admin.console import Console, console_url
 from anabranch.broker.operator.admin.health import unhealthy_reason, unready_reason
 from anabranch.broker.operator.admin.metrics.exposition import scrape
 from anabranch.broker.operator.admin.metrics.group_ages import GroupAges
-from anabranch.broker.operator.admin.moves import MoveRoutes
-from anabranch.broker.operator.admin.responses import Query, Response, Route, json_response, text_response
-from anabranch.broker.operator.admin.status import status
-from anabranch.broker.operator.admin.storage import StorageRoutes
-from anabranch.broker.operator.admin.topics import TopicRoutes
-from anabranch.s3stream.errors import StorageError
+from anabranch.broker.operator.admin.paths import API_PREFIX, CONSOLE_PREFIX
 from anabranch.s3stream.tasks import end_tasks
 
 BODY_BYTES_MAX: Final = 2 << 20
 """Largest body of a request. A record of a megabyte fits, in base64 and with its headers."""
 STOP_TIMEOUT_S: Final = 1.0
 """Time that cancelled requests have to end when the port is closed."""
-_PAGES: Final = (PREFIX, f"{API_PREFIX}/openapi.json", "/metrics")
-"""Known paths beside the routes, for those who ask for an unknown one."""
 _PUBLIC: Final = frozenset({"/", "/console", "/health/live", "/health/ready"})
 """Paths that need no token, beside the console's files."""
 
@@ -78,16 +62,6 @@ class AdminServer:
         """`host:port` once started."""
         self.console_url = ""
         """Address of the console for a browser, once started."""
-        self._routes: Mapping[str, Route] = {
-            "/status": ("GET", self._status),
-            "/health": ("GET", self._health),
-            "/compact": ("POST", self._compact),
-            "/compact/plan": ("GET", self._compaction_plan),
-            **TopicRoutes(node.moves).routes,
-            **MoveRoutes(node).routes,
-            **StorageRoutes(node).routes,
-            **ClusterRoutes(node).routes,
-        }
 
     async def start(self, bound: socket.socket, access: AdminAccess) -> None:
         """Listen on a bound socket. Raises OSError."""
@@ -121,15 +95,14 @@ class AdminServer:
         application = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._guard])
         application.on_response_prepare.append(_set_headers)
         router, console = application.router, Console()
-        for path, (method, function) in self._routes.items():
-            router.add_route(method, path, _from_route(function))
         self._api.register(router)
         router.add_get("/metrics", self._metrics, allow_head=False)
+        router.add_get("/health", self._health, allow_head=False)
         router.add_get("/health/live", self._live, allow_head=False)
         router.add_get("/health/ready", self._ready, allow_head=False)
         router.add_get("/", console.redirect, allow_head=False)
         router.add_get("/console", console.redirect, allow_head=False)
-        router.add_get(PREFIX + "{path:.*}", console.file, allow_head=False)
+        router.add_get(CONSOLE_PREFIX + "{path:.*}", console.file, allow_head=False)
         return application
 
     # access
@@ -149,7 +122,7 @@ class AdminServer:
         self, request: web.Request, handler: _Handler, connection: AdminConnection
     ) -> web.StreamResponse:
         path = request.path
-        if request.method == "GET" and (path in _PUBLIC or path.startswith(PREFIX)):
+        if request.method == "GET" and (path in _PUBLIC or path.startswith(CONSOLE_PREFIX)):
             return await self._answer(request, handler)
         target, _, query = request.raw_path.partition("?")
         asked = {"action": f"{_shown(request.method)} {_shown(target)}", "resource": _shown(query)}
@@ -159,7 +132,7 @@ class AdminServer:
         except Refusal as refusal:
             event = "authentication failed" if refusal.status == HTTPStatus.UNAUTHORIZED else "denied"
             self._audit(event, refusal.client, host, reason=str(refusal), **asked)
-            refused = _failure(request, refusal.status, str(refusal))
+            refused = failed(refusal.status, str(refusal))
             refused.force_close()
             return refused
         connection.is_known = True
@@ -208,23 +181,19 @@ class AdminServer:
         try:
             return await handler(request)
         except web.HTTPNotFound:
-            if request.path.startswith(API_PREFIX):
-                return failed(HTTPStatus.NOT_FOUND, f"the API has no such path: see {API_PREFIX}/openapi.json")
-            return _failure(request, HTTPStatus.NOT_FOUND, f"known paths: {', '.join((*_PAGES, *self._routes))}")
+            return failed(HTTPStatus.NOT_FOUND, f"there is no such path: see {API_PREFIX}/openapi.json")
         except web.HTTPMethodNotAllowed as error:
             allowed = ", ".join(sorted(error.allowed_methods))
-            return _failure(request, HTTPStatus.METHOD_NOT_ALLOWED, f"{request.path} requires {allowed}")
+            return failed(HTTPStatus.METHOD_NOT_ALLOWED, f"{request.path} requires {allowed}")
         except web.HTTPRequestEntityTooLarge:
-            return _failure(
-                request, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {BODY_BYTES_MAX} bytes"
-            )
+            return failed(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {BODY_BYTES_MAX} bytes")
         except web.HTTPException as error:
-            return _failure(request, HTTPStatus(error.status), error.reason)
+            return failed(HTTPStatus(error.status), error.reason)
         except ConnectionError:
             raise  # the client has gone
         except Exception as error:  # noqa: BLE001 - a bug in one handler must not stop the port
             _log.error("request failed", action=f"{request.method} {_shown(request.path)}", exc_info=error)
-            return _failure(request, HTTPStatus.INTERNAL_SERVER_ERROR, "internal error: the node's log has it")
+            return failed(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error: the node's log has it")
 
     def _principal(self, request: web.Request) -> str:
         """Return the principal of a client's certificate; empty if there is none."""
@@ -249,14 +218,11 @@ class AdminServer:
         self._ages.look_up()
         return web.Response(body=found.body, headers={"Content-Type": found.content_type})
 
-    async def _status(self, _: Query) -> Response:
-        return json_response(await status(self._node))
-
-    async def _health(self, _: Query) -> Response:
+    async def _health(self, _: web.Request) -> web.StreamResponse:
         return _verdict(unhealthy_reason(self._node))
 
     async def _live(self, _: web.Request) -> web.StreamResponse:
-        return _respond(_verdict(""))
+        return _verdict("")
 
     async def _ready(self, request: web.Request) -> web.StreamResponse:
         reason = unready_reason(self._node)
@@ -264,46 +230,13 @@ class AdminServer:
             self._check(request)
         except Refusal:
             reason = reason and "not ready: ask with a token for the reason"
-        return _respond(_verdict(reason))
-
-    async def _compact(self, _: Query) -> Response:
-        try:
-            summary = await self._node.compaction.run_once()
-        except StorageError as error:
-            return text_response(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
-        return json_response(summary.as_json())
-
-    async def _compaction_plan(self, _: Query) -> Response:
-        try:
-            plan = await self._node.compaction.plan()
-        except StorageError as error:
-            return text_response(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
-        return json_response(plan.as_json(self._node.compaction_context))
+        return _verdict(reason)
 
 
-def _verdict(reason: str) -> Response:
-    if reason:
-        return text_response(HTTPStatus.SERVICE_UNAVAILABLE, reason)
-    return text_response(HTTPStatus.OK, "ok")
-
-
-def _from_route(function: Callable[[Query], Awaitable[Response]]) -> _Handler:
-    async def handle(request: web.Request) -> web.StreamResponse:
-        return _respond(await function(dict(request.query.items())))
-
-    return handle
-
-
-def _respond(response: Response) -> web.Response:
-    status_code, content_type, body = response
-    return web.Response(status=status_code, body=body.encode(), headers={"Content-Type": content_type})
-
-
-def _failure(request: web.Request, status_code: HTTPStatus, reason: str) -> web.Response:
-    """Return the answer to a request that is refused."""
-    if request.path.startswith(API_PREFIX):
-        return failed(status_code, reason)
-    return _respond(text_response(status_code, reason))
+def _verdict(reason: str) -> web.StreamResponse:
+    """Answer a probe: 200, or 503 with the reason."""
+    status = HTTPStatus.SERVICE_UNAVAILABLE if reason else HTTPStatus.OK
+    return web.Response(status=status, text=f"{reason or 'ok'}\n")
 
 
 async def _set_headers(_: web.Request, response: web.StreamResponse) -> None:

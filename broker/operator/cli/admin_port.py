@@ -1,4 +1,4 @@
-"""Client of a running node's admin port, for requests that Kafka's protocol does not have.
+"""Client of the JSON API of a running node's admin port, for requests that Kafka's protocol does not have.
 
 A token comes from a file or the environment, and never from the command line, which others can read.
 """
@@ -19,12 +19,20 @@ from anabranch.addresses import host_port
 from anabranch.broker.node.settings.admin_area import AdminSettings
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.operator.admin.access import AccessError, read_tokens
+from anabranch.broker.operator.admin.paths import API_PREFIX
 from anabranch.broker.operator.cli.options import config_option, read_settings
 
 GREETING_TIMEOUT_S: Final = 5.0
-"""Limit for the node's status; the request that follows has no limit."""
-REFUSED: Final = frozenset({http.HTTPStatus.BAD_REQUEST, http.HTTPStatus.CONFLICT})
-"""Responses whose body is the reason of a refusal, in one line."""
+"""Limit for the answer that shows that there is an admin port; the request that follows has no limit."""
+REFUSED: Final = frozenset(
+    {
+        http.HTTPStatus.BAD_REQUEST,
+        http.HTTPStatus.NOT_FOUND,
+        http.HTTPStatus.CONFLICT,
+        http.HTTPStatus.SERVICE_UNAVAILABLE,
+    }
+)
+"""Responses whose reason says all, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +49,11 @@ class AdminPort:
     def __str__(self) -> str:
         return host_port(self.host, self.port)
 
-    def status(self) -> dict[str, Any]:
-        """Return the node's status. Raises OSError without an answer in time, ClickException if it is no admin port."""
-        found = self.call("GET", "/status", GREETING_TIMEOUT_S)
-        if not isinstance(found, dict) or "node" not in found:
-            raise click.ClickException(f"{self} is not an admin port: no node status at /status")
-        return found
+    def greet(self) -> None:
+        """Check that a node answers. Raises OSError without an answer in time, ClickException if none is there."""
+        found = self.call("GET", "/session", GREETING_TIMEOUT_S)
+        if not isinstance(found, dict) or "node_id" not in found:
+            raise click.ClickException(f"{self} is not an admin port: no node at {API_PREFIX}/session")
 
     @property
     def url(self) -> str:
@@ -59,19 +66,22 @@ class AdminPort:
         return response.status == http.HTTPStatus.OK
 
     def call(self, method: str, path: str, timeout_s: float | None) -> Any:
-        """Send one request. Raises OSError without an answer in time, ClickException when the node refuses it."""
+        """Send a request of the API. Raises OSError without an answer in time, ClickException when it is refused."""
+        path = API_PREFIX + path
         response, body = self._send(method, path, timeout_s)
-        if response.status in REFUSED:
-            raise click.ClickException(body.strip())
-        if response.status != http.HTTPStatus.OK:
-            # A node gives the reason in plain text. The page of another web server is not shown.
-            is_plain = str(response.getheader("Content-Type", "")).startswith("text/plain")
-            reason = body.strip() if is_plain else response.reason
-            raise click.ClickException(f"{self} {path}: {response.status} {reason}")
         try:
-            return json.loads(body)
+            found = json.loads(body)
         except ValueError:
-            raise click.ClickException(f"{self} is not an admin port: no JSON at {path}") from None
+            found = None
+        if response.status == http.HTTPStatus.OK:
+            if found is None:
+                raise click.ClickException(f"{self} is not an admin port: no JSON at {path}")
+            return found
+        # A node gives the reason as JSON. The page of another web server is not shown.
+        reason = found.get("error") if isinstance(found, dict) else None
+        if reason and response.status in REFUSED:
+            raise click.ClickException(reason)
+        raise click.ClickException(f"{self} {path}: {response.status} {reason or response.reason}")
 
     def _send(self, method: str, path: str, timeout_s: float | None) -> tuple[http.client.HTTPResponse, str]:
         """Send one request, and return its response with the body."""
@@ -100,7 +110,7 @@ class AdminPort:
         """
         given = urlencode({name: value for name, value in query.items() if value})
         try:
-            self.status()
+            self.greet()
             return self.call(method, f"{path}?{given}" if given else path, None)
         except OSError as error:
             raise self.unreachable(error) from None
@@ -139,6 +149,13 @@ class AdminOptions:
         has_tls = is_https or self.ca_file is not None or (self.address is None and admin.ssl is not None)
         context = self._context(admin.ssl_ca_file) if has_tls else None
         return AdminPort(host, port, self._token(admin), context)
+
+    def find_needed(self, settings: Settings) -> AdminPort:
+        """Return the port. Raises ClickException, also if neither option nor settings name one."""
+        port = self.find(settings)
+        if port is None:
+            raise click.UsageError("the settings name no admin port (admin.enabled, admin.port): give it with --admin")
+        return port
 
     def _token(self, admin: AdminSettings) -> str:
         """Return the token of the option, else that of the settings: one that may operate, if there is one."""
@@ -212,9 +229,6 @@ def on_node(command: Callable[..., None]) -> Callable[..., None]:
     @config_option
     @admin_option
     def run(config_file: Path | None, admin: AdminOptions, **arguments: Any) -> None:
-        port = admin.find(read_settings(config_file))
-        if port is None:
-            raise click.UsageError("the settings name no admin port (admin.enabled, admin.port): give it with --admin")
-        command(port, **arguments)
+        command(admin.find_needed(read_settings(config_file)), **arguments)
 
     return update_wrapper(run, command)

@@ -32,7 +32,7 @@ def status(source: Source, output: str) -> None:
 
     Exit code 0: every partition has a leader. 3: some have none. 1: the cluster could not be asked.
     """
-    found = source.ask("GET", "/cluster")
+    found = source.status()
     emit(output, found, partial(_show, found))
     if found["unavailable"]:
         sys.exit(UNAVAILABLE)

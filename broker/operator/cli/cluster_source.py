@@ -5,7 +5,7 @@ catalog: with `--catalog-url`.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import update_wrapper
@@ -29,23 +29,65 @@ from anabranch.s3stream.catalog.values import NodeInfo
 
 
 @dataclass(frozen=True, slots=True)
+class RunningCluster:
+    """A cluster of which a node runs. All methods raise ClickException."""
+
+    port: AdminPort
+
+    def nodes(self) -> Any:
+        """Return a row for each registered node."""
+        return self.port.ask("GET", "/nodes")["nodes"]
+
+    def status(self) -> Any:
+        """Return the state of the whole cluster."""
+        return self.port.ask("GET", "/cluster/status")
+
+    def fail(self, node_id: int) -> Any:
+        """Declare a node dead."""
+        return self.port.ask("POST", f"/nodes/{node_id}/fail")
+
+    def loss(self, node_id: int) -> Any:
+        """Return what is lost when a node's log is given up."""
+        return self.port.ask("GET", f"/nodes/{node_id}/loss")
+
+    def give_up(self, plan: Mapping[str, Any]) -> Any:
+        """Accept a loss, unless the node has another epoch now."""
+        return self.port.ask("POST", f"/nodes/{plan['node']}/give-up", epoch=str(plan["epoch"]))
+
+    def remove(self, node_id: int) -> Any:
+        """Remove a node that has left or failed."""
+        return self.port.ask("DELETE", f"/nodes/{node_id}")
+
+
+@dataclass(frozen=True, slots=True)
 class StoppedCluster:
-    """The catalog of a cluster of which no node runs. Its answers have the form of those of the admin port."""
+    """The catalog of a cluster of which no node runs. Its answers have the form of those of a running one."""
 
     settings: Settings
 
-    def ask(self, method: str, path: str, **query: str | None) -> Any:
-        """Answer a request of the admin port. Raises ClickException."""
-        node_id = int(query.get("node") or -1)
-        if path in ("/nodes", "/cluster"):
-            return run(self._describe(path))
-        if path == "/nodes/give-up":
-            return run(self._loss(node_id, accept=False))
-        if path == "/nodes/give-up/accept":
-            return run(self._loss(node_id, accept=True))
-        if path == "/nodes/remove":
-            return run(self._remove(node_id))
-        raise click.UsageError(f"a running node is needed: give its admin port with --admin ({method} {path})")
+    def nodes(self) -> Any:
+        """Return a row for each registered node."""
+        return describe_nodes(run(self._facts()))
+
+    def status(self) -> Any:
+        """Return the state of the whole cluster."""
+        return describe_cluster(run(self._facts()), controller=None, observer=None)
+
+    def fail(self, node_id: int) -> Any:
+        """Refuse: only a node can recover the log of another."""
+        raise click.UsageError(f"a running node is needed to fence node {node_id}: give its admin port with --admin")
+
+    def loss(self, node_id: int) -> Any:
+        """Return what is lost when a node's log is given up."""
+        return run(self._loss(node_id, accept=False))
+
+    def give_up(self, plan: Mapping[str, Any]) -> Any:
+        """Accept a loss."""
+        return run(self._loss(plan["node"], accept=True))
+
+    def remove(self, node_id: int) -> Any:
+        """Remove a node that has left or failed."""
+        return run(self._remove(node_id))
 
     async def _open(self, stack: AsyncExitStack, *, read_only: bool) -> Catalog:
         catalog = Catalog(self.settings.catalog_url, read_only=read_only)
@@ -55,19 +97,16 @@ class StoppedCluster:
         await catalog.open(cluster=self.settings.node.cluster)
         return catalog
 
-    async def _describe(self, path: str) -> Any:
+    async def _facts(self) -> ClusterFacts:
         async with AsyncExitStack() as stack:
             catalog = await self._open(stack, read_only=True)
-            facts = ClusterFacts(
+            return ClusterFacts(
                 nodes=await catalog.list_nodes(),
                 logs=await catalog.list_all_wals(),
                 topics=await catalog.list_topics(),
                 last_commits=await catalog.last_commits(),
                 now_ms=_now_ms(),
             )
-            if path == "/nodes":
-                return describe_nodes(facts)
-            return describe_cluster(facts, controller=None, observer=None)
 
     async def _loss(self, node_id: int, *, accept: bool) -> Any:
         async with AsyncExitStack() as stack:
@@ -106,7 +145,7 @@ class StoppedCluster:
         return seen
 
 
-Source = AdminPort | StoppedCluster
+Source = RunningCluster | StoppedCluster
 
 
 def _now_ms() -> int:
@@ -127,10 +166,7 @@ def on_cluster(command: Callable[..., None]) -> Callable[..., None]:
                 raise click.UsageError("--admin and --catalog-url exclude each other")
             command(StoppedCluster(_with_catalog(config_file, catalog_url)), **arguments)
             return
-        port = admin.find(read_settings(config_file))
-        if port is None:
-            raise click.UsageError("the settings name no admin port (admin.enabled, admin.port): give it with --admin")
-        command(port, **arguments)
+        command(RunningCluster(admin.find_needed(read_settings(config_file))), **arguments)
 
     return update_wrapper(wrapped, command)
 

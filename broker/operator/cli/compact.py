@@ -26,8 +26,8 @@ from anabranch.broker.operator.cli.options import config_option, data_dir_option
 from anabranch.output import count_text, emit, make_console, make_facts, make_table, output_option
 
 POLL_S: Final = 0.2
-STATUS_TIMEOUT_S: Final = 30.0
-"""Limit for the status of a node under load."""
+STATE_TIMEOUT_S: Final = 30.0
+"""Limit for the state of a node under load."""
 
 Report = Callable[[str, int, int], None]
 """Show progress: stage, bytes done, bytes in total."""
@@ -70,16 +70,18 @@ def _on_node(
     if port is None:
         return None
     try:
-        status = port.status()
+        port.greet()
     except OSError as error:
         if admin.address is not None:
             raise click.ClickException(f"cannot reach {port}: {error.strerror or error}") from None
         return None
-    if admin.address is None and data_dir is not None and status["node"].get("data_dir") != str(data_dir.resolve()):
-        return None  # two nodes on one machine: the one on the default port has another data directory
     try:
+        if admin.address is None and data_dir is not None:
+            found = port.call("GET", "/status", STATE_TIMEOUT_S)
+            if found["node"]["data_dir"] != str(data_dir.resolve()):
+                return None  # two nodes on one machine: the one on the default port has another data directory
         if plan_only:
-            return port.call("GET", "/compact/plan", None)
+            return port.call("GET", "/compaction/plan", None)
         return _follow(port, console)
     except OSError as error:
         raise click.ClickException(f"{port} closed the connection: {error.strerror or error}") from None
@@ -91,7 +93,7 @@ def _follow(port: AdminPort, console: Console) -> Any:
 
     def ask() -> None:
         try:
-            answers.append(port.call("POST", "/compact", None))
+            answers.append(port.call("POST", "/compaction", None))
         except (OSError, click.ClickException) as error:
             answers.append(error)
 
@@ -100,11 +102,7 @@ def _follow(port: AdminPort, console: Console) -> Any:
         asking.start()
         while asking.is_alive():
             asking.join(POLL_S)
-            found = (
-                port.call("GET", "/status", STATUS_TIMEOUT_S)["compaction"].get("progress")
-                if asking.is_alive()
-                else None
-            )
+            found = port.call("GET", "/compaction", STATE_TIMEOUT_S)["progress"] if asking.is_alive() else None
             if found:
                 report(found["stage"], found["done_bytes"], found["total_bytes"])
     (answer,) = answers

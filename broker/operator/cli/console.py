@@ -6,9 +6,9 @@ from typing import Final
 
 import click
 
+from anabranch.broker.operator.admin.paths import CONSOLE_PREFIX
 from anabranch.broker.operator.cli.admin_port import AdminPort, on_node
 
-PATH: Final = "/console/"
 WAIT_S: Final = 10.0
 POLL_S: Final = 0.2
 
@@ -35,9 +35,9 @@ def console(
     """
     if not _serves(port, wait_s):
         raise click.ClickException(f"{port} has no console: it is no admin port, or that of an older node")
-    click.echo(port.url + PATH)
+    click.echo(port.url + CONSOLE_PREFIX)
     if not no_browser:
-        webbrowser.open(port.url + PATH)
+        webbrowser.open(port.url + CONSOLE_PREFIX)
 
 
 def _serves(port: AdminPort, wait_s: float) -> bool:
@@ -46,7 +46,7 @@ def _serves(port: AdminPort, wait_s: float) -> bool:
     waits = False
     while True:
         try:
-            return port.serves(PATH)
+            return port.serves(CONSOLE_PREFIX)
         except OSError as error:
             if time.perf_counter() >= until or not isinstance(error, ConnectionError | TimeoutError):
                 raise port.unreachable(error) from None

@@ -36,7 +36,7 @@ def list_(source: Source, output: str) -> None:
     UP lives. DRAINING lives, and its partitions are being moved away. FAILED is dead: other nodes have replaced it, or
     wait for its log. LEFT has stopped cleanly.
     """
-    rows = source.ask("GET", "/nodes")
+    rows = source.nodes()
     emit(output, rows, partial(show_nodes, rows))
 
 
@@ -106,7 +106,7 @@ def fail(source: Source, node_id: int, *, yes: bool, output: str) -> None:
     """
     if not yes:
         confirm(f"Fence node {node_id}? Its process ends when it notices")
-    answer = source.ask("POST", "/nodes/fail", node=str(node_id))
+    answer = source.fail(node_id)
     log = answer["log"]
     found = "it had no log to be recovered" if log is None else f"its log, {log['location']}, was recovered"
     emit(output, answer, f"node {node_id} is fenced; {found}")
@@ -125,11 +125,11 @@ def give_up(source: Source, node_id: int, *, yes: bool, output: str) -> None:
     never used again. Refused while the log can be opened. Make sure that the node's process has ended: one that is only
     cut off may still acknowledge records into this log, and they are lost, too.
     """
-    plan = source.ask("GET", "/nodes/give-up", node=str(node_id))
+    plan = source.loss(node_id)
     show_plan(output, partial(_show_loss, plan), asks=not yes)
     if not yes:
         confirm("Accept the loss?")
-    answer = source.ask("POST", "/nodes/give-up/accept", node=str(node_id), epoch=str(plan["epoch"]))
+    answer = source.give_up(plan)
     emit(output, answer, f"given up: the log {answer['log']['id']} of node {node_id}")
 
 
@@ -159,7 +159,7 @@ def remove(source: Source, node_id: int, output: str) -> None:
     Refused while it lives, leads partitions, or its log may hold records that are in no object. Another node compacts
     its objects from then on. A process that starts with this id registers it anew.
     """
-    answer = source.ask("POST", "/nodes/remove", node=str(node_id))
+    answer = source.remove(node_id)
     count, heir = answer["inherited"], answer["heir"]
     inherited = f"; node {heir} compacts its {count_text(count, 'object')}" if count else ""
     emit(output, answer, f"removed node {node_id}{inherited}")

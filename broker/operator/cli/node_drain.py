@@ -18,15 +18,16 @@ def drain(node: AdminPort, node_id: int, cancel: bool, output: str) -> None:  # 
     The node stays up and gets no partitions until its next start, or until the drain is cancelled. Interrupting this
     command does not end the drain. `anabranch node drain ID --cancel` does; what has moved by then stays where it is.
     """
+    path = f"/nodes/{node_id}/drain"
     if cancel:
-        found = node.ask("POST", "/nodes/drain/cancel", node=str(node_id))
+        found = node.ask("DELETE", path)
         _show(output, found, f"node {node_id} may get partitions again; it leads {_count(found['leads'])}")
         return
-    begun = node.ask("POST", "/nodes/drain", node=str(node_id))
+    begun = node.ask("POST", path)
     total, failures = begun["leads"], dict[str, str]()
 
     def left() -> int:
-        found = node.ask("GET", "/nodes/drain/progress", node=str(node_id))
+        found = node.ask("GET", path)
         if not found["draining"]:
             raise click.ClickException(f"the drain of node {node_id} was cancelled; it leads {_count(found['leads'])}")
         if not found["lives"]:
@@ -38,7 +39,7 @@ def drain(node: AdminPort, node_id: int, cancel: bool, output: str) -> None:  # 
         return int(found["leads"])
 
     watch(f"draining node {node_id}", total, left)
-    found = node.ask("GET", "/nodes/drain/progress", node=str(node_id))
+    found = node.ask("GET", path)
     _show(output, {**found, "moved": total}, f"node {node_id} leads no partitions; {_count(total)} moved away")
 
 

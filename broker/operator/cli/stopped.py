@@ -21,7 +21,7 @@ from anabranch.output import emit, make_table, output_option, show_plan
 @on_node
 def stopped(node: AdminPort, output: str) -> None:
     """Show the stopped partitions of a running node, with their records that are only in its log."""
-    rows = node.ask("GET", "/storage/stopped")
+    rows = node.ask("GET", "/storage/stopped")["streams"]
 
     def show(console: Console) -> None:
         if not rows:
@@ -47,7 +47,7 @@ def discard(node: AdminPort, stream: int, yes: bool, output: str) -> None:  # no
     consumers may receive new records at offsets they have already read. If the records matter, copy the log (the device
     or file) first.
     """
-    rows = [row for row in node.ask("GET", "/storage/stopped") if row["stream"] == stream]
+    rows = [row for row in node.ask("GET", "/storage/stopped")["streams"] if row["stream"] == stream]
     if not rows:
         raise click.ClickException(f"stream {stream} is not stopped")
     (row,) = rows
@@ -60,7 +60,7 @@ def discard(node: AdminPort, stream: int, yes: bool, output: str) -> None:  # no
     show_plan(output, show, asks=not yes)
     if not yes:
         confirm("Discard them?")
-    node.ask("POST", "/storage/discard", stream=str(stream))
+    node.ask("POST", f"/storage/stopped/{stream}/discard")
     emit(output, row, "discarded; the partition accepts records again")
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import click
 from rich.console import Console
@@ -23,27 +24,30 @@ def move(node: AdminPort, places: Sequence[str], node_id: int, output: str) -> N
     Producers and consumers continue without an error. Interrupting this command does not end the moves. The node
     becomes the preferred leader: an election brings the partitions back to it after they were elsewhere.
     """
-    orders = [
-        {"to": str(node_id), "topic": topic, "partitions": ",".join(map(str, partitions))}
-        for topic, partitions in parse_partitions(places, "TOPIC").items()
-    ]
-    for asked in orders:
-        node.ask("POST", "/moves/request", **asked)
+    wanted = parse_partitions(places, "TOPIC")
 
-    def found() -> Sequence[Mapping[str, Any]]:
-        return [node.ask("GET", "/moves/progress", **asked) for asked in orders]
+    def ask(method: str, topic: str) -> Mapping[str, Any]:
+        partitions = ",".join(map(str, wanted[topic]))
+        answer: Mapping[str, Any] = node.ask(
+            method, f"/topics/{quote(topic, safe='')}/moves", to=str(node_id), partitions=partitions
+        )
+        return answer
+
+    for topic in wanted:
+        ask("POST", topic)
+
+    def found() -> Mapping[str, Mapping[str, Any]]:
+        return {topic: ask("GET", topic) for topic in wanted}
 
     def left() -> int:
-        return sum(len(each["moving"]) for each in found())
+        return sum(len(each["moving"]) for each in found().values())
 
-    watch("moving partitions", sum(len(each["moving"]) for each in found()), left)
+    watch("moving partitions", sum(len(each["moving"]) for each in found().values()), left)
     ended = found()
     failed = {
-        f"{asked['topic']}-{partition}": reason
-        for asked, each in zip(orders, ended, strict=True)
-        for partition, reason in each["failed"].items()
+        f"{topic}-{partition}": reason for topic, each in ended.items() for partition, reason in each["failed"].items()
     }
-    moved = sum(len(each["done"]) for each in ended)
+    moved = sum(len(each["done"]) for each in ended.values())
 
     def show(_console: Console) -> None:
         click.echo(f"node {node_id} leads {moved:,} partition{'s' if moved != 1 else ''}")

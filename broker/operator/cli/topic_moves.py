@@ -5,6 +5,7 @@ Only the running node can upload the records that are still in its log, which mu
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 import click
 
@@ -24,7 +25,7 @@ def detach(node: AdminPort, name: str, output: str) -> None:
     offsets of groups do not change. If the setting topic.auto_create is on, a producer that continues creates a new,
     empty topic NAME; `attach --as` then brings the old one back under another name.
     """
-    answer = node.ask("POST", "/topics/detach", topic=name)
+    answer = node.ask("POST", f"/topics/{quote(name, safe='')}/detach")
     emit(output, answer, f"detached topic {_describe(answer)}")
 
 
@@ -35,7 +36,7 @@ def detach(node: AdminPort, name: str, output: str) -> None:
 @on_node
 def attach(node: AdminPort, topic: str, new_name: str | None, output: str) -> None:
     """Bring back a detached topic, by its name or id."""
-    answer = node.ask("POST", "/topics/attach", topic=topic, **{"as": new_name})
+    answer = node.ask("POST", f"/detached-topics/{quote(topic, safe='')}/attach", name=new_name)
     emit(output, answer, f"attached topic {_describe(answer)}")
 
 
@@ -50,7 +51,7 @@ def clone(node: AdminPort, name: str, new_name: str, output: str) -> None:
     No data is copied: both topics share the same objects until compaction rewrites them. From then on they are
     independent.
     """
-    answer = node.ask("POST", "/topics/clone", topic=name, **{"as": new_name})
+    answer = node.ask("POST", f"/topics/{quote(name, safe='')}/clone", name=new_name)
     emit(output, {**answer, "from": name}, f"cloned topic {name} to {_describe(answer)}")
 
 
@@ -59,7 +60,7 @@ def clone(node: AdminPort, name: str, new_name: str, output: str) -> None:
 @on_node
 def detached(node: AdminPort, output: str) -> None:
     """List detached topics, with the ids by which they can be attached."""
-    rows = node.ask("GET", "/topics/detached")
+    rows = node.ask("GET", "/detached-topics")["topics"]
     table = make_table("topic", "id", "partitions", "detached", right=("partitions",))
     for each in rows:
         table.add_row(each["topic"], each["id"], str(each["partitions"]), second_text(each["detached_ms"]))

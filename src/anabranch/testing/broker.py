@@ -58,7 +58,7 @@ class Broker:
 
     @property
     def admin_url(self) -> str:
-        """URL of the admin port, with /status and /metrics."""
+        """URL of the admin port, with /api/v1/status and /metrics."""
         self._check_running()
         return f"http://127.0.0.1:{self._admin_port}"
 

@@ -3,9 +3,10 @@
     git archive VERSION | tar -x -C OLD
     python tests/broker/old_data/make.py OLD tests/broker/old_data/NAME [WAL_KIND]
 
-`OLD` is the older version's source. Writes `NAME.tar.xz`, the data directory (a WAL of the least size, which is mostly
-zeros, a SQLite catalog, a local object store), and `NAME.json`, the records and offsets that a node must find in it.
-`WAL_KIND` is `device`, the default, or `object`: the log is then in the object store.
+`OLD` is the older version's source; if its admin port has other paths, take this file as it was then. Writes
+`NAME.tar.xz`, the data directory (a WAL of the least size, which is mostly zeros, a SQLite catalog, a local object
+store), and `NAME.json`, the records and offsets that a node must find in it. `WAL_KIND` is `device`, the default, or
+`object`: the log is then in the object store.
 
 The directory has: records in objects and, after `kill -9`, in the WAL alone; a plain topic of two partitions; a topic
 that was compacted by key, with tombstones; transactions that were committed and aborted, and one left open in the WAL;
@@ -85,7 +86,7 @@ class OldNode:
             raise SystemExit("the node does not serve")
 
     def ask(self, method: str, path: str) -> Any:
-        request = urllib.request.Request(f"http://{self._admin}{path}", method=method)
+        request = urllib.request.Request(f"http://{self._admin}/api/v1{path}", method=method)
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
             return json.load(answer)
 
@@ -193,7 +194,7 @@ def fill(source: Path, writer: Writer) -> dict[str, int]:
         transact(writer, node.bootstrap, 2 * round_, ("committed", "aborted"))
         node.wait_uploaded()
         if round_ in {1, 2}:
-            node.ask("POST", "/compact")
+            node.ask("POST", "/compaction")
     commit_offsets(node.bootstrap, {0: 11, 1: 12})
     node.end(signal.SIGTERM)
 

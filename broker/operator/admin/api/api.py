@@ -10,19 +10,26 @@ from anabranch.broker.cluster.node import Node
 from anabranch.broker.node.settings.admin_area import AdminSettings
 from anabranch.broker.operator.admin.api.calls import Calls
 from anabranch.broker.operator.admin.api.cluster import ClusterEndpoints
-from anabranch.broker.operator.admin.api.endpoints import PREFIX, Call, Endpoint, openapi_document
+from anabranch.broker.operator.admin.api.compaction import CompactionEndpoints
+from anabranch.broker.operator.admin.api.endpoints import Call, Endpoint, openapi_document
 from anabranch.broker.operator.admin.api.group_changes import GroupChangeEndpoints
 from anabranch.broker.operator.admin.api.groups import GroupEndpoints, Groups
 from anabranch.broker.operator.admin.api.live import LiveEndpoints
+from anabranch.broker.operator.admin.api.nodes import NodeEndpoints
 from anabranch.broker.operator.admin.api.offsets import Offsets
+from anabranch.broker.operator.admin.api.partition_moves import PartitionMoveEndpoints
 from anabranch.broker.operator.admin.api.produce import ProduceEndpoints
 from anabranch.broker.operator.admin.api.records import RecordEndpoints
 from anabranch.broker.operator.admin.api.schemas import Schemas
 from anabranch.broker.operator.admin.api.sizes import Sizes
+from anabranch.broker.operator.admin.api.status import StatusEndpoints
+from anabranch.broker.operator.admin.api.stopped import StoppedEndpoints
 from anabranch.broker.operator.admin.api.storage import StorageEndpoints
 from anabranch.broker.operator.admin.api.topic_changes import TopicChangeEndpoints
+from anabranch.broker.operator.admin.api.topic_moves import TopicMoveEndpoints
 from anabranch.broker.operator.admin.api.topics import TopicEndpoints, Topics
 from anabranch.broker.operator.admin.api.transactions import TransactionEndpoints
+from anabranch.broker.operator.admin.paths import API_PREFIX
 
 USER: web.RequestKey[User] = web.RequestKey("user", User)
 MAY_OPERATE: web.RequestKey[bool] = web.RequestKey("may_operate", bool)
@@ -41,14 +48,20 @@ class Api:
         self._records = RecordEndpoints(node, calls, offsets, Schemas(settings))
         self.endpoints: list[Endpoint] = [
             *ClusterEndpoints(node, calls).endpoints,
+            *NodeEndpoints(node).endpoints,
+            *StatusEndpoints(node).endpoints,
             *TopicEndpoints(topics).endpoints,
             *TopicChangeEndpoints(node, topics, local).endpoints,
+            *TopicMoveEndpoints(node).endpoints,
+            *PartitionMoveEndpoints(node).endpoints,
             *self._records.endpoints,
             *ProduceEndpoints(node, calls).endpoints,
             *GroupEndpoints(groups, offsets).endpoints,
             *GroupChangeEndpoints(node, calls, groups, offsets).endpoints,
             *TransactionEndpoints(node, calls).endpoints,
             *StorageEndpoints(node, calls).endpoints,
+            *StoppedEndpoints(node).endpoints,
+            *CompactionEndpoints(node).endpoints,
             *LiveEndpoints(node).endpoints,
             Endpoint("GET", "/openapi.json", "This document.", self._document, None),
         ]
@@ -61,7 +74,7 @@ class Api:
         """Add the routes of all endpoints."""
         for endpoint in self.endpoints:
             path = endpoint.path.replace("}", ":[^/]+}")  # names may have braces, which aiohttp would leave out
-            router.add_route(endpoint.method, PREFIX + path, _handler(endpoint))
+            router.add_route(endpoint.method, API_PREFIX + path, _handler(endpoint))
 
     def close(self) -> None:
         """Read no more records."""

@@ -16,6 +16,7 @@ from anabranch.broker.operator.admin.api.calls import Calls
 from anabranch.broker.operator.admin.api.endpoints import Call, Endpoint, Model
 from anabranch.protocol.messages.list_groups import ListGroupsRequest
 from anabranch.s3stream.errors import StorageError
+from anabranch.s3stream.outages import Outage
 
 VERSION: Final = version("anabranch")
 CATALOG_TIMEOUT_S: Final = 2.0
@@ -52,14 +53,6 @@ class ClusterNode(Model):
     """Number of partitions that it leads."""
     admin_url: str | None
     is_self: Annotated[bool, Field(serialization_alias="self")]
-
-
-class Outage(Model):
-    """A part of the storage that is away."""
-
-    where: str
-    since_ms: int
-    reason: str
 
 
 class Cluster(Model):
@@ -137,10 +130,7 @@ class ClusterEndpoints:
             groups=groups,
             writable=storage.writable,
             obstacles=[str(each) for each in storage.obstacles()],
-            outages=[
-                Outage(where=each.where, since_ms=each.since_ms, reason=each.reason)
-                for each in storage.outages.current()
-            ],
+            outages=list(storage.outages.current()),
             unreachable=unreachable,
         )
 

@@ -15,13 +15,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.json_schema import models_json_schema
 
 from anabranch.broker.api.handlers.local import LocalRefusal, User
+from anabranch.broker.cluster.membership.failover import TakeoverRefused
 from anabranch.broker.node.peers.interface import PeerUnavailable
+from anabranch.broker.operator.admin.paths import API_PREFIX
 from anabranch.protocol.errors import ErrorCode, KafkaError
-from anabranch.s3stream.errors import StorageError
+from anabranch.s3stream.errors import NodeInUse, NodeUnavailable, NotFound, StorageError
+from anabranch.wal.interface import WalError
 
-PREFIX: Final = "/api/v1"
 ANSWER_TIMEOUT_S = 25.0
-"""Time for an answer; streams have none. A change that takes longer may have taken effect."""
+"""Time for an answer. A change that takes longer may have taken effect."""
 CHANGES_NOTHING: web.RequestKey[bool] = web.RequestKey("changes_nothing", bool)
 """True for a request that is only to be validated, which is no audit event."""
 _REF: Final = "#/components/schemas/{model}"
@@ -91,6 +93,8 @@ class Endpoint:
     body: type[Model] | None = None
     stream: type[BaseModel] | None = None
     """Model of a line of a stream."""
+    is_limited: bool = True
+    """False: the answer may take as long as it takes."""
 
     async def answer_to(
         self, request: web.Request, user: User, *, may_operate: bool, is_allowed: Callable[[], bool]
@@ -104,7 +108,7 @@ class Endpoint:
             if getattr(body, "validate_only", False) or getattr(query, "validate_only", False):
                 request[CHANGES_NOTHING] = True
             call = Call(request, dict(request.match_info), query, body, user, may_operate, is_allowed)
-            async with asyncio.timeout(None if self.stream else ANSWER_TIMEOUT_S):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S if self.is_limited else None):
                 result = await self.function(call)
         except ValidationError as error:
             first = error.errors()[0]
@@ -114,12 +118,14 @@ class Endpoint:
             return failed(error.status, str(error))
         except KafkaError as error:
             return failed(status_of(error.code), error.message or error.code.name)
-        except (PeerUnavailable, LocalRefusal) as error:
+        except NotFound as error:
+            return failed(HTTPStatus.NOT_FOUND, str(error))
+        except (NodeInUse, NodeUnavailable, TakeoverRefused) as error:
+            return failed(HTTPStatus.CONFLICT, str(error))
+        except (LocalRefusal, PeerUnavailable, StorageError, WalError) as error:
             return failed(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         except TimeoutError:
             return failed(HTTPStatus.GATEWAY_TIMEOUT, "no answer in time: look what is there, and try again")
-        except StorageError as error:
-            return failed(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         return json_answer(result) if isinstance(result, BaseModel) else result
 
     async def _body(self, request: web.Request) -> Any:
@@ -177,7 +183,7 @@ def openapi_document(endpoints: list[Endpoint]) -> dict[str, Any]:
     references, definitions = models_json_schema(modes, ref_template=_REF)
     paths: dict[str, Any] = {}
     for each in endpoints:
-        paths.setdefault(PREFIX + each.path, {})[each.method.lower()] = _operation(each, references)
+        paths.setdefault(API_PREFIX + each.path, {})[each.method.lower()] = _operation(each, references)
     return {
         "openapi": "3.1.0",
         "info": {

@@ -6,16 +6,9 @@ from typing import Final
 from aiohttp import web
 
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.operator.admin.api.compaction import Compaction, compaction_state
 from anabranch.broker.operator.admin.api.endpoints import Call, Endpoint, Model
-from anabranch.broker.operator.admin.api.storage import (
-    Compaction,
-    Uploads,
-    Wal,
-    compaction_state,
-    store_calls,
-    upload_state,
-    wal_state,
-)
+from anabranch.broker.operator.admin.api.storage import Uploads, Wal, store_calls, upload_state, wal_state
 from anabranch.broker.operator.admin.api.streams import LineStream, Watchers
 from anabranch.protocol.registry import APIS
 
@@ -51,7 +44,7 @@ class LiveEndpoints:
         self._node = node
         self._watchers = Watchers(WATCHERS_MAX, "streams of counters")
         self.endpoints = [
-            Endpoint("GET", "/live", "Counters, a line a second.", self._live, None, stream=Counters),
+            Endpoint("GET", "/live", "Counters, a line a second.", self._live, None, stream=Counters, is_limited=False),
         ]
 
     async def _live(self, call: Call) -> web.StreamResponse:

@@ -108,6 +108,7 @@ class RecordEndpoints:
                 None,
                 query=RecordsQuery,
                 stream=RecordRow,
+                is_limited=False,
             ),
         ]
 

@@ -10,14 +10,17 @@ from anabranch.broker.api.handlers.internal import describe_runs
 from anabranch.broker.api.handlers.leadership import NO_LEADER
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.operator.admin.api.calls import Calls
+from anabranch.broker.operator.admin.api.compaction import CompactionWithLast, compaction_with_last
 from anabranch.broker.operator.admin.api.endpoints import Call, Endpoint, Model, check
 from anabranch.broker.operator.admin.api.topics import partition_index, topic_named
 from anabranch.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from anabranch.protocol.messages.internal.describe_runs import CachedRun, DescribeRunsRequest, DescribeRunsResponse
-from anabranch.s3stream.errors import StorageError
+from anabranch.s3stream.errors import CatalogError
 from anabranch.s3stream.model import RangeLocation, object_key
+from anabranch.s3stream.outages import CATALOG
 
 CATALOG_TIMEOUT_S: Final = 2.0
+"""Time for the numbers of objects: the rest of an answer matters most while the catalog is away."""
 RUNS_MAX: Final = 1000
 PRODUCERS_MAX: Final = 1000
 _OFFSET_MAX: Final = 2**63 - 1
@@ -77,30 +80,6 @@ class Uploads(Model):
     retries: int
     threshold_bytes: int
     """Size of the data at which the next one starts."""
-
-
-class CompactionProgress(Model):
-    """Progress of a run."""
-
-    stage: str
-    done_bytes: int
-    total_bytes: int
-
-
-class Compaction(Model):
-    """Compaction."""
-
-    running: bool
-    progress: CompactionProgress | None
-    commits: int
-    objects_in: int
-    objects_out: int
-
-
-class CompactionWithLast(Compaction):
-    """Compaction, with its last run."""
-
-    last: dict[str, Any] | None
 
 
 class StorageState(Model):
@@ -184,7 +163,7 @@ class StorageEndpoints:
 
     async def _storage(self, _: Call) -> StorageState:
         node, storage, sizes = self._node, self._node.storage, self._node.memory.sizes
-        stats, last = storage.stats, node.compaction.last
+        stats = storage.stats
         return StorageState(
             node_id=node.node_id,
             wal=wal_state(node),
@@ -200,23 +179,13 @@ class StorageEndpoints:
                 hits=stats.block_cache_hits,
                 misses=stats.block_cache_misses,
             ),
-            objects=await self._count_objects(),
+            objects=await count_objects(node),
             uploads=upload_state(node),
-            compaction=CompactionWithLast(
-                **compaction_state(node).model_dump(), last=None if last is None else last.as_json()
-            ),
+            compaction=compaction_with_last(node),
             store_calls=store_calls(node),
             damaged_objects=len(storage.damaged),
             stopped_streams=len(storage.stopped_streams),
         )
-
-    async def _count_objects(self) -> dict[str, ObjectCount] | None:
-        try:
-            async with asyncio.timeout(CATALOG_TIMEOUT_S):
-                found = await self._node.catalog.count_objects()
-        except (StorageError, TimeoutError):
-            return None
-        return {kind: ObjectCount(count=count, bytes=size) for kind, (count, size) in found.items()}
 
     async def _partition(self, call: Call) -> PartitionStorage:
         node = self._node
@@ -298,6 +267,22 @@ def _cached(kind: Literal["wal", "log_cache"], run: CachedRun) -> Run:
     return Run(kind=kind, base_offset=run.base_offset, end_offset=run.end_offset, bytes=run.size_bytes)
 
 
+async def count_objects(node: Node) -> dict[str, ObjectCount] | None:
+    """Count objects by kind and state; return None, and note an outage, when the catalog does not answer."""
+    outages = node.storage.outages
+    try:
+        async with asyncio.timeout(CATALOG_TIMEOUT_S):
+            found = await node.catalog.count_objects()
+    except CatalogError as error:
+        outages.note(CATALOG, error)
+        return None
+    except TimeoutError:
+        if all(outage.where != CATALOG for outage in outages.current()):  # noted with a better reason
+            outages.note(CATALOG, TimeoutError(f"no answer within {CATALOG_TIMEOUT_S:g} s"))
+        return None
+    return {kind: ObjectCount(count=count, bytes=size) for kind, (count, size) in found.items()}
+
+
 def wal_state(node: Node) -> Wal:
     """Describe the node's log."""
     wal = node.wal
@@ -326,18 +311,6 @@ def upload_state(node: Node) -> Uploads:
         bytes=stats.upload_bytes,
         retries=stats.upload_retries,
         threshold_bytes=node.storage.upload_threshold_bytes,
-    )
-
-
-def compaction_state(node: Node) -> Compaction:
-    """Describe the node's compaction."""
-    progress, stats = node.compaction.progress, node.compaction.stats
-    return Compaction(
-        running=node.compaction.is_running,
-        progress=None if progress is None else CompactionProgress(**progress._asdict()),
-        commits=stats.commits,
-        objects_in=stats.objects_in,
-        objects_out=stats.objects_out,
     )
 
 

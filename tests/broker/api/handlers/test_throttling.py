@@ -7,7 +7,7 @@ import pytest
 
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.node.net.connection import Connection
-from anabranch.broker.operator.admin.status import status
+from anabranch.broker.operator.admin.api.status import node_status
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.api_versions import ApiVersionsRequest
 from anabranch.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -54,8 +54,8 @@ async def test_a_producer_over_its_quota_is_muted_and_others_are_served(node: No
         assert not muted(node)[0].idle
         labels = {"quota": "producer_byte_rate", "user": "", "client_id": "greedy"}
         assert (await metrics_of(node)).value("anabranch_quota_throttles_total", **labels) == 1
-        (described,) = (await status(node))["quotas"]["producer_byte_rate"]["throttled"]
-        assert (described["client_id"], described["throttles"]) == ("greedy", 1)
+        (described,) = (await node_status(node)).quotas["producer_byte_rate"].throttled
+        assert (described.client_id, described.throttles) == ("greedy", 1)
     await until(lambda: not muted(node))
     await alter(client, {"client-id": "greedy"}, producer_byte_rate=None)
     assert not any(name.startswith("anabranch_quota") for name in (await metrics_of(node)).names)

@@ -281,10 +281,10 @@ def test_all_that_was_in_objects_and_in_the_log_is_there_again(tmp_path: Path, b
             transact(node.bootstrap, "money", "caac")
             some.node.wait_uploaded()
             if number == 1:
-                some.ask("POST", "/topics/clone", topic="original", **{"as": "copy"})
-                some.ask("POST", "/compact")
+                some.ask("POST", "/topics/original/clone", name="copy")
+                some.ask("POST", "/compaction")
             if number == 2:
-                some.ask("POST", "/compact")
+                some.ask("POST", "/compaction")
                 admin = AdminClient({"bootstrap.servers": node.bootstrap})
                 for future in admin.delete_topics(["gone"]).values():
                     future.result(20)
@@ -292,9 +292,9 @@ def test_all_that_was_in_objects_and_in_the_log_is_there_again(tmp_path: Path, b
                 assert [each.result(20).low_watermark for each in trim.values()] == [77]
         produce(node.bootstrap, "copy", numbered(0, 1_000, 1_010))
         commit_offset(node.bootstrap, "plain", 42)
-        some.ask("POST", "/topics/detach", topic="kept-aside")
+        some.ask("POST", "/topics/kept-aside/detach")
         some.node.wait_uploaded()
-        some.ask("POST", "/compact")
+        some.ask("POST", "/compaction")
         assert node.terminate() == 0
 
         lost = facts_of(some.data_dir / "catalog.db")
@@ -331,14 +331,14 @@ def test_all_that_was_in_objects_and_in_the_log_is_there_again(tmp_path: Path, b
         # The system continues: appends, transactions, uploads, compaction, detached topics.
         transact(node.bootstrap, "money", "ac")
         produce(node.bootstrap, "plain", numbered(0, 200, 210))
-        some.ask("POST", "/topics/attach", topic="kept-aside")
+        some.ask("POST", "/detached-topics/kept-aside/attach")
         before = contents(node.bootstrap)
         assert len(before["read_committed"]["kept-aside", 0]) == 200
         assert node.terminate() == 0
         node.settings |= {"storage_upload_age_ms": 200}
         node.start()
         for _ in range(2):
-            some.ask("POST", "/compact")
+            some.ask("POST", "/compaction")
         after = contents(node.bootstrap)
         assert {key: rows for key, rows in after["read_committed"].items() if key[0] != "keys"} == {
             key: rows for key, rows in before["read_committed"].items() if key[0] != "keys"

@@ -464,23 +464,10 @@ async def use_commands(tmp_path: Path) -> None:
         result = await run("attach", topic_id, "--as", "old")
         assert result.output == f"attached topic old with 2 partitions, id {topic_id}\n"
         assert await contents(node, "old") == await contents(node, "u")
-        assert "missing: as" in (await asyncio.to_thread(_post, address, "/topics/clone?topic=u"))
         await sound(node)
     result = CliRunner().invoke(topic_command, ["detach", "t", "--admin", address])
     assert result.exit_code == 1
     assert f"cannot reach the admin port {address}" in result.output
-
-
-def _post(address: str, path: str) -> str:
-    from http.client import HTTPConnection
-
-    connection = HTTPConnection(address)
-    try:
-        connection.request("POST", path)
-        response = connection.getresponse()
-        return f"{response.status} {response.read().decode()}"
-    finally:
-        connection.close()
 
 
 async def test_a_topic_that_another_node_has_attached_since_is_not_served_by_the_one_that_detached_it(

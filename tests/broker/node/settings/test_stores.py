@@ -7,7 +7,7 @@ import pytest
 from anabranch.broker.app import StartError
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.configs.definitions import ConfigSource
-from anabranch.broker.operator.admin.status import status
+from anabranch.broker.operator.admin.api.status import node_status
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from anabranch.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -95,7 +95,7 @@ async def test_the_status_has_every_kind_of_call_of_all_stores_together(tmp_path
     async with running_node(tmp_path, stores=stores(tmp_path)) as node, raw_client(node.bootstrap) as client:
         await create(client, "cold")
         await put(node, client)
-        calls = (await status(node))["store_calls"]
+        calls = (await node_status(node)).store_calls
         each = [store.calls for store in node.stores.values()]
         assert calls["put"] == sum(one.put for one in each) > 0
         assert calls["multipart"] == 0

@@ -21,6 +21,7 @@ from anabranch.broker.node.settings.errors import SettingsError
 from anabranch.broker.node.settings.sources import load
 from anabranch.broker.operator.admin.access import AccessError, AdminAccess, Refusal
 from anabranch.broker.operator.cli.node import node as node_command
+from tests.support.admin_api import TOKENS, api_client
 from tests.support.certificates import Authority
 from tests.support.node import running_node
 from tests.support.waiting import until
@@ -199,7 +200,7 @@ async def test_a_node_asks_for_tokens_and_tells_whether_it_is_healthy(tmp_path: 
     file = tmp_path / "tokens"
     file.write_text(OPERATE)
     async with running_node(tmp_path, admin_operate_token_file=file, admin_read_token=READ) as node:
-        refused = await ask(node, "GET /status HTTP/1.1")
+        refused = await ask(node, "GET /api/v1/status HTTP/1.1")
         assert refused.startswith("HTTP/1.1 401 Unauthorized\r\n")
         assert "\r\nWWW-Authenticate: Bearer\r\n" in refused
         healthy = await ask(node, f"GET /health HTTP/1.1\nAuthorization: Bearer {READ}")
@@ -207,9 +208,9 @@ async def test_a_node_asks_for_tokens_and_tells_whether_it_is_healthy(tmp_path: 
         assert "Access-Control" not in healthy
         assert "\r\nX-Content-Type-Options: nosniff\r\n" in healthy
         assert healthy.endswith("\r\n\r\nok\n")
-        assert "403" in (await ask(node, f"POST /compact HTTP/1.1\nAuthorization: Bearer {READ}"))[:20]
-        assert "200" in (await ask(node, f"POST /compact HTTP/1.1\nAuthorization: Bearer {OPERATE}"))[:20]
-        assert "405" in (await ask(node, f"OPTIONS /compact HTTP/1.1\nAuthorization: Bearer {OPERATE}"))[:20]
+        assert "403" in (await ask(node, f"POST /api/v1/compaction HTTP/1.1\nAuthorization: Bearer {READ}"))[:20]
+        assert "200" in (await ask(node, f"POST /api/v1/compaction HTTP/1.1\nAuthorization: Bearer {OPERATE}"))[:20]
+        assert "405" in (await ask(node, f"OPTIONS /api/v1/compaction HTTP/1.1\nAuthorization: Bearer {OPERATE}"))[:20]
         node.stopping = True
         assert "503" in (await ask(node, f"GET /health HTTP/1.1\nAuthorization: Bearer {READ}"))[:20]
 
@@ -227,15 +228,15 @@ async def audited(node: Node, request: str) -> list[dict[str, Any]]:
 async def test_operations_and_refusals_are_audited(tmp_path: Path) -> None:
     async with running_node(tmp_path, admin_operate_token=OPERATE, admin_read_token=READ) as node:
         operate, read = f"Authorization: Bearer {OPERATE}", f"Authorization: Bearer {READ}"
-        compact = {"principal": "Token:operate", "action": "POST /compact"}
-        assert await audited(node, f"POST /compact HTTP/1.1\n{operate}") == [
+        compact = {"principal": "Token:operate", "action": "POST /api/v1/compaction"}
+        assert await audited(node, f"POST /api/v1/compaction HTTP/1.1\n{operate}") == [
             {"event": "changed", "outcome": "OK", **compact}
         ]
-        removal = {"principal": "Token:operate", "action": "POST /nodes/remove", "resource": "id=7"}
-        assert await audited(node, f"POST /nodes/remove?id=7 HTTP/1.1\n{operate}") == [
-            {"event": "change refused", "outcome": "BAD_REQUEST", **removal}
+        giving_up = {"principal": "Token:operate", "action": "POST /api/v1/nodes/x/give-up", "resource": "epoch=3"}
+        assert await audited(node, f"POST /api/v1/nodes/x/give-up?epoch=3 HTTP/1.1\n{operate}") == [
+            {"event": "change refused", "outcome": "BAD_REQUEST", **giving_up}
         ]
-        assert await audited(node, f"POST /compact HTTP/1.1\n{read}") == [
+        assert await audited(node, f"POST /api/v1/compaction HTTP/1.1\n{read}") == [
             {
                 "event": "denied",
                 **compact,
@@ -243,45 +244,40 @@ async def test_operations_and_refusals_are_audited(tmp_path: Path) -> None:
                 "reason": "this token or certificate may only read",
             }
         ]
-        failed = {"event": "authentication failed", "principal": "User:ANONYMOUS", "action": "GET /status"}
+        failed = {"event": "authentication failed", "principal": "User:ANONYMOUS", "action": "GET /api/v1/status"}
         reason = "a valid bearer token or client certificate is needed"
-        assert await audited(node, f"GET /status HTTP/1.1\nAuthorization: Bearer {'x' * 20}") == [
+        assert await audited(node, f"GET /api/v1/status HTTP/1.1\nAuthorization: Bearer {'x' * 20}") == [
             {**failed, "reason": reason}
         ]
-        assert await audited(node, f"GET /status HTTP/1.1\n{read}") == [], "reading is no change"
+        assert await audited(node, f"GET /api/v1/status HTTP/1.1\n{read}") == [], "reading is no change"
         (odd,) = await audited(node, f"POST /%1b[31m?%00 HTTP/1.1\n{operate}")
         assert (odd["action"], odd["resource"], odd["outcome"]) == ("POST /%1b%5B31m", "%00", "NOT_FOUND")
         assert await audited(node, f"POST /\x1b[31m?\x00 HTTP/1.1\n{operate}") == [], "that is no HTTP request"
         with capture_logs() as logs:
             for _ in range(150):
-                await ask(node, "POST /compact HTTP/1.1")
+                await ask(node, "POST /api/v1/compaction HTTP/1.1")
         assert len([each for each in logs if each["event"] == "authentication failed"]) < 150, "the rate is bounded"
     async with running_node(tmp_path / "open") as node:
-        (event,) = await audited(node, "POST /compact HTTP/1.1")
+        (event,) = await audited(node, "POST /api/v1/compaction HTTP/1.1")
         assert event["principal"] == "User:ANONYMOUS"
 
 
-async def test_every_path_that_changes_something_is_a_post(tmp_path: Path) -> None:
-    async with running_node(tmp_path) as node:
-        known = (await ask(node, "GET /unknown HTTP/1.1")).partition("known paths: ")[2].strip().split(", ")
-        changing = [path for path in known if "405" in (await ask(node, f"GET {path} HTTP/1.1"))[:20]]
-    assert {"/compact", "/topics/detach", "/nodes/remove", "/nodes/drain", "/storage/discard"} <= set(changing)
-    assert set(known) - set(changing) == {
-        "/console/",
-        "/api/v1/openapi.json",
-        "/metrics",
-        "/status",
-        "/health",
-        "/compact/plan",
-        "/topics/detached",
-        "/moves",
-        "/moves/progress",
-        "/nodes/drain/progress",
-        "/storage/stopped",
-        "/nodes",
-        "/cluster",
-        "/nodes/give-up",
-    }
+async def test_readers_may_change_nothing_and_all_else_is_a_get(tmp_path: Path) -> None:
+    async with running_node(tmp_path, **TOKENS) as node, api_client(node, READ) as reader:
+        paths = (await reader.get("/openapi.json"))["paths"]
+        operations = [(method.upper(), path) for path, each in paths.items() for method in each]
+        changing = [(method, path) for method, path in operations if method != "GET"]
+        for method, path in changing:
+            wanted = (403, "this token or certificate may only read")
+            assert await reader.failure(method, path.removeprefix("/api/v1")) == wanted, (method, path)
+    assert {
+        ("POST", "/api/v1/compaction"),
+        ("POST", "/api/v1/topics/{topic}/detach"),
+        ("POST", "/api/v1/nodes/{node}/give-up"),
+        ("DELETE", "/api/v1/nodes/{node}"),
+        ("POST", "/api/v1/nodes/{node}/drain"),
+        ("POST", "/api/v1/storage/stopped/{stream}/discard"),
+    } <= set(changing)
 
 
 def tls_settings(authority: Authority, **wanted: Any) -> dict[str, Any]:
@@ -303,7 +299,7 @@ async def test_certificates_of_clients_and_a_changed_certificate(
     reader, operator = (authority.client_context(authority.issue(name)) for name in ("reader", "ops"))
     nobody = authority.client_context()
     async with running_node(tmp_path, **settings) as node:
-        get, post = "GET /health HTTP/1.1", "POST /compact HTTP/1.1"
+        get, post = "GET /health HTTP/1.1", "POST /api/v1/compaction HTTP/1.1"
         assert [(await ask(node, request, operator))[9:12] for request in (get, post)] == ["200", "200"]
         assert [(await ask(node, request, reader))[9:12] for request in (get, post)] == ["200", "403"]
         assert [(await ask(node, request, nobody))[9:12] for request in (get, post)] == ["401", "401"]

@@ -112,7 +112,7 @@ async def test_requests_behind_one_under_way_are_limited_in_bytes(node: Node, mo
     monkeypatch.setattr(type(node.compaction), "run_once", lambda _: wait_for_ever())
     async with AsyncExitStack() as stack:
         reader, writer = await connect(node, stack)
-        writer.write(b"POST /compact HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        writer.write(b"POST /api/v1/compaction HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await begun.wait()
         with suppress(ConnectionError):
             for _ in range(30):
@@ -170,7 +170,9 @@ KEPT = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 async def kept(node: Node, stack: AsyncExitStack, token: str = "") -> Streams:
     """A connection that has been answered, and stays open."""
     reader, writer = await connect(node, stack)
-    path, wanted = (b"/status", b"Authorization: Bearer %s\r\n" % token.encode()) if token else (b"/health/live", b"")
+    path, wanted = (
+        (b"/api/v1/session", b"Authorization: Bearer %s\r\n" % token.encode()) if token else (b"/health/live", b"")
+    )
     writer.write(b"GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n" % (path, wanted))
     head = await reader.readuntil(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK\r\n")
@@ -192,7 +194,7 @@ async def test_strangers_give_way_to_others_when_there_are_too_many(
         for left in (*strangers[1:3], probe):
             left[1].write(KEPT)
             assert (await left[0].readuntil(b"ok\n")).startswith(b"HTTP/1.1 200 OK\r\n")
-        known[1].write(b"GET /status HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n" % READ.encode())
+        known[1].write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n" % READ.encode())
         assert (await known[0].readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
         async with raw_client(node.bootstrap):
             await until(lambda: len(node.server.connections) == 1)
@@ -220,7 +222,7 @@ async def test_who_shows_no_token_may_not_stay(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(connections, "REQUEST_TIMEOUT_S", 0.1)
     async with running_node(tmp_path, **TOKENS) as node, AsyncExitStack() as stack:
         reader, writer = await connect(node, stack)
-        writer.write(b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        writer.write(b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await all_of(reader)).startswith(b"HTTP/1.1 401 ")
         reader, _ = await kept(node, stack)
         assert await all_of(reader) == b""

@@ -16,10 +16,10 @@ from anabranch.broker.operator.cli.topic import topic
         (b"", "{} is not an admin port: it closes the connection"),
         (
             b"HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\nContent-Length: 12\r\n\r\n<html>\n<body",
-            "{} /status: 404 Not Found",
+            "{} /api/v1/session: 404 Not Found",
         ),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n<ok>", "{} is not an admin port: no JSON at /status"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "{} is not an admin port: no node status at /status"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n<ok>", "{} is not an admin port: no JSON at /api/v1/session"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "{} is not an admin port: no node at /api/v1/session"),
         (b"\x00\x00\x00\x05hello", "{} is not an admin port: BadStatusLine"),
     ],
 )

@@ -487,7 +487,7 @@ async def test_a_revocation_takes_effect_without_a_restart(
 
 
 async def test_the_status_shows_listeners_principals_and_the_certificate(tmp_path: Path, authority: Authority) -> None:
-    from anabranch.broker.operator.admin.status import status
+    from anabranch.broker.operator.admin.api.status import node_status
 
     settings = {"ssl_client_auth": "requested", "ssl_ca_file": authority.file}
     context = authority.client_context(authority.issue("client"))
@@ -495,16 +495,15 @@ async def test_the_status_shows_listeners_principals_and_the_certificate(tmp_pat
         async with raw_client(address(node), context=context) as client, raw_client(node.bootstrap) as plain:
             await client.call(ASK, 9)
             await plain.call(ASK, 9)
-            found = await status(node)
-        expiry = found["tls"]["expires_ms"] // 1000
-        assert found["principals"] == {"User:CN=client": 1, "User:ANONYMOUS": 1}
-        assert [
-            (each["name"], each["protocol"], each["address"], each["connections"]) for each in found["listeners"]
-        ] == [
+            found = await node_status(node)
+        assert found.tls is not None
+        expiry = found.tls.expires_ms // 1000
+        assert found.principals == {"User:CN=client": 1, "User:ANONYMOUS": 1}
+        assert [(each.name, each.protocol, each.address, each.connections) for each in found.listeners] == [
             ("PLAINTEXT", "PLAINTEXT", node.bootstrap, 1),
             ("SSL", "SSL", address(node), 1),
         ]
-        assert found["tls"]["certificate"] == "CN=node"
+        assert found.tls.certificate == "CN=node"
         assert (await metrics_of(node)).value("anabranch_tls_certificate_expiry_timestamp_seconds") == expiry
 
 

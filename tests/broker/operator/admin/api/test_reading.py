@@ -286,7 +286,7 @@ WRONG_REQUESTS: Final[list[Any]] = [
     ("/topics/t/partitions/x/producers", 404, "partition x of topic t does not exist"),
     ("/groups/g", 404, "group g does not exist"),
     ("/topics?limit=1", 400, "limit: Extra inputs are not permitted"),
-    ("/nothing", 404, "the API has no such path: see /api/v1/openapi.json"),
+    ("/nothing", 404, "there is no such path: see /api/v1/openapi.json"),
 ]
 
 

@@ -1,0 +1,297 @@
+"""The nodes of the cluster with their logs, and orders about other nodes: drain, fail, give up, remove."""
+
+from http import HTTPStatus
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from anabranch.broker.cluster.membership.operations import LossPlan
+from anabranch.broker.cluster.membership.overview import (
+    ClusterFacts,
+    NodeState,
+    describe_cluster,
+    describe_log,
+    describe_nodes,
+)
+from anabranch.broker.cluster.node import Node
+from anabranch.broker.operator.admin.api.endpoints import ApiError, Call, Endpoint, Model
+from anabranch.protocol.errors import ErrorCode, KafkaError
+
+ID_DIGITS_MAX: Final = 10
+
+
+class NodeLog(Model):
+    """The write-ahead log of a node."""
+
+    id: str
+    node: int
+    kind: str
+    location: str
+    takeover: str
+    """Nodes that may open it: `none`, `machine` or `shared`."""
+    state: str
+    recoverer: int | None
+    """Another node that recovers it, or has recovered it."""
+    since_ms: int
+    """Time of the last change of the state."""
+
+
+class RegisteredNode(Model):
+    """A registered node."""
+
+    id: int
+    state: NodeState
+    epoch: int
+    address: str
+    rack: str
+    machine: str
+    leads: int
+    """Number of partitions that it leads."""
+    beat_age_ms: int | None
+    """Age of its last beat that the node that is asked has seen."""
+    commit_age_ms: int | None
+    """Age of its last upload."""
+    log: NodeLog | None
+
+
+class NodeList(Model):
+    """The registered nodes."""
+
+    nodes: list[RegisteredNode]
+
+
+class UnavailablePartition(Model):
+    """A partition that no node serves."""
+
+    topic: str
+    partition: int
+    leader: int | None
+    owner: int | None
+    """Node whose log may have its newest records."""
+    reason: str
+
+
+class Move(Model):
+    """A move that is not carried out yet, or has failed."""
+
+    topic: str
+    partition: int
+    from_node: Annotated[int | None, Field(alias="from")]
+    to: int
+    reason: str
+    asked_ms: int
+    failure: str | None
+
+
+class UndrainedLog(NodeLog):
+    """A log of a dead node that may hold records which are in no object."""
+
+    node_state: str
+
+
+class SilentNode(Model):
+    """A node whose beat is missing."""
+
+    node: int
+    silent_ms: int
+    dead: bool
+    """True if it is known to be dead."""
+    reason: str
+    """Reason why it is not taken over."""
+
+
+class FailingConnection(Model):
+    """A connection between two living nodes that fails."""
+
+    from_node: int
+    to_node: int
+    reason: str
+
+
+class ClusterStatus(Model):
+    """The state of the cluster by the catalog, and by what a node observes."""
+
+    observer: int | None
+    """The node that observes."""
+    controller: int | None
+    nodes: list[RegisteredNode]
+    partitions: int
+    unavailable: list[UnavailablePartition]
+    moves: list[Move]
+    logs_not_drained: list[UndrainedLog]
+    silent: list[SilentNode]
+    unreached: list[FailingConnection]
+
+
+class FailedNode(Model):
+    """A node that was declared dead."""
+
+    node: int
+    log: NodeLog | None
+    """The log that was recovered."""
+
+
+class PartitionAtRisk(Model):
+    """A partition that may lose records."""
+
+    partition: str
+    from_offset: int
+    """Offset of the first record that may be lost."""
+
+
+class Loss(Model):
+    """Records that are lost when the log of a dead node is given up."""
+
+    node: int
+    epoch: int
+    machine: str
+    log: NodeLog
+    partitions: list[PartitionAtRisk]
+
+
+class GiveUpQuery(Model):
+    """Parameters of a loss that is accepted."""
+
+    epoch: int | None = None
+    """Epoch of the plan that was seen: the request is refused if the node has another one now."""
+
+
+class RemovedNode(Model):
+    """A node that was removed."""
+
+    node: int
+    inherited: int
+    """Objects that the heir compacts from now on."""
+    heir: int
+
+
+class Drain(Model):
+    """State of a node that is drained, or was."""
+
+    node: int
+    draining: bool
+    lives: bool
+    leads: int
+    """Number of partitions that it still leads."""
+    failed: dict[str, str]
+    """Reasons of moves that have failed and are tried again, by partition."""
+
+
+class NodeEndpoints:
+    """Endpoints of nodes."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        path, drain = "/nodes/{node}", "/nodes/{node}/drain"
+        status = "Nodes, partitions without a leader, moves, and logs that are not drained."
+        fail, remove = "Declare a node dead, and recover its log.", "Remove a node that has left or failed."
+        loss, give_up = "What is lost with the log of a dead node.", "Accept the loss of a dead node's log."
+        self.endpoints = [
+            Endpoint("GET", "/cluster/status", status, self._status, ClusterStatus),
+            Endpoint("GET", "/nodes", "The registered nodes, with their logs.", self._list, NodeList),
+            Endpoint("DELETE", path, remove, self._remove, RemovedNode, is_limited=False),
+            Endpoint("POST", f"{path}/fail", fail, self._fail, FailedNode, is_limited=False),
+            Endpoint("GET", f"{path}/loss", loss, self._loss, Loss),
+            Endpoint("POST", f"{path}/give-up", give_up, self._give_up, Loss, GiveUpQuery, is_limited=False),
+            Endpoint("GET", drain, "How far the drain of a node is.", self._drain, Drain),
+            Endpoint("POST", drain, "Move away what a node leads.", self._begin_drain, Drain, is_limited=False),
+            Endpoint("DELETE", drain, "End the drain of a node.", self._end_drain, Drain, is_limited=False),
+        ]
+
+    async def _status(self, _: Call) -> ClusterStatus:
+        members = self._node.members
+        found = describe_cluster(
+            await cluster_facts(self._node), controller=members.controller_id, observer=members.own.node_id
+        )
+        return ClusterStatus.model_validate(found)
+
+    async def _list(self, _: Call) -> NodeList:
+        return NodeList.model_validate({"nodes": describe_nodes(await cluster_facts(self._node))})
+
+    async def _fail(self, call: Call) -> FailedNode:
+        node_id = _node_id(call)
+        log = await self._node.operations.fail(node_id)
+        return FailedNode(node=node_id, log=None if log is None else NodeLog(**describe_log(log)))
+
+    async def _loss(self, call: Call) -> Loss:
+        return _loss(await self._node.operations.plan_loss(_node_id(call)))
+
+    async def _give_up(self, call: Call) -> Loss:
+        return _loss(await self._node.operations.give_up(_node_id(call), epoch=call.query.epoch))
+
+    async def _remove(self, call: Call) -> RemovedNode:
+        node_id = _node_id(call)
+        inherited = await self._node.operations.remove(node_id)
+        return RemovedNode(node=node_id, inherited=inherited, heir=self._node.node_id)
+
+    async def _begin_drain(self, call: Call) -> Drain:
+        node_id, members = _node_id(call), self._node.members
+        if members.get(node_id) is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node {node_id} is not running: it has nothing to be moved.")
+        others = [each for each in members.living() if each.node_id != node_id and each.node_id not in members.draining]
+        if not others:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"No other node could lead the partitions of node {node_id}.")
+        await self._node.move_requests.set_draining(node_id, draining=True)
+        return await self._drain(call)
+
+    async def _end_drain(self, call: Call) -> Drain:
+        await self._node.move_requests.set_draining(_node_id(call), draining=False)
+        return await self._drain(call)
+
+    async def _drain(self, call: Call) -> Drain:
+        node_id, members = _node_id(call), self._node.members
+        led = self._node.move_requests.led_by(node_id)
+        return Drain(
+            node=node_id,
+            draining=node_id in members.draining,
+            lives=members.get(node_id) is not None,
+            leads=len(led),
+            failed={
+                str(place): info.order.failure
+                for place, info in led.items()
+                if info.order is not None and info.order.failure
+            },
+        )
+
+
+async def cluster_facts(node: Node) -> ClusterFacts:
+    """Return what the catalog has about the cluster, and what this node observes. Raises StorageError."""
+    catalog = node.catalog
+    nodes = await catalog.list_nodes()
+    silent = node.follower.silent()
+    judgements = [found for each in nodes if (found := node.failover.judge(each)) is not None]
+    return ClusterFacts(
+        nodes=nodes,
+        logs=await catalog.list_all_wals(),
+        topics=await catalog.list_topics(),
+        last_commits=await catalog.last_commits(),
+        now_ms=node.now_ms(),
+        living=frozenset(member.node_id for member in node.members.living()),
+        beat_ages_ms={node.node_id: 0} | {key: int(1000 * silence.seconds) for key, silence in silent.items()},
+        judgements=judgements,
+        unreached=node.reach.unreached(),
+        stopped={
+            partition.stream.stream_id: str(partition.stream.error)
+            for topic in node.topics
+            for partition in topic.partitions
+            if partition is not None and partition.stream.error is not None
+        },
+    )
+
+
+def _loss(plan: LossPlan) -> Loss:
+    return Loss(
+        node=plan.node.node_id,
+        epoch=plan.node.epoch,
+        machine=plan.node.holder.host_name,
+        log=NodeLog(**describe_log(plan.log)),
+        partitions=[PartitionAtRisk(partition=each.partition, from_offset=each.end_offset) for each in plan.partitions],
+    )
+
+
+def _node_id(call: Call) -> int:
+    """Return the node's id that a path names. Raises ApiError."""
+    text = call.path["node"]
+    if not (text.isascii() and text.isdecimal() and len(text) <= ID_DIGITS_MAX):
+        raise ApiError(HTTPStatus.BAD_REQUEST, f"expected a node id, found {text!r}")
+    return int(text)
