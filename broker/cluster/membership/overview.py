@@ -1,4 +1,6 @@
-"""The state of a cluster as values for people and scripts: nodes, their logs, partitions without a leader.
+"""The state of a cluster for people and scripts: nodes, their logs, partitions without a leader.
+
+The admin port answers with these types, and commands show them: their fields are public.
 
 A node that runs adds what it observes. Without one, a node counts as living while its lease lasts, by the clock of the
 caller: good enough for a look at a stopped cluster, and never the base of a decision.
@@ -6,14 +8,17 @@ caller: good enough for a look at a stopped cluster, and never the base of a dec
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Annotated
+
+from pydantic import Field
 
 from anabranch.addresses import host_port
 from anabranch.broker.cluster.membership.failover import Judgement
+from anabranch.broker.cluster.membership.loss import PartitionAtRisk
 from anabranch.broker.node.peers.reach import Unreached
-from anabranch.s3stream.catalog.values import NodeInfo, PartitionInfo, TopicInfo, WalInfo, WalState
+from anabranch.s3stream.catalog.values import NodeInfo, PartitionInfo, Takeover, TopicInfo, WalInfo, WalState
 
 
 class NodeState(StrEnum):
@@ -26,6 +31,131 @@ class NodeState(StrEnum):
     """It is dead, and was or will be taken over."""
     LEFT = "LEFT"
     """It has stopped cleanly, and nothing of it is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLog:
+    """The write-ahead log of a node."""
+
+    id: str
+    node: int
+    kind: str
+    location: str
+    takeover: Takeover
+    """Nodes that may open it."""
+    state: str
+    recoverer: int | None
+    """Another node that recovers it, or has recovered it."""
+    since_ms: int
+    """Time of the last change of the state."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredNode:
+    """A registered node."""
+
+    id: int
+    state: NodeState
+    epoch: int
+    address: str
+    rack: str
+    machine: str
+    leads: int
+    """Number of partitions that it leads."""
+    beat_age_ms: int | None
+    """Age of the last beat that the observer has seen."""
+    commit_age_ms: int | None
+    """Age of its last upload."""
+    log: NodeLog | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnavailablePartition:
+    """A partition that no node serves."""
+
+    topic: str
+    partition: int
+    leader: int | None
+    owner: int | None
+    """Node whose log may have its newest records."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A move that is not carried out yet, or has failed."""
+
+    topic: str
+    partition: int
+    from_node: Annotated[int | None, Field(serialization_alias="from")]
+    to: int
+    reason: str
+    asked_ms: int
+    failure: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class UndrainedLog(NodeLog):
+    """A log of a dead node that may hold records which are in no object."""
+
+    node_state: str
+
+
+@dataclass(frozen=True, slots=True)
+class SilentNode:
+    """A node whose beat is missing."""
+
+    node: int
+    silent_ms: int
+    dead: bool
+    """True if it is known to be dead."""
+    reason: str
+    """Reason for which it is not taken over."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailingConnection:
+    """A connection between two living nodes that fails."""
+
+    from_node: int
+    to_node: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """The state of a cluster by the catalog, and by what a node observes."""
+
+    observer: int | None
+    """The node that observes."""
+    controller: int | None
+    nodes: Sequence[RegisteredNode]
+    partitions: int
+    unavailable: Sequence[UnavailablePartition]
+    moves: Sequence[Move]
+    logs_not_drained: Sequence[UndrainedLog]
+    silent: Sequence[SilentNode]
+    unreached: Sequence[FailingConnection]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLoss:
+    """A partition that may lose records."""
+
+    partition: str
+    from_offset: int
+    """Offset of the first record that may be lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Records that are lost when the log of a dead node is given up."""
+
+    node: int
+    epoch: int
+    machine: str
+    log: NodeLog
+    partitions: Sequence[PartitionLoss]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,26 +200,26 @@ def logs_of(facts: ClusterFacts, node_id: int) -> Sequence[WalInfo]:
     return sorted((log for log in facts.logs if log.node_id == node_id), key=lambda log: (log.node_epoch, log.wal_id))
 
 
-def describe_nodes(facts: ClusterFacts) -> list[dict[str, Any]]:
-    """Return a row for each registered node, by id."""
+def describe_nodes(facts: ClusterFacts) -> list[RegisteredNode]:
+    """Return the registered nodes, by id."""
     led = Counter(partition.leader for topic in facts.topics for partition in topic.partitions)
     return [_describe_node(facts, node, led[node.node_id]) for node in facts.nodes]
 
 
-def _describe_node(facts: ClusterFacts, node: NodeInfo, leads: int) -> dict[str, Any]:
+def _describe_node(facts: ClusterFacts, node: NodeInfo, leads: int) -> RegisteredNode:
     logs = logs_of(facts, node.node_id)
-    return {
-        "id": node.node_id,
-        "state": state_of(node, logs, lives=facts.lives(node)).value,
-        "epoch": node.epoch,
-        "address": host_port(node.host, node.port),
-        "rack": node.rack,
-        "machine": node.holder.host_name,
-        "leads": leads,
-        "beat_age_ms": facts.beat_ages_ms.get(node.node_id) if node.lease_until_ms > 0 else None,
-        "commit_age_ms": _commit_age_ms(facts, node),
-        "log": describe_log(logs[-1]) if logs else None,
-    }
+    return RegisteredNode(
+        id=node.node_id,
+        state=state_of(node, logs, lives=facts.lives(node)),
+        epoch=node.epoch,
+        address=host_port(node.host, node.port),
+        rack=node.rack,
+        machine=node.holder.host_name,
+        leads=leads,
+        beat_age_ms=facts.beat_ages_ms.get(node.node_id) if node.lease_until_ms > 0 else None,
+        commit_age_ms=_commit_age_ms(facts, node),
+        log=describe_log(logs[-1]) if logs else None,
+    )
 
 
 def _commit_age_ms(facts: ClusterFacts, node: NodeInfo) -> int | None:
@@ -104,74 +234,79 @@ def _commit_age_ms(facts: ClusterFacts, node: NodeInfo) -> int | None:
     return max(0, beat_ms - commit_ms) + beat_age_ms
 
 
-def describe_log(log: WalInfo) -> dict[str, Any]:
-    """Return a log as values. `recoverer` is null unless another node recovers it, or has recovered it."""
-    return {
-        "id": log.wal_id,
-        "node": log.node_id,
-        "kind": log.kind,
-        "location": log.location,
-        "takeover": log.takeover.value,
-        "state": log.state.name,
-        "recoverer": log.recoverer if log.recoverer >= 0 else None,
-        "since_ms": log.seen_ms,
-    }
+def describe_log(log: WalInfo) -> NodeLog:
+    """Describe a log."""
+    return NodeLog(
+        id=log.wal_id,
+        node=log.node_id,
+        kind=log.kind,
+        location=log.location,
+        takeover=log.takeover,
+        state=log.state.name,
+        recoverer=_known(log.recoverer),
+        since_ms=log.seen_ms,
+    )
 
 
-def describe_cluster(facts: ClusterFacts, *, controller: int | None, observer: int | None) -> dict[str, Any]:
-    """Return the state of the whole cluster."""
+def describe_loss(node: NodeInfo, log: WalInfo, at_risk: Sequence[PartitionAtRisk]) -> Loss:
+    """Describe what is lost with the log of a node."""
+    partitions = [PartitionLoss(each.partition, each.end_offset) for each in at_risk]
+    return Loss(node.node_id, node.epoch, node.holder.host_name, describe_log(log), partitions)
+
+
+def describe_cluster(facts: ClusterFacts, *, controller: int | None, observer: int | None) -> ClusterStatus:
+    """Describe the whole cluster."""
     nodes = describe_nodes(facts)
-    states = {row["id"]: row["state"] for row in nodes}
-    return {
-        "observer": observer,
-        "controller": controller,
-        "nodes": nodes,
-        "partitions": sum(len(topic.partitions) for topic in facts.topics),
-        "unavailable": list(_unavailable(facts, states)),
-        "moves": list(_moves(facts)),
-        "logs_not_drained": [
-            {**describe_log(log), "node_state": states.get(log.node_id, "REMOVED")}
+    states = {node.id: node.state for node in nodes}
+    return ClusterStatus(
+        observer=observer,
+        controller=controller,
+        nodes=nodes,
+        partitions=sum(len(topic.partitions) for topic in facts.topics),
+        unavailable=list(_unavailable(facts, states)),
+        moves=list(_moves(facts)),
+        logs_not_drained=[
+            UndrainedLog(**asdict(describe_log(log)), node_state=states.get(log.node_id, "REMOVED"))
             for log in facts.logs
             if log.is_live and states.get(log.node_id) not in (NodeState.UP, NodeState.DRAINING)
         ],
-        "silent": [
-            {"node": each.node_id, "silent_ms": int(1000 * each.seconds), "dead": each.is_dead, "reason": each.reason}
-            for each in facts.judgements
+        silent=[
+            SilentNode(each.node_id, int(1000 * each.seconds), each.is_dead, each.reason) for each in facts.judgements
         ],
-        "unreached": [each._asdict() for each in facts.unreached],
-    }
+        unreached=[FailingConnection(*each) for each in facts.unreached],
+    )
 
 
-def _moves(facts: ClusterFacts) -> Iterator[dict[str, Any]]:
+def _known(node_id: int) -> int | None:
+    """Return the id of a node; None for -1, which stands for none."""
+    return node_id if node_id >= 0 else None
+
+
+def _moves(facts: ClusterFacts) -> Iterator[Move]:
     """Yield the orders of moves that are not carried out yet, or have failed."""
     for topic in facts.topics:
         for partition in topic.partitions:
             if (order := partition.order) is not None:
-                yield {
-                    "topic": topic.name,
-                    "partition": partition.index,
-                    "from": partition.leader if partition.leader >= 0 else None,
-                    "to": order.to_node,
-                    "reason": order.reason.name.lower(),
-                    "asked_ms": order.asked_ms,
-                    "failure": order.failure or None,
-                }
+                yield Move(
+                    topic=topic.name,
+                    partition=partition.index,
+                    from_node=_known(partition.leader),
+                    to=order.to_node,
+                    reason=order.reason.name.lower(),
+                    asked_ms=order.asked_ms,
+                    failure=order.failure or None,
+                )
 
 
-def _unavailable(facts: ClusterFacts, states: Mapping[int, str]) -> Iterator[dict[str, Any]]:
+def _unavailable(facts: ClusterFacts, states: Mapping[int, str]) -> Iterator[UnavailablePartition]:
     """Yield the partitions that no node serves, with the reason."""
     reasons = {each.node_id: each.reason for each in facts.judgements if each.reason}
     for topic in facts.topics:
         for partition in topic.partitions:
             reason = _why_unavailable(facts, partition, states, reasons)
             if reason:
-                yield {
-                    "topic": topic.name,
-                    "partition": partition.index,
-                    "leader": partition.leader if partition.leader >= 0 else None,
-                    "owner": partition.owner if partition.owner >= 0 else None,
-                    "reason": reason,
-                }
+                leader, owner = _known(partition.leader), _known(partition.owner)
+                yield UnavailablePartition(topic.name, partition.index, leader, owner, reason)
 
 
 def _why_unavailable(

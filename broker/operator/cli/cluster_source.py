@@ -13,11 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import TypeAdapter
 
 from anabranch.broker.cluster.membership.failover import NO_LOG
 from anabranch.broker.cluster.membership.lease import Claimant, wait_until_free
 from anabranch.broker.cluster.membership.loss import give_up_logs, partitions_at_risk
-from anabranch.broker.cluster.membership.overview import ClusterFacts, describe_cluster, describe_log, describe_nodes
+from anabranch.broker.cluster.membership.overview import (
+    ClusterFacts,
+    ClusterStatus,
+    Loss,
+    RegisteredNode,
+    describe_cluster,
+    describe_loss,
+    describe_nodes,
+)
 from anabranch.broker.node.settings.errors import SettingsError
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.sources import load
@@ -67,11 +76,11 @@ class StoppedCluster:
 
     def nodes(self) -> Any:
         """Return a row for each registered node."""
-        return describe_nodes(run(self._facts()))
+        return _plain(describe_nodes(run(self._facts())), list[RegisteredNode])
 
     def status(self) -> Any:
         """Return the state of the whole cluster."""
-        return describe_cluster(run(self._facts()), controller=None, observer=None)
+        return _plain(describe_cluster(run(self._facts()), controller=None, observer=None), ClusterStatus)
 
     def fail(self, node_id: int) -> Any:
         """Refuse: only a node can recover the log of another."""
@@ -118,13 +127,7 @@ class StoppedCluster:
             at_risk = await partitions_at_risk(catalog, node_id)
             if accept:
                 await give_up_logs(catalog, logs, at_risk, seen=seen, now_ms=_now_ms())
-            return {
-                "node": node_id,
-                "epoch": seen.epoch,
-                "machine": seen.holder.host_name,
-                "log": describe_log(logs[-1]),
-                "partitions": [{"partition": each.partition, "from_offset": each.end_offset} for each in at_risk],
-            }
+            return _plain(describe_loss(seen, logs[-1], at_risk), Loss)
 
     async def _remove(self, node_id: int) -> Any:
         async with AsyncExitStack() as stack:
@@ -146,6 +149,11 @@ class StoppedCluster:
 
 
 Source = RunningCluster | StoppedCluster
+
+
+def _plain(value: object, kind: Any) -> Any:
+    """Return a description of a type as the values that the admin port would send as JSON."""
+    return TypeAdapter(kind).dump_python(value, mode="json", by_alias=True)
 
 
 def _now_ms() -> int:

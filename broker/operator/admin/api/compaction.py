@@ -1,9 +1,9 @@
 """Compaction of the node that is asked: its state, its plan, and a run on request."""
 
-from pydantic import ConfigDict, RootModel
+from pydantic import RootModel
 
 from anabranch.broker.cluster.node import Node
-from anabranch.broker.operator.admin.api.endpoints import Call, Endpoint, Model
+from anabranch.broker.operator.admin.api.endpoints import ROOT_CONFIG, Call, Endpoint, Model
 from anabranch.compaction.report import CompactionSummary
 
 
@@ -34,7 +34,7 @@ class CompactionWithLast(Compaction):
 class CompactionRun(RootModel[CompactionSummary]):
     """Result of a run."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    model_config = ROOT_CONFIG
 
 
 class Iteration(Model):

@@ -37,6 +37,10 @@ class Model(BaseModel):
     )
 
 
+ROOT_CONFIG: Final = ConfigDict(serialize_by_alias=True, use_attribute_docstrings=True)
+"""Config of a model that is a type from below."""
+
+
 class Nothing(Model):
     """No parameters."""
 

@@ -1,57 +1,26 @@
 """The nodes of the cluster with their logs, and orders about other nodes: drain, fail, give up, remove."""
 
 from http import HTTPStatus
-from typing import Annotated, Final
+from typing import Final
 
-from pydantic import Field
+from pydantic import RootModel
 
-from anabranch.broker.cluster.membership.operations import LossPlan
 from anabranch.broker.cluster.membership.overview import (
     ClusterFacts,
-    NodeState,
+    ClusterStatus,
+    Loss,
+    NodeLog,
+    RegisteredNode,
     describe_cluster,
     describe_log,
+    describe_loss,
     describe_nodes,
 )
 from anabranch.broker.cluster.node import Node
-from anabranch.broker.operator.admin.api.endpoints import ApiError, Call, Endpoint, Model
+from anabranch.broker.operator.admin.api.endpoints import ROOT_CONFIG, ApiError, Call, Endpoint, Model
 from anabranch.protocol.errors import ErrorCode, KafkaError
 
 ID_DIGITS_MAX: Final = 10
-
-
-class NodeLog(Model):
-    """The write-ahead log of a node."""
-
-    id: str
-    node: int
-    kind: str
-    location: str
-    takeover: str
-    """Nodes that may open it: `none`, `machine` or `shared`."""
-    state: str
-    recoverer: int | None
-    """Another node that recovers it, or has recovered it."""
-    since_ms: int
-    """Time of the last change of the state."""
-
-
-class RegisteredNode(Model):
-    """A registered node."""
-
-    id: int
-    state: NodeState
-    epoch: int
-    address: str
-    rack: str
-    machine: str
-    leads: int
-    """Number of partitions that it leads."""
-    beat_age_ms: int | None
-    """Age of its last beat that the node that is asked has seen."""
-    commit_age_ms: int | None
-    """Age of its last upload."""
-    log: NodeLog | None
 
 
 class NodeList(Model):
@@ -60,67 +29,10 @@ class NodeList(Model):
     nodes: list[RegisteredNode]
 
 
-class UnavailablePartition(Model):
-    """A partition that no node serves."""
+class ClusterAnswer(RootModel[ClusterStatus]):
+    """The state of the cluster."""
 
-    topic: str
-    partition: int
-    leader: int | None
-    owner: int | None
-    """Node whose log may have its newest records."""
-    reason: str
-
-
-class Move(Model):
-    """A move that is not carried out yet, or has failed."""
-
-    topic: str
-    partition: int
-    from_node: Annotated[int | None, Field(alias="from")]
-    to: int
-    reason: str
-    asked_ms: int
-    failure: str | None
-
-
-class UndrainedLog(NodeLog):
-    """A log of a dead node that may hold records which are in no object."""
-
-    node_state: str
-
-
-class SilentNode(Model):
-    """A node whose beat is missing."""
-
-    node: int
-    silent_ms: int
-    dead: bool
-    """True if it is known to be dead."""
-    reason: str
-    """Reason why it is not taken over."""
-
-
-class FailingConnection(Model):
-    """A connection between two living nodes that fails."""
-
-    from_node: int
-    to_node: int
-    reason: str
-
-
-class ClusterStatus(Model):
-    """The state of the cluster by the catalog, and by what a node observes."""
-
-    observer: int | None
-    """The node that observes."""
-    controller: int | None
-    nodes: list[RegisteredNode]
-    partitions: int
-    unavailable: list[UnavailablePartition]
-    moves: list[Move]
-    logs_not_drained: list[UndrainedLog]
-    silent: list[SilentNode]
-    unreached: list[FailingConnection]
+    model_config = ROOT_CONFIG
 
 
 class FailedNode(Model):
@@ -131,22 +43,10 @@ class FailedNode(Model):
     """The log that was recovered."""
 
 
-class PartitionAtRisk(Model):
-    """A partition that may lose records."""
+class LossAnswer(RootModel[Loss]):
+    """Records that are lost, or that would be."""
 
-    partition: str
-    from_offset: int
-    """Offset of the first record that may be lost."""
-
-
-class Loss(Model):
-    """Records that are lost when the log of a dead node is given up."""
-
-    node: int
-    epoch: int
-    machine: str
-    log: NodeLog
-    partitions: list[PartitionAtRisk]
+    model_config = ROOT_CONFIG
 
 
 class GiveUpQuery(Model):
@@ -187,37 +87,36 @@ class NodeEndpoints:
         fail, remove = "Declare a node dead, and recover its log.", "Remove a node that has left or failed."
         loss, give_up = "What is lost with the log of a dead node.", "Accept the loss of a dead node's log."
         self.endpoints = [
-            Endpoint("GET", "/cluster/status", status, self._status, ClusterStatus),
+            Endpoint("GET", "/cluster/status", status, self._status, ClusterAnswer),
             Endpoint("GET", "/nodes", "The registered nodes, with their logs.", self._list, NodeList),
             Endpoint("DELETE", path, remove, self._remove, RemovedNode, is_limited=False),
             Endpoint("POST", f"{path}/fail", fail, self._fail, FailedNode, is_limited=False),
-            Endpoint("GET", f"{path}/loss", loss, self._loss, Loss),
-            Endpoint("POST", f"{path}/give-up", give_up, self._give_up, Loss, GiveUpQuery, is_limited=False),
+            Endpoint("GET", f"{path}/loss", loss, self._loss, LossAnswer),
+            Endpoint("POST", f"{path}/give-up", give_up, self._give_up, LossAnswer, GiveUpQuery, is_limited=False),
             Endpoint("GET", drain, "How far the drain of a node is.", self._drain, Drain),
             Endpoint("POST", drain, "Move away what a node leads.", self._begin_drain, Drain, is_limited=False),
             Endpoint("DELETE", drain, "End the drain of a node.", self._end_drain, Drain, is_limited=False),
         ]
 
-    async def _status(self, _: Call) -> ClusterStatus:
-        members = self._node.members
-        found = describe_cluster(
-            await cluster_facts(self._node), controller=members.controller_id, observer=members.own.node_id
-        )
-        return ClusterStatus.model_validate(found)
+    async def _status(self, _: Call) -> ClusterAnswer:
+        members, facts = self._node.members, await cluster_facts(self._node)
+        return ClusterAnswer(describe_cluster(facts, controller=members.controller_id, observer=members.own.node_id))
 
     async def _list(self, _: Call) -> NodeList:
-        return NodeList.model_validate({"nodes": describe_nodes(await cluster_facts(self._node))})
+        return NodeList(nodes=describe_nodes(await cluster_facts(self._node)))
 
     async def _fail(self, call: Call) -> FailedNode:
         node_id = _node_id(call)
         log = await self._node.operations.fail(node_id)
-        return FailedNode(node=node_id, log=None if log is None else NodeLog(**describe_log(log)))
+        return FailedNode(node=node_id, log=None if log is None else describe_log(log))
 
-    async def _loss(self, call: Call) -> Loss:
-        return _loss(await self._node.operations.plan_loss(_node_id(call)))
+    async def _loss(self, call: Call) -> LossAnswer:
+        plan = await self._node.operations.plan_loss(_node_id(call))
+        return LossAnswer(describe_loss(plan.node, plan.log, plan.partitions))
 
-    async def _give_up(self, call: Call) -> Loss:
-        return _loss(await self._node.operations.give_up(_node_id(call), epoch=call.query.epoch))
+    async def _give_up(self, call: Call) -> LossAnswer:
+        plan = await self._node.operations.give_up(_node_id(call), epoch=call.query.epoch)
+        return LossAnswer(describe_loss(plan.node, plan.log, plan.partitions))
 
     async def _remove(self, call: Call) -> RemovedNode:
         node_id = _node_id(call)
@@ -276,16 +175,6 @@ async def cluster_facts(node: Node) -> ClusterFacts:
             for partition in topic.partitions
             if partition is not None and partition.stream.error is not None
         },
-    )
-
-
-def _loss(plan: LossPlan) -> Loss:
-    return Loss(
-        node=plan.node.node_id,
-        epoch=plan.node.epoch,
-        machine=plan.node.holder.host_name,
-        log=NodeLog(**describe_log(plan.log)),
-        partitions=[PartitionAtRisk(partition=each.partition, from_offset=each.end_offset) for each in plan.partitions],
     )
 
 

@@ -10,6 +10,7 @@ from anabranch.broker.cluster.membership.failover import Judgement
 from anabranch.broker.cluster.membership.overview import (
     ClusterFacts,
     NodeState,
+    SilentNode,
     describe_cluster,
     describe_nodes,
     state_of,
@@ -66,8 +67,8 @@ def facts(*partitions: tuple[int, int], **wanted: Any) -> ClusterFacts:
 
 
 def reasons(*partitions: tuple[int, int], **wanted: Any) -> list[str]:
-    found = describe_cluster(facts(*partitions, **wanted), controller=2, observer=2)["unavailable"]
-    return [each["reason"] for each in found]
+    found = describe_cluster(facts(*partitions, **wanted), controller=2, observer=2).unavailable
+    return [each.reason for each in found]
 
 
 def test_a_partition_without_a_leader_is_shown_with_the_reason() -> None:
@@ -90,11 +91,9 @@ def test_logs_of_dead_nodes_that_are_not_drained_are_shown() -> None:
     others = [replace(LOG, wal_id="b" * 16, node_id=2), replace(DRAINED, wal_id="c" * 16, node_id=3)]
     judged = [Judgement(1, 4.0, is_dead=True, reason="no such file")]
     found = describe_cluster(facts((2, 2), logs=[LOG, *others], judgements=judged), controller=2, observer=3)
-    assert [(log["node"], log["location"], log["node_state"]) for log in found["logs_not_drained"]] == [
-        (1, "/wal", "FAILED")
-    ]
-    assert found["silent"] == [{"node": 1, "silent_ms": 4000, "dead": True, "reason": "no such file"}]
-    assert (found["controller"], found["observer"], found["partitions"]) == (2, 3, 1)
+    assert [(log.node, log.location, log.node_state) for log in found.logs_not_drained] == [(1, "/wal", "FAILED")]
+    assert found.silent == [SilentNode(1, 4000, dead=True, reason="no such file")]
+    assert (found.controller, found.observer, found.partitions) == (2, 3, 1)
 
 
 def test_moves_under_way_and_failed_are_shown() -> None:
@@ -104,12 +103,12 @@ def test_moves_under_way_and_failed_are_shown() -> None:
     failed = MoveOrder(11, 2, MoveReason.DRAIN, NOW - 9, "busy")
     moving = [replace(each, order=order) for each, order in zip(topic.partitions, (under_way, failed), strict=True)]
     given = replace(given, topics=[replace(topic, partitions=moving)])
-    found = describe_cluster(given, controller=2, observer=2)["moves"]
-    assert [(each["partition"], each["from"], each["to"], each["reason"], each["asked_ms"]) for each in found] == [
+    found = describe_cluster(given, controller=2, observer=2).moves
+    assert [(each.partition, each.from_node, each.to, each.reason, each.asked_ms) for each in found] == [
         (0, 2, 3, "operator", NOW - 7),
         (1, 3, 2, "drain", NOW - 9),
     ]
-    assert [each["failure"] for each in found] == [None, "busy"]
+    assert [each.failure for each in found] == [None, "busy"]
 
 
 @pytest.mark.parametrize("ahead_ms", [-420_000, 0, 86_400_000])
@@ -118,12 +117,12 @@ def test_the_age_of_an_upload_does_not_depend_on_the_clocks_of_machines(ahead_ms
     node = replace(NODE, node_id=2, lease_until_ms=now_ms + NODE.lease_ms)
     commits, ages = {2: now_ms - 3_000}, {2: 500}
     given = replace(facts((2, 2)), nodes=[node], last_commits=commits, beat_ages_ms=ages)
-    assert describe_nodes(given)[0]["commit_age_ms"] == 3_500
-    assert describe_nodes(replace(given, beat_ages_ms={}))[0]["commit_age_ms"] is None, "nobody has observed it"
+    assert describe_nodes(given)[0].commit_age_ms == 3_500
+    assert describe_nodes(replace(given, beat_ages_ms={}))[0].commit_age_ms is None, "nobody has observed it"
 
 
 def test_without_an_observer_a_node_lives_while_its_lease_lasts() -> None:
     given = facts((1, 1), living=None)
-    assert [row["state"] for row in describe_cluster(given, controller=None, observer=None)["nodes"]] == ["UP"] * 3
+    assert [row.state for row in describe_cluster(given, controller=None, observer=None).nodes] == ["UP"] * 3
     later = replace(given, now_ms=NOW + 6)
-    assert [row["state"] for row in describe_cluster(later, controller=None, observer=None)["nodes"]] == ["FAILED"] * 3
+    assert [row.state for row in describe_cluster(later, controller=None, observer=None).nodes] == ["FAILED"] * 3
