@@ -62,6 +62,14 @@ def show_plan(output: str, show: Callable[[Console], None], *, asks: bool) -> No
         show(make_console(stderr=True))
 
 
+def show_each(things: Iterable[Any], show: Callable[[Any, Console], None], console: Console) -> None:
+    """Print several things, with an empty line between them."""
+    for number, each in enumerate(things):
+        if number:
+            console.print()
+        show(each, console)
+
+
 class _TrimmedTable(Table):
     """A table without blanks at the ends of its lines."""
 

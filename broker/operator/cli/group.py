@@ -1,6 +1,7 @@
 """`anabranch group ...`: consumer groups of a running cluster, their members, offsets and lag."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -21,7 +22,7 @@ from anabranch.client.groups import (
     describe_group,
     list_groups,
 )
-from anabranch.output import count_text, emit, make_table, number_text, output_option, plain, show_plan
+from anabranch.output import count_text, emit, make_table, number_text, output_option, plain, show_each, show_plan
 
 
 @click.group()
@@ -54,13 +55,7 @@ def describe(names: Sequence[str], client: CommandClient, output: str) -> None:
     with client.cluster() as cluster:
         found = [_describe(cluster, name) for name in names]
 
-    def show(console: Console) -> None:
-        for number, each in enumerate(found):
-            if number:
-                console.print()
-            _show(each, console)
-
-    emit(output, found, show)
+    emit(output, found, partial(show_each, found, _show))
 
 
 def _describe(cluster: Cluster, name: str) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ import click
 
 from anabranch.broker.operator.cli.admin_port import AdminPort, on_node
 from anabranch.broker.operator.cli.progress import watch
-from anabranch.output import emit, output_option
+from anabranch.output import count_text, emit, output_option
 
 
 @click.command(short_help="Move all partitions away from a node.")
@@ -21,7 +21,7 @@ def drain(node: AdminPort, node_id: int, cancel: bool, output: str) -> None:  # 
     path = f"/nodes/{node_id}/drain"
     if cancel:
         found = node.ask("DELETE", path)
-        _show(output, found, f"node {node_id} may get partitions again; it leads {_count(found['leads'])}")
+        emit(output, found, f"node {node_id} may get partitions again; it leads {_count(found['leads'])}")
         return
     begun = node.ask("POST", path)
     total, failures = begun["leads"], dict[str, str]()
@@ -40,12 +40,8 @@ def drain(node: AdminPort, node_id: int, cancel: bool, output: str) -> None:  # 
 
     watch(f"draining node {node_id}", total, left)
     found = node.ask("GET", path)
-    _show(output, {**found, "moved": total}, f"node {node_id} leads no partitions; {_count(total)} moved away")
-
-
-def _show(output: str, found: dict[str, object], text: str) -> None:
-    emit(output, found, lambda _console: click.echo(text))
+    emit(output, {**found, "moved": total}, f"node {node_id} leads no partitions; {_count(total)} moved away")
 
 
 def _count(partitions: int) -> str:
-    return f"{partitions:,} partition{'s' if partitions != 1 else ''}"
+    return count_text(partitions, "partition")

@@ -409,7 +409,7 @@ async def verify(opened: NodeStorage, deep: bool, output: str) -> None:  # noqa:
     emit(output, report_data(report), print_all)
     if not report.ok:
         count = len(report.findings) + report.findings_dropped
-        raise click.ClickException(f"{count} finding{'s' if count != 1 else ''}: the storage is not sound")
+        raise click.ClickException(f"{count_text(count, 'finding')}: the storage is not sound")
 
 
 def report_data(report: VerifyReport) -> Mapping[str, object]:

@@ -5,6 +5,7 @@ Create, list, describe, alter and delete use Kafka's protocol. For requests that
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -26,7 +27,7 @@ from anabranch.client.cluster import EARLIEST, LATEST, Cluster, Place, topic_err
 from anabranch.client.configs import Resource, describe_configs
 from anabranch.client.connection import error_text
 from anabranch.client.errors import ClientError
-from anabranch.output import count_text, emit, make_table, number_text, output_option
+from anabranch.output import count_text, emit, make_table, number_text, output_option, show_each
 from anabranch.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -130,13 +131,7 @@ def describe(names: tuple[str, ...], client: CommandClient, output: str) -> None
         offsets = {time: cluster.list_offsets(topics, time) for time in (EARLIEST, LATEST)}
         found = [_describe(cluster, item, offsets) for item in topics]
 
-    def show(console: Console) -> None:
-        for number, each in enumerate(found):
-            if number:
-                console.print()
-            _show(each, console)
-
-    emit(output, found, show)
+    emit(output, found, partial(show_each, found, _show))
 
 
 def _describe(

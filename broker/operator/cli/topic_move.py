@@ -10,7 +10,7 @@ from rich.console import Console
 from anabranch.broker.operator.cli.admin_port import AdminPort, on_node
 from anabranch.broker.operator.cli.arguments import parse_partitions
 from anabranch.broker.operator.cli.progress import watch
-from anabranch.output import emit, output_option
+from anabranch.output import count_text, emit, output_option
 
 
 @click.command(short_help="Move partitions to a node.")
@@ -50,7 +50,7 @@ def move(node: AdminPort, places: Sequence[str], node_id: int, output: str) -> N
     moved = sum(len(each["done"]) for each in ended.values())
 
     def show(_console: Console) -> None:
-        click.echo(f"node {node_id} leads {moved:,} partition{'s' if moved != 1 else ''}")
+        click.echo(f"node {node_id} leads {count_text(moved, 'partition')}")
         for partition, reason in failed.items():
             click.echo(f"{partition} was not moved: {reason}", err=True)
 
