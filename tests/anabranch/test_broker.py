@@ -175,7 +175,7 @@ def test_its_data_ends_with_it() -> None:
 
 def data_folder(pid: int) -> Path:
     """Return the data folder of a running broker, from its open files."""
-    (lock,) = (path for each in Path(f"/proc/{pid}/fd").iterdir() if (path := each.readlink()).name == "LOCK")
+    (lock,) = (path for each in Path(f"/proc/{pid}/fd").iterdir() if (path := each.resolve()).name == "LOCK")
     return lock.parent.parent
 
 
