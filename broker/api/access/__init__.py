@@ -1,7 +1,7 @@
 """Authorization of requests, before and after their handlers: one guard for each API, where Apache Kafka checks it.
 
-A guard refuses a request, or passes it to the handler without what the client may not do, and amends the answer: it
-adds the errors for what it has taken out, and leaves out what the client must not know of. Handlers know nothing of it,
+A guard refuses a request, or removes the parts that the client may not do and passes it to the handler. Then it amends
+the answer: it adds errors for the removed parts, and hides what the client may not know. Handlers know nothing of it,
 except Fetch and ConsumerGroupHeartbeat: sessions and patterns of topics outlive a request.
 
 Without an authorizer there are no guards, and requests go to the handlers as they are.

@@ -1,4 +1,4 @@
-"""Audit events of changes that administrators ask for: one for each resource, whether it was changed or not.
+"""Audit events of requested changes: one for each resource, whether it was changed or not.
 
 Handlers of other APIs are left as they are.
 """
@@ -205,11 +205,11 @@ def _token_id(node: Node, request: Any) -> str:
 SUBJECTS: Final[Mapping[int, Callable[[Node, Any], str]]] = MappingProxyType(
     {renew_delegation_token.KEY: _token_id, expire_delegation_token.KEY: _token_id}
 )
-"""By API key, what a request changes, looked up before it is handled: for changes that do not name their resource."""
+"""By API key, a look-up of the changed resource, made before requests are handled that do not name it."""
 
 
 def audited(handlers: Mapping[int, Handler]) -> Mapping[int, Handler]:
-    """Return the handlers; those of changes record them."""
+    """Return the handlers, of which those that change resources record audit events."""
     return {
         key: replace(handler, function=_recording(handler.api.name, handler.function, CHANGES[key], SUBJECTS.get(key)))
         if key in CHANGES

@@ -1,4 +1,4 @@
-"""Guards of the APIs for the cluster and for configs. The answers are those of Kafka to a client that it refuses."""
+"""Guards of the APIs for the cluster and for configs. A refused client gets Kafka's answers."""
 
 from collections import Counter
 from collections.abc import Sequence

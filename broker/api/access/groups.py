@@ -232,7 +232,7 @@ def _undeleted(topic: OffsetDeleteRequestTopic) -> OffsetDeleteResponseTopic:
 
 
 def offset_fetch(caller: Caller, request: OffsetFetchRequest) -> Verdict:
-    """Check DESCRIBE on each group and topic. Offsets of other topics are left out of answers about all."""
+    """Check DESCRIBE on each group and topic. Answers about all topics leave out the offsets of the others."""
     return (_fetch_many if caller.version >= GROUPS_VERSION else _fetch_one)(caller, request)
 
 

@@ -17,7 +17,7 @@ from anabranch.protocol.messages.describe_delegation_token import (
 
 
 def create_delegation_token(caller: Caller, request: CreateDelegationTokenRequest) -> Verdict:
-    """Check CREATE_TOKENS on another user for whom the client wants a token."""
+    """Check CREATE_TOKENS on another user that the client requests a token for."""
     owner = owner_of(request.owner_principal_type, request.owner_principal_name, caller.principal)
     if (
         owner == caller.principal

@@ -1,15 +1,13 @@
 """Decides by ACLs, as Apache Kafka's StandardAuthorizer does. Pure.
 
-For one action the ACLs count whose pattern matches the resource: the literal one of its name, the literal `*`, and the
-prefixed ones. If one of them denies the operation to the principal at its host, the action is denied; else if one
-allows it, it is allowed. Without any ACL for the resource, whoever it is for, the default decides. Super users may do
-everything.
+The ACLs that apply to an action are those whose pattern matches the resource: the literal name, the literal `*`, and
+prefixes. If one of them denies the operation to the principal at its host, the action is denied; else if one allows it,
+it is allowed. If the resource has no ACL for any principal, the default decides. Super users may do everything.
 
 An ACL that allows READ, WRITE, DELETE or ALTER allows DESCRIBE, too, and one that allows ALTER_CONFIGS allows
-DESCRIBE_CONFIGS. One that denies them denies nothing else.
+DESCRIBE_CONFIGS. A denial implies nothing else.
 
-A decision looks at the ACLs of one principal for one name and its prefixes only, however many there are, and is
-remembered until ACLs change.
+A decision looks only at the ACLs of one principal for one name and its prefixes, and is cached until ACLs change.
 """
 
 from collections import defaultdict
@@ -53,7 +51,7 @@ _Rules = dict[str, list[Acl]]
 
 
 def _comparable(acl: Acl) -> Acl:
-    """Return an ACL with its host in the notation of those of clients."""
+    """Return an ACL with its host normalised like clients' addresses."""
     return acl._replace(host=normal_host(acl.host))
 
 

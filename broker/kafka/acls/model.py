@@ -14,7 +14,7 @@ CLUSTER_NAME: Final = "kafka-cluster"
 
 
 class _Code(IntEnum):
-    """A code of Kafka's; 0 stands for those that it does not define."""
+    """Kafka's code; 0 stands for undefined ones."""
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
@@ -35,7 +35,7 @@ class AclResourceType(_Code):
 
 
 class PatternType(_Code):
-    """Ways in which the name of a pattern matches those of resources. ANY and MATCH occur in filters only."""
+    """Ways in which a pattern's name matches names of resources. ANY and MATCH occur in filters only."""
 
     UNKNOWN = 0
     ANY = 1
@@ -88,7 +88,7 @@ class Acl(NamedTuple):
 
 
 class AclFilter(NamedTuple):
-    """Selects ACLs. None stands for any name, principal or host."""
+    """Filter of ACLs. None matches any name, principal or host."""
 
     resource_type: AclResourceType
     resource_name: str | None

@@ -107,9 +107,9 @@ def _static_values(row: ConfigDef, name: str, settings: Settings) -> Sequence[Sy
 def fixed_configs(
     settings: Settings, announced: Sequence[NodeListener], bound: Mapping[str, int]
 ) -> Sequence[tuple[ConfigDef, str]]:
-    """Return the read-only configs of a node that no table has: its addresses, its ids, fixed values.
+    """Return the read-only configs of a node that are in no table: addresses, ids, fixed values.
 
-    `announced` are the addresses that clients are told, `bound` the ports of the listeners by name.
+    `announced` are the addresses announced to clients, `bound` the ports of the listeners by name.
     """
     text, number, items, node = ConfigType.STRING, ConfigType.INT, ConfigType.LIST, settings.node
     return (

@@ -56,7 +56,7 @@ class ClusterConfigs:
             self._changed()
 
     def get(self, kind: str, name: str) -> Mapping[str, str]:
-        """Values set for one thing; empty if there are none."""
+        """Values set for one resource; empty if there are none."""
         return self._entries.get((kind, name), _NOTHING)
 
     def names(self, kind: str) -> list[str]:

@@ -61,8 +61,8 @@ class InternalLog(Protocol):
     def replay(self) -> AsyncIterator[ReplayedBatch]:
         """Yield all records from the start of the log, in order, a batch at a time, once they are durable.
 
-        Also those that an earlier owner of the log has appended and not heard of since. Raises StorageError, and
-        WalError if the node's log fails meanwhile.
+        Includes records that an earlier owner of the log appended without getting their acknowledgement. Raises
+        StorageError, and WalError if the node's log fails meanwhile.
         """
         ...
 
@@ -116,8 +116,8 @@ class LogWriter:
     """Appends to one log in the order of calls, one batch per turn of the loop, and rewrites the log to its live state.
 
     While the storage is full, writes wait as produced records do: refusing them would make groups rebalance. The queue
-    is bounded by the number of requests in progress. While the log has stalled, the same is done with all that changes
-    the state of a group ahead of the log; what a client can simply send again is refused (`refusable`).
+    is bounded by the number of requests in progress. While the log has stalled, writes that change a group's state
+    ahead of the log wait, too; those that a client can simply repeat are refused (`refusable`).
 
     Invariant: after `close` nothing is appended, and no write is reported as durable.
     """

@@ -9,7 +9,7 @@ that ends, requests that wait get NOT_COORDINATOR, and the shard is dropped. The
 the partition, here or elsewhere, continues from there.
 
 The number of partitions must not change, as in Kafka. If it does, ids belong to other partitions from then on, and
-begin anew there. What is left of them in their former shards ends by its own timeouts.
+start with empty state there. Their remains in the former shards end by timeouts.
 
 Invariants:
 
@@ -64,7 +64,7 @@ class Shard(Protocol):
     unreadable: bool
     """True if the log cannot be decoded."""
     damage: str
-    """Description of the corrupt or missing object because of which the log cannot be read; empty if there is none."""
+    """Description of the corrupt or missing object that makes the log unreadable; empty if there is none."""
 
     async def load(self) -> None:
         """Replay the log. Raises StorageError, WalError, MalformedMessage, KafkaError. Cancelled, it loads nothing."""
@@ -88,7 +88,7 @@ class Shards(Generic[S]):
     def __init__(
         self, topic: InternalTopic, kind: str, make: Callable[[LogWriter], S], parking: Parking | None = None
     ) -> None:
-        """`parking` is told of shards that are being loaded."""
+        """`parking` is notified of shards that are being loaded."""
         self._topic = topic
         self._kind = kind
         self._make = make
@@ -156,7 +156,7 @@ class Shards(Generic[S]):
         self._parking.end(shard)
 
     def close(self) -> None:
-        """Stop all shards and add none any more."""
+        """Stop all shards, and add no more."""
         self._closed = True
         for shard in self.led_shards():
             self._end(shard)

@@ -120,7 +120,7 @@ class Partition:
         self.work = work
         self.now_ms = now_ms
         self.appended_bytes = 0
-        """Bytes appended since the start of the node: waiters compare it with what they saw before."""
+        """Bytes appended since the start of the node; waiters compare it with the value that they saw before."""
         self._last_durable: Durable | None = None
         self._read_failure = ""
         self._listeners: dict[ChangeListener, None] = {}
@@ -150,7 +150,7 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """End of what READ_COMMITTED readers see: the high watermark or the first offset of an open transaction."""
+        """End of the data that READ_COMMITTED readers see: the high watermark or an open transaction's first offset."""
         stable = self.transactions.last_stable_offset(self.stream.confirmed_offset)
         return max(stable, self.stream.start_offset)  # records of an open transaction can be deleted, too
 
@@ -455,7 +455,7 @@ class Partition:
         return bool(self._listeners)
 
     def remove_listener(self, listener: ChangeListener) -> None:
-        """Stop calling `listener`. It need not be registered."""
+        """Stop calling `listener`, if it is registered."""
         self._listeners.pop(listener, None)
 
     def notify_listeners(self) -> None:

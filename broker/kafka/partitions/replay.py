@@ -84,7 +84,7 @@ class PartitionReplay:
 
 
 async def replay_recovered(stream: Stream, turns: Turns, now_ms: Callable[[], int]) -> PartitionReplay:
-    """Return the state as of the end of a stream that was just opened. Other tasks get their turns meanwhile."""
+    """Return the state as of the end of a stream that was just opened. Yields to other tasks."""
     state = PartitionReplay(stream.stream_id, stream.snapshot, stream.committed_offset)
     async for some in turns.pieces(stream.recovered):
         for batch in some:

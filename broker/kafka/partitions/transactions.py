@@ -8,7 +8,7 @@ ends with the marker that its coordinator writes. Invariants:
 - An aborted transaction is kept while any of its records may be read: readers drop the records by it. Snapshots
   leave out those whose records compaction has removed.
 - While another node is asked whether a producer may open a transaction here, the producer's marker may be appended. The
-  answer then concerns a transaction that has ended: it must not open one that nobody would end (KIP-890).
+  answer then concerns a transaction that has ended: it must not open one that would never end (KIP-890).
 
 The state is part of the partition's snapshot; batches past the snapshot are replayed.
 """
@@ -229,7 +229,7 @@ class PartitionTransactions:
         del self._aborted[:at]
 
     def vacate(self, vacated: Iterable[tuple[int, int, int]], now_ms: int) -> None:
-        """Note that only the markers of these (producer, first offset, marker's offset) are left in objects."""
+        """Note transactions (producer, first offset, marker's offset) of which only the markers are left in objects."""
         wanted = set(vacated)
         for entry in self._aborted:
             if entry[:3] in wanted:

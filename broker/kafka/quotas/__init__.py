@@ -1,1 +1,1 @@
-"""Client quotas: what is set for whom, how much each client uses, and for how long it is throttled."""
+"""Client quotas: their limits, each client's use, and throttling."""

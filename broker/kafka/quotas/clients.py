@@ -32,7 +32,7 @@ class ClientUse:
 
     limit: float
     used: float
-    """Rate per second (of topics' changes: the credit that is left)."""
+    """Rate per second; for changes of topics, the remaining credit."""
     throttles: int
     throttled_ms: int
 

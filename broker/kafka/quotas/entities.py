@@ -1,6 +1,6 @@
 """Quota entities (KIP-546): users, client ids and addresses, each by name or as a default, and the rules for changes.
 
-An entity has a name of its own or is the default of its type (name None). Users and client ids can be combined. The
+An entity has a name or is the default of its type (name None). Users and client ids can be combined. The
 checks and messages are those of Apache Kafka's controller.
 """
 

@@ -1,4 +1,4 @@
-"""The quota that applies to a client, and those with whom it shares it: Apache Kafka's order of precedence.
+"""The quota that applies to a client, and the clients that share it: Apache Kafka's order of precedence.
 
     user and client id > user, any client id > user > any user, client id > any user and client id > any user
     > client id > any client id
@@ -53,7 +53,7 @@ class Limits:
         return None
 
     def shared_by(self, sharers: Client) -> float | None:
-        """Return the quota that clients share; None if they share none any more."""
+        """Return the quota that clients share; None if they no longer share one."""
         user, client_id = sharers
         users = (user, None) if user else (_ABSENT,)
         client_ids = (client_id, None) if client_id else (_ABSENT,)

@@ -146,7 +146,7 @@ class MeteredExchange(Exchange):
         self._throttle_ms = 0
         self._mutations: MutationQuota | None = None
         self._charged = api_key in EXEMPT_KEYS
-        """True if the request's time may not throttle its client any more."""
+        """True if the request's time can no longer throttle its client."""
         self._spent_s = self._resumed_s = 0.0
 
     # time

@@ -101,7 +101,7 @@ class TokenBucket:
         self._tokens = self.tokens(limit, now_ms) - value
 
     def throttle_ms(self, limit: float, now_ms: int) -> int:
-        """Return the time until the credit is not negative any more; 0 if it is not."""
+        """Return the time until the credit is no longer negative; 0 if it is not negative."""
         tokens = self.tokens(limit, now_ms)
         return _round(-tokens / limit * 1000) if tokens < 0 else 0
 

@@ -64,7 +64,7 @@ class UsageTable(Generic[Key, Meter]):
         return usage
 
     def limit_each(self, limit_of: Callable[[Key], float | None]) -> None:
-        """Apply changed quotas: drop those that have none any more."""
+        """Apply changed quotas: drop clients that no longer have one."""
         for key, usage in list(self._usages.items()):
             limit = limit_of(key)
             if limit is None:
@@ -87,7 +87,7 @@ class ClientUsages(UsageTable[Client, Meter]):
         self.limits = Limits()
 
     def set_limits(self, limits: Limits) -> None:
-        """Replace the quotas. What was used remains, except of clients that have no quota any more."""
+        """Replace the quotas. The use of clients is kept, except of those that no longer have a quota."""
         self.limits = limits
         self.limit_each(limits.shared_by)
 

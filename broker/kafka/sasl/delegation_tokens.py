@@ -2,7 +2,7 @@
 
 A token is an id and an HMAC (RFC 2104) of the id with the secret key of the cluster, as in Apache Kafka. A client
 authenticates itself by SCRAM, with the id as its name and the HMAC in base64 as its password. The catalog keeps ids,
-principals and times. The HMAC is computed when it is needed, so whoever reads the catalog has no token.
+principals and times. The HMAC is computed when it is needed, so reading the catalog reveals no token.
 
 Each node has a copy of all tokens in memory, and follows changes of other nodes. Changes run one at a time: the catalog
 decides, and the copy follows. When the answer to a change is lost, `resolve_outcomes` or the next change reads
@@ -62,8 +62,8 @@ def concerns(token: TokenRow, principal: str) -> bool:
 class DelegationTokens:
     """The delegation tokens of the cluster, at most `tokens_max`.
 
-    `invent` returns a credential that nothing fits, always the same for a mechanism and a name. Tokens that exist have
-    its salt, too, so that nobody learns which do.
+    `invent` returns a credential that no password fits, always the same for a mechanism and a name. Existing tokens
+    have its salt, too, so that answers do not reveal which tokens exist.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class DelegationTokens:
                 return token_id
 
     async def renew(self, principal: str, token_hmac: bytes, period_ms: int) -> int:
-        """Let a token expire later, and return when. A period that is not positive stands for the longest one.
+        """Postpone a token's expiry, and return its new time. A period that is not positive stands for the longest one.
 
         Raises CatalogError, DELEGATION_TOKEN_NOT_FOUND, DELEGATION_TOKEN_EXPIRED, DELEGATION_TOKEN_OWNER_MISMATCH.
         """

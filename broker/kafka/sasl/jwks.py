@@ -1,8 +1,8 @@
 """The public keys of an identity provider: a JSON web key set (RFC 7517) in a file or at a URL.
 
 A file is read again when it changes. A URL is read again after a time, and when a token names a key that is not known,
-but not more often than once in ten seconds: the provider has changed its keys, or somebody makes them up. A set that
-cannot be read is reported, and the keys of before remain.
+but not more often than once in ten seconds: the provider has changed its keys, or a client invents key ids. A set that
+cannot be read is reported, and the old keys stay in use.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def parse_keys(content: bytes) -> Sequence[PublicKey]:
-    """Return the public keys of a set that sign tokens; others are left out. Raises JwksError if there is none."""
+    """Return the public signing keys of a set; others are left out. Raises JwksError if there is none."""
     try:
         listed = json.loads(content)["keys"]
         entries = [each for each in listed if isinstance(each, dict)]

@@ -4,9 +4,10 @@ from typing import Protocol
 
 
 class AuthenticationFailed(Exception):
-    """The client is not authenticated. The text is for the log, and never holds what the client has sent.
+    """The client is not authenticated. The text is for the log, and never holds data that the client has sent.
 
-    `answer` is what the client is told; empty: only that it has failed, so that nobody learns which names exist.
+    `answer` is the text for the client; empty: only that it has failed, so that answers do not reveal which names
+    exist.
     """
 
     def __init__(self, reason: str, *, answer: str = "") -> None:

@@ -5,9 +5,9 @@ In each line of the file are a name, a colon, and the hash of a password by scry
     billing:$scrypt$ln=14,r=8,p=1$SALT$HASH
 
 Lines that are empty or begin with `#` are left out. One hash is computed at a time, in a thread: clients with wrong
-passwords take at most one core. Addresses take turns, few clients of each wait, and those that leave do not. A password
-that was right is found again by a short digest, whose key is made at the start of the process, so that clients that
-connect again do not wait.
+passwords take at most one core. Addresses take turns, few clients of each wait, and those that leave do not. A correct
+password is recognised again by a short digest, whose key is drawn at the start of the process, so that reconnecting
+clients do not wait.
 """
 
 import asyncio

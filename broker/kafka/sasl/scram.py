@@ -8,14 +8,14 @@
 
 Invariants:
 
-- A proof is accepted once, for the nonce of its own exchange: a recorded one is worth nothing.
+- A proof is accepted once, for the nonce of its own exchange: a recorded proof fails.
 - The node has no channel binding. A client that demands it (`p=`), or says that it would have used it (`y`), is
-  refused, as by Apache Kafka: only `n` is served. The client's last message must repeat what its first one said
-  (`c=`), so nobody between them can change that.
+  refused, as by Apache Kafka: only `n` is served. The client's last message must repeat the header of its first (`c=`),
+  so that a change on the way is detected.
 - The exchange of an unknown user takes the same steps, with a salt that never changes, and fails at the proof only.
 - Names are used as they are, without SASLprep, and consist of ASCII, as in Apache Kafka.
 - With the extension `tokenauth=true` the name is the id of a delegation token, and never that of a user: the password
-  of a user is worth nothing there, nor is a token without the extension. The client becomes the owner of the token.
+  of a user fails there, and so does a token without the extension. The client becomes the owner of the token.
 """
 
 import base64

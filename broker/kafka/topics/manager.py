@@ -93,7 +93,7 @@ class TopicManager(TopicMap):
         self._being_removed: dict[bytes, Topic] = {}
         """Topics by id whose removal is under way in the catalog, or whose outcome is unknown."""
         self._removed_names: dict[str, None] = {}
-        """Names of topics whose removal has ended, until somebody asks for one. The oldest are forgotten."""
+        """Names of removed topics, until a client asks for one. The oldest are forgotten."""
         self._configs_unknown = False
         """True while a change of a topic's configs is under way, and after its answer was lost."""
         self._growth_pending: set[bytes] = set()
@@ -114,7 +114,7 @@ class TopicManager(TopicMap):
         return self._removed_names.pop(name, "") is None
 
     def known_id(self, name: str) -> bytes | None:
-        """Return the id that the name stands for as far as this node knows, also if that topic is being removed."""
+        """Return the topic id that this node knows for the name, even of a topic that is being removed."""
         removed = (topic for topic in self._being_removed.values() if topic.name == name)
         topic = self.get(name) or next(removed, None)
         return None if topic is None else topic.topic_id
@@ -163,7 +163,7 @@ class TopicManager(TopicMap):
         return {topic.name for topic in topics}.union(topic.name for topic in detached)
 
     def _check_policies(self, topics: Sequence[TopicInfo]) -> None:
-        """Raise StorageError if a topic names a store that is not configured (any more)."""
+        """Raise StorageError if a topic names a store that is not (or no longer) configured."""
         known = store_names(self._settings)
         for info in topics:
             policy = parse_topic_config(info.configs, self._defaults).store
@@ -279,9 +279,9 @@ class TopicManager(TopicMap):
         return [member.node_id for member in others if member.internal_port]
 
     async def _until_served(self, topics: Collection[Topic]) -> None:
-        """Wait for other living nodes to open their new partitions: whoever asked may send to them at once.
+        """Wait for other living nodes to open their new partitions: the client may send to them at once.
 
-        Not for long. Clients find out by themselves when a partition has a leader.
+        The wait is short. Clients find out by themselves when a partition has a leader.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(OPENED_ELSEWHERE_S):
@@ -360,7 +360,7 @@ class TopicManager(TopicMap):
     async def delete(self, *names: str, ids: Mapping[str, bytes] | None = None) -> Sequence[str]:
         """Delete topics in one transaction of the catalog, and notify readers that wait on them.
 
-        `ids` has, by name, the ids of those that are meant: another topic of that name is left alone.
+        `ids` has the intended topic ids by name: another topic of that name is left alone.
         Returns the names of those that existed. After CatalogUnavailable either all or none are deleted: the request
         may be repeated, and `resolve_outcomes` finds the outcome.
         """
@@ -455,7 +455,7 @@ class TopicManager(TopicMap):
             await self._follow(self._by_id[info.topic_id], info)
 
     def _name_leaders(self, infos: Sequence[TopicInfo]) -> None:
-        """Let clients know all new leaders before any partition is opened: this node parks their requests meanwhile."""
+        """Announce all new leaders to clients before any partition is opened; this node parks requests until then."""
         is_changed = False
         for info in infos:
             topic = self.get_by_id(info.topic_id)
@@ -528,7 +528,7 @@ class TopicManager(TopicMap):
         return True
 
     def note_moved(self, partition: Partition, leader: int) -> None:
-        """Serve a partition no longer: another node leads it, by a move that this node has made."""
+        """Stop serving a partition that this node has moved to another leader."""
         topic = self._by_id.get(partition.topic_id) or self._being_removed.get(partition.topic_id)
         if topic is not None and topic.partitions[partition.index] is partition:
             topic.partitions[partition.index] = None
@@ -597,7 +597,7 @@ class TopicManager(TopicMap):
         return topics
 
     async def open_existing(self, *names: str) -> Sequence[Topic]:
-        """Open those of the topics that exist in the catalog only, where a creation has broken off."""
+        """Open those of the topics that exist in the catalog only, because their creation was interrupted."""
         return await self.open_topics(*(info for info in await self._catalog.list_topics() if info.name in names))
 
     def _opens(self, partition: PartitionInfo) -> bool:

@@ -19,11 +19,11 @@ REQUEST_BYTES: Final = 4096
 
 
 class Parking:
-    """The requests that wait, in the memory of their frames. Whoever makes progress calls `wake`."""
+    """The requests that wait, in the memory of their frames. Components that make progress call `wake`."""
 
     def __init__(self, bytes_max: int = PARKED_BYTES_MAX) -> None:
         self.opening: set[object] = set()
-        """Topics and shards that this node is about to serve. While there are none, no request is looked at."""
+        """Topics and shards that this node is about to serve. Without any, requests are not inspected."""
         self.bytes_held = 0
         """Bytes of the requests that wait."""
         self._bytes_max = bytes_max

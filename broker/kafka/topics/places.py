@@ -1,4 +1,4 @@
-"""Leaders and owners of a topic's partitions, as they are known at this node. Pure.
+"""Leaders and owners of a topic's partitions, as this node knows them. Pure.
 
 A move ends at both of its nodes before they have read the change that it makes in the catalog, and maybe while they
 apply older ones. Leader epochs grow with every change of a leader, so the larger one is the newer state.

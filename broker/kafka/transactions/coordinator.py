@@ -68,7 +68,7 @@ class TransactionCoordinator:
         next_producer_id: Callable[[], Awaitable[int]],
         parking: Parking | None = None,
     ) -> None:
-        """`parking` is told of shards that are being loaded."""
+        """`parking` is notified of shards that are being loaded."""
         self.settings = settings
         self._markers = markers
         self._now_ms = now_ms
@@ -302,7 +302,7 @@ class TransactionCoordinator:
     def _not_marked(
         self, shard: TransactionShard, entry: TransactionalIdEntry, where: TopicPartition, error: Exception
     ) -> None:
-        """Give up a marker that nobody can write, or note that it is to be tried again."""
+        """Give up a marker that no node can write, or note that it must be tried again."""
         entry.writing.discard(where)
         transactional_id = entry.state.transactional_id
         if isinstance(error, KafkaError) and error.code in GIVEN_UP:

@@ -15,7 +15,7 @@ def code_for_version(code: ErrorCode, version: int, fenced_since: int) -> ErrorC
 
 
 def code_for_writer(code: ErrorCode, *, knows_abortable: bool, retry: ErrorCode) -> ErrorCode:
-    """Return the code for a client that writes to a transaction. `retry` is the code that makes it try again.
+    """Return the code for a client that writes to a transaction. `retry` is the code at which it tries again.
 
     As in Kafka, a fenced producer gets INVALID_PRODUCER_EPOCH. One that has not added the partition gets
     TRANSACTION_ABORTABLE if it knows that code (KIP-890), else INVALID_TXN_STATE.

@@ -2,8 +2,7 @@
 
 One request at a time is under way to a node, and it takes all markers that wait for the node, up to a number. While a
 node does not answer, its markers are handed back, and the coordinator tries again after a pause. A request whose answer
-was lost may have taken effect, or may still do so later: `broker.kafka.transactions.markers` has what makes that
-harmless.
+was lost may have taken effect, or may still do so later; `broker.kafka.transactions.markers` makes that harmless.
 """
 
 from collections.abc import Callable, Coroutine, Sequence
@@ -69,7 +68,7 @@ class MarkerRouter:
     def write(self, where: TopicPartition, marker: Marker, done: MarkerDone) -> None:
         """Append a marker, here or on the node that leads the partition.
 
-        Raises KafkaError or StorageError, and then does not call `done`. What another node refuses is given to `done`.
+        Raises KafkaError or StorageError, and then does not call `done`. Refusals of another node are passed to `done`.
         """
         info = self._led_elsewhere(where)
         if info is None:
@@ -84,7 +83,7 @@ class MarkerRouter:
         self._spawn(self._send_all(info.leader))
 
     def _led_elsewhere(self, where: TopicPartition) -> PartitionInfo | None:
-        """Return the partition if another node leads it. What this node answers for others is its writer's affair."""
+        """Return the partition if another node leads it; for the others this node's own writer answers."""
         topic = self._topics.get(where.topic)
         if topic is None or not 0 <= where.partition < len(topic.partitions):
             return None

@@ -113,9 +113,9 @@ def init(
 
 
 def _action(event: TransactionEvent, state: Transaction) -> TransactionAction:
-    """Return the action on an event. Raises CONCURRENT_TRANSACTIONS while a decision is carried out, whoever asks.
+    """Return the action on an event. Raises CONCURRENT_TRANSACTIONS to any producer while a decision is carried out.
 
-    The producer is judged afterwards: only then is it certain which producer id and epoch are the next.
+    The producer is checked afterwards: only then are the next producer id and epoch certain.
     """
     action = TABLE[event].get(state.status, TransactionAction.WAIT)
     if action is TransactionAction.WAIT:

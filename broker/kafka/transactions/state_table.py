@@ -33,10 +33,10 @@ of a version 2 abort. The producer may still end its transaction: an abort is th
 a commit is refused. Kafka has a state for that step, PrepareEpochFence. Here the step is part of the one to
 PrepareAbort, and the state exists only as a name that tools may filter by.
 
-*Prepare* to *Complete* is one change in progress: whatever a client asks meanwhile waits or gets
-CONCURRENT_TRANSACTIONS, before its producer id and epoch are judged. A client that has its answer to EndTxn has the
-next epoch, and maybe the next producer id, which the state does not show before Complete. Only version 1, where
-nothing changes with the end, judges the producer first.
+*Prepare* to *Complete* is one change in progress: other requests wait or get CONCURRENT_TRANSACTIONS, before their
+producer id and epoch are checked. A client that has its answer to EndTxn has the next epoch, and maybe the next
+producer id, which the state does not show before Complete. Only version 1, where nothing changes with the end, judges
+the producer first.
 """
 
 from collections.abc import Mapping

@@ -1,10 +1,10 @@
-"""Asks the coordinator of a transactional id, on whichever node, whether a producer may write to a partition.
+"""Asks the coordinator of a transactional id, on any node, whether a producer may write to a partition.
 
 Transactions of version 1 are verified, those of version 2 get the partition added (KIP-890, AddPartitionsToTxn 4+).
-When the answer is here the transaction may have ended already. So whoever asks begins a verification at the partition
+When the answer arrives the transaction may have ended already. So the caller begins a verification at the partition
 first, and appends only while it is valid (`broker.kafka.partitions.transactions`).
 
-A coordinator that was replaced without knowing it may answer from its memory. It is not believed if the partition has a
+A coordinator that was replaced without knowing it may answer from memory. Its answer is ignored if the partition has a
 marker of a newer coordinator. Without such a marker the partition has no end of the transaction either, and it will get
 one: the successor knows all that the coordinator has answered for.
 """
@@ -33,7 +33,7 @@ from anabranch.s3stream.catalog.values import PartitionInfo
 
 API_VERSION: Final = 5
 ASK_S: Final = 2.0
-"""Longest time to look for a coordinator that answers. Then the client is told to try again."""
+"""Longest search for a coordinator that answers, after which the client must try again."""
 PAUSE_S: Final = 0.02
 """Pause before the coordinator is looked for again: it moves, loads, or is about to end the previous transaction."""
 TRY_AGAIN: Final = frozenset(

@@ -1,4 +1,4 @@
-"""Audit events in the log, by the logger `audit`: what was denied, and what an administrator has changed.
+"""Audit events in the log, by the logger `audit`: denials, and changes by administrators.
 
 The rate of each kind of event is bounded, since a client may be denied thousands of times a second: EVENTS_MAX at once,
 and then one each EVENT_S. The next event says how many of its kind were left out before it.

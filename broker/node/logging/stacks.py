@@ -2,8 +2,8 @@
 
 The signal handler itself writes the stack of the main thread, so it appears even when the event loop is stuck in a
 call. The event loop then writes the stacks of all threads and tasks. The handler must not read the frames of other
-threads: they run meanwhile, and the process may crash. A shutdown that overruns its limit dumps the threads' stacks and
-then exits by force, which is safe: acknowledged records are in the log.
+threads: they keep running, and the process could crash. A shutdown that overruns its limit dumps the threads' stacks
+and then exits by force, which is safe: acknowledged records are in the log.
 """
 
 import asyncio

@@ -124,7 +124,7 @@ class Exchange:
         self.on_close: Callable[[], None] | None = None
         """Called if the connection is lost before the response: for handlers that wait without a task."""
         self.on_drain: Callable[[], None] | None = None
-        """Called when the node is stopping: the handler should respond with what it has."""
+        """Called when the node is stopping: the handler should respond with the data that it has."""
 
     @property
     def client_host(self) -> str:
@@ -159,7 +159,7 @@ class Exchange:
     def mutation_quota(self, *, strict_since: int) -> MutationQuota | None:  # noqa: ARG002 - as above
         """Return the quota for the topics that the request changes; None if there is none.
 
-        It refuses changes from that version of the request on.
+        From that request version on, changes beyond the quota are refused.
         """
         return None
 

@@ -7,7 +7,7 @@ component first, seven attributes by keyword and the others as `OID=#hex`. The r
     RULE:pattern/replacement/[LU],RULE:...,DEFAULT
 
 The first rule whose pattern matches the whole name gives the principal; every match of the pattern is replaced. DEFAULT
-takes the name as it is. Patterns are RE2's, which need linear time for every name that a client may present.
+takes the name as it is. Patterns are RE2's, which take linear time for any name.
 """
 
 import re

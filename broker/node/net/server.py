@@ -78,7 +78,7 @@ class NetworkStats:
     failed_handshakes: int = 0
     """Clients whose TLS handshake did not succeed."""
     authenticated: int = 0
-    """Authentications by SASL that succeeded, those of connections that did so again included."""
+    """Authentications by SASL that succeeded, including reauthentications."""
     failed_authentications: int = 0
     expired_sessions: int = 0
     """Connections closed because their clients had not authenticated themselves again in time."""
@@ -290,7 +290,7 @@ class Server:
         self._give_place(host)
 
     def _take_place(self, host: str) -> bool:
-        """Take a place within the limits for an address; return False if there is none."""
+        """Count a connection against the limits of its address; return False if they are reached."""
         too_many = len(self.connections) + self.handshakes >= self.connections_max
         if too_many or self._per_host[host] >= self.connections_per_address_max:
             self.stats.refused_limit += 1

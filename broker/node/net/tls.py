@@ -1,8 +1,8 @@
 """TLS of the listeners: key, certificates and revocation lists from PEM files, read again when the files change.
 
 All checks are made when files are read, so that a mistake is one line that says what is wrong, and where: at the start
-the node refuses to serve, later the files of before remain in use. A handshake takes the newest context, and a
-connection keeps the one that it began with.
+the node refuses to serve, later the old files stay in use. A handshake takes the newest context, and a connection keeps
+the one that it began with.
 
 The protocol itself is OpenSSL's, by Python's `ssl` and the event loop.
 """

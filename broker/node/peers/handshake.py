@@ -6,10 +6,10 @@
     Authenticate(proof of the sender)               ->      accepts the sender
     accepts the receiver                            <-      proof of the receiver
 
-A proof is an HMAC of everything in Hello, of both nonces, and of the role of its author. So a recorded proof is worth
-nothing on another connection, nor one that is sent back to its author, nor one made for another node or another life of
-a node. The receiver proves nothing to a sender that has not proved itself. What follows on the connection is neither
-encrypted nor signed unless TLS is below it (`cluster.internal_tls`): whoever can change packets can change requests.
+A proof is an HMAC of everything in Hello, of both nonces, and of the role of its author. So a proof is worthless on
+another connection, sent back to its author, or for another node or another life of a node. The receiver proves nothing
+to a sender that has not proved itself. What follows on the connection is neither encrypted nor signed unless TLS is
+below it (`cluster.internal_tls`): an attacker who can change packets can change requests.
 """
 
 import hmac

@@ -1,11 +1,11 @@
 """Connections to the internal ports of other nodes.
 
 There is one connection per node. The first call opens it, and all calls share it: requests are pipelined, and responses
-are matched by correlation id, in any order. A call that is cancelled leaves its place taken until the response arrives,
-so that what a node that does not read makes this one hold is bounded.
+are matched by correlation id, in any order. A cancelled call keeps its place until the response arrives, so a node that
+does not read cannot make this one hold more and more.
 
-A connection ends when it fails, when its node does not answer, and when the node has another epoch or address or is not
-known to live any more. All its calls fail then, and the next call opens a new one: at once for a new epoch or address,
+A connection ends when it fails, when its node does not answer, and when the node has another epoch or address or is no
+longer known to live. All its calls fail then, and the next call opens a new one: at once for a new epoch or address,
 otherwise after a pause that grows with each failure.
 """
 
@@ -39,7 +39,7 @@ CALL_S: Final = 5.0
 REFUSAL_S: Final = 1.0
 """Time within which a node that refuses a connection closes it."""
 LOST_S: Final = 30.0
-"""Time after which a response is not waited for any more, even if others arrive."""
+"""Limit of the wait for a response, even if others arrive."""
 CALLS_MAX: Final = 1000
 """Requests that one node owes responses to. Further calls wait for their turn."""
 CALLS_BYTES_MAX: Final = 16 << 20
@@ -252,7 +252,7 @@ class _Link:
         return f"node {member.node_id} at {host_port(member.internal_host, member.internal_port)}"
 
     def close(self, reason: str) -> None:
-        """End the connection because it is not wanted any more; all calls fail."""
+        """End the connection because it is no longer needed; all calls fail."""
         self._end(reason, expected=True)
         if self._task is not None:
             self._task.cancel()
@@ -340,7 +340,7 @@ class Links:
         return link
 
     def _close_outdated(self) -> None:
-        """Close the connections to nodes that have another epoch or address, or are not known to live any more."""
+        """Close the connections to nodes that have another epoch or address, or are no longer known to live."""
         for node_id, link in list(self._links.items()):
             if self._members.get(node_id) != link.member:
                 del self._links[node_id]

@@ -11,13 +11,13 @@ BEAT_S: Final = 0.5
 DEAD_AFTER_S: Final = 3.0
 """A node whose beat has not changed for so long is dead."""
 BEATS_MISSED: Final = 3
-"""A node that was never seen to live is dead when so many beats have failed to come."""
+"""Number of missed beats after which a node that was never seen to live is dead."""
 SUSPECT_AFTER_S: Final = 1.0
 """A node whose beat has not changed for so long is dead if its process is known to have ended."""
 RECONNECTION_S: Final = 3.0
 """Time within which a node that lives beats again after an outage of the catalog: connecting, and a pause before it."""
 LISTED_FOR_S: Final = 9.0
-"""Clients are told the address of a node for so long after its last sign of life, as by Apache Kafka (its session)."""
+"""Time after its last sign of life for which a node's address is given to clients, as by Apache Kafka (its session)."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Silence(NamedTuple):
 
 
 class Liveness:
-    """The nodes that are known to live: their beats were seen to change, and not long ago."""
+    """The nodes that are known to live: their beats have changed recently."""
 
     def __init__(self, own: int) -> None:
         self._own = own

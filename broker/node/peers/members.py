@@ -1,7 +1,7 @@
-"""The living nodes of the cluster as this node sees them, and those that died a moment ago.
+"""The living nodes of the cluster as this node sees them, and those that died recently.
 
-librdkafka forgets a broker that Metadata does not list, and may then keep a request for a coordinator that comes back
-for ever. So a node that dies is listed for some time, as by Apache Kafka, but leads nothing.
+librdkafka forgets a broker that Metadata does not list, and may then hold a request for a returning coordinator
+forever. So a node that dies is listed for some time, as by Apache Kafka, but leads nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ class Members:
 
     @property
     def controller_id(self) -> int:
-        """The node that clients are told is the controller: the one with the lowest id. Any node does its work."""
+        """The controller as announced to clients: the node with the lowest id. Any node does its work."""
         return min(self._members)
 
     def living(self) -> Sequence[Member]:
@@ -64,11 +64,11 @@ class Members:
         return [self._members[node_id] for node_id in sorted(self._members)]
 
     def listed(self) -> Sequence[Member]:
-        """Return the nodes whose addresses clients are told, by id: the living ones, and those that died lately."""
+        """Return the nodes announced to clients, by id: the living ones, and those that died recently."""
         return [self._listed[node_id] for node_id in sorted(self._listed)]
 
     def is_listed(self, node_id: int) -> bool:
-        """Return whether clients are told the node's address."""
+        """Return whether the node is announced to clients."""
         return node_id in self._listed
 
     def get(self, node_id: int) -> Member | None:

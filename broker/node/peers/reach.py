@@ -1,8 +1,8 @@
-"""Watches whether the nodes reach each other, both ways: a node whose peers cannot reach it does not know otherwise.
+"""Watches whether the nodes reach each other, in both directions: a node cannot see by itself that it is unreachable.
 
-Each node asks each other living one every few seconds. A call that fails is known here. Whether the other one reaches
-this node, it says in its answer (`broker.api.handlers.describe_quorum.report`); if there is none, its own questions
-tell.
+Each node asks each other living one every few seconds. This node knows which of its calls fail. The other node reports
+in its answer whether it reaches this one (`broker.api.handlers.describe_quorum.report`); without an answer, its own
+questions show it.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class _Contact:
     complaint: str = ""
     """Reason for which it does not reach this node, as it said in its last answer."""
     serves: bool = False
-    """True if it is known to have started: one that recovers its log beats, and answers nobody."""
+    """True if it is known to have started: a node that recovers its log beats, but answers no calls."""
 
 
 class Reach:

@@ -1,8 +1,8 @@
 """The secret that only the nodes of the cluster know, as this node knows it.
 
 It is in the catalog, where `anabranch security rotate-secret` draws another one while nodes run. They follow within a
-second. Connections between nodes begin anew then: a node that knows the old secret only is refused from that moment on,
-and a node that has not read the new one yet connects as soon as it has.
+second. Connections between nodes are made again then: a node that knows the old secret only is refused from that moment
+on, and a node that has not read the new one yet connects as soon as it has.
 """
 
 from collections.abc import Callable

@@ -99,7 +99,7 @@ class AdminSettings(Area):
 
     @property
     def is_open(self) -> bool:
-        """True if whoever reaches the port may do everything."""
+        """True if every client that reaches the port may do everything."""
         return not self.uses_tokens and self.ssl_client_auth == "none"
 
     @property

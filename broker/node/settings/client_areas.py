@@ -296,7 +296,7 @@ class TransactionSettings(Area):
 
 
 class QuotaSettings(Area):
-    """Measuring of what clients with quotas use. Quotas are set while nodes run, with `kafka-configs`."""
+    """Measurement of the use of clients with quotas. Quotas are set while nodes run, with `kafka-configs`."""
 
     window_num: int = Field(
         default=11,

@@ -41,7 +41,7 @@ class SecurityProtocol(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A listener: where it listens, and what clients are told of it."""
+    """A listener: where it listens, and the address announced to clients."""
 
     name: str
     protocol: SecurityProtocol

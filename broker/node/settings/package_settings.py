@@ -62,6 +62,6 @@ def compaction_settings(settings: Settings, sizes: MemorySizes | None = None) ->
 
 
 def _with(values: T, area: Area, *only: str) -> T:
-    """Copy the values of an area that have the same name, or `only` these; a value that is unset is left out."""
+    """Copy the values of an area that have the same name, or `only` these; unset values are left out."""
     names = [field.name for field in fields(values) if field.name in (only or type(area).model_fields)]
     return replace(values, **{name: value for name in names if (value := getattr(area, name)) is not None})

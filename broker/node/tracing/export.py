@@ -55,7 +55,7 @@ class SpanDelivery(SpanExporter):
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Deliver spans; what fails is dropped."""
+        """Deliver spans; drop those that fail."""
         self.taken += len(spans)
         result = SpanExportResult.FAILURE if self._is_closed else self._inner.export(spans)
         if result is SpanExportResult.SUCCESS:
@@ -75,12 +75,12 @@ class SpanDelivery(SpanExporter):
         return result
 
     def close(self) -> None:
-        """Begin no delivery any more if the last one has failed. The others have until `shutdown`. From any thread."""
+        """Begin no more deliveries if the last one failed, else continue until `shutdown`. For any thread."""
         if self._fails:
             self.shutdown()
 
     def shutdown(self) -> None:
-        """Begin no delivery any more, and end a pause before a repetition. From any thread."""
+        """Begin no more deliveries, and end a pause before a retry. For any thread."""
         if not self._is_closed:
             self._is_closed = True
             self._inner.shutdown()  # type: ignore[no-untyped-call]

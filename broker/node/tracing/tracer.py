@@ -5,7 +5,7 @@ upload links to the requests whose records it carries, and a compaction to the w
 are is found by offsets and object ids, of which a bounded number is remembered.
 
 The decision to trace is made once, at the beginning: by chance for a request, and for background work also if it links
-to something that is traced. Spans of what is not traced are never created.
+to something that is traced. No spans are created for untraced work.
 """
 
 import asyncio
@@ -116,7 +116,7 @@ class NodeTracer:
         self._has_failed = False
 
     async def close(self) -> None:
-        """Deliver what is left, for a limited time."""
+        """Deliver the remaining spans, for a limited time."""
         give_up = asyncio.get_running_loop().call_later(FLUSH_S, self._delivery.shutdown)
         try:
             await asyncio.to_thread(self._queue.shutdown)
@@ -124,7 +124,7 @@ class NodeTracer:
             give_up.cancel()
 
     def failed(self, error: Exception) -> None:
-        """Log a bug in tracing, once: what is traced must not fail with it."""
+        """Log a bug in tracing, once: the traced work must not fail with it."""
         if not self._has_failed:
             self._has_failed = True
             structlog.get_logger("node").error("tracing failed; only the first failure is logged", exc_info=error)
@@ -256,7 +256,7 @@ class NodeTracer:
     # object stores
 
     def wrap_stores(self, stores: Mapping[str, ObjectStore]) -> Mapping[str, ObjectStore]:
-        """Return stores whose calls are traced where the work that makes them is."""
+        """Return stores whose calls are traced if the calling work is traced."""
         return {name: TracedStore(store, self._call) for name, store in stores.items()}
 
     @contextmanager

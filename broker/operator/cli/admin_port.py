@@ -158,7 +158,7 @@ class AdminOptions:
         return port
 
     def _token(self, admin: AdminSettings) -> str:
-        """Return the token of the option, else that of the settings: one that may operate, if there is one."""
+        """Return the token of the option, else one of the settings, preferably one that may operate."""
         try:
             if self.token_file is not None:
                 return read_tokens("--admin-token-file", self.token_file)[0]

@@ -33,7 +33,7 @@ class CommandClient:
     servers: str
     settings: ClientSettings
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The properties that the settings were made of."""
+    """Client properties from which the settings were made."""
 
     def connect(self) -> Connection:
         """Connect to the first node that answers. Raises ClientError, BadParameter."""

@@ -1,7 +1,7 @@
 """Options of commands about the whole cluster, and the two places that answer them.
 
-A running node answers through its admin port, with what it observes of the others. Of a stopped cluster there is the
-catalog: with `--catalog-url`.
+A running node answers through its admin port, with what it observes of the others. For a stopped cluster the catalog
+answers, with `--catalog-url`.
 """
 
 import time

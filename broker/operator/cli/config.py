@@ -31,7 +31,7 @@ class ConfigChange:
     is_change: bool
 
     def data(self) -> Mapping[str, str | None]:
-        """Return the change as JSON and YAML have it."""
+        """Return the change for JSON and YAML."""
         return {"name": self.name, "from": self.before, "to": self.value}
 
 

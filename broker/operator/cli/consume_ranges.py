@@ -36,7 +36,7 @@ class Bounds:
     read_committed: bool
 
     def resolve(self, cluster: Cluster, point: Point) -> Mapping[Place, int]:
-        """Return the offset of a place in each partition, not limited to what is there. Raises ClientError."""
+        """Return the offset of a place in each partition, which may be outside of its records. Raises ClientError."""
         if point.kind == "time":
             found = cluster.list_offsets(self.topics, point.value, read_committed=self.read_committed)
             return {place: _or_end(found.get(place, -1), self.latest[place]) for place in self.places}

@@ -56,7 +56,7 @@ class Read(ABC):
 
     @abstractmethod
     def is_over(self) -> bool:
-        """Return whether all that is to be read has been read."""
+        """Return whether all requested records have been read."""
 
     @abstractmethod
     def at_end(self, place: Place) -> None:
@@ -73,7 +73,7 @@ class Read(ABC):
         """Note that all that was printed has been written."""
 
     def finish(self) -> None:  # noqa: B027 - a hook
-        """Do what is left to do before the consumer closes."""
+        """Finish, before the consumer closes."""
 
     def make_consumer(self, **settings: object) -> "Consumer":
         """Return a consumer. Raises ClientError."""
@@ -102,7 +102,7 @@ class Read(ABC):
             self._outage = error
 
     def batches(self) -> Iterator[Sequence[ReadRecord]]:
-        """Yield records until all are read, or nobody reads the output any more. Raises ClientError."""
+        """Yield records until all are read, or the output's reader has ended. Raises ClientError."""
         from confluent_kafka import KafkaException
 
         quiet_since = time.perf_counter()

@@ -56,7 +56,7 @@ class _CannotStart(Exception):
 
 
 class _Ended(Exception):
-    """The end of the node: its data is not needed any more, so nothing is uploaded before."""
+    """The end of the node: its data is no longer needed, so nothing is uploaded first."""
 
 
 @click.command()
@@ -193,7 +193,7 @@ async def _welcome(node: "Node", _faults: "Faults", ended: asyncio.Event, *, pla
 
 
 async def _take_orders(node: "Node", faults: "Faults", ended: asyncio.Event) -> None:
-    """Say where the node is, then answer each order from standard input, until that ends: whoever wrote it is gone."""
+    """Print the node's addresses, then answer orders from standard input until its writer has ended."""
     from anabranch.broker.operator.dev.orders import BadOrder, obey
 
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Checks of what a node stores data in, for `doctor`: the log's disk, the object stores, the catalog."""
+"""Checks of a node's storage, for `doctor`: the log's disk, the object stores, the catalog."""
 
 import random
 import shutil

@@ -1,4 +1,4 @@
-"""Errors of commands: one line on standard error, and the exit code 1. Also what the storage logs meanwhile."""
+"""Errors of commands: one line on standard error, and the exit code 1. Also the storage's log messages of that time."""
 
 import asyncio
 import logging

@@ -50,7 +50,7 @@ class Durations:
 
 @contextmanager
 def no_new_folders(settings: Settings) -> Iterator[None]:
-    """Remove the folders of local stores that were created meanwhile, and are empty: a check leaves nothing behind."""
+    """Remove empty folders of local stores that the check has created: it leaves nothing behind."""
     wanted = [
         folder
         for config in store_configs(settings)
@@ -84,7 +84,7 @@ async def probe_file(folder: Path, settings: WalSettings, name: str) -> AsyncIte
 
 
 async def write_repeatedly(device: FileDevice, size_bytes: int, *, count: int, in_flight: int) -> Durations:
-    """Write `count` times, with so many writes under way. Raises WalFailed."""
+    """Write `count` times, with that many writes in flight. Raises WalFailed."""
     places = (FILE_BYTES - RING_POSITION) // size_bytes
     with mmap.mmap(-1, max(size_bytes, PAGE_BYTES)) as memory, memoryview(memory)[:size_bytes] as view:
         view[:] = os.urandom(size_bytes)  # virtual disks drop zeros

@@ -54,7 +54,7 @@ class ReadRecord:
 
 @dataclass(frozen=True, slots=True)
 class NewRecord:
-    """A record that is to be written. `timestamp_ms` None: now; `partition` None: by the key."""
+    """A record to write. `timestamp_ms` None: now; `partition` None: by the key."""
 
     key: bytes | None
     value: bytes | None
@@ -173,7 +173,7 @@ def _escaped(code: str) -> bytes:
 
 
 def make_reader(form: str, key_separator: bytes | None) -> Reader:
-    """Return what makes a record of a line without its end. Raises BadLine, and so does the reader."""
+    """Return a function that parses a line, without its end, into a record. Both raise BadLine."""
     if form == "json":
         return _from_json
     convert = bytes if form == "text" else _from_hex

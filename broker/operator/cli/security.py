@@ -1,4 +1,4 @@
-"""`anabranch security ...`: what a secure node needs for a trial, in one new directory, and a check of certificates."""
+"""`anabranch security ...`: a secure node for a trial, a check of certificates, and new secrets of clusters."""
 
 import datetime as dt
 import os

@@ -37,7 +37,7 @@ class Names:
 
     @property
     def announced(self) -> str:
-        """Name that clients are told."""
+        """Name announced to clients."""
         return self.all[0]
 
     def alternative_names(self) -> list[x509.GeneralName]:
@@ -76,7 +76,7 @@ class _Pair:
 
 
 class _Authority:
-    """An authority that is made for one set-up."""
+    """A certificate authority for one set-up."""
 
     def __init__(self, now: dt.datetime) -> None:
         self._now = now

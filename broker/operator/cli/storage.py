@@ -62,7 +62,7 @@ class NodeStorage:
 
 @asynccontextmanager
 async def open_storage(settings: Settings, *, read_only: bool = True) -> AsyncIterator[NodeStorage]:
-    """Open catalog and stores for reading: nothing is created or migrated, nor written unless to the stores."""
+    """Open catalog and stores: nothing is created or migrated, and only the stores may be written to."""
     if not settings.catalog.url and not (settings.node.data_dir / "catalog.db").is_file():
         raise click.ClickException(
             f"no catalog in the data directory {settings.node.data_dir}: find the node with --data-dir or --config"
@@ -413,7 +413,7 @@ async def verify(opened: NodeStorage, deep: bool, output: str) -> None:  # noqa:
 
 
 def report_data(report: VerifyReport) -> Mapping[str, object]:
-    """Return the report as JSON and YAML have it."""
+    """Return the report for JSON and YAML."""
     return {
         "sound": report.ok,
         "deep": report.deep,

@@ -100,7 +100,7 @@ _mechanisms_option = click.option(
 def add(
     settings: Settings, name: str, *, mechanisms: Sequence[str], iterations: int, password: str, output: str
 ) -> None:
-    """Set the credentials of the user NAME for SASL/SCRAM, in place of those of before.
+    """Set the credentials of the user NAME for SASL/SCRAM, replacing older ones.
 
     Nodes accept the new password within a second. Connections that are open stay open.
     """

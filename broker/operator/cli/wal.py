@@ -168,7 +168,7 @@ async def repair(path: Path, *, save: Path | None, yes: bool, output: str) -> No
 
 
 def _data(device: FileDevice, found: Examination) -> Mapping[str, Any]:
-    """Return what `inspect` shows as JSON and YAML have it."""
+    """Return the output of `inspect` for JSON and YAML."""
     header, end = found.header, found.end
     return {
         "device": device.name,

@@ -112,7 +112,7 @@ async def find_losses(device: Device, plan: RepairPlan) -> RepairLosses:
 
 
 def repair_data(plan: RepairPlan, losses: RepairLosses) -> dict[str, Any]:
-    """Return what a repair would do and lose as JSON and YAML have it."""
+    """Return the effect and losses of a repair for JSON and YAML."""
     return {
         "needed": plan.needed,
         "repaired": False,

@@ -45,7 +45,7 @@ def parse_age(text: str) -> int:
 @config_option
 @data_dir_option
 def sweep(age_ms: int, config_file: Path | None, data_dir: Path | None, *, yes: bool, output: str) -> None:
-    """Delete fences and closed objects of former epochs of all object logs, and objects that landed there late.
+    """Delete fences and closed objects of former epochs of all object logs, and objects that were put there too late.
 
     An end, 120 bytes for each start of a node, keeps a process that was paused when its node was taken over from
     acknowledging records that nobody reads. So the age must be one at which no such process, nor any of its requests,

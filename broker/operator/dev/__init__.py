@@ -1,1 +1,1 @@
-"""Nodes for trials and tests: their data is in memory, and they fail when they are told to."""
+"""Nodes for trials and tests: their data is in memory, and they fail on request."""

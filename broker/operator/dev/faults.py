@@ -51,7 +51,7 @@ class Faults:
         return self._produce.popleft() if self._produce else None
 
     def wrap_handlers(self, handlers: Mapping[int, Handler]) -> Mapping[int, Handler]:
-        """Return handlers of which that of Produce fails when it should."""
+        """Return the handlers, with a Produce handler that fails on request."""
         usual = handlers[produce.KEY]
 
         def handle(node: Node, request: ProduceRequest, exchange: Exchange) -> Any:

@@ -1,7 +1,7 @@
 """Folders of nodes whose data is in memory, and is gone when they end.
 
-A folder belongs to the process that holds its lock. One that nobody holds was left behind by a process that was
-killed, and is removed by the next one.
+A folder belongs to the process that holds its lock. A folder whose lock is free was left behind by a killed process,
+and is removed by the next one.
 """
 
 import fcntl
