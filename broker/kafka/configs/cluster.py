@@ -1,15 +1,13 @@
 """Configs and other values that are set for groups, nodes, subscriptions to metrics, features and quotas.
 
-The catalog stores them. This node keeps a copy of all in memory, so that a request never waits for a value. Changes run
-one at a time: the catalog decides, and the copy follows. When the answer to a change is lost, `resolve_outcomes` or the
-next change reads everything again.
+The catalog stores them. This node keeps a copy of all in memory, so that a request never waits for a value.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
+from anabranch.broker.kafka.catalog_copy import CatalogCopy
 from anabranch.s3stream.catalog.catalog import Catalog
 
 GROUP: Final = "group"
@@ -20,15 +18,16 @@ CLIENT_QUOTA: Final = "client-quota"
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-class ClusterConfigs:
+_Entries: TypeAlias = Mapping[tuple[str, str], Mapping[str, str]]
+
+
+class ClusterConfigs(CatalogCopy[_Entries]):
     """Entries by the kind and name of the thing that they are set for."""
 
     def __init__(self, catalog: Catalog) -> None:
+        super().__init__(lambda settled: catalog.list_configs(settled=settled), self._apply)
         self._catalog = catalog
         self._entries: dict[tuple[str, str], Mapping[str, str]] = {}
-        self._changes = asyncio.Lock()
-        self._outcome_unknown = False
-        """True while a change is under way, and after its answer was lost."""
         self.version = 0
         """Grows with every change."""
         self._watchers: list[Callable[[], None]] = []
@@ -37,22 +36,9 @@ class ClusterConfigs:
         """Call `changed` after each change, by this node or another."""
         self._watchers.append(changed)
 
-    async def load(self) -> None:
-        """Read everything: at the start, and when another node may have changed it. Raises CatalogError."""
-        async with self._changes:
-            await self._load()
-
-    async def resolve_outcomes(self) -> None:
-        """Read the outcome of a change whose answer was lost. Raises CatalogError."""
-        async with self._changes:
-            if self._outcome_unknown:
-                await self._load()
-
-    async def _load(self) -> None:
-        entries = dict(await self._catalog.list_configs(settled=self._outcome_unknown))
-        self._outcome_unknown = False
+    def _apply(self, entries: _Entries) -> None:
         if entries != self._entries:
-            self._entries = entries
+            self._entries = dict(entries)
             self._changed()
 
     def get(self, kind: str, name: str) -> Mapping[str, str]:
@@ -70,14 +56,10 @@ class ClusterConfigs:
 
         Raises CatalogError. The values here stay as they were until `resolve_outcomes`.
         """
-        async with self._changes:
-            if self._outcome_unknown:
-                await self._load()
-            self._outcome_unknown = True  # until the answer arrives
-            entries = await self._catalog.alter_config(
-                kind, name, set_configs=set_configs, unset=unset, token_owner=token_owner
+        async with self._changing():
+            entries = await self._answer(
+                self._catalog.alter_config(kind, name, set_configs=set_configs, unset=unset, token_owner=token_owner)
             )
-            self._outcome_unknown = False
             if entries:
                 self._entries[kind, name] = entries
             else:

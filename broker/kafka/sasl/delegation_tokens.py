@@ -4,9 +4,7 @@ A token is an id and an HMAC (RFC 2104) of the id with the secret key of the clu
 authenticates itself by SCRAM, with the id as its name and the HMAC in base64 as its password. The catalog keeps ids,
 principals and times. The HMAC is computed when it is needed, so reading the catalog reveals no token.
 
-Each node has a copy of all tokens in memory, and follows changes of other nodes. Changes run one at a time: the catalog
-decides, and the copy follows. When the answer to a change is lost, `resolve_outcomes` or the next change reads
-everything again.
+Each node has a copy of all tokens in memory, and follows changes of other nodes.
 """
 
 import asyncio
@@ -17,6 +15,7 @@ from typing import Final
 
 import structlog
 
+from anabranch.broker.kafka.catalog_copy import CatalogCopy
 from anabranch.broker.kafka.sasl.scram import HASHES, ITERATIONS_MIN, ScramCredential, make_credential, salted_password
 from anabranch.broker.node.settings.delegation_token_area import KEY_CHARACTERS_MIN, DelegationTokenSettings
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -59,7 +58,7 @@ def concerns(token: TokenRow, principal: str) -> bool:
     return principal in {token.owner, token.requester} or principal in token.renewers
 
 
-class DelegationTokens:
+class DelegationTokens(CatalogCopy[Sequence[TokenRow]]):
     """The delegation tokens of the cluster, at most `tokens_max`.
 
     `invent` returns a credential that no password fits, always the same for a mechanism and a name. Existing tokens
@@ -76,6 +75,7 @@ class DelegationTokens:
         now_ms: Callable[[], int],
         new_uuid: Callable[[], bytes],
     ) -> None:
+        super().__init__(lambda settled: catalog.list_tokens(settled=settled), self._apply)
         self._catalog = catalog
         self._area = area
         self._key = key
@@ -87,9 +87,6 @@ class DelegationTokens:
         """Ids by HMAC."""
         self._credentials: dict[tuple[str, str], ScramCredential] = {}
         """Credentials by id and mechanism, of the tokens that clients have used on this node."""
-        self._changes = asyncio.Lock()
-        self._outcome_unknown = False
-        """True while a change is under way, and after its answer was lost."""
 
     # reading
 
@@ -135,20 +132,7 @@ class DelegationTokens:
 
     # following
 
-    async def load(self) -> None:
-        """Read everything: at the start, and when another node may have changed it. Raises CatalogError."""
-        async with self._changes:
-            await self._load()
-
-    async def resolve_outcomes(self) -> None:
-        """Read the outcome of a change whose answer was lost. Raises CatalogError."""
-        async with self._changes:
-            if self._outcome_unknown:
-                await self._load()
-
-    async def _load(self) -> None:
-        rows = await self._catalog.list_tokens(settled=self._outcome_unknown)
-        self._outcome_unknown = False
+    def _apply(self, rows: Sequence[TokenRow]) -> None:
         wanted = {row.token_id for row in rows}
         for token_id in [each for each in self._tokens if each not in wanted]:
             self._forget(token_id)
@@ -175,9 +159,7 @@ class DelegationTokens:
         """
         if sum(map(len, (owner, requester, *renewers))) > PRINCIPALS_CHARACTERS_MAX:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, "the principals of a delegation token are too long")
-        async with self._changes:
-            if self._outcome_unknown:
-                await self._load()
+        async with self._changing():
             if len(self._tokens) >= self._area.tokens_max:
                 raise KafkaError(ErrorCode.POLICY_VIOLATION, "too many delegation tokens (delegation_token.tokens_max)")
             now_ms = self._now_ms()
@@ -191,9 +173,7 @@ class DelegationTokens:
                 min(max_ms, now_ms + self._area.expiry_time_ms),
                 max_ms,
             )
-            self._outcome_unknown = True  # until the answer arrives
-            await self._catalog.create_token(token)
-            self._outcome_unknown = False
+            await self._answer(self._catalog.create_token(token))
             self._keep(token)
             return token
 
@@ -209,8 +189,8 @@ class DelegationTokens:
 
         Raises CatalogError, DELEGATION_TOKEN_NOT_FOUND, DELEGATION_TOKEN_EXPIRED, DELEGATION_TOKEN_OWNER_MISMATCH.
         """
-        async with self._changes:
-            token = await self._token_of(token_hmac)
+        async with self._changing():
+            token = self._token_of(token_hmac)
             self._check_valid(token)
             _check_may_renew(token, principal)
             return await self._expire_at(token, self._now_ms() + _at_most(self._area.expiry_time_ms, period_ms))
@@ -220,22 +200,18 @@ class DelegationTokens:
 
         Raises as `renew`.
         """
-        async with self._changes:
-            token = await self._token_of(token_hmac)
+        async with self._changing():
+            token = self._token_of(token_hmac)
             _check_may_renew(token, principal)
             if period_ms >= 0:
                 self._check_valid(token)
                 return await self._expire_at(token, self._now_ms() + period_ms)
             now_ms = self._now_ms()
-            self._outcome_unknown = True
-            await self._catalog.remove_token(token.token_id)
-            self._outcome_unknown = False
+            await self._answer(self._catalog.remove_token(token.token_id))
             self._forget(token.token_id)
             return now_ms
 
-    async def _token_of(self, token_hmac: bytes) -> TokenRow:
-        if self._outcome_unknown:
-            await self._load()
+    def _token_of(self, token_hmac: bytes) -> TokenRow:
         token = self._tokens.get(self.id_of(token_hmac))
         if token is None:
             raise KafkaError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND)
@@ -247,9 +223,7 @@ class DelegationTokens:
 
     async def _expire_at(self, token: TokenRow, wanted_ms: int) -> int:
         expires_ms = min(token.max_ms, wanted_ms)
-        self._outcome_unknown = True
-        is_there = await self._catalog.expire_token(token.token_id, expires_ms)
-        self._outcome_unknown = False
+        is_there = await self._answer(self._catalog.expire_token(token.token_id, expires_ms))
         if not is_there:
             self._forget(token.token_id)
             raise KafkaError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND)
@@ -267,9 +241,9 @@ class DelegationTokens:
 
     async def remove_expired(self) -> None:
         """Remove the tokens that have expired. Raises CatalogError."""
-        async with self._changes:
+        async with self._changing():
             if any(map(self._has_expired, self._tokens.values())):
-                await self._catalog.remove_expired_tokens(self._now_ms())
+                await self._answer(self._catalog.remove_expired_tokens(self._now_ms()))
                 await self._load()
 
 
