@@ -38,6 +38,7 @@ from anabranch.s3stream.object.marks import MarkPlace, MarkWriter
 from anabranch.s3stream.outages import Outages
 from anabranch.s3stream.read.cold_read import ColdReader
 from anabranch.s3stream.read.damage import DamagedObjects
+from anabranch.s3stream.read.loader import ObjectLoader
 from anabranch.s3stream.read.stream_reader import StreamReader
 from anabranch.s3stream.settings import StorageSettings
 from anabranch.s3stream.stats import StorageStats
@@ -110,7 +111,7 @@ class S3Stream:
         self.wal_trimmer = WalTrimmer(wal, catalog)
         self.background = BackgroundIo(lambda: journal.durable)
         """Turns of uploads and of all other work that can wait."""
-        cold = ColdReader(
+        self._loader = loader = ObjectLoader(
             catalog=catalog,
             stores=stores,
             settings=settings,
@@ -120,12 +121,12 @@ class S3Stream:
             is_log_writing=lambda: journal.is_writing,
             damaged=self.damaged,
         )
-        self._loader = cold.loader
+        cold = ColdReader(loader, catalog, settings, self.stats, self._spawn)
         self._streams = StreamRegistry(
             journal=journal,
             wal_trimmer=self.wal_trimmer,
             reader=StreamReader(catalog, cold, self.damaged, self.stats),
-            trimmer=StreamTrimmer(catalog, cold.loader, now_ms=now_ms, delete_delay_ms=settings.delete_delay_ms),
+            trimmer=StreamTrimmer(catalog, loader, now_ms=now_ms, delete_delay_ms=settings.delete_delay_ms),
             catalog=catalog,
             stats=self.stats,
             default_store=default_store,

@@ -11,7 +11,7 @@ served.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from anabranch.s3stream.catalog.catalog import Catalog
@@ -20,7 +20,6 @@ from anabranch.s3stream.model import ObjectInfo, StreamBatch
 from anabranch.s3stream.object.format import IndexEntry
 from anabranch.s3stream.object.reader import ObjectIndex
 from anabranch.s3stream.read.block_cache import BlockKey, CachedBlock
-from anabranch.s3stream.read.damage import DamagedObjects
 from anabranch.s3stream.read.io_plan import Priority
 from anabranch.s3stream.read.loader import (
     Need,
@@ -36,7 +35,6 @@ from anabranch.s3stream.read.read_ahead import ReadAhead
 from anabranch.s3stream.read.time_lookup import find_first
 from anabranch.s3stream.settings import StorageSettings
 from anabranch.s3stream.stats import StorageStats
-from anabranch.s3stream.store.interface import ObjectStore
 
 STALE_RETRIES = 3
 """Attempts, each with a new look-up of the location, after which an object counts as missing."""
@@ -71,31 +69,12 @@ class ColdReader:
     """Serves reads of committed data."""
 
     def __init__(
-        self,
-        *,
-        catalog: Catalog,
-        stores: Mapping[str, ObjectStore],
-        settings: StorageSettings,
-        stats: StorageStats,
-        cluster: str,
-        spawn: Spawn,
-        is_log_writing: Callable[[], bool],
-        damaged: DamagedObjects,
+        self, loader: ObjectLoader, catalog: Catalog, settings: StorageSettings, stats: StorageStats, spawn: Spawn
     ) -> None:
-        """`is_log_writing` returns whether the log is at work on an append: reads of history slow down then."""
-        self.loader = ObjectLoader(
-            catalog=catalog,
-            stores=stores,
-            settings=settings,
-            stats=stats,
-            cluster=cluster,
-            spawn=spawn,
-            is_log_writing=is_log_writing,
-            damaged=damaged,
-        )
+        self.loader = loader
         self._catalog = catalog
         self._stats = stats
-        self._ahead = ReadAhead(self.loader, settings, stats, spawn)
+        self._ahead = ReadAhead(loader, settings, stats, spawn)
         # One bound for each class, so that a read of the tail never queues behind catch-up reads.
         self._slots = {
             priority: asyncio.Semaphore(settings.cold_reads_in_flight)

@@ -102,6 +102,7 @@ class ObjectLoader:
         is_log_writing: Callable[[], bool],
         damaged: DamagedObjects,
     ) -> None:
+        """`is_log_writing` returns whether the log is at work on an append: reads of history slow down then."""
         self.cache = BlockCache(settings.block_cache_bytes)
         self.indexes: ByteLru[int, ObjectIndex] = ByteLru(settings.index_cache_bytes)
         self.io = IoScheduler(settings=settings, stats=stats, spawn=spawn, is_log_writing=is_log_writing)

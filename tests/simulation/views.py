@@ -68,7 +68,7 @@ async def _difference(world: World, catalog: Catalog) -> str:
 
 
 def _difference_of(node: Node, info: TopicInfo) -> str:
-    topic = node.topics.get_by_id(info.topic_id)
+    topic = node.topics.get(info.topic_id)
     assert topic is not None, "it was there just before"
     if topic.info.configs != info.configs:
         return f"with configs {topic.info.configs}, the catalog has {info.configs}"

@@ -120,7 +120,7 @@ class Caller:
         """Return the name of a topic that a request names by name, or by id; None for an unknown id."""
         if topic_id == ZERO_UUID:
             return name
-        topic = self.node.topics.get_by_id(topic_id)
+        topic = self.node.topics.get(topic_id)
         return None if topic is None else topic.name
 
 

@@ -75,7 +75,7 @@ def _assignment(node: Node, partitions: AbstractSet[TopicIdPartition]) -> Assign
     """Build an assignment with the names of topics. Deleted topics are left out."""
     topics = []
     for topic_id, found in by_topic(partitions):
-        topic = node.topics.get_by_id(topic_id)
+        topic = node.topics.get(topic_id)
         if topic is not None:
             numbers = [partition for _, partition in found]
             topics.append(TopicPartitions(topic_id=topic_id, topic_name=topic.name, partitions=numbers))

@@ -96,13 +96,7 @@ def _find(node: Node, name: str | None, topic_id: bytes, *, is_duplicate: bool) 
     if name is not None:
         if topic_id != ZERO_UUID:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
-        topic = node.topics.get(name)
-        if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     elif topic_id == ZERO_UUID:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
-    else:
-        topic = node.topics.get_by_id(topic_id)
-        if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+    topic = node.topics.require(topic_id if name is None else name)
     return topic.name, topic.topic_id

@@ -139,7 +139,7 @@ class _FetchCall:
                 self._failed = True
                 continue
             try:
-                read.partition = partition = self._find(target)
+                read.partition = partition = self._node.topics.partition(*target.key)
                 partition.check_leader_epoch(target.current_leader_epoch)
                 self._read_partition(read, partition)
             except KafkaError as error:
@@ -155,18 +155,8 @@ class _FetchCall:
     def _is_opening(self, target: FetchTarget) -> bool:
         topic, index = target.key
         topics = self._node.topics
-        found = topics.get(topic) if isinstance(topic, str) else topics.get_by_id(topic)
+        found = topics.get(topic)
         return found is not None and topics.is_opening(found, index)
-
-    def _find(self, target: FetchTarget) -> Partition:
-        topic, index = target.key
-        topics = self._node.topics
-        if isinstance(topic, str):
-            return topics.partition(topic, index)
-        found = topics.get_by_id(topic)
-        if found is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-        return topics.partition_of(found, index)
 
     def _read_partition(self, read: PartitionRead, partition: Partition) -> None:
         target, stream = read.target, partition.stream

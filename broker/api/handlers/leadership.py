@@ -50,7 +50,7 @@ def leadership_of(node: Node, topic: Topic, index: int) -> Leadership:
 
 def find_leadership(node: Node, topic: str | bytes, index: int) -> Leadership | None:
     """Return the leadership of a partition of a topic given by name or id; None if there is no such partition."""
-    found = node.topics.get(topic) if isinstance(topic, str) else node.topics.get_by_id(topic)
+    found = node.topics.get(topic)
     if found is None or not 0 <= index < len(found.partitions):
         return None
     return leadership_of(node, found, index)

@@ -120,7 +120,7 @@ async def _create(node: Node, name: str) -> None:
 def _lookup(asked: _Asked, requested: MetadataRequestTopic) -> MetadataResponseTopic:
     node = asked.node
     if requested.topic_id != ZERO_UUID:
-        topic = node.topics.get_by_id(requested.topic_id)
+        topic = node.topics.get(requested.topic_id)
         if topic is None:
             return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=requested.topic_id)
         return _topic(asked, topic)

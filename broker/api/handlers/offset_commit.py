@@ -76,7 +76,7 @@ def _plan(
 
 
 def _topic(node: Node, requested: OffsetCommitRequestTopic, version: int) -> Topic | None:
-    return node.topics.get_by_id(requested.topic_id) if version >= TOPIC_ID_VERSION else node.topics.get(requested.name)
+    return node.topics.get(requested.topic_id if version >= TOPIC_ID_VERSION else requested.name)
 
 
 def _check(

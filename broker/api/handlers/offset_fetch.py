@@ -114,7 +114,7 @@ def _asked(
     error = ErrorCode.NONE
     if isinstance(requested, OffsetFetchRequestTopics) and version >= TOPIC_ID_VERSION:
         topic_id = requested.topic_id
-        topic = node.topics.get_by_id(topic_id)
+        topic = node.topics.get(topic_id)
         if topic is None:
             error = ErrorCode.UNKNOWN_TOPIC_ID
         else:

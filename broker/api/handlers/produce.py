@@ -38,7 +38,6 @@ from anabranch.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
-    TopicProduceData,
 )
 from anabranch.s3stream.errors import LogStalled, StorageError, StorageFull, StreamSealed
 from anabranch.wal.interface import Durable, WalError
@@ -146,19 +145,19 @@ class _ProduceCall:
         """Append until all batches are done, or return what the next one waits for: call again afterwards."""
         work = self._work
         while self._next < len(work):
-            topic, data = work[self._next]
-            outcome = self._append(topic, data)
+            _, data = work[self._next]
+            outcome = self._append(data)
             if not isinstance(outcome, PartitionProduceResponse):
                 return outcome
             self._answer(outcome)
         return None
 
-    def _append(self, topic: TopicProduceData, data: PartitionProduceData) -> PartitionProduceResponse | _Wait:
+    def _append(self, data: PartitionProduceData) -> PartitionProduceResponse | _Wait:
         """Append the current batch. Returns its answer, or what it waits for."""
         try:
-            partition = self._find(topic, data.index)
+            partition = self._node.topics.partition(*self._place())
         except KafkaError as error:
-            opening = self._opening(topic, data.index) if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER else None
+            opening = self._opening() if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER else None
             return opening or failure(data.index, error.code, error.message)
         if partition.topic in INTERNAL_TOPICS:
             problem = f"Cannot append to internal topic {partition.topic}"
@@ -187,19 +186,10 @@ class _ProduceCall:
             log_start_offset=partition.stream.start_offset,
         )
 
-    def _find(self, topic: TopicProduceData, index: int) -> Partition:
-        topics = self._node.topics
-        if self._api_version < TOPIC_IDS_SINCE:
-            return topics.partition(topic.name, index)
-        found = topics.get_by_id(topic.topic_id)
-        if found is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-        return topics.partition_of(found, index)
-
-    def _opening(self, topic: TopicProduceData, index: int) -> _OpeningWait | None:
+    def _opening(self) -> _OpeningWait | None:
         """Return the wait for a partition that this node is opening; None if it is not, or the time is over."""
-        topics = self._node.topics
-        found = topics.get(topic.name) if self._api_version < TOPIC_IDS_SINCE else topics.get_by_id(topic.topic_id)
+        topics, (topic, index) = self._node.topics, self._place()
+        found = topics.get(topic)
         until_s = self._parked_until_s
         is_late = until_s is not None and asyncio.get_running_loop().time() >= until_s
         return None if found is None or is_late or not topics.is_opening(found, index) else _OpeningWait(found, index)
@@ -262,9 +252,7 @@ class _ProduceCall:
 
     def _with_leader(self, result: PartitionProduceResponse) -> PartitionProduceResponse:
         """Add the leader of the current batch's partition, if it has one."""
-        requested, data = self._work[self._next]
-        topic = requested.name if self._api_version < TOPIC_IDS_SINCE else requested.topic_id
-        found = find_leadership(self._node, topic, data.index)
+        found = find_leadership(self._node, *self._place())
         if found is None or found.leader is None:
             return result
         self._leaders[found.leader.node_id] = found.leader

@@ -143,7 +143,7 @@ class _Request:
         """Return the name of a topic that a message names in one way or the other. A wrong name may be longer."""
         if name:
             return name[:TEXT_MAX]
-        found = self.node.topics.get_by_id(topic_id)
+        found = self.node.topics.get(topic_id)
         return topic_id.hex() if found is None else found.name
 
 

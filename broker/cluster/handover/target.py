@@ -78,7 +78,7 @@ class PartitionTarget:
         )
 
     def _refusal(self, topic_id: bytes, index: int, stream_id: int, tail_bytes: int) -> str:
-        topic = self._topics.get_by_id(topic_id)
+        topic = self._topics.get(topic_id)
         if self._closed or self._storage.error is not None:
             return f"the node stops: {self._storage.error or 'it leaves'}"
         if topic is None or not 0 <= index < len(topic.partitions):

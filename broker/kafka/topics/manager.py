@@ -420,7 +420,7 @@ class TopicManager(TopicMap):
 
     async def _resolve_growth(self, known: Mapping[bytes, TopicInfo]) -> None:
         for topic_id in list(self._growth_pending):
-            topic = self.get_by_id(topic_id)
+            topic = self.get(topic_id)
             if topic is not None and topic_id in known:
                 try:
                     await self._open_added(topic, known[topic_id])
@@ -447,7 +447,7 @@ class TopicManager(TopicMap):
                     if topic.topic_id not in changes.detached_ids and self.on_deleted is not None:
                         self.on_deleted([topic.name])
         for info in changes.topics:
-            known = self.get_by_id(info.topic_id)
+            known = self.get(info.topic_id)
             if known is not None and known.name != info.name:  # detached, and attached under another name
                 await self._drop(known)
         self._name_leaders(changes.topics)
@@ -458,7 +458,7 @@ class TopicManager(TopicMap):
         """Announce all new leaders to clients before any partition is opened; this node parks requests until then."""
         is_changed = False
         for info in infos:
-            topic = self.get_by_id(info.topic_id)
+            topic = self.get(info.topic_id)
             if topic is None:
                 topic = self._new_topic(info)
                 self._insert(topic)

@@ -10,6 +10,10 @@ from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.s3stream.errors import StreamFenced
 
 
+def _unknown(topic: str | bytes) -> KafkaError:
+    return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if isinstance(topic, str) else ErrorCode.UNKNOWN_TOPIC_ID)
+
+
 class TopicMap:
     """Topics by name and by id. `TopicManager` changes them."""
 
@@ -36,29 +40,35 @@ class TopicMap:
         """Number of partitions of all topics."""
         return sum(len(topic.info.partitions) for topic in self._by_name.values())
 
-    def get(self, name: str) -> Topic | None:
-        """Return the topic of that name."""
-        return self._by_name.get(name)
+    def get(self, topic: str | bytes) -> Topic | None:
+        """Return the topic of that name or id."""
+        return self._by_name.get(topic) if isinstance(topic, str) else self._by_id.get(topic)
 
-    def get_by_id(self, topic_id: bytes) -> Topic | None:
-        """Return the topic of that id."""
-        return self._by_id.get(topic_id)
+    def require(self, topic: str | bytes) -> Topic:
+        """Return the topic of that name or id. Raises UNKNOWN_TOPIC_OR_PARTITION, or UNKNOWN_TOPIC_ID for an id."""
+        found = self.get(topic)
+        if found is None:
+            raise _unknown(topic)
+        return found
 
     def has_partition(self, name: str, index: int) -> bool:
         """Return whether the partition exists, whichever node leads it."""
         topic = self._by_name.get(name)
         return topic is not None and 0 <= index < len(topic.partitions)
 
-    def partition(self, name: str, index: int) -> Partition:
-        """Return a partition that this node leads. Raises UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER."""
-        topic = self._by_name.get(name)
-        if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return self.partition_of(topic, index)
+    def partition(self, topic: str | bytes, index: int) -> Partition:
+        """Return a partition that this node leads. Raises as `require` and `partition_of` do."""
+        found = self._by_name.get(topic) if isinstance(topic, str) else self._by_id.get(topic)  # as `require`, inlined
+        if found is None:
+            raise _unknown(topic)
+        return self.partition_of(found, index)
 
     @staticmethod
     def partition_of(topic: Topic, index: int) -> Partition:
-        """Return a partition of `topic`. Raises as `partition` does; a stream that was fenced is led elsewhere."""
+        """Return a partition of `topic`.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER. A stream that was fenced is led elsewhere.
+        """
         if not 0 <= index < len(topic.partitions):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         partition = topic.partitions[index]

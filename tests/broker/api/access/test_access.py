@@ -180,10 +180,9 @@ async def test_a_topic_that_another_node_has_just_created_is_not_deleted_uncheck
 
     async def deletion(state: DeleteTopicState) -> tuple[str | None, int]:
         with pytest.MonkeyPatch.context() as patch:
-            really = node.topics.get_by_id
+            really = node.topics.get
             known: list[Topic | None] = []
-            patch.setattr(type(node.topics), "get", lambda *_: None)
-            patch.setattr(type(node.topics), "get_by_id", lambda *_: known[0] if known else None)
+            patch.setattr(type(node.topics), "get", lambda *_: known[0] if known else None)
 
             async def follow() -> None:
                 known.append(really(hidden.topic_id))

@@ -103,7 +103,7 @@ async def test_a_topic_deleted_through_any_node_is_gone_from_all(nodes: list[Nod
     assert not [stream for stream in streams for node in nodes if node.storage.stream(stream.stream_id) is not None]
     created = await nodes[2].topics.create("t", partitions=3, configs={})
     for node in nodes:
-        await eventually(lambda node=node: node.topics.get_by_id(created.topic_id) is not None)
+        await eventually(lambda node=node: node.topics.get(created.topic_id) is not None)
 
 
 async def test_a_topic_can_be_detached_on_one_node_and_attached_on_another(nodes: list[Node]) -> None:
