@@ -1,1 +1,1 @@
-"""One node among others: its id, its log, what it serves, failover, and moves of partitions."""
+"""One node among others: its id and log, its view of the cluster, failover, and moves of partitions."""

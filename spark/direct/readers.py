@@ -217,7 +217,7 @@ def _relevant(aborted: Sequence[Any], slices: Iterable[Any], number: int) -> tup
 
 
 class BatchSourceReader(_SourceReader, DataSourceReader):
-    """Reads what exists when the query is planned."""
+    """Reads the data that exists when the query is planned."""
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read. Raises OptionError, DataLossError, StorageError."""

@@ -34,7 +34,7 @@ class SettingError(PipelineError):
 
 
 class UnusableSchema(SettingError):
-    """A schema that does not exist, or that cannot be used: records of its topic cannot be decoded until it is mended.
+    """A missing or unusable schema: records of its topic cannot be decoded until it is corrected.
 
     That a registry does not answer is not this error.
     """

@@ -50,7 +50,7 @@ HANDLERS: Mapping[int, Handler] = {key: handler_of(api) for key, api in APIS.ite
 
 
 def advertised_apis(*, telemetry: bool) -> Sequence[ApiVersion]:
-    """Return the APIs and versions for the answer to ApiVersions, with or without those of client metrics (KIP-714)."""
+    """Return the APIs and versions that ApiVersions answers, with or without those of client metrics (KIP-714)."""
     return [
         ApiVersion(api_key=key, min_version=handler.advertised_min_version, max_version=handler.max_version)
         for key, handler in HANDLERS.items()

@@ -1,7 +1,7 @@
 """AlterPartitionReassignments (KIP-455): orders partitions to other nodes, and cancels such orders.
 
-A partition has one replica, its leader, so a reassignment names one node. What Kafka refuses is refused with Kafka's
-messages. Partitions are refused one by one; those that are not are ordered together.
+A partition has one replica, its leader, so a reassignment names one node. Kafka's refusals are made with Kafka's
+messages. Partitions are refused one by one; the others are ordered together.
 """
 
 from anabranch.broker.api.handlers.topic_checks import check_replicas

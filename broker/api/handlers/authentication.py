@@ -1,4 +1,4 @@
-"""The gate of a listener with SASL: clients authenticate themselves there before anything else is served.
+"""The gate of a listener with SASL, where clients authenticate themselves before anything else is served.
 
     ApiVersions, at most once       ->
     SaslHandshake(mechanism)        ->
@@ -9,8 +9,8 @@ ILLEGAL_SASL_STATE. A failed authentication is answered after a delay, and then 
 session has a limited time begins again with SaslHandshake (KIP-368). It keeps mechanism and principal, and is served
 again when it is authenticated. The first other request after the end of the session closes the connection.
 
-Until then a client may send small requests only, and has a limited time. Nothing of what it sends is logged, except
-the name of the user.
+Until then a client may send small requests only, and has a limited time. Of its data only the name of the user is
+logged.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ class GateContext:
 
 
 def make_gates(node: Node, begin: Callable[[str, str], Mechanism]) -> Mapping[str, "SaslGate"]:
-    """Return the gates of the listeners with SASL, by their names. `begin` is that of `GateContext`."""
+    """Return the gates of the listeners with SASL, by name. `begin` is that of `GateContext`."""
     settings = node.settings
     area, named = settings.sasl, settings.listener.sasl_mechanisms
     return {
@@ -367,7 +367,7 @@ class _Session:
 
 
 def _illegal_state(handler: Handler, version: int) -> object | None:
-    """Return the response to a request that is out of order; None if the API has no place for an error of its own."""
+    """Return the response to a request that is out of order; None if the API has no field for an error."""
     fields = {field.name for field in schema_of(handler.api.response).fields if version in field.versions}
     if "error_code" not in fields:
         return None

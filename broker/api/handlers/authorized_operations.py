@@ -1,4 +1,4 @@
-"""Operations that a client may do, as bits of Kafka's AclOperation (KIP-430): all of them, since there are no ACLs."""
+"""Operations that a client may do, as bits of Kafka's AclOperation (KIP-430): all of them without an authorizer."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The client that sends a request, and what the authorizer lets it do."""
+"""The client that sends a request, and the authorizer's decisions about it."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""CreateDelegationToken: make a token for the client, or for another user (KIP-48, KIP-373)."""
+"""CreateDelegationToken: create a token for the client, or for another user (KIP-48, KIP-373)."""
 
 from anabranch.broker.api.handlers.token_requests import (
     NO_TIME,
@@ -53,7 +53,7 @@ async def handle(
 def refusal(
     owner: str, requester: str, version: int, code: ErrorCode, *, time_ms: int = NO_TIME
 ) -> CreateDelegationTokenResponse:
-    """Return the answer to a request that is refused. `time_ms` stands in place of the times, as in Apache Kafka."""
+    """Return the answer to a refused request. `time_ms` is used for all times, as in Apache Kafka."""
     principal_type, name = split(owner)
     return CreateDelegationTokenResponse(
         error_code=code,

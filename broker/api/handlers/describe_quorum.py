@@ -1,7 +1,8 @@
 """DescribeQuorum: the living nodes as voters, the controller as their leader.
 
-The catalog replaces Kafka's metadata log. Its end, which is also the leader's, is the number of the last change in the
-catalog; the offset of each other voter is that of the last change that it has applied. Nodes ask each other for it.
+The catalog replaces Kafka's metadata log. The log's end, and the leader's offset, is the number of the last change in
+the catalog; the offset of another voter is the number of the last change that it has applied. Nodes ask each other for
+it.
 """
 
 import asyncio

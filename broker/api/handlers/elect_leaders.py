@@ -1,9 +1,9 @@
 """ElectLeaders (KIP-460): a preferred election moves partitions back, an unclean one accepts the loss of a log.
 
 A partition moves to its preferred leader if that lives. An unclean election is for partitions whose newest records are
-in the log of a dead node that nobody can open. They are given up: other nodes open the partitions at their committed
-ends, and the loss is logged with offsets. A partition that has a leader, or whose log can be recovered, keeps what it
-has.
+in the log of a dead node that no node can open. These records are given up: other nodes open the partitions at their
+committed ends, and the loss is logged with offsets. A partition that has a leader, or whose log can be recovered, is
+left alone.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ async def handle(node: Node, request: ElectLeadersRequest, _exchange: Exchange) 
 
 
 def _judge(node: Node, election_type: int, place: Place) -> PartitionResult | None:
-    """Return the answer for a partition; None if a leader is to be elected."""
+    """Return the answer for a partition; None if a leader must be elected."""
     name, index = place
     topic = node.topics.get(name)
     if topic is None:

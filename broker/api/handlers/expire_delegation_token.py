@@ -1,4 +1,4 @@
-"""ExpireDelegationToken: let a token expire at another time, or at once (KIP-48)."""
+"""ExpireDelegationToken: change the time at which a token expires, or expire it at once (KIP-48)."""
 
 from anabranch.broker.api.handlers.token_requests import NO_TIME, code_of, current_tokens, may_ask
 from anabranch.broker.cluster.node import Node

@@ -5,7 +5,7 @@ cache. If they are enough, the request is answered at once; otherwise it listens
 repeats the pass when enough was appended or its time is over. Only data that has to be loaded makes it a coroutine. If
 the wait ends first, its loads continue into the cache.
 
-A request also waits for partitions that this node is still opening, unless it has data of others.
+A request also waits for partitions that this node is still opening, unless it has data from other partitions.
 
 Batches are sent as the buffers that they are read into, without a copy.
 
@@ -210,7 +210,7 @@ class _FetchCall:
     # loading
 
     async def load_and_respond(self) -> FetchResponse:
-        """Load data that is not in memory while the client waits, then answer with what was loaded."""
+        """Load data that is not in memory while the client waits, then answer with it."""
         bytes_left = max(self._bytes_max - self._size_bytes, 1)
         wait_ms = max(self._request.max_wait_ms, COLD_WAIT_MS_MIN)
         loaded: dict[int, Sequence[StreamBatch]] = {}
@@ -325,7 +325,7 @@ class _FetchCall:
     # answering
 
     def respond(self) -> FetchResponse:
-        """Build the answer from what was read last; an empty one if the client is over a quota, as in Kafka."""
+        """Build the answer from the last read; an empty one if the client is over a quota, as in Kafka."""
         if self._exchange.throttle_fetch(self._size_bytes):
             self._node.fetch_sessions.withdraw(self._plan)
             return FetchResponse(session_id=self._plan.session_id if self._plan.incremental else NO_SESSION)

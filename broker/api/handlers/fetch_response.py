@@ -1,4 +1,4 @@
-"""The response to a Fetch request, built from what was read of each partition.
+"""The response to a Fetch request, built from the data read from each partition.
 
 In an incremental session (KIP-227) the response names only the partitions that have changed for the client.
 """
@@ -56,7 +56,7 @@ class PartitionRead:
 
     @property
     def is_not_read(self) -> bool:
-        """True if no such partition exists, as far as this node knows, or the client may not read it."""
+        """True if this node knows no such partition, or the client may not read it."""
         return self.error in _NOT_READ
 
     def refuse_deleted(self) -> None:

@@ -68,7 +68,7 @@ def _hand_over(node: Node, request: HandOverRequest, exchange: Exchange) -> Coro
 
 
 def describe_runs(node: Node, request: DescribeRunsRequest, _: Exchange | None = None) -> DescribeRunsResponse:
-    """Answer at once: what of a partition is in the log cache here."""
+    """Answer at once: the range of a partition that is in the log cache here."""
     try:
         partition = node.topics.partition(request.topic, request.partition)
     except KafkaError as error:
@@ -124,7 +124,7 @@ def internal_server(network: NetworkSettings, memory: MemorySizes) -> Server:
 
 
 class _Refused(Exception):
-    """The connection is to be closed; the text is the reason."""
+    """The connection must be closed; the text is the reason."""
 
 
 class _Challenge(NamedTuple):
@@ -148,7 +148,7 @@ class InternalPort:
         hear: Callable[[int, int], None],
         serve: Callable[[Exchange, Buffer], None],
     ) -> None:
-        """Set up; `hear` is told id and epoch of each node that sends a request."""
+        """Set up; `hear` receives id and epoch of each node that sends a request."""
         self._server = server
         self._members = members
         self._cluster = cluster

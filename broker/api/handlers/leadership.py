@@ -1,7 +1,7 @@
-"""Leaders as clients are told of them.
+"""Leaders as announced to clients.
 
-Invariant: a leader that clients are told of lives and serves the partition, or is to open it and parks requests for it
-meanwhile (`broker/kafka/topics/parking.py`), as far as this node knows.
+Invariant: as far as this node knows, an announced leader lives and serves the partition, or is about to open it and
+parks requests until then (`broker/kafka/topics/parking.py`).
 """
 
 from collections.abc import Sequence

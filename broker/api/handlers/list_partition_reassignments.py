@@ -1,6 +1,6 @@
 """ListPartitionReassignments (KIP-455): the orders to move partitions that are not carried out yet.
 
-An order that has failed is not listed: nobody carries it out.
+A failed order is not listed, since it is not carried out.
 """
 
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""Requests of Kafka's protocol that this node asks itself: for the admin port, and for other nodes' admin ports.
+"""Requests of Kafka's protocol that this node sends itself: for its admin port, and for those of other nodes.
 
 They go through the same handlers as requests of clients, so that checks, limits and audit events are the same. ACLs do
 not apply: the admin port has its own access control (`broker.operator.admin.access`), and other nodes are trusted.
@@ -67,7 +67,7 @@ class LocalRefusal(Exception):
 
 
 class User(NamedTuple):
-    """The user for whom a request is made, as audit events name it."""
+    """The user on whose behalf a request is made, as named in audit events."""
 
     principal: str
     host: str
@@ -176,5 +176,5 @@ class LocalRequests:
 
 
 def version_of(key: int) -> int:
-    """Return the version in which requests of this module are made."""
+    """Return the version of an API that this module's requests use."""
     return _VERSIONS.get(key, APIS[key].max_version)

@@ -30,7 +30,7 @@ LISTENER_ERRORS_SINCE = 6
 
 
 class _Asked(NamedTuple):
-    """A request, and the nodes that its client can be told of."""
+    """A request, and the nodes that may be announced to its client."""
 
     node: Node
     request: MetadataRequest

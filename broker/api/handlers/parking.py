@@ -1,7 +1,7 @@
 """Requests that wait for a partition that this node is opening, or for groups and transactions that it is loading.
 
-Produce and Fetch look after themselves, since their other partitions need not wait. Here are the others: they begin
-when everything that they name is served, or when the time is over.
+Produce and Fetch do this themselves, since their other partitions need not wait. All other requests wait here until
+everything that they name is served, or the time is over.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -91,7 +91,7 @@ PARTITIONS: Final[Mapping[int, Callable[[Any], Iterable[tuple[str, int]]]]] = {
 }
 """Partitions that a request names, by API key."""
 READS: Final = frozenset({fetch.KEY, list_groups.KEY, list_transactions.KEY, *GROUPS, *TRANSACTIONS, *PARTITIONS})
-"""APIs that answer from what this node owns. Appends among them are proved by their acknowledgement as well."""
+"""APIs whose answers depend on this node's ownership. The acknowledgement of an append proves it as well."""
 
 
 def may_read(node: Node, key: int) -> bool:

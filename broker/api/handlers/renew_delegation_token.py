@@ -1,4 +1,4 @@
-"""RenewDelegationToken: let a token expire later (KIP-48)."""
+"""RenewDelegationToken: postpone a token's expiry (KIP-48)."""
 
 from anabranch.broker.api.handlers.token_requests import NO_TIME, code_of, current_tokens, may_ask
 from anabranch.broker.cluster.node import Node

@@ -1,4 +1,4 @@
-"""SaslAuthenticate where nobody authenticates: at a listener without SASL, or when the client is authenticated.
+"""SaslAuthenticate out of place: at a listener without SASL, or from an authenticated client.
 
 At listeners with SASL, `broker.api.handlers.authentication` answers it.
 """

@@ -40,7 +40,7 @@ def owner_of(principal_type: str | None, name: str | None, requester: str) -> st
 
 
 async def current_tokens(node: Node, exchange: Exchange) -> DelegationTokens:
-    """Return the tokens, as all nodes have changed them so far.
+    """Return the tokens, with the changes of all nodes.
 
     Raises StorageError, DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, DELEGATION_TOKEN_AUTH_DISABLED.
     """

@@ -224,7 +224,7 @@ class _Fetch(_Request):
         )
 
     def _source(self, size_bytes: int) -> str:
-        """Return where the bytes came from. What another reader was loading counts as found in the block cache."""
+        """Return where the bytes came from. Blocks that another reader was loading count as block cache."""
         if not size_bytes:
             return "none"
         if self._work is None:

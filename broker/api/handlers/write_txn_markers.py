@@ -45,8 +45,8 @@ async def handle(node: Node, request: WriteTxnMarkersRequest, exchange: Exchange
 def _is_overtaken(node: Node, sender: MarkerSender | None, peer: Peer | None) -> bool:
     """Return whether a later request of the same sender has been received, or the sender is not the node that sent it.
 
-    Clients have no such field in Apache Kafka's protocol, so theirs is ignored: it could name another node, whose own
-    requests would be refused from then on.
+    Apache Kafka's protocol has no such field, so a client's is ignored: it could name another node, whose own requests
+    would be refused from then on.
     """
     if sender is None or peer is None:
         return False

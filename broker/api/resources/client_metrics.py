@@ -37,7 +37,7 @@ class ClientMetricsResource(StoredResource):
         check_subscription(values)
 
     def value(self, node: Node, row: ConfigDef, own: Mapping[str, str]) -> ConfigValue:
-        """Return the subscription's value, or the default, which has no synonym since brokers have no such config."""
+        """Return the subscription's value, or the default, which has no synonym because brokers have no such config."""
         del node
         if row.name not in own:
             return ConfigValue(row.name, row.default, ConfigSource.DEFAULT_CONFIG, row.type, row.documentation)

@@ -1,8 +1,8 @@
 """Carries out orders to move partitions that this node leads: rows of `moves` in the catalog.
 
 Orders come with the changes that the node follows, as a part of their partitions (`PartitionInfo.order`). A few are
-carried out at a time. One that does not succeed is tried again after a pause, and fails after some attempts; whoever
-wants it still orders it again.
+carried out at a time. An order that does not succeed is tried again after a pause, and fails after some attempts; then
+it must be given again.
 """
 
 import asyncio

@@ -35,7 +35,7 @@ _log = structlog.get_logger("moves")
 
 
 class MoveFailed(Exception):
-    """A partition was not moved: its leader serves it on. The text is the reason."""
+    """A partition was not moved: its leader still serves it. The text is the reason."""
 
 
 class PartitionSource:

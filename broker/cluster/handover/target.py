@@ -1,4 +1,4 @@
-"""The part of a planned move of the node that shall lead the partition: take the tail, own the stream, serve it.
+"""The new leader's part of a planned move: take the tail, own the stream, serve it.
 
 A tail is put together in memory, from pieces. Then a task of the node writes it to the log and runs the transfer. That
 task does not end with the connection, because from then on only the catalog knows which node owns the stream: the
@@ -34,7 +34,7 @@ ABANDONED_S: Final = 10.0
 CATALOG_PAUSE_S: Final = 0.2
 EPOCH_MAX: Final = 2**62
 CLOSE_S: Final = 10.0
-"""Longest wait of `close`. What is not known then, the next recovery of the log finds in the catalog."""
+"""Longest wait of `close`. The next recovery of the log finds outcomes that are unknown then in the catalog."""
 
 _log = structlog.get_logger("moves")
 
@@ -179,7 +179,7 @@ class PartitionTarget:
         return ""
 
     async def _transfer(self, wanted: StreamTransfer) -> OpenStream:
-        """Own the stream. Raises CatalogError if that was refused; until the catalog answers nobody knows."""
+        """Own the stream. Raises CatalogError if that was refused; the outcome is unknown until the catalog answers."""
         while True:
             try:
                 return await self._catalog.transfer_stream(wanted)

@@ -1,7 +1,7 @@
-"""Moves everything off a node that is being drained, as long as it is: by orders to the other living nodes.
+"""Moves all partitions off a node while it is being drained, by orders to the other living nodes.
 
-The node that is drained does it by itself, so a drain goes on whoever asked for it. A stop with other nodes up is a
-drain for a limited time.
+The drained node does this by itself, so a drain does not depend on the client that asked for it. A stop with other
+nodes up is a drain for a limited time.
 """
 
 import asyncio
@@ -126,9 +126,9 @@ class Drain:
         self._changed.set()
 
     async def before_stop(self, timeout_s: float) -> None:
-        """Move everything to other nodes before this one stops, for a limited time. What is left is not an error.
+        """Move all partitions to other nodes before this one stops, for a limited time. Some may be left.
 
-        Returns at once if there is nothing to move, or nobody to take it.
+        Returns at once if there is nothing to move, or no node to take it.
         """
         if not self.targets() or not self._requests.led_by(self._node_id):
             return

@@ -1,4 +1,4 @@
-"""Surroundings of a node: clocks, chance, ports, and the ways to its directory, log, catalog, stores and other nodes.
+"""Surroundings of a node: clocks, randomness, ports, and access to its directory, log, catalog, stores and other nodes.
 
 In a running node only this module reads the wall clock and creates random numbers. Other modules receive both as
 arguments. The simulator (`tests/simulation`) gives a node another environment, and runs the same code in it.
@@ -83,7 +83,7 @@ def monotonic_ms() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """The surroundings of one node; the defaults are those of a real one."""
+    """The surroundings of one node; by default those of a real one."""
 
     now_ms: Callable[[], int] = wall_ms
     """Wall clock in ms since 1970."""

@@ -121,7 +121,7 @@ class Failover:
             self._under_way.discard(node.node_id)
 
     async def _pause(self, node: NodeInfo) -> None:
-        """Wait until the next attempt; ask meanwhile whether the node, which cannot be taken over, answers."""
+        """Wait until the next attempt; until then ask whether the node, which cannot be taken over, answers."""
         with suppress(TimeoutError):
             async with asyncio.timeout(RETRY_S):
                 if await self._reaches(node):
@@ -257,7 +257,7 @@ class Failover:
             raise TakeoverRefused(str(error)) from None
 
     async def find_lost_log(self, node_id: int) -> tuple[NodeInfo, WalInfo]:
-        """Return a dead node's registration, and its log if nobody can recover it.
+        """Return a dead node's registration, and its log if no node can recover it.
 
         Raises TakeoverRefused, StorageError.
         """

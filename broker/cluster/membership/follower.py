@@ -33,7 +33,7 @@ _log = structlog.get_logger("node")
 
 
 class Copies(NamedTuple):
-    """This node's copies of what is in the catalog. None: it has no use for it."""
+    """This node's copies of the catalog's contents. None: not needed here."""
 
     configs: ClusterConfigs
     acls: ClusterAcls | None
@@ -42,7 +42,7 @@ class Copies(NamedTuple):
 
 
 class CatalogFollower:
-    """Follows the catalog from the change `seen` on, while `run` runs. Beats are told by `on_pulse`."""
+    """Follows the catalog from the change `seen` on, while `run` runs. `on_pulse` reports beats."""
 
     def __init__(
         self,

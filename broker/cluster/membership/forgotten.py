@@ -1,4 +1,4 @@
-"""The report of a node whose catalog has gone back: what the catalog has forgotten, as far as this node knows."""
+"""The report of a node whose catalog has gone back: the lost changes, as far as this node knows them."""
 
 from collections.abc import Iterable
 from typing import Final

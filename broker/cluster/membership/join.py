@@ -1,7 +1,7 @@
 """Joining the cluster at a start: the checks before anything is changed, and the registration of the node.
 
-Catalog, object stores and log must belong together and to this node. Nothing is made or written before that is known;
-a node's id is taken only from a process that is gone.
+Catalog, object stores and log must belong together and to this node. Nothing is created or written before that is
+known; a node's id is taken only from a process that has ended.
 """
 
 import os
@@ -89,7 +89,7 @@ def internal_address(settings: Settings, bound: socket.socket) -> tuple[str, int
 
 
 def announced_listeners(settings: Settings, ports: Sequence[int]) -> Sequence[NodeListener]:
-    """Return the addresses that clients are told of each listener, for the ports that the listeners are bound to."""
+    """Return the addresses of each listener to announce to clients, for the ports that the listeners are bound to."""
     return [
         NodeListener(each.name, each.advertised_host, each.advertised_port or port)
         for each, port in zip(settings.listeners, ports, strict=True)
@@ -179,7 +179,7 @@ async def register(
     rack: str = "",
     internal: tuple[str, int] = NO_ADDRESS,
 ) -> NodeInfo:
-    """Register this process as the node, in the epoch after `seen`; that fences the process that had the id before.
+    """Register this process as the node, in the epoch after `seen`, which fences the process that had the id before.
 
     Raises NodeFenced when another process registered it meanwhile.
     """

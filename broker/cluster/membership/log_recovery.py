@@ -1,4 +1,4 @@
-"""Recovers the log of a dead node in the node's place: what is in no object is uploaded, and its streams are released.
+"""Recovers the log of a dead node in its place: uploads the records that are in no object, and releases its streams.
 
 The recoverer opens the log as the dead node, in the epoch that the takeover gave it: exactly what a restart of that
 node would do, so the same code scans the log, replays the partitions' states, and commits objects with snapshots.
@@ -105,7 +105,7 @@ class LogRecovery:
     new_writer_id: Callable[[], str]
 
     async def check_catalog(self) -> None:
-        """Raise CatalogWentBack if the catalog lacks uploads: what it takes for the ends of streams is none then."""
+        """Raise CatalogWentBack if the catalog lacks uploads: its ends of streams are wrong then."""
         await check_marks(self.catalog, self.stores[self.settings.objects.store], self.settings.node.cluster)
 
     async def open(self, wal: WalInfo, dead: NodeInfo) -> DeadLog:
@@ -151,7 +151,7 @@ class LogRecovery:
 
         The log is closed afterwards.
 
-        Raises StorageError or WalError; what was released then stays released, and the recovery may be repeated.
+        Raises StorageError or WalError; released streams stay released, and the recovery may be repeated.
         """
         began = time.perf_counter()
         log = dead_log.open_wal(node_epoch)

@@ -12,8 +12,8 @@ from anabranch.wal.object.store import ListedObject, StoreAway
 class ObjectLogStore:
     """A `LogStore` in an object store, for one writer.
 
-    `writer_id` must be another one for each start of a node: it tells the writer's own objects, whose PUT had no
-    answer, from those of others.
+    `writer_id` must differ at each start of a node: it distinguishes the writer's own objects, whose PUT was not
+    answered, from those of others.
     """
 
     def __init__(self, store: ObjectStore, writer_id: str) -> None:

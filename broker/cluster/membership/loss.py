@@ -1,6 +1,6 @@
 """Records that only the log of a dead node has: which partitions may lose some, and how their loss is accepted.
 
-Loss is always somebody's decision. It is logged with the offsets from which on records may be missing.
+Loss is always a person's decision. It is logged with the offsets from which records may be missing.
 """
 
 from collections.abc import Collection, Sequence

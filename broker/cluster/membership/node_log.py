@@ -131,9 +131,9 @@ class NodeLog:
             await self._read_header(self._device)
 
     def why_not_blank_catalog(self) -> str:
-        """Return the log that contradicts a blank catalog, in words; empty if there is none.
+        """Return a description of the log that contradicts a blank catalog; empty if there is none.
 
-        Another node's log, or one without records, does not count if the settings allow to format it.
+        Another node's log, or one without records, does not count if the settings allow formatting it.
         """
         found, node = self.header, self._settings.node
         if found is None:

@@ -49,7 +49,7 @@ class ObjectStartLog:
             self._newest = self._name.parse_key(each.key) or self._newest
 
     def why_not_blank_catalog(self) -> str:
-        """Return the log that contradicts a blank catalog, in words; empty if none was found so far."""
+        """Return a description of the log that contradicts a blank catalog; empty if none was found yet."""
         return "" if self._newest is None else f"{self.location} holds a log (up to node epoch {self._newest.epoch})"
 
     async def check_claim(self, owner: Owner, catalog: Catalog) -> None:  # noqa: ARG002 - the header names the catalog

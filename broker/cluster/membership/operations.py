@@ -1,4 +1,4 @@
-"""Orders of an operator about other nodes: declare one dead, give up what only it has, remove it.
+"""Orders of an operator about other nodes: declare one dead, give up the records that only it has, remove it.
 
 Nothing here happens by itself. A node that another one can replace is replaced (`broker.cluster.membership.failover`);
 records are lost only by these orders, and each loss is logged with its offsets.

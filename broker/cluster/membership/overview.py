@@ -30,7 +30,7 @@ class NodeState(StrEnum):
     FAILED = "FAILED"
     """It is dead, and was or will be taken over."""
     LEFT = "LEFT"
-    """It has stopped cleanly, and nothing of it is left."""
+    """It has stopped cleanly, and nothing of it remains."""
 
 
 @dataclass(frozen=True, slots=True)

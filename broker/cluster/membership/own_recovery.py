@@ -1,7 +1,7 @@
 """The wait of a returning node whose log another node is recovering.
 
-A start takes the recovery over by its registration: what the recoverer commits later is refused. On a device that both
-have open, the recoverer may still write the header, upon which the returned node no longer trusts its log. So a start
+A start takes the recovery over by its registration: later commits of the recoverer are refused. On a device that both
+have open, the recoverer may still write the header, after which the returned node no longer trusts its log. So a start
 lets a living recoverer finish. It does not depend on that for correctness, and waits for a limited time.
 """
 

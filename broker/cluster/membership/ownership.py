@@ -23,9 +23,9 @@ class Ownership:
     """Proofs of the ownership. Beats are noted by `prove`, and `run` asks the log when there are none."""
 
     def __init__(self, wal: NodeWal, *, is_exclusive: bool, lease_s: Callable[[], float]) -> None:
-        """Set up right after a proof. `is_exclusive`: nobody else can open the log while this process runs.
+        """Set up right after a proof. `is_exclusive`: no other process can open the log while this one runs.
 
-        `lease_s` returns for how long a proof holds: no shorter than others wait before they take over, and no longer.
+        `lease_s` returns how long a proof holds: exactly the time that other nodes wait before they take over.
         """
         self.may_lapse = not is_exclusive
         """False if nothing has to be proved, ever."""

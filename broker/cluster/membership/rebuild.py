@@ -107,7 +107,7 @@ def is_continued(known: BackupStream, chain: StreamChain) -> bool:
 def _knows_more(one: Manifest, other: Manifest) -> bool:
     """Return whether a manifest has a later end of a stream than a newer one, and is of the same life of the catalog.
 
-    A rebuild, or going on with an older copy, begins a new life: what was before it counts no more.
+    A rebuild, or continuing with an older copy, begins a new life, which invalidates earlier manifests.
     """
     if one.state.catalog_id != other.state.catalog_id:
         return False
@@ -256,9 +256,9 @@ class CatalogRebuild:
     ) -> tuple[Manifest, str] | None:
         """Return the manifest with later ends of streams than the newest one, and its key; None if there is none.
 
-        The catalog had gone back then when the newest one was written. It is still the one to begin with: all that was
-        uploaded is found without a manifest, and nodes that had noticed nothing may have gone on. It is not enough if
-        compaction has replaced what it had forgotten.
+        In that case the catalog had gone back when the newest one was written. The newest is still the one to begin
+        with: all uploads are found without a manifest, and nodes that had not noticed may have continued. It is not
+        enough if compaction has replaced objects that the catalog had lost.
         """
         best: tuple[Manifest, str] | None = None
         for key in older_keys:

@@ -43,7 +43,7 @@ class StartLog(Protocol):
         ...
 
     def why_not_blank_catalog(self) -> str:
-        """Return the log that contradicts a blank catalog, in words; empty if none was found so far."""
+        """Return a description of the log that contradicts a blank catalog; empty if none was found yet."""
         ...
 
     async def check_claim(self, owner: Owner, catalog: Catalog) -> None:

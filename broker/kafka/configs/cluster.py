@@ -22,7 +22,7 @@ _Entries: TypeAlias = Mapping[tuple[str, str], Mapping[str, str]]
 
 
 class ClusterConfigs(CatalogCopy[_Entries]):
-    """Entries by the kind and name of the thing that they are set for."""
+    """Entries by the kind and name of the resource that they are set for."""
 
     def __init__(self, catalog: Catalog) -> None:
         super().__init__(lambda settled: catalog.list_configs(settled=settled), self._apply)

@@ -40,8 +40,8 @@ class GroupCoordinator:
     ) -> None:
         """`session_timeout_ms` returns a group's own timeout; `expiry_now_ms` is the clock by which offsets expire.
 
-        `read_topic_names` tells offsets of deleted topics when a shard is loaded; without it they are kept.
-        `parking` is told of shards that are being loaded.
+        `read_topic_names` identifies offsets of deleted topics when a shard is loaded; without it they are kept.
+        `parking` is notified of shards that are being loaded.
         """
         self.settings = settings
         self.now_ms = now_ms

@@ -132,7 +132,7 @@ class MembershipManager:
         return restored
 
     def resign(self, entry: ShardGroup) -> None:
-        """Respond NOT_COORDINATOR to the requests of a classic group that wait; those of others wait for the log."""
+        """Respond NOT_COORDINATOR to a classic group's waiting requests; those of other groups wait for the log."""
         if isinstance(entry.group, ClassicGroup):
             self._apply(entry, entry.group.resign(self._groups.now()))
 

@@ -45,7 +45,7 @@ class JoinRequest:
     member_id_required: bool
     """True from version 4 on: a member without an id gets one, and must join again with it (KIP-394)."""
     can_skip_assignment: bool
-    """True from version 9 on: the response to a returning static leader may tell it to skip assigning (KIP-814)."""
+    """True from version 9 on: a returning static leader may be asked to skip the assignment (KIP-814)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""Access to the admin port: who may read, who may operate, and requests that a browser sends for a stranger's page.
+"""Access to the admin port: reading, operating, and requests that a stranger's web page makes a browser send.
 
 A token that may operate may also read. A client certificate may read, and operate if its name is among the operators.
 Tokens come from settings or files; a file is read for each request, so that tokens are replaced by changing it.
 
-A page of a stranger can make a browser of somebody who may use the port send requests. No state is changed by GET; any
+A stranger's page can make the browser of an authorized person send requests. No state is changed by GET; any
 other request that a browser has sent, which names an `Origin`, is refused unless its page is the console of this port.
 On a port without authentication the `Host` must be an address or a name of this node: a stranger's name that leads
 here (DNS rebinding) would let the page read the answers. No answer allows other origins to read it.
@@ -34,7 +34,7 @@ _log = structlog.get_logger("admin")
 
 
 class Level(IntEnum):
-    """Extent of what a client may do."""
+    """Level of a client's permissions."""
 
     NOTHING = 0
     READ = 1
@@ -61,7 +61,7 @@ class AdminAccess:
     def __init__(
         self, settings: AdminSettings, *, is_local: bool, names: Iterable[str] = (), tls: Tls | None = None
     ) -> None:
-        """Read the tokens once. `is_local`: the port listens on loopback; `names`: those of this node."""
+        """Read the tokens once. `is_local`: the port listens on loopback; `names`: names of this node."""
         self.tls = tls
         self.is_open = settings.is_open
         """True if it is open to all."""

@@ -1,13 +1,14 @@
 """Connections of the admin port: accepted one by one, with limits on their number, bytes and time.
 
-aiohttp parses requests and keeps connections alive. This module adds what strangers make necessary:
+aiohttp parses requests and keeps connections alive. This module adds limits against hostile clients:
 
-- At most `CONNECTIONS_MAX` connections are open, TLS handshakes included. A further one takes the place of a stranger:
-  of the address that has most, the oldest one. If all are of clients that are known, it takes that of an idle one. So
-  probes and clients are served, however many strangers there are.
+- At most `CONNECTIONS_MAX` connections are open, TLS handshakes included. A further one replaces an unauthenticated
+  one: the oldest of the address that has most. If all clients are authenticated, it replaces an idle one. So probes and
+  clients are served, however many strangers connect.
 - A client that does not complete the head of its first request in time is disconnected; so is one that is idle.
-- A client that does not read what it is sent is disconnected: a response is sent when the kernel has taken all of it.
-- Requests that are sent before the one under way is answered are bounded in bytes.
+- A client that does not read its responses is disconnected: a response counts as sent when the kernel has taken all of
+  it.
+- Pipelined requests are bounded in bytes.
 """
 
 import asyncio
@@ -121,7 +122,7 @@ class AdminConnection(web.RequestHandler):
         super().connection_lost(exc)
 
     def abort(self) -> None:
-        """Close the socket without sending what is left."""
+        """Close the socket without sending the rest."""
         self.is_leaving = True
         if self._socket is not None:
             self._socket.abort()

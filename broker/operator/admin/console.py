@@ -1,4 +1,4 @@
-"""The files of the console, a page for browsers: served under /console/ from the package, and from nothing else.
+"""The files of the console, a page for browsers: served under /console/ from the package only.
 
 The files are read once, into a table by their paths, so that no path of a request reaches the file system. They hold no
 data of the node, and need no token: the page asks for one, and sends it with its requests to the API.
@@ -34,7 +34,7 @@ _TYPES: Final[Mapping[str, str]] = {
     ".txt": "text/plain; charset=utf-8",
     ".woff2": "font/woff2",
 }
-"""Types by ending; those of the system's tables differ between machines."""
+"""Media types by file extension; the system's tables differ between machines."""
 
 
 class _File(NamedTuple):
@@ -44,7 +44,7 @@ class _File(NamedTuple):
 
 
 class Console:
-    """The files of a folder, by default those of the package."""
+    """The files of a folder, by default the package's."""
 
     def __init__(self, folder: Traversable | None = None) -> None:
         self._folder = folder or files("anabranch.broker.operator") / "console" / "static"
@@ -77,7 +77,8 @@ class Console:
 def console_url(host: str, port: int, machine: str, *, has_tls: bool) -> str:
     """Return the console's address for a browser.
 
-    `machine` is the host that Kafka clients are told. It stands for all addresses, which no browser can go to.
+    `machine` is the host announced to Kafka clients. It replaces the address for all interfaces, which no browser can
+    open.
     """
     reachable = host_port(machine if host in ALL_ADDRESSES else host, port)
     return f"{'https' if has_tls else 'http'}://{reachable}{CONSOLE_PREFIX}"

@@ -1,4 +1,4 @@
-"""The HTTP server of the admin port: the JSON API, and what other programs expect at fixed paths.
+"""The HTTP server of the admin port: the JSON API, and paths that other programs expect.
 
     /api/v1/...          the API of commands, console and scripts: see `broker.operator.admin.api`
     GET  /metrics        metrics in Prometheus' text format, or in OpenMetrics

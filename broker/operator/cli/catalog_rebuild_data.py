@@ -1,4 +1,4 @@
-"""Plan and result of a catalog's rebuild, as JSON and YAML have them."""
+"""Plan and result of a catalog's rebuild, for JSON and YAML."""
 
 from collections import Counter
 from typing import Any

@@ -1,4 +1,4 @@
-"""Questions of commands before they do what cannot be undone."""
+"""Questions of commands before irreversible changes."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""`anabranch wal sweep`: delete old ends of object logs, and objects that landed there late."""
+"""`anabranch wal sweep`: delete old ends of object logs, and objects that were put there too late."""
 
 from pathlib import Path
 from typing import Any, Final

@@ -92,7 +92,7 @@ class DurableConsumerGroup:
         self.when_durable(lambda error: done(SyncResponse(error) if error else answer))
 
     def when_durable(self, callback: DurableCallback) -> None:
-        """Call `callback` when all changes made so far are in the log, or could not be written."""
+        """Call `callback` when all earlier changes are in the log, or could not be written."""
         if self._newest_write is None:
             callback(ErrorCode.NONE)
         else:

@@ -1,8 +1,8 @@
 """The consumer protocol embedded in JoinGroup and SyncGroup: subscriptions and assignments of classic consumers.
 
-Classic consumers exchange these messages through the coordinator. In a group that is migrated between the protocols the
-broker decodes them in place of the leader: the subscription and owned partitions of a member, and its assignment.
-Topics are given by name; those that do not exist are left out.
+Classic consumers exchange these messages through the coordinator. When a group migrates between the protocols the
+broker decodes them instead of the leader: a member's subscription and owned partitions, and its assignment. Topics are
+given by name; those that do not exist are left out.
 """
 
 from collections.abc import Iterable, Sequence

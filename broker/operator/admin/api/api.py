@@ -34,7 +34,7 @@ from anabranch.broker.operator.admin.paths import API_PREFIX
 USER: web.RequestKey[User] = web.RequestKey("user", User)
 MAY_OPERATE: web.RequestKey[bool] = web.RequestKey("may_operate", bool)
 IS_ALLOWED: web.RequestKey[Callable[[], bool]] = web.RequestKey("is_allowed")
-"""Returns whether the client may send the request now: its token may have been revoked meanwhile."""
+"""Returns whether the client may still send the request: its token may have been revoked."""
 """Findings of the access control about the sender of a request."""
 
 

@@ -17,7 +17,7 @@ from anabranch.protocol.registry import APIS
 from anabranch.s3stream.errors import StorageError
 
 SILENCE_S = 5.0
-"""Time for which a node that has not answered is left out, so that one answer does not wait for it again and again."""
+"""Time for which a node that has not answered is left out, so that later answers do not wait for it."""
 CALL_TIMEOUT_S: Final = 10.0
 """Time limit of a request to one node."""
 INTERNAL_VERSION: Final = 0
@@ -106,7 +106,7 @@ class Calls:
         return answers, frozenset(unreachable)
 
     def by_leader(self, partitions: Iterable[Partition]) -> dict[int, list[Partition]]:
-        """Group partitions by the nodes that lead them. Those that are gone, or that nobody leads, are left out."""
+        """Group partitions by their leaders. Partitions that are deleted, or have no leader, are left out."""
         led: dict[int, list[Partition]] = {}
         for topic, index in partitions:
             try:

@@ -80,7 +80,7 @@ class SchemaDecoder:
     """Decodes payloads. Used in one thread at a time; `close` may be called in any."""
 
     def __init__(self, characters_max: int) -> None:
-        """Return texts of so many characters at most."""
+        """Shorten texts to a number of characters."""
         self._characters_max = characters_max
         self._process: subprocess.Popen[bytes] | None = None
         self._using = Lock()
@@ -148,7 +148,7 @@ class SchemaDecoder:
         return self._process
 
     def _stop(self) -> int | None:
-        """End the process; return its status, which tells if it had ended by itself."""
+        """End the process; return its status, which shows whether it had ended by itself."""
         process, self._process = self._process, None
         if process is None:
             return None

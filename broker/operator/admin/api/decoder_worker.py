@@ -1,9 +1,9 @@
 """The program that decodes payloads of Avro and protobuf with their schemas: a child process of the node, a script.
 
-Schemas and payloads are whatever producers chose, and a few bytes may stand for more values than a machine can hold:
-what needs too much memory or time, or crashes, ends this process instead of the node. It may use `MEMORY_BYTES_MAX` of
-address space, and `CPU_S` for a request, at which the kernel ends it. It writes no files: the compiler of protobuf
-reads and writes memory (`memfd_create`).
+Producers choose schemas and payloads, and a few bytes may encode more values than a machine can hold: too much memory
+or time, or a crash, ends this process instead of the node. It may use `MEMORY_BYTES_MAX` of address space, and `CPU_S`
+for a request, at which the kernel ends it. It writes no files: the compiler of protobuf reads and writes memory
+(`memfd_create`).
 
 Requests and answers are JSON, each after its length in 4 bytes (big endian), one after the other:
 
@@ -219,7 +219,7 @@ def compile_protobuf(schema_id: int, text: str, references: Mapping[str, str]) -
 
 @contextmanager
 def _memory_files() -> Iterator[Any]:
-    """Give a function that makes a file in memory, and returns its descriptor and its path; they end with the block."""
+    """Provide a function that creates a file in memory, and returns its descriptor and path, valid within the block."""
     made: list[int] = []
 
     def make(content: bytes) -> tuple[int, str]:

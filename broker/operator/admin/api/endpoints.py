@@ -1,7 +1,7 @@
 """Endpoints: method, path, models of query, body and answer, and the function that answers.
 
-Queries and bodies are checked by their models before the function is called. What a function raises becomes an answer
-with `{"error": ...}` in one line. The OpenAPI document is made of the same table.
+Queries and bodies are checked by their models before the function is called. Exceptions become an answer with
+`{"error": ...}` in one line. The OpenAPI document is generated from the same table.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""Reading records of a topic for people: some bytes at a time, from the leaders of the partitions, with a filter.
+"""Reads records of a topic for display: some bytes at a time, from the leaders of the partitions, with a filter.
 
-A scan reads a limited number of bytes for a limited time, batch by batch, and moves a position in each partition. One
-batch after the other is decompressed, filtered and made into text in a thread of its own, so that neither the event
-loop nor the partitions wait for it, and memory is bounded.
+A scan reads a limited number of bytes for a limited time, batch by batch, and moves a position in each partition.
+Batches are decompressed, filtered and converted to text one at a time in a separate thread, so that neither the event
+loop nor the partitions wait, and memory is bounded.
 """
 
 import asyncio
@@ -93,7 +93,7 @@ class RecordFilter(NamedTuple):
 
 
 class _Room(NamedTuple):
-    """Room that is left in an answer."""
+    """Remaining room in an answer."""
 
     records: int
     shown_bytes: int
@@ -219,7 +219,7 @@ class RecordScan:
         return size
 
     async def _take(self, index: int, header: BatchHeader, batch: memoryview, room: _Room) -> _Room:
-        """Take records of a batch, and move on past them; return the room that is left."""
+        """Take records of a batch, and advance past them; return the remaining room."""
         position = self._position
         if header.is_control or header.next_offset <= position[index]:
             position[index] = max(position[index], header.next_offset)

@@ -1,6 +1,6 @@
-"""Records of a topic: read from some offset or time on, and followed as they arrive.
+"""Records of a topic: reading from an offset or time, and following as they arrive.
 
-Who may see what records contain is a setting of its own (`admin.records`). A stream that follows a topic ends when its
+The setting `admin.records` says who may see the contents of records. A stream that follows a topic ends when its
 client leaves or does not read, and there are few of them.
 """
 
@@ -178,7 +178,7 @@ class RecordEndpoints:
         self._node.audit.record(event, principal=call.user.principal, host=call.user.host, **known)
 
     async def _start(self, call: Call, topic: str, indexes: Sequence[int], *, tail: int) -> dict[int, int]:
-        """Return the offset to begin at of each partition whose leader answers; `latest`: so many before the ends."""
+        """Return the first offset for each partition whose leader answers; `latest`: that many before the ends."""
         query: RecordsQuery = call.query
         kind, _, value = query.from_.partition(":")
         starts = await self._at(call, topic, indexes, EARLIEST)

@@ -40,7 +40,7 @@ class Schema:
 
 
 class _RegistryError(Exception):
-    """The registry has no such schema, or does not answer as it should."""
+    """The registry has no such schema, or gives an invalid answer."""
 
 
 class Schemas:

@@ -1,4 +1,4 @@
-"""Sizes of partitions, asked of their leaders: only a leader knows what is in its log and in no object yet."""
+"""Sizes of partitions, asked of their leaders: only a leader knows the bytes of its log that are in no object."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from anabranch.broker.operator.admin.api.calls import PIECE_PARTITIONS, Calls, P
 from anabranch.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 
 TIMEOUT_S: Final = 5.0
-"""Time for all sizes. The catalog knows those of objects; while it is away, none is known."""
+"""Time limit for all sizes. Sizes of objects come from the catalog; without it none is known."""
 
 
 class FoundSizes(NamedTuple):

@@ -119,7 +119,7 @@ class PartitionStorage(Model):
     start_offset: int
     end_offset: int
     committed_offset: int
-    """End of what is in committed objects."""
+    """End of the data in committed objects."""
     wal: list[Run]
     """Parts that are in no committed object yet. They are in memory, too."""
     log_cache: list[Run]

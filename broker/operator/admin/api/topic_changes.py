@@ -1,4 +1,4 @@
-"""Changes of topics, by the same requests that Kafka's tools send: what is refused there is refused here.
+"""Changes of topics, by the same requests that Kafka's tools send, with the same refusals.
 
 With `validate_only` an answer is the plan, and nothing is changed.
 """

@@ -212,9 +212,9 @@ class Topics:
         ]
 
     def _source(self, name: str, source: ConfigSource) -> ConfigSource:
-        """Return the source as people see it: a setting that nobody has set is a default.
+        """Return the source for display: a setting that was not set is a default.
 
-        To Kafka clients it is not, as `DEFAULT_CONFIG` would promise them Kafka's default.
+        For Kafka clients it is not one: `DEFAULT_CONFIG` would promise Kafka's default.
         """
         if source == ConfigSource.STATIC_BROKER_CONFIG and is_setting_default(TOPIC_CONFIGS[name], self._node.settings):
             return ConfigSource.DEFAULT_CONFIG

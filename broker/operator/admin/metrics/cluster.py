@@ -70,7 +70,7 @@ WALKED_MAX: Final = 1_000
 
 
 class GroupRow(NamedTuple):
-    """A group with what it has committed."""
+    """A group with its committed offsets."""
 
     group_id: str
     members: int

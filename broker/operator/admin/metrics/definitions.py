@@ -1,4 +1,4 @@
-"""Definitions of metrics: name, type, help and labels, in one place each, and the families that a scrape makes of them.
+"""Definitions of metrics: name, type, help and labels, and the families that a scrape builds from them.
 
 Names follow Prometheus' rules: base units (seconds, bytes) at the end, `_total` for counters. The documentation is
 written from the same definitions, so no metric is without a description.

@@ -24,7 +24,7 @@ from anabranch.broker.operator.admin.metrics.group_ages import GroupAges
 
 AREAS: Final = (node_area, storage, cluster)
 TABLES: Final = (*AREAS, group_ages)
-"""Areas, and what keeps a state of its own between scrapes."""
+"""Areas, and the state that they keep between scrapes."""
 DEFINITIONS: Final[Sequence[Definition]] = tuple(each for area in TABLES for each in area.DEFINITIONS)
 """All metrics, except those of the process and those that clients push."""
 _OPENMETRICS: Final = "application/openmetrics-text"
@@ -73,8 +73,8 @@ class _Families(Collector):
 async def scrape(node: Node, accept: str = "", ages: GroupAges | None = None) -> Exposition:
     """Return all metrics of a node in the format that an Accept header asks for, by default Prometheus' text format.
 
-    `ages` is what the scrapes before have left; without it, only the ages of records in the log cache are known.
-    The components go on while it is written: a sample has the value of the moment at which its piece is made.
+    `ages` is the state of earlier scrapes; without it, only the ages of records in the log cache are known. The node
+    continues while it is written, so each sample has the value at the time when its piece is built.
     """
     encode, content_type = _choose(accept)
     parts: list[bytes] = []

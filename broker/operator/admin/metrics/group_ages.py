@@ -1,9 +1,9 @@
 """The lag of consumer groups in time: the age of the first record that a group has not committed.
 
-The record is looked for in the log cache, and its timestamp is remembered for as long as a group stands there. A
-scrape reads no object. If the record is in none of both, it is looked up after the scrape, for the next one: a few
-offsets at a time, in the background, each once. So a group that reads old records costs some reads of blocks that it
-has just read itself, and one that has stopped costs nothing.
+The record is looked for in the log cache, and its timestamp is remembered while the group's offset does not move. A
+scrape reads no object. Otherwise it is looked up after the scrape, for the next one: a few offsets at a time, in the
+background, each once. So a group that reads old records costs some reads of blocks that it has just read itself, and a
+stopped group costs nothing.
 
 It is accurate to a batch: a commit in the middle of one counts from the first record of that batch. Aborted records and
 markers count, as they do in the lag in offsets.

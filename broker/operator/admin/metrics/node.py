@@ -112,7 +112,7 @@ TRACING: Mapping[str, Definition] = {
 
 DEFINITIONS = definitions_in(globals())
 OF_STATS = ((NETWORK, NetworkStats()), (TRACING, TracingStats()))
-"""Tables of fields, with an example of what they describe."""
+"""Tables of fields, with an example of the described object."""
 
 
 def collect(node: Node) -> Iterator[Metric]:
@@ -177,7 +177,7 @@ def _quotas(node: Node) -> Iterator[Metric]:
 
 
 def _telemetry(node: Node) -> Iterator[Metric]:
-    """Yield the metrics that clients push. They have no type: what a client claims of its names proves nothing."""
+    """Yield the metrics that clients push. They have no type: a client's claims about its names are not trusted."""
     telemetry = node.telemetry
     yield TELEMETRY_CLIENTS.single(len(telemetry))
     yield TELEMETRY_SERIES.single(len(telemetry.series))

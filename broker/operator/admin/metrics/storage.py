@@ -166,7 +166,7 @@ OF_STATS = (
     (COLLECTION, GcStats()),
     (dict.fromkeys(CALL_KINDS) | dict(STORES), CallCounts()),
 )
-"""Tables of fields, with an example of what they describe."""
+"""Tables of fields, with an example of the described object."""
 
 
 def collect(node: Node) -> Iterator[Metric]:
