@@ -1,6 +1,7 @@
 """ConsumerGroupHeartbeat (KIP-848): join, stay in and leave a consumer group. Answered when the change is durable."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from anabranch.broker.api.handlers.caller import caller_of
 from anabranch.broker.api.handlers.consumer_protocol import check_consumer_protocol
@@ -25,6 +26,7 @@ from anabranch.protocol.messages.consumer_group_heartbeat import (
     TopicPartitions,
 )
 
+HeartbeatDone: TypeAlias = Callable[[ConsumerHeartbeatResponse | KafkaError], None]
 CLIENT_MADE_ID_VERSION = 1
 """First version in which the client generates its member id: a retried join is not a second member (KIP-1082)."""
 
@@ -45,7 +47,7 @@ def handle(
         shard = node.groups.shard(request.group_id) if request.group_id else None
         _check(request, exchange.api_version)
         assert shard is not None, "a request without a group id is refused"
-        shard.membership.consumer_heartbeat(request.group_id, _beat(node, request, exchange), done)
+        shard.membership.handle(request.group_id, _beat(node, request, exchange, done))
     except KafkaError as refused:
         return _refusal(refused)
     return None
@@ -89,7 +91,9 @@ def _invalid(problem: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REQUEST, problem)
 
 
-def _beat(node: Node, request: ConsumerGroupHeartbeatRequest, exchange: Exchange) -> ConsumerHeartbeat:
+def _beat(
+    node: Node, request: ConsumerGroupHeartbeatRequest, exchange: Exchange, done: HeartbeatDone
+) -> ConsumerHeartbeat:
     return ConsumerHeartbeat(
         member_id=request.member_id or node.groups.new_id(),
         epoch=request.member_epoch,
@@ -103,6 +107,7 @@ def _beat(node: Node, request: ConsumerGroupHeartbeatRequest, exchange: Exchange
         client_id=exchange.client_id or "",
         client_host=f"/{exchange.client_host}",
         topic_filter=_topic_filter(node, exchange),
+        ticket=done,
     )
 
 

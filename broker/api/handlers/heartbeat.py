@@ -1,6 +1,7 @@
 """Heartbeat: keep a member of a classic group alive. The answer announces a rebalance."""
 
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.groups.requests import ClassicHeartbeat
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -10,9 +11,8 @@ def handle(node: Node, request: HeartbeatRequest, _exchange: Exchange) -> Heartb
     """Answer at once."""
     group_id = request.group_id
     try:
-        error = node.groups.shard_with_id(group_id).membership.heartbeat(
-            group_id, request.member_id, request.group_instance_id, request.generation_id
-        )
+        heartbeat = ClassicHeartbeat(request.member_id, request.group_instance_id, request.generation_id)
+        error = node.groups.shard_with_id(group_id).membership.handle(group_id, heartbeat)
     except KafkaError as refused:
         error = refused.code
     # While its group is being loaded, the member stays: it has missed nothing.

@@ -3,6 +3,7 @@
 import asyncio
 
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.groups.member_requests import respond_to
 from anabranch.broker.kafka.groups.requests import JoinRequest, JoinResponse, MemberProtocol
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -23,10 +24,10 @@ async def handle(node: Node, request: JoinGroupRequest, exchange: Exchange) -> J
         return _response(JoinResponse(error.code), version)  # as in Kafka, without the member's id
     try:
         _check_session_timeout(node, request)
-        shard.membership.join(request.group_id, _join(node, request, exchange, ticket))
+        shard.membership.handle(request.group_id, _join(node, request, exchange, ticket))
+        return _response(await ticket, version)
     except KafkaError as error:
         return _response(JoinResponse(error.code, request.member_id), version)
-    return _response(await ticket, version)
 
 
 def _check_session_timeout(node: Node, request: JoinGroupRequest) -> None:
@@ -41,7 +42,7 @@ def _join(
     rebalance_timeout_ms = request.rebalance_timeout_ms
     client_id = exchange.client_id or ""
     return JoinRequest(
-        ticket=ticket,
+        ticket=respond_to(ticket),
         member_id=request.member_id,
         new_member_id=f"{request.group_instance_id or client_id}-{node.groups.new_id()}",
         group_instance_id=request.group_instance_id,

@@ -1,7 +1,7 @@
 """LeaveGroup: members leave, or an administrator removes static members by their instance ids (KIP-345)."""
 
 from anabranch.broker.cluster.node import Node
-from anabranch.broker.kafka.groups.requests import LeavingMember
+from anabranch.broker.kafka.groups.requests import LeaveRequest, LeavingMember
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
@@ -18,7 +18,7 @@ def handle(node: Node, request: LeaveGroupRequest, exchange: Exchange) -> LeaveG
     else:
         leavers = [LeavingMember(request.member_id, None)]
     try:
-        errors = node.groups.shard_with_id(request.group_id).membership.leave(request.group_id, leavers)
+        errors = node.groups.shard_with_id(request.group_id).membership.handle(request.group_id, LeaveRequest(leavers))
     except KafkaError as error:
         return LeaveGroupResponse(error_code=error.code)
     if not batch:

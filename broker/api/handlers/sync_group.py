@@ -3,6 +3,7 @@
 import asyncio
 
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.groups.member_requests import respond_to
 from anabranch.broker.kafka.groups.requests import SyncRequest, SyncResponse
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -19,7 +20,7 @@ async def handle(node: Node, request: SyncGroupRequest, exchange: Exchange) -> S
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     ticket: asyncio.Future[SyncResponse] = asyncio.get_running_loop().create_future()
     sync = SyncRequest(
-        ticket=ticket,
+        ticket=respond_to(ticket),
         member_id=request.member_id,
         group_instance_id=request.group_instance_id,
         generation=request.generation_id,
@@ -28,10 +29,10 @@ async def handle(node: Node, request: SyncGroupRequest, exchange: Exchange) -> S
         assignments={part.member_id: part.assignment for part in request.assignments},
     )
     try:
-        node.groups.shard_with_id(request.group_id).membership.sync(request.group_id, sync)
+        node.groups.shard_with_id(request.group_id).membership.handle(request.group_id, sync)
+        answer = await ticket
     except KafkaError as error:
         return SyncGroupResponse(error_code=error.code)
-    answer = await ticket
     return SyncGroupResponse(
         error_code=answer.error,
         protocol_type=answer.protocol_type,

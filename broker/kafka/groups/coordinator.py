@@ -9,10 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from anabranch.broker.kafka.coordination.log import InternalTopic, LogWriter
 from anabranch.broker.kafka.coordination.shards import Shards, check_loaded
-from anabranch.broker.kafka.groups.classic.group import ClassicGroup
-from anabranch.broker.kafka.groups.consumer.group import ConsumerGroup
-from anabranch.broker.kafka.groups.consumer.group_base import SessionTimeout
+from anabranch.broker.kafka.groups.consumer.group import SessionTimeout
 from anabranch.broker.kafka.groups.consumer.topic_image import NO_TOPICS, TopicImageGetter
+from anabranch.broker.kafka.groups.interface import Group
 from anabranch.broker.kafka.groups.shard import GroupShard, TopicNamesReader
 from anabranch.broker.kafka.groups.shard_group import ShardGroup
 from anabranch.broker.kafka.topics.parking import Parking
@@ -140,7 +139,7 @@ class GroupCoordinator:
         """Return the loaded shard of a partition. Raises KafkaError like `shard`."""
         return self._shards.shard_at(partition)
 
-    def groups(self) -> Iterator[ClassicGroup | ConsumerGroup]:
+    def groups(self) -> Iterator[Group]:
         """Yield all groups of this node. Raises KafkaError while some are still being loaded."""
         for shard in self._shards.led_shards():
             check_loaded(shard)

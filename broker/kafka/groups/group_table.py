@@ -3,9 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 
-from anabranch.broker.kafka.groups.classic.group import ClassicGroup
-from anabranch.broker.kafka.groups.consumer.durable_group import DurableConsumerGroup
-from anabranch.broker.kafka.groups.offsets import GroupOffsets
+from anabranch.broker.kafka.groups.kinds import GroupKinds
 from anabranch.broker.kafka.groups.requests import NEVER_MS, Now
 from anabranch.broker.kafka.groups.shard_group import ShardGroup
 from anabranch.broker.node.settings.client_areas import GroupSettings
@@ -22,11 +20,13 @@ class GroupTable:
     def __init__(
         self,
         settings: GroupSettings,
+        kinds: GroupKinds,
         now_ms: Callable[[], int],
         on_deadline: Callable[[ShardGroup, Now], None],
         group_count: Callable[[], int],
     ) -> None:
         self._settings = settings
+        self._kinds = kinds
         self._now_ms = now_ms
         self._on_deadline = on_deadline
         self._group_count = group_count
@@ -61,20 +61,14 @@ class GroupTable:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"too many groups: {settings.groups_max} (group.groups_max)")
 
     def create(self, group_id: str) -> ShardGroup:
-        """Add an empty classic group. Raises POLICY_VIOLATION if there are too many."""
+        """Add a group for offsets only. Raises POLICY_VIOLATION if there are too many."""
         self.check_room()
-        return self.add(ShardGroup(ClassicGroup(group_id, self._settings)))
+        return self.add(ShardGroup(self._kinds.restore(group_id, {}, self.now())))
 
     def add(self, group: ShardGroup) -> ShardGroup:
-        """Add a group, in place of the one with the same id if there is one."""
+        """Add a group."""
         self._groups[group.group_id] = group
         return group
-
-    def replace(self, former: ShardGroup | None, machine: ClassicGroup | DurableConsumerGroup) -> ShardGroup:
-        """Replace a group by one of the other protocol, which keeps its offsets."""
-        if former is not None:
-            former.cancel_timer()
-        return self.add(ShardGroup(machine, GroupOffsets() if former is None else former.offsets))
 
     def remove(self, group: ShardGroup) -> None:
         """Remove a group and cancel its timer."""
@@ -93,9 +87,8 @@ class GroupTable:
         """Return the time on the loop's clock and on the wall clock."""
         return Now(int(self._loop.time() * 1000), self._now_ms())
 
-    def schedule(self, group: ShardGroup) -> None:
+    def schedule(self, group: ShardGroup, wake_ms: int) -> None:
         """Make sure that the group is woken at its next deadline. A timer that fires early sets the next one."""
-        wake_ms = group.state_machine.wake_ms
         if wake_ms >= group.timer_ms:
             return
         group.cancel_timer()

@@ -8,13 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 from anabranch.broker.kafka.coordination.log import KeyValue, LogWriter, WriteDone
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
-from anabranch.broker.kafka.groups.classic.group import ClassicGroup
-from anabranch.broker.kafka.groups.consumer.group import ConsumerGroup
-from anabranch.broker.kafka.groups.consumer.topic_image import TopicIdPartition, TopicImageGetter
 from anabranch.broker.kafka.groups.group_table import GroupTable
 from anabranch.broker.kafka.groups.offsets import CommittedOffset, GroupOffsets
 from anabranch.broker.kafka.groups.records import offset_record
 from anabranch.broker.kafka.groups.replay import OpenTransactions, add_open_transaction
+from anabranch.broker.kafka.groups.requests import CommitRequest
 from anabranch.broker.kafka.groups.shard_group import ShardGroup
 from anabranch.broker.kafka.partitions.producers import Producer
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -25,10 +23,9 @@ Commits = Sequence[tuple[TopicPartition, CommittedOffset]]
 class OffsetManager:
     """Requests about offsets. Methods raise KafkaError with the code for the whole request."""
 
-    def __init__(self, groups: GroupTable, writer: LogWriter, topics: TopicImageGetter) -> None:
+    def __init__(self, groups: GroupTable, writer: LogWriter) -> None:
         self._groups = groups
         self._writer = writer
-        self._topics = topics
         self._open_transactions: OpenTransactions = {}
 
     def load(self, open_transactions: OpenTransactions) -> None:
@@ -45,10 +42,9 @@ class OffsetManager:
         return entry.offsets if entry is not None else None
 
     def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
-        """Return why offsets may not be read on behalf of a member, or NONE. Classic groups do not restrict it."""
+        """Return why offsets may not be read on behalf of a member, or NONE."""
         entry = self._groups.get(group_id)
-        group = None if entry is None else entry.state_machine
-        return group.check_fetch(member_id, epoch) if isinstance(group, ConsumerGroup) else ErrorCode.NONE
+        return ErrorCode.NONE if entry is None else entry.group.check_fetch(member_id, epoch)
 
     # -- Commits -----------------------------------------------------------------------------------------------------
 
@@ -74,39 +70,24 @@ class OffsetManager:
             if generation >= 0:
                 raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
             entry = self._groups.create(group_id)
-        if not knows_member_epochs and producer is None and entry.uses_consumer_protocol(member_id):
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-        if error := self._check_commit(entry, member_id, group_instance_id, generation, offsets, producer):
-            raise KafkaError(error)
+        commit = CommitRequest(
+            member_id,
+            group_instance_id,
+            generation,
+            [key for key, _ in offsets],
+            transactional=producer is not None,
+            knows_member_epochs=knows_member_epochs,
+        )
+        outcome = entry.machine.check_commit(commit, self._groups.now())
+        self._groups.schedule(entry, outcome.wake_ms)
+        if outcome.answer:
+            raise KafkaError(outcome.answer)
         if not offsets:
             done(ErrorCode.NONE)
         elif producer is None:
             self._write(entry, offsets, done)
         else:
             self._write_transactional(entry, offsets, producer, done)
-
-    def _check_commit(
-        self,
-        entry: ShardGroup,
-        member_id: str,
-        group_instance_id: str | None,
-        generation: int,
-        offsets: Commits,
-        producer: Producer | None,
-    ) -> ErrorCode:
-        group = entry.state_machine
-        if isinstance(group, ConsumerGroup):
-            if producer is not None and generation < 0 and not member_id and group_instance_id is None:
-                return ErrorCode.NONE  # before KIP-447: only the transaction fences
-            topics = self._topics().by_name
-            known = all(key.topic in topics for key, _ in offsets)
-            partitions = [TopicIdPartition(topics[key.topic].topic_id, key.partition) for key, _ in offsets if known]
-            return group.check_commit(member_id, generation, frozenset(partitions) if known else None)
-        error = group.check_commit(
-            member_id, group_instance_id, generation, self._groups.now(), transactional=producer is not None
-        )
-        self._groups.schedule(entry)
-        return error
 
     def _write(self, entry: ShardGroup, commits: Commits, done: WriteDone) -> None:
         offsets = entry.offsets
@@ -158,9 +139,9 @@ class OffsetManager:
     def delete(self, group_id: str, keys: Sequence[TopicPartition], done: WriteDone) -> list[ErrorCode]:
         """Delete offsets of topics that no member reads: return an error code for each, call `done` when durable."""
         entry = self._groups.require(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
-        if isinstance(entry.group, ClassicGroup) and (error := entry.group.check_delete_offsets()):
+        if error := entry.group.check_delete_offsets():
             raise KafkaError(error)
-        in_use = entry.topics_in_use()
+        in_use = entry.group.topics_in_use()
         errors = [
             ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if in_use is None or key.topic in in_use else ErrorCode.NONE
             for key in keys

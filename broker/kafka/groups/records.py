@@ -9,11 +9,12 @@ from typing import NamedTuple, TypeAlias
 
 from anabranch.broker.kafka.coordination.log import KeyValue
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
-from anabranch.broker.kafka.groups.classic.records import GROUP_KEY_VERSION, ClassicGroupRecord, parse_group
+from anabranch.broker.kafka.groups.classic.records import GROUP_KEY_VERSION
 from anabranch.broker.kafka.groups.consumer.records import parse_key
 from anabranch.broker.kafka.groups.offsets import CommittedOffset
 from anabranch.protocol.codec import decode_exact, encode_versioned, read_version
 from anabranch.protocol.messages.embedded.consumer_offsets import (
+    GroupMetadataKey,
     OffsetCommitKey,
     OffsetCommitValue,
 )
@@ -31,8 +32,8 @@ class OffsetRecord(NamedTuple):
     committed: CommittedOffset | None
 
 
-class ConsumerGroupRecord(NamedTuple):
-    """One of the records of a consumer group, or its deletion."""
+class GroupRecord(NamedTuple):
+    """A record of a group of any kind, or its deletion."""
 
     group_id: str
     value: bytes | None
@@ -45,7 +46,7 @@ class UnknownRecord(NamedTuple):
     value: bytes | None
 
 
-OffsetsTopicRecord: TypeAlias = OffsetRecord | ClassicGroupRecord | ConsumerGroupRecord | UnknownRecord
+OffsetsTopicRecord: TypeAlias = OffsetRecord | GroupRecord | UnknownRecord
 
 
 def offset_key(group_id: str, key: TopicPartition) -> bytes:
@@ -70,14 +71,14 @@ def offset_record(group_id: str, key: TopicPartition, committed: CommittedOffset
 
 
 def parse_record(record: KeyValue) -> OffsetsTopicRecord:
-    """Decode a record. Raises MalformedMessage if its kind is known and it cannot be decoded."""
+    """Decode a record; the value of a group's is left to its kind. Raises MalformedMessage."""
     kind = read_version(record.key)
     if kind in OFFSET_KEY_VERSIONS:
         return _parse_offset(record, kind)
     if kind == GROUP_KEY_VERSION:
-        return parse_group(record)
+        return GroupRecord(decode_exact(GroupMetadataKey, record.key, GROUP_KEY_VERSION, 2).group, record.value)
     if (consumer_key := parse_key(record.key)) is not None:
-        return ConsumerGroupRecord(consumer_key.group_id, record.value)
+        return GroupRecord(consumer_key.group_id, record.value)
     return UnknownRecord(record.key, record.value)
 
 

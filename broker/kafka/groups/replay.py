@@ -1,10 +1,8 @@
 """Replay of the log of a shard: its groups, their offsets, and the transactions that are still open."""
 
 from anabranch.broker.kafka.coordination.log import KeyValue, ReplayedBatch
-from anabranch.broker.kafka.groups.classic.records import ClassicGroupRecord
-from anabranch.broker.kafka.groups.classic.snapshot import GroupSnapshot
 from anabranch.broker.kafka.groups.offsets import CommittedOffset, GroupOffsets
-from anabranch.broker.kafka.groups.records import ConsumerGroupRecord, OffsetRecord, UnknownRecord, parse_record
+from anabranch.broker.kafka.groups.records import GroupRecord, OffsetRecord, UnknownRecord, parse_record
 from anabranch.broker.kafka.partitions.producers import Producer
 
 OpenTransactions = dict[int, tuple[int, set[str]]]
@@ -22,21 +20,15 @@ class Replay:
     """State of a shard, built from the batches of its log in order."""
 
     def __init__(self) -> None:
-        self.classic_groups: dict[str, GroupSnapshot] = {}
-        """State of each classic group."""
-        self.consumer_records: dict[str, dict[bytes, bytes]] = {}
-        """Records of each consumer group, by key."""
+        self.groups: dict[str, dict[bytes, bytes]] = {}
+        """Records of each group, by key."""
         self.offsets: dict[str, GroupOffsets] = {}
         self.open_transactions: OpenTransactions = {}
         self.unknown_records: dict[bytes, bytes] = {}
 
     def group_ids(self) -> set[str]:
         """Return the ids of all groups that have a state or offsets."""
-        return (
-            self.classic_groups.keys()
-            | self.consumer_records.keys()
-            | {name for name, kept in self.offsets.items() if kept}
-        )
+        return self.groups.keys() | {name for name, kept in self.offsets.items() if kept}
 
     def add(self, batch: ReplayedBatch) -> None:
         """Apply the next batch. Raises MalformedMessage."""
@@ -71,17 +63,13 @@ class Replay:
                 if kept.get(*key) != committed:
                     kept.put(*key, committed)
                     kept.supersede(key)
-            case ClassicGroupRecord(group_id, None):
-                self.classic_groups.pop(group_id, None)
-            case ClassicGroupRecord(group_id, GroupSnapshot() as snapshot):
-                self.classic_groups[group_id] = snapshot
-            case ConsumerGroupRecord(group_id, None):
-                kept_records = self.consumer_records.get(group_id, {})
+            case GroupRecord(group_id, None):
+                kept_records = self.groups.get(group_id, {})
                 kept_records.pop(record.key, None)
                 if not kept_records:
-                    self.consumer_records.pop(group_id, None)
-            case ConsumerGroupRecord(group_id, bytes() as value):
-                self.consumer_records.setdefault(group_id, {})[record.key] = value
+                    self.groups.pop(group_id, None)
+            case GroupRecord(group_id, bytes() as value):
+                self.groups.setdefault(group_id, {})[record.key] = value
             case UnknownRecord(key, None):
                 self.unknown_records.pop(key, None)
             case UnknownRecord(key, bytes() as value):

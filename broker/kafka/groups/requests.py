@@ -1,16 +1,19 @@
-"""Requests of the classic protocol and their responses, for the state machines of classic and consumer groups.
+"""Requests to groups: those of the classic protocol with their responses, and commits, which groups of all kinds check.
 
-A *ticket* identifies a request whose response is sent later. State machines pass it on and do not look inside.
+A *ticket* identifies a request whose response is sent later. State machines pass it on and do not look inside. To the
+shard it is a function, which is called with the response or with a KafkaError and must not raise.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
+from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
 from anabranch.protocol.errors import ErrorCode
 
 NEVER_MS = 1 << 62
 """A deadline that is not set."""
+Answer = TypeVar("Answer")
 
 
 class Now(NamedTuple):
@@ -27,10 +30,19 @@ class MemberProtocol(NamedTuple):
     metadata: bytes
 
 
+class GroupRequest(Generic[Answer]):
+    """A request of a member. `Answer` is what is returned at once, None if the response is sent to the ticket."""
+
+    __slots__ = ()
+    group_type: ClassVar[str]
+    """Type of the groups that the request is for."""
+
+
 @dataclass(frozen=True, slots=True)
-class JoinRequest:
+class JoinRequest(GroupRequest[None]):
     """A JoinGroup request."""
 
+    group_type = "classic"
     ticket: object
     member_id: str
     new_member_id: str
@@ -49,9 +61,10 @@ class JoinRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class SyncRequest:
+class SyncRequest(GroupRequest[None]):
     """A SyncGroup request; only the leader's carries assignments."""
 
+    group_type = "classic"
     ticket: object
     member_id: str
     group_instance_id: str | None
@@ -61,11 +74,43 @@ class SyncRequest:
     assignments: Mapping[str, bytes]
 
 
+@dataclass(slots=True)
+class ClassicHeartbeat(GroupRequest[ErrorCode]):
+    """A Heartbeat request."""
+
+    group_type = "classic"
+    member_id: str
+    group_instance_id: str | None
+    generation: int
+
+
 class LeavingMember(NamedTuple):
     """A member of a LeaveGroup request. Administrators name a static member by its instance id alone."""
 
     member_id: str
     group_instance_id: str | None
+
+
+@dataclass(slots=True)
+class LeaveRequest(GroupRequest[Sequence[ErrorCode]]):
+    """A LeaveGroup request; its answer has an error code for each member. Administrators may remove any member."""
+
+    group_type = "classic"
+    leavers: Sequence[LeavingMember]
+
+
+@dataclass(slots=True)
+class CommitRequest:
+    """A commit of offsets, for a group to accept or refuse."""
+
+    member_id: str
+    group_instance_id: str | None
+    generation: int
+    """Generation of the member, or its epoch; -1 without a member."""
+    partitions: Sequence[TopicPartition] = ()
+    transactional: bool = False
+    knows_member_epochs: bool = True
+    """False for request versions without member epochs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The groups of one partition of `__consumer_offsets`: a coordinator shard, with the log that its groups share.
 
-An id names a classic group or a consumer group (KIP-848), never both. `membership` handles the requests of members,
-`offsets` those about committed offsets.
+An id names one group, of one kind at a time. `membership` handles the requests of members, `offsets` those about
+committed offsets.
 
 Invariant: memory shows durable state only. Offsets, and the stored state of a group, change when the log has them.
 """
@@ -10,13 +10,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from typing import TypeAlias
 
 from anabranch.broker.kafka.coordination.log import KeyValue, LogWriter, WriteDone
-from anabranch.broker.kafka.groups.classic.group import ClassicGroup
-from anabranch.broker.kafka.groups.classic.records import group_record
-from anabranch.broker.kafka.groups.consumer.durable_group import DurableConsumerGroup
-from anabranch.broker.kafka.groups.consumer.group import ConsumerGroup
-from anabranch.broker.kafka.groups.consumer.group_base import SessionTimeout
+from anabranch.broker.kafka.groups.consumer.group import SessionTimeout
 from anabranch.broker.kafka.groups.consumer.topic_image import NO_TOPICS, TopicImageGetter
 from anabranch.broker.kafka.groups.group_table import GroupTable
+from anabranch.broker.kafka.groups.interface import Group
+from anabranch.broker.kafka.groups.kinds import GroupKinds
 from anabranch.broker.kafka.groups.member_requests import MembershipManager
 from anabranch.broker.kafka.groups.offset_manager import OffsetManager
 from anabranch.broker.kafka.groups.offsets import GroupOffsets
@@ -60,11 +58,12 @@ class GroupShard:
         """The log cannot be read: its groups stay unavailable, and nothing is written over it."""
         self.damage = ""
         self._settings = settings
-        self._groups = GroupTable(settings, now_ms, self._deadline_reached, group_count or self.group_count)
-        self.membership = MembershipManager(
-            self._groups, writer, settings, topics=topics, session_timeout_ms=session_timeout_ms
+        self._kinds = GroupKinds(settings, topics, session_timeout_ms)
+        self._groups = GroupTable(
+            settings, self._kinds, now_ms, self._deadline_reached, group_count or self.group_count
         )
-        self.offsets = OffsetManager(self._groups, writer, topics)
+        self.membership = MembershipManager(self._groups, writer, self._kinds)
+        self.offsets = OffsetManager(self._groups, writer)
         self._foreign_records: dict[bytes, bytes] = {}
         self._topics = topics
         self._read_topic_names = read_topic_names
@@ -95,16 +94,10 @@ class GroupShard:
             return
         now = self._groups.now()
         for group_id in replay.group_ids():
-            stored = replay.classic_groups.get(group_id)
-            machine: ClassicGroup | DurableConsumerGroup
-            if group_id in replay.consumer_records:
-                machine = self.membership.restore_consumer_group(group_id, replay.consumer_records[group_id])
-            elif stored is None:
-                machine = ClassicGroup(group_id, self._settings)
-            else:
-                machine = ClassicGroup.restore(group_id, self._settings, stored, now)
-            offsets = replay.offsets.get(group_id, GroupOffsets())
-            self._groups.schedule(self._groups.add(ShardGroup(machine, offsets, stored)))
+            stored = replay.groups.get(group_id, {})
+            machine = self._kinds.restore(group_id, stored, now)
+            entry = self._groups.add(ShardGroup(machine, replay.offsets.get(group_id, GroupOffsets()), stored))
+            self._groups.schedule(entry, entry.group.wake_ms)
         self._foreign_records = replay.unknown_records
         self.offsets.load(replay.open_transactions)
         self.loaded = True
@@ -146,10 +139,7 @@ class GroupShard:
     def live_records(self) -> Iterator[KeyValue]:
         """Yield the records that a rewritten log must hold: the durable state and nothing else."""
         for entry in self._groups:
-            if entry.stored is not None:
-                yield group_record(entry.group_id, entry.stored)
-            if isinstance(entry.group, DurableConsumerGroup):
-                yield from (KeyValue(*item) for item in entry.group.stored.items())
+            yield from (KeyValue(*item) for item in entry.stored.items())
             for key, committed in entry.offsets.items():
                 yield offset_record(entry.group_id, key, committed)
         for foreign_key, value in self._foreign_records.items():
@@ -177,14 +167,14 @@ class GroupShard:
         """Return the number of groups."""
         return len(self._groups)
 
-    def group(self, group_id: str) -> ClassicGroup | ConsumerGroup | None:
-        """Return the state machine of a group, for reading only."""
+    def group(self, group_id: str) -> Group | None:
+        """Return the state of a group, for reading only."""
         entry = self._groups.get(group_id)
-        return entry.state_machine if entry is not None else None
+        return entry.group if entry is not None else None
 
-    def groups(self) -> list[ClassicGroup | ConsumerGroup]:
-        """Return the state machines of all groups, for reading only."""
-        return [entry.state_machine for entry in self._groups]
+    def groups(self) -> list[Group]:
+        """Return the states of all groups, for reading only."""
+        return [entry.group for entry in self._groups]
 
     def entries(self) -> Iterator[ShardGroup]:
         """Iterate over all groups with their offsets, for reading only."""
@@ -197,29 +187,25 @@ class GroupShard:
     def delete(self, group_id: str, done: WriteDone) -> None:
         """Delete an empty group and its offsets; call `done` when that is durable."""
         entry = self._groups.require(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
-        if error := entry.state_machine.check_delete():
+        if error := entry.group.check_delete():
             raise KafkaError(error)
         self._delete(entry, done)
 
     def _delete(self, entry: ShardGroup, done: WriteDone | None = None) -> None:
-        group = entry.state_machine
-        if isinstance(group, ConsumerGroup):
-            tombstones = group.delete()
-        else:
-            group.delete()
-            tombstones = [group_record(entry.group_id, None)]
+        assert not entry.group.members, "only an empty group is deleted"
+        tombstones = entry.machine.retire()
         self._groups.remove(entry)
         # Commits on their way to the log come before these records, so they are deleted too.
         records = [offset_record(entry.group_id, key, None) for key in entry.offsets.all_partitions()]
-        self.writer.write(records + tombstones, done)
+        self.writer.write([*records, *tombstones], done)
 
     def expire(self, group_id: str, now_ms: int) -> None:
         """Delete the offsets of a group that have outlived their retention, and the group if it is empty then."""
         entry = self._groups.get(group_id)
         if entry is None:
             return
-        expired = entry.offsets.expired(now_ms, self._settings.offsets_retention_ms, entry.unused_since())
-        if entry.is_unused and entry.offsets.all_partitions() == set(expired):
+        expired = entry.offsets.expired(now_ms, self._settings.offsets_retention_ms, entry.group.unused_since())
+        if entry.group.is_unused and entry.offsets.all_partitions() == set(expired):
             self._delete(entry)
         else:
             self.offsets.drop(entry, expired)

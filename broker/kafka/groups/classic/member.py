@@ -1,10 +1,13 @@
-"""A member of a classic group, and the choice of a protocol that all members support."""
+"""A member of a classic group, the choice of a protocol that all members support, and the topics of a consumer."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.broker.kafka.groups.classic.snapshot import MemberSnapshot
 from anabranch.broker.kafka.groups.requests import NEVER_MS, MemberProtocol
+from anabranch.protocol.codec import decode
+from anabranch.protocol.errors import MalformedMessage
+from anabranch.protocol.messages.embedded.consumer_protocol import ConsumerProtocolSubscription
 
 
 @dataclass(slots=True)
@@ -81,3 +84,15 @@ def choose_protocol(members: Sequence[ClassicMember]) -> str:
         choice = next(protocol.name for protocol in member.protocols if protocol.name in candidates)
         votes[choice] = votes.get(choice, 0) + 1
     return max(votes, key=lambda name: votes[name])
+
+
+def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
+    """Return the topics of a consumer's subscription, None if its format is unknown.
+
+    Topics come first in every version, and version 0 has little else: reading it is enough for all.
+    """
+    try:
+        subscription, _ = decode(ConsumerProtocolSubscription, metadata, 0, 2)
+    except MalformedMessage:
+        return None
+    return frozenset(subscription.topics)

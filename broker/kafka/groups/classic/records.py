@@ -3,8 +3,6 @@
 `GroupMetadataKey` v2 -> `GroupMetadataValue` v3. A null value deletes.
 """
 
-from typing import NamedTuple
-
 from anabranch.broker.kafka.coordination.log import KeyValue
 from anabranch.broker.kafka.groups.classic.snapshot import GroupSnapshot, MemberSnapshot
 from anabranch.protocol.codec import decode_exact, encode_versioned, read_version
@@ -12,13 +10,6 @@ from anabranch.protocol.messages.embedded.consumer_offsets import GroupMetadataK
 
 GROUP_KEY_VERSION = 2
 GROUP_VALUE_VERSION = 3
-
-
-class ClassicGroupRecord(NamedTuple):
-    """A group's state, or its deletion."""
-
-    group_id: str
-    snapshot: GroupSnapshot | None
 
 
 def group_record(group_id: str, snapshot: GroupSnapshot | None) -> KeyValue:
@@ -49,12 +40,9 @@ def group_record(group_id: str, snapshot: GroupSnapshot | None) -> KeyValue:
     return KeyValue(key, encode_versioned(value, GROUP_VALUE_VERSION))
 
 
-def parse_group(record: KeyValue) -> ClassicGroupRecord:
-    """Decode a record. Raises MalformedMessage."""
-    group_id = decode_exact(GroupMetadataKey, record.key, GROUP_KEY_VERSION, 2).group
-    if record.value is None:
-        return ClassicGroupRecord(group_id, None)
-    value = decode_exact(GroupMetadataValue, record.value, read_version(record.value), 2)
+def parse_snapshot(data: bytes) -> GroupSnapshot:
+    """Decode the value of a record. Raises MalformedMessage."""
+    value = decode_exact(GroupMetadataValue, data, read_version(data), 2)
     members = tuple(
         MemberSnapshot(
             member_id=member.member_id,
@@ -71,7 +59,7 @@ def parse_group(record: KeyValue) -> ClassicGroupRecord:
         )
         for member in value.members
     )
-    snapshot = GroupSnapshot(
+    return GroupSnapshot(
         protocol_type=value.protocol_type,
         generation=value.generation,
         protocol_name=value.protocol,
@@ -79,4 +67,3 @@ def parse_group(record: KeyValue) -> ClassicGroupRecord:
         state_timestamp_ms=value.current_state_timestamp,
         members=members,
     )
-    return ClassicGroupRecord(group_id, snapshot)

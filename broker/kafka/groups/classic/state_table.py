@@ -28,7 +28,7 @@ again without a member id takes over its predecessor's place and assignment, and
 is fenced (FENCED_INSTANCE_ID). A member whose session deadline passes is removed; heartbeats, commits and responses
 extend the session.
 
-`TABLE` gives the action for each event in each state. `broker.kafka.groups.classic.group` and
+`TABLE` gives the action for each event in each state. `broker.kafka.groups.classic.machine` and
 `broker.kafka.groups.classic.rebalance` carry the actions out. Behaviour follows Apache Kafka.
 """
 

@@ -83,15 +83,3 @@ def _ids(found: Sequence[TopicPartition | TopicPartitionResponse], topics: Topic
         if topic.topic in topics.by_name
         for partition in topic.partitions
     )
-
-
-def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """Return the topics of a consumer's subscription, None if its format is unknown.
-
-    Topics come first in every version, and version 0 has little else: reading it is enough for all.
-    """
-    try:
-        subscription, _ = decode(ConsumerProtocolSubscription, metadata, 0, 2)
-    except MalformedMessage:
-        return None
-    return frozenset(subscription.topics)

@@ -1,48 +1,32 @@
-"""The state machine of a consumer group (KIP-848): takes heartbeats, time and topics; returns responses and records.
+"""State of a consumer group: members, target assignment, holders of partitions, deadlines and records (KIP-848).
 
-Theory
-------
-The broker decides everything. Each member learns its assignment from the responses to its own heartbeats; there is no
-barrier at which all members wait. Three epochs measure the progress:
-
-*group epoch*
-    Goes up whenever the input of the assignment changes: members, subscriptions, topics, partitions.
-*assignment epoch*
-    The group epoch for which the *target assignment* was computed, by an assignor in the broker. The first heartbeat
-    that finds it behind recomputes it, so a group converges to the newest target and skips those in between.
-*member epoch*
-    The assignment epoch that a member has reached. To reach it, the member has revoked the partitions outside of its
-    target (until it reports that, it keeps its old epoch), and has been assigned those of its target that no other
-    member holds. The epoch is in every heartbeat and commit, which fences a member that missed its removal.
-
-    group:   Empty -> Assigning (group epoch ahead) -> Reconciling (some member behind) -> Stable
-    member:  STABLE -> UNREVOKED (must revoke) -> UNRELEASED (part of its target is held by others) -> STABLE
-
-The machine does no IO and reads no clock. Invariants:
-
-- A partition is held by at most one member. A member holds a partition that it must revoke until it reports that it no
-  longer owns it, leaves, or is removed.
-- A refused request changes nothing.
-- The machine's state and the log differ by `pending_records` only. All state is derived from records, so that a group
-  continues after a crash at any moment.
+Requests change it in `broker.kafka.groups.consumer.machine` and `broker.kafka.groups.consumer.classic_members`.
+Invariants: a partition is held by at most one member, and this state differs from the log by `take_changes` only.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from typing import Self, TypeAlias
 
-from anabranch.broker.kafka.coordination.log import KeyValue
-from anabranch.broker.kafka.groups.consumer.classic_members import ClassicMemberRequests
-from anabranch.broker.kafka.groups.consumer.heartbeat import (
-    LEAVE_EPOCH,
-    LEAVE_STATIC_EPOCH,
-    ConsumerHeartbeat,
-    ConsumerHeartbeatResponse,
-)
+from anabranch.broker.kafka.coordination.log import BATCH_BYTES_MAX, KeyValue
+from anabranch.broker.kafka.groups.consumer import records
+from anabranch.broker.kafka.groups.consumer.assignors import ASSIGNORS, UNIFORM, MemberSpec
+from anabranch.broker.kafka.groups.consumer.heartbeat import TopicFilter
 from anabranch.broker.kafka.groups.consumer.member import ConsumerMember, MemberState
-from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, TopicImage
-from anabranch.broker.kafka.groups.requests import NEVER_MS, LeavingMember, Now
+from anabranch.broker.kafka.groups.consumer.reconciliation import reconcile
+from anabranch.broker.kafka.groups.consumer.records import ConsumerKey
+from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicMetadata
+from anabranch.broker.kafka.groups.consumer.topic_patterns import TopicPatterns
+from anabranch.broker.kafka.groups.interface import UnusedSince
+from anabranch.broker.kafka.groups.requests import NEVER_MS, Now
+from anabranch.broker.node.settings.client_areas import GroupSettings
 from anabranch.protocol.errors import ErrorCode, KafkaError
+
+NO_PARTITIONS: Partitions = frozenset()
+SessionTimeout: TypeAlias = Callable[[str], int]
+"""Returns the current session timeout of a group, in ms."""
 
 
 class ConsumerGroupState(StrEnum):
@@ -57,63 +41,133 @@ class ConsumerGroupState(StrEnum):
     DEAD = "Dead"
 
 
-class ConsumerGroup(ClassicMemberRequests):
-    """One group. After each call that may change it, write `pending_records` and read `wake_ms`."""
+class ConsumerGroup:
+    """The state of one group and the steps that change it."""
 
-    # -- Requests ------------------------------------------------------------------------------------------------
+    group_type = "consumer"
+    protocol_type = "consumer"
 
-    def heartbeat(self, request: ConsumerHeartbeat, topics: TopicImage, now: Now) -> ConsumerHeartbeatResponse:
-        """Handle ConsumerGroupHeartbeat. Raises KafkaError, with nothing changed."""
-        if self._dead:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if request.epoch in {LEAVE_EPOCH, LEAVE_STATIC_EPOCH}:
-            return self._leave(request)
-        self._check_room(request.member_id)
-        former = self._find(request)
-        if request.topic_regex:
-            self._patterns.check(request.topic_regex)
-        before = former or ConsumerMember(request.member_id)
-        member = _updated(before, request)
-        # -- no error is raised from here on
-        if former is not None and former.member_id != request.member_id:
-            self._rename(former, request.member_id)
-        if before.classic is not None:
-            self._rebalance_deadlines_ms.pop(member.member_id, None)  # no JoinGroup or SyncGroup is expected any more
-        self._put(member)
-        self._extend_session(member.member_id, now)
-        filtered = self._filter_pattern(member, request.topic_filter, topics, now)
-        self._refresh(topics, now, changed=former is None or filtered or _subscription(member) != _subscription(before))
-        if self.epoch > self.assignment_epoch:
-            self._assign(topics, now)
-        reconciled = self._reconcile(member, request.owned, now)
-        send_assignment = request.is_full or reconciled.assigned.keys() != before.assigned.keys()
-        return ConsumerHeartbeatResponse(
-            reconciled.member_id, reconciled.epoch, frozenset(reconciled.assigned) if send_assignment else None
+    def __init__(
+        self, group_id: str, settings: GroupSettings, session_timeout_ms: SessionTimeout | None = None
+    ) -> None:
+        self.group_id = group_id
+        self._session_timeout_ms = session_timeout_ms or (lambda _: settings.consumer_session_timeout_ms)
+        self.epoch = 1
+        """Group epoch. It begins at 1 as in Kafka, so the first member joins in epoch 2."""
+        self.assignment_epoch = 0
+        self.members: dict[str, ConsumerMember] = {}
+        self.targets: dict[str, Partitions] = {}
+        self.static: dict[str, str] = {}
+        """Group instance id to member id."""
+        self.wake_ms = NEVER_MS
+        """A lower bound of the next deadline."""
+        self._settings = settings
+        self.is_dead = False
+        self._topics_hash = 0
+        self._assignment_timestamp_ms = 0
+        self._holders: dict[TopicIdPartition, str] = {}
+        self._session_deadlines_ms: dict[str, int] = {}
+        """Deadline of the next heartbeat, by member id."""
+        self._rebalance_deadlines_ms: dict[str, int] = {}
+        """Deadline by which a member must have revoked partitions, or a classic one joined or synced, by member id."""
+        self._patterns = TopicPatterns()
+        self._topics_version = -1
+        self._written: dict[bytes, bytes] = {}
+        self._changed_keys: dict[ConsumerKey, None] = {}
+
+    @classmethod
+    def restore(
+        cls,
+        group_id: str,
+        settings: GroupSettings,
+        stored: Mapping[bytes, bytes],
+        now: Now,
+        session_timeout_ms: SessionTimeout | None = None,
+    ) -> Self:
+        """Rebuild a group from its records. Members keep their epochs, each with a new session.
+
+        Raises MalformedMessage.
+        """
+        group = cls(group_id, settings, session_timeout_ms)
+        group._written = dict(stored)
+        found = {key: value for raw, value in stored.items() if (key := records.parse_key(raw)) is not None}
+        for key, value in found.items():
+            match key.kind:
+                case records.EPOCH:
+                    group.epoch, group._topics_hash = records.parse_epoch(value)
+                case records.TARGET_EPOCH:
+                    group.assignment_epoch, group._assignment_timestamp_ms = records.parse_target_epoch(value)
+                case records.TARGET:
+                    group.targets[key.name] = records.parse_target(value)
+                case records.PATTERN:
+                    group._patterns.restore(key.name, value)
+                case records.MEMBER:
+                    current = found.get(ConsumerKey(records.CURRENT, group_id, key.name))
+                    group.put(records.parse_member(key.name, value, current))
+        for member in group.members.values():
+            group.extend_session(member.member_id, now)
+            group._time_reconciliation(member, now)
+        group._changed_keys.clear()
+        return group
+
+    @classmethod
+    def converted(
+        cls,
+        group_id: str,
+        settings: GroupSettings,
+        generation: int,
+        members: Sequence[ConsumerMember],
+        topics: TopicImage,
+        now: Now,
+        session_timeout_ms: SessionTimeout | None = None,
+    ) -> Self:
+        """Return a group of the members of a classic group, each with its assignment, which is also its target."""
+        group = cls(group_id, settings, session_timeout_ms)
+        group.epoch = group.assignment_epoch = generation
+        group._assignment_timestamp_ms = now.wall_ms
+        for member in members:
+            group.put(member)
+            group.targets[member.member_id] = frozenset(member.assigned)
+            group._mark_changed(records.TARGET, member.member_id)
+            group.extend_session(member.member_id, now)
+        group._topics_version, group._topics_hash = topics.version, group._hash_of_subscribed(topics)
+        group._mark_changed(records.EPOCH)
+        group._mark_changed(records.TARGET_EPOCH)
+        return group
+
+    # -- Views -------------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        """State of the group as clients see it."""
+        if self.is_dead:
+            return ConsumerGroupState.DEAD
+        if not self.members:
+            return ConsumerGroupState.EMPTY
+        if self.is_assignment_outdated:
+            return ConsumerGroupState.ASSIGNING
+        if all(member.is_reconciled(self.assignment_epoch) for member in self.members.values()):
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
+
+    @property
+    def is_unused(self) -> bool:
+        """True if the group has no members."""
+        return not self.members
+
+    @property
+    def is_assignment_outdated(self) -> bool:
+        """True if the group epoch is ahead of the assignment epoch: the target assignment must be recomputed."""
+        return self.epoch > self.assignment_epoch
+
+    @property
+    def should_downgrade(self) -> bool:
+        """True if all members use the classic protocol, and the settings allow to convert the group to it."""
+        return (
+            bool(self.members)
+            and self._settings.consumer_migration_policy in {"bidirectional", "downgrade"}
+            and all(member.classic is not None for member in self.members.values())
         )
-
-    def remove(self, leavers: Sequence[LeavingMember]) -> list[ErrorCode]:
-        """Handle LeaveGroup, sent by classic members or administrators: return an error code for each member."""
-        found = [self._leaver(*leaver) for leaver in leavers]
-        gone = [member_id for member_id in found if not isinstance(member_id, ErrorCode)]
-        for member_id in dict.fromkeys(gone):
-            self._remove(member_id)
-        if gone:
-            self._after_removal()
-        return [member_id if isinstance(member_id, ErrorCode) else ErrorCode.NONE for member_id in found]
-
-    def _leaver(self, member_id: str, instance_id: str | None) -> str | ErrorCode:
-        """Return the id of a member, named by its id or instance id alone, or the error why it cannot be removed."""
-        found = member_id or self.static.get(instance_id or "", "")
-        if found not in self.members:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        if instance_id is not None and self.static.get(instance_id) != found:
-            return ErrorCode.FENCED_INSTANCE_ID if instance_id in self.static else ErrorCode.UNKNOWN_MEMBER_ID
-        return found
-
-    def _after_removal(self) -> None:
-        """Raise the group epoch, unless the group is about to be converted to a classic one, which rebalances."""
-        if not self.should_downgrade:
-            self._raise_epoch()
 
     def check_commit(self, member_id: str, epoch: int, partitions: Partitions | None) -> ErrorCode:
         """Return why this commit is refused, or NONE.
@@ -121,7 +175,7 @@ class ConsumerGroup(ClassicMemberRequests):
         A member may commit in its epoch, and in an older one for partitions that were assigned to it in that epoch or
         before (KIP-1251): no other member can have committed them since. `partitions` is None if a topic is unknown.
         """
-        if self._dead:
+        if self.is_dead:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if epoch < 0 and not self.members:
             return ErrorCode.NONE
@@ -150,129 +204,300 @@ class ConsumerGroup(ClassicMemberRequests):
         """Return why the group may not be deleted, or NONE."""
         return ErrorCode.NON_EMPTY_GROUP if self.members else ErrorCode.NONE
 
-    def delete(self) -> list[KeyValue]:
-        """Mark the group as deleted and return the tombstones of its records. It must be empty."""
-        assert not self.members, "only an empty group is deleted"
-        return self.retire()
+    def check_delete_offsets(self) -> ErrorCode:
+        """Return NONE: offsets are checked topic by topic."""
+        return ErrorCode.NONE
+
+    def topics_in_use(self) -> frozenset[str]:
+        """Return the topics that members are subscribed to."""
+        return self.subscribed_topics()
+
+    def unused_since(self) -> UnusedSince:
+        """Return a function that gives the time of an offset's commit, or None if members subscribe to its topic."""
+        subscribed = self.subscribed_topics()
+        return lambda key, committed: None if key.topic in subscribed else committed.commit_timestamp_ms
+
+    # -- Records -----------------------------------------------------------------------------------------------------
+
+    @property
+    def written(self) -> Mapping[bytes, bytes]:
+        """The records that are in the log or on their way to it."""
+        return self._written
+
+    def take_changes(self) -> list[KeyValue]:
+        """Return the records that differ from the log, to be written now.
+
+        Raises UNKNOWN_SERVER_ERROR, like Kafka, if one is too large: the group must then be restored from `written`.
+        """
+        found = []
+        for key in self._changed_keys:
+            value = self._value(key)
+            raw = records.key_bytes(key)
+            if self._written.get(raw) != value:
+                found.append(KeyValue(raw, value))
+        self._changed_keys.clear()
+        if any(record.size_bytes > BATCH_BYTES_MAX for record in found):
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"a record of group {self.group_id} is too large")
+        for raw, value in found:
+            if value is None:
+                del self._written[raw]
+            else:
+                self._written[raw] = value
+        return found
 
     def retire(self) -> list[KeyValue]:
-        """Mark the group as dead, deleted or converted to a classic one, and return the tombstones of its records."""
-        self._dead = True
+        """Mark the group as dead, and return the tombstones of its records."""
+        self.is_dead = True
         self.wake_ms = NEVER_MS
-        return self.tombstones()
+        return [KeyValue(key, None) for key in self._written]
 
-    def tick(self, now: Now) -> None:
-        """Remove members whose session or rebalance timeout has ended; set `wake_ms` to the next deadline."""
-        due = {member_id for member_id, deadline_ms in self._session_deadlines_ms.items() if deadline_ms <= now.loop_ms}
-        due |= {
-            member_id for member_id, deadline_ms in self._rebalance_deadlines_ms.items() if deadline_ms <= now.loop_ms
-        }
-        for member_id in sorted(due):
-            self._remove(member_id)
-        if due:
-            self._after_removal()
+    # -- Members ---------------------------------------------------------------------------------------------------
+
+    def check_room(self, member_id: str) -> None:
+        """Raise GROUP_MAX_SIZE_REACHED if the group has no room for this member."""
+        limit = self._settings.members_max
+        if len(self.members) >= limit and member_id not in self.members:
+            raise KafkaError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The consumer group has reached its maximum capacity of {limit} members.",
+            )
+
+    def static_member(self, instance_id: str, member_id: str) -> ConsumerMember:
+        """Return the static member with this instance id and member id. Raises KafkaError."""
+        found = self.static.get(instance_id)
+        if found is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+        if found != member_id:
+            raise KafkaError(
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"Static member {member_id} with instance id {instance_id} was fenced by member {found}.",
+            )
+        return self.members[found]
+
+    def unknown(self, member_id: str) -> KafkaError:
+        """Return the error of a request of a member that does not exist."""
+        return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}.")
+
+    def put(self, member: ConsumerMember) -> None:
+        """Store a member in place of its former state, and update the holders of partitions."""
+        before = self.members.get(member.member_id)
+        if before is member:
+            return
+        if before is not None:
+            self._release(before)
+            if before.instance_id is not None:
+                self.static.pop(before.instance_id, None)
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self.static[member.instance_id] = member.member_id
+        for partition in member.held:
+            holder = self._holders.setdefault(partition, member.member_id)
+            assert holder == member.member_id, "a partition is held by one member"
+        self._mark_changed(records.MEMBER, member.member_id)
+        self._mark_changed(records.CURRENT, member.member_id)
+
+    def remove(self, member_id: str) -> None:
+        """Remove a member, and its target, deadlines and records."""
+        member = self.members.pop(member_id)
+        self._release(member)
+        if member.instance_id is not None:
+            del self.static[member.instance_id]
+        self.targets.pop(member_id, None)
+        self._session_deadlines_ms.pop(member_id, None)
+        self._rebalance_deadlines_ms.pop(member_id, None)
+        for kind in (records.CURRENT, records.TARGET, records.MEMBER):
+            self._mark_changed(kind, member_id)
+
+    def is_free(self, partition: TopicIdPartition, member_id: str) -> bool:
+        """Return whether no other member holds a partition."""
+        return self._holders.get(partition, member_id) == member_id
+
+    def _release(self, member: ConsumerMember) -> None:
+        for partition in member.held:
+            del self._holders[partition]
+
+    def rename(self, former: ConsumerMember, member_id: str) -> None:
+        """Pass the target of a static member on to the member that replaces it, and remove the former."""
+        target = self.targets.get(former.member_id)
+        self.remove(former.member_id)
+        if target is not None:
+            self.targets[member_id] = target
+            self._mark_changed(records.TARGET, member_id)
+
+    # -- Subscriptions and targets ---------------------------------------------------------------------------------
+
+    @property
+    def assignor(self) -> str:
+        """Name of the assignor that most members ask for, the default if none does."""
+        votes = Counter(member.assignor for member in self.members.values() if member.assignor)
+        return max(votes, key=lambda name: (votes[name], name == UNIFORM)) if votes else UNIFORM
+
+    def subscribed_topics(self) -> frozenset[str]:
+        """Return the names of all topics that members are subscribed to, by name or pattern."""
+        found: set[str] = set()
+        for member in self.members.values():
+            found |= self._subscribed(member)
+        return frozenset(found)
+
+    def refresh(self, topics: TopicImage, now: Now, *, changed: bool) -> None:
+        """Raise the group epoch if subscriptions have changed, or the topics that they match."""
+        if not changed and topics.version == self._topics_version:
+            return
+        self._topics_version = topics.version
+        self._match_patterns(topics, now)
+        found = self._hash_of_subscribed(topics)
+        if changed or found != self._topics_hash:
+            self._topics_hash = found
+            self.raise_epoch()
+
+    def _hash_of_subscribed(self, topics: TopicImage) -> int:
+        return _hash_of([topics.by_name[name] for name in self.subscribed_topics() if name in topics.by_name])
+
+    def raise_epoch(self) -> None:
+        """Begin the next group epoch."""
+        self.epoch += 1
+        self._mark_changed(records.EPOCH)
+
+    def check_pattern(self, pattern: str) -> None:
+        """Raise KafkaError for an invalid pattern of topic names."""
+        self._patterns.check(pattern)
+
+    def _match_patterns(self, topics: TopicImage, now: Now) -> None:
+        subscribed = {each.member_id: each.topic_regex for each in self.members.values() if each.topic_regex}
+        for changed in self._patterns.update(subscribed, topics, now.wall_ms):
+            self._mark_changed(records.PATTERN, changed)
+
+    def filter_pattern(
+        self, member: ConsumerMember, topic_filter: TopicFilter | None, topics: TopicImage, now: Now
+    ) -> bool:
+        """Let a member's pattern match those topics only that it may know of. Returns whether it matches others now."""
+        if not member.topic_regex:
+            return False
+        before = self._matched(member)
+        if not self._patterns.note_filter(member.member_id, topic_filter):
+            return False
+        self._match_patterns(topics, now)
+        return self._matched(member) != before
+
+    def _matched(self, member: ConsumerMember) -> frozenset[str]:
+        return self._patterns.matches(member.member_id, member.topic_regex)
+
+    def _subscribed(self, member: ConsumerMember) -> frozenset[str]:
+        return self._matched(member).union(member.topic_names)
+
+    def assign(self, topics: TopicImage, now: Now) -> None:
+        """Compute the target assignment of the current group epoch."""
+        specs = []
+        topic_ids: dict[tuple[tuple[str, ...], frozenset[str]], frozenset[bytes]] = {}
+        for member in self.members.values():
+            subscription = (member.topic_names, self._matched(member))
+            if subscription not in topic_ids:
+                names = self._subscribed(member)
+                topic_ids[subscription] = frozenset(
+                    topics.by_name[name].topic_id for name in names if name in topics.by_name
+                )
+            target = self.targets.get(member.member_id, NO_PARTITIONS)
+            specs.append(MemberSpec(member.member_id, member.instance_id, topic_ids[subscription], target))
+        counts = {topic.topic_id: topic.partitions for topic in topics.by_name.values()}
+        for member_id, target in ASSIGNORS[self.assignor](specs, counts).items():
+            if self.targets.get(member_id) != target:
+                self.targets[member_id] = target
+                self._mark_changed(records.TARGET, member_id)
+        self.assignment_epoch = self.epoch
+        self._assignment_timestamp_ms = now.wall_ms
+        self._mark_changed(records.TARGET_EPOCH)
+
+    def reconcile(self, member: ConsumerMember, owned: Partitions | None, now: Now) -> ConsumerMember:
+        """Bring a member one step closer to its target assignment, and return it."""
+        member_id = member.member_id
+        reconciled = reconcile(
+            member,
+            target=self.targets.get(member_id, NO_PARTITIONS),
+            target_epoch=self.assignment_epoch,
+            owned=owned,
+            is_free=lambda partition: self.is_free(partition, member_id),
+        )
+        if reconciled is not member:
+            self.put(reconciled)
+            self._time_reconciliation(reconciled, now)
+        return reconciled
+
+    # -- Time and records ------------------------------------------------------------------------------------------
+
+    def extend_session(self, member_id: str, now: Now) -> None:
+        """Begin a new session of a member."""
+        classic = self.members[member_id].classic
+        timeout_ms = self._session_timeout_ms(self.group_id) if classic is None else classic.session_timeout_ms
+        deadline_ms = now.loop_ms + timeout_ms
+        self._session_deadlines_ms[member_id] = deadline_ms
+        self.wake_ms = min(self.wake_ms, deadline_ms)
+
+    def _time_reconciliation(self, member: ConsumerMember, now: Now) -> None:
+        """Set the deadline of a member that must revoke partitions. Classic members have deadlines to join and sync."""
+        if member.classic is not None:
+            return
+        if member.state is MemberState.UNREVOKED and not member.has_left_temporarily:
+            self.start_rebalance_timeout(member, now)
+        else:
+            self.stop_rebalance_timeout(member.member_id)
+
+    def start_rebalance_timeout(self, member: ConsumerMember, now: Now) -> None:
+        """Begin the time within which a member must have revoked partitions, or a classic one joined or synced."""
+        deadline_ms = now.loop_ms + member.rebalance_timeout_ms
+        self._rebalance_deadlines_ms[member.member_id] = deadline_ms
+        self.wake_ms = min(self.wake_ms, deadline_ms)
+
+    def ensure_rebalance_timeout(self, member: ConsumerMember, now: Now) -> None:
+        """Begin a member's rebalance timeout unless it has begun."""
+        if member.member_id not in self._rebalance_deadlines_ms:
+            self.start_rebalance_timeout(member, now)
+
+    def stop_rebalance_timeout(self, member_id: str) -> None:
+        """End a member's rebalance timeout: it has done what was expected of it."""
+        self._rebalance_deadlines_ms.pop(member_id, None)
+
+    def silent_members(self, now: Now) -> list[str]:
+        """Return the members whose session or rebalance timeout has ended."""
+        deadlines = (self._session_deadlines_ms, self._rebalance_deadlines_ms)
+        return sorted({name for each in deadlines for name, deadline_ms in each.items() if deadline_ms <= now.loop_ms})
+
+    def find_next_deadline(self) -> None:
+        """Set `wake_ms` to the next deadline."""
         self.wake_ms = min(
             min(self._session_deadlines_ms.values(), default=NEVER_MS),
             min(self._rebalance_deadlines_ms.values(), default=NEVER_MS),
         )
 
-    # -- Views -----------------------------------------------------------------------------------------------------
+    def _mark_changed(self, kind: int, name: str = "") -> None:
+        self._changed_keys[ConsumerKey(kind, self.group_id, name)] = None
 
-    @property
-    def state(self) -> ConsumerGroupState:
-        """State of the group as clients see it."""
-        if self._dead:
-            return ConsumerGroupState.DEAD
-        if not self.members:
-            return ConsumerGroupState.EMPTY
-        if self.epoch > self.assignment_epoch:
-            return ConsumerGroupState.ASSIGNING
-        if all(member.is_reconciled(self.assignment_epoch) for member in self.members.values()):
-            return ConsumerGroupState.STABLE
-        return ConsumerGroupState.RECONCILING
-
-    # -- Members ---------------------------------------------------------------------------------------------------
-
-    def _find(self, request: ConsumerHeartbeat) -> ConsumerMember | None:
-        """Return the member that sent a heartbeat, or the static member that it replaces; None for a new member."""
-        if request.instance_id is None:
-            member = self.members.get(request.member_id)
-            if member is None and request.epoch != 0:
-                raise self._unknown(request.member_id)
-        else:
-            member = self.members.get(self.static.get(request.instance_id, ""))
-            if request.epoch == 0:
-                if member is not None and _is_taken(member, request):
-                    raise KafkaError(
-                        ErrorCode.UNRELEASED_INSTANCE_ID,
-                        f"Static member {request.member_id} with instance id {request.instance_id} cannot join the "
-                        f"group because the instance id is owned by {member.member_id} member.",
-                    )
-                member = member or self.members.get(request.member_id)
-            else:
-                member = self._static_member(request.instance_id, request.member_id)
-        if member is not None and request.epoch != 0:
-            _check_epoch(member, request)
-        return member
-
-    def _leave(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatResponse:
-        if request.instance_id is None:
-            if request.member_id not in self.members:
-                raise self._unknown(request.member_id)
-        else:
-            member = self._static_member(request.instance_id, request.member_id)
-            if request.epoch == LEAVE_STATIC_EPOCH:
-                self._rebalance_deadlines_ms.pop(member.member_id, None)
-                self._put(member.with_assignment(LEAVE_STATIC_EPOCH, member.state, member.assigned, {}))
-                return ConsumerHeartbeatResponse(member.member_id, LEAVE_STATIC_EPOCH)
-        self._remove(request.member_id)
-        self._after_removal()
-        return ConsumerHeartbeatResponse(request.member_id, request.epoch)
+    def _value(self, key: ConsumerKey) -> bytes | None:
+        """Return the current value of a record; None if it must be deleted."""
+        member = self.members.get(key.name)
+        match key.kind:
+            case records.EPOCH:
+                return records.epoch_value(self.epoch, self._topics_hash)
+            case records.TARGET_EPOCH:
+                return records.target_epoch_value(self.assignment_epoch, self._assignment_timestamp_ms)
+            case records.TARGET:
+                target = self.targets.get(key.name)
+                return None if target is None else records.target_value(target)
+            case records.PATTERN:
+                return self._patterns.record_value(key.name)
+            case records.MEMBER:
+                return None if member is None else records.member_value(member)
+            case _:
+                return None if member is None else records.current_value(member)
 
 
-def _updated(member: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMember:
-    """Return the member with the fields of its heartbeat; the same object if none has changed."""
-    updated = replace(
-        member,
-        member_id=request.member_id,
-        instance_id=member.instance_id if request.instance_id is None else request.instance_id,
-        rack_id=member.rack_id if request.rack_id is None else request.rack_id,
-        client_id=request.client_id,
-        client_host=request.client_host,
-        rebalance_timeout_ms=(
-            member.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms
-        ),
-        topic_names=member.topic_names if request.topic_names is None else tuple(sorted(set(request.topic_names))),
-        topic_regex=member.topic_regex if request.topic_regex is None else request.topic_regex,
-        assignor=member.assignor if request.assignor is None else request.assignor,
-        classic=None,
-    )
-    if request.epoch == 0 and member.epoch != 0:
-        # It starts over and owns nothing. Its partitions are still assigned to it: no other member has them.
-        updated = replace(updated, epoch=0, previous_epoch=0, state=MemberState.STABLE, revoking={})
-    return member if updated == member else updated
+def _hash_of(topics: list[TopicMetadata]) -> int:
+    """Return a hash of 64 bits that changes when one of these topics is created, deleted or grows.
 
-
-def _is_taken(member: ConsumerMember, request: ConsumerHeartbeat) -> bool:
-    """Return whether another member has the instance id. A classic member can be replaced at any time."""
-    return member.classic is None and not member.has_left_temporarily and member.member_id != request.member_id
-
-
-def _subscription(member: ConsumerMember) -> tuple[object, ...]:
-    return member.topic_names, member.topic_regex, member.assignor
-
-
-def _check_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> None:
-    """Raise FENCED_MEMBER_EPOCH unless the epoch is current, or the member has missed only the last response."""
-    if request.epoch == member.epoch:
-        return
-    missed = (
-        request.epoch == member.previous_epoch and request.owned is not None and request.owned <= member.assigned.keys()
-    )
-    if request.epoch > member.epoch or not missed:
-        raise KafkaError(
-            ErrorCode.FENCED_MEMBER_EPOCH,
-            f"The consumer group member has a {'greater' if request.epoch > member.epoch else 'smaller'} member epoch "
-            f"({request.epoch}) than the one known by the group coordinator ({member.epoch}). The member must abandon "
-            "all its partitions and rejoin.",
-        )
+    It differs from the hash that Kafka writes. The hash is only compared with one of the same implementation.
+    """
+    if not topics:
+        return 0
+    digest = hashlib.blake2b(digest_size=8)
+    for topic in sorted(topics):
+        digest.update(topic.topic_id + topic.partitions.to_bytes(4, "big"))
+    return int.from_bytes(digest.digest(), "big", signed=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from anabranch.broker.kafka.groups.consumer.topic_image import Partitions
+from anabranch.broker.kafka.groups.requests import GroupRequest
 
 LEAVE_EPOCH = -1
 """Member epoch in the heartbeat of a member that leaves."""
@@ -23,10 +24,11 @@ class TopicFilter(NamedTuple):
     """The same for all filters of one version, principal and host."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerHeartbeat:
+@dataclass(slots=True)
+class ConsumerHeartbeat(GroupRequest[None]):
     """A ConsumerGroupHeartbeat request. A field that is None is unchanged."""
 
+    group_type = "consumer"
     member_id: str
     epoch: int
     instance_id: str | None = None
@@ -40,6 +42,7 @@ class ConsumerHeartbeat:
     client_host: str = ""
     topic_filter: TopicFilter | None = None
     """Topics that a pattern may match; None: all."""
+    ticket: object = None
 
     @property
     def is_full(self) -> bool:

@@ -147,7 +147,7 @@ def group_rows(node: Node) -> Sequence[GroupRow]:
         if left < 0:
             break
         offsets = [(key.topic, key.partition, committed) for key, committed in entry.offsets.items()]
-        found.append(GroupRow(entry.group_id, len(entry.state_machine.members), offsets))
+        found.append(GroupRow(entry.group_id, len(entry.group.members), offsets))
     return found
 
 

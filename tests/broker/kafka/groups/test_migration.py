@@ -24,9 +24,12 @@ from anabranch.broker.kafka.groups.consumer.embedded_protocol import parse_assig
 from anabranch.broker.kafka.groups.consumer.group import ConsumerGroup
 from anabranch.broker.kafka.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse
 from anabranch.broker.kafka.groups.consumer.topic_image import TopicIdPartition, TopicImage, TopicMetadata
+from anabranch.broker.kafka.groups.member_requests import respond_to
 from anabranch.broker.kafka.groups.requests import (
+    ClassicHeartbeat,
     JoinRequest,
     JoinResponse,
+    LeaveRequest,
     LeavingMember,
     MemberProtocol,
     SyncRequest,
@@ -100,7 +103,7 @@ class World:
 
     def group(self) -> ClassicGroup | ConsumerGroup:
         group = self.shard.group("g")
-        assert group is not None
+        assert isinstance(group, ClassicGroup | ConsumerGroup)
         return group
 
 
@@ -163,7 +166,7 @@ class MigratingConsumer:
         shard = self.world.shard
         if not shard.loaded:
             return True
-        error = shard.membership.heartbeat("g", self.member_id, self.instance_id, self.generation)
+        error = shard.membership.handle("g", ClassicHeartbeat(self.member_id, self.instance_id, self.generation))
         if error in REJOIN:
             return False
         if error:
@@ -201,7 +204,7 @@ class MigratingConsumer:
         subscription = ConsumerProtocolSubscription(topics=["t"], owned_partitions=as_classic(self.owned))
         ticket: asyncio.Future[JoinResponse] = asyncio.get_running_loop().create_future()
         request = JoinRequest(
-            ticket=ticket,
+            ticket=respond_to(ticket),
             member_id=self.member_id,
             new_member_id=f"{self.name}-{self.lives}",
             group_instance_id=self.instance_id,
@@ -214,15 +217,17 @@ class MigratingConsumer:
             member_id_required=True,
             can_skip_assignment=False,
         )
-        self.world.shard.membership.join("g", request)
+        self.world.shard.membership.handle("g", request)
         async with asyncio.timeout(REQUEST_TIMEOUT_S):
             return await ticket
 
     async def ask_sync(self, joined: JoinResponse) -> SyncResponse:
         ticket: asyncio.Future[SyncResponse] = asyncio.get_running_loop().create_future()
         assignments = self.assign(joined) if joined.leader == self.member_id else {}
-        sync = SyncRequest(ticket, self.member_id, self.instance_id, self.generation, "consumer", "p", assignments)
-        self.world.shard.membership.sync("g", sync)
+        sync = SyncRequest(
+            respond_to(ticket), self.member_id, self.instance_id, self.generation, "consumer", "p", assignments
+        )
+        self.world.shard.membership.handle("g", sync)
         async with asyncio.timeout(REQUEST_TIMEOUT_S):
             return await ticket
 
@@ -242,7 +247,7 @@ class MigratingConsumer:
 
     def leave_classic(self) -> None:
         if self.member_id and self.world.shard.loaded:
-            self.world.shard.membership.leave("g", [LeavingMember(self.member_id, self.instance_id)])
+            self.world.shard.membership.handle("g", LeaveRequest([LeavingMember(self.member_id, self.instance_id)]))
 
     # -- The new protocol --------------------------------------------------------------------------------------------
 
@@ -280,8 +285,9 @@ class MigratingConsumer:
             rebalance_timeout_ms=REBALANCE_MS if tell else -1,
             topic_names=["t"] if tell else None,
             owned=frozenset() if self.generation == 0 else owned,
+            ticket=partial(answer_once, done),
         )
-        self.world.shard.membership.consumer_heartbeat("g", beat, partial(answer_once, done))
+        self.world.shard.membership.handle("g", beat)
         async with asyncio.timeout(REQUEST_TIMEOUT_S):
             found = await done
         if isinstance(found, KafkaError):
@@ -291,9 +297,7 @@ class MigratingConsumer:
     def leave_consumer(self) -> None:
         if self.generation > 0 and self.world.shard.loaded:
             try:
-                self.world.shard.membership.consumer_heartbeat(
-                    "g", ConsumerHeartbeat(self.member_id, -1), lambda _: None
-                )
+                self.world.shard.membership.handle("g", ConsumerHeartbeat(self.member_id, -1, ticket=lambda _: None))
             except KafkaError:
                 return  # removed, or the group is gone: the same to it
 
@@ -378,7 +382,7 @@ class Pair:
         subscription = ConsumerProtocolSubscription(topics=["t"], owned_partitions=as_classic(set(owned)))
         ticket: asyncio.Future[JoinResponse] = asyncio.get_running_loop().create_future()
         join = JoinRequest(
-            ticket=ticket,
+            ticket=respond_to(ticket),
             member_id=member_id,
             new_member_id=f"fresh-{instance_id}",
             group_instance_id=instance_id,
@@ -391,14 +395,14 @@ class Pair:
             member_id_required=member_id_required,
             can_skip_assignment=False,
         )
-        self.shard.membership.join("g", join)
+        self.shard.membership.handle("g", join)
         return await ticket
 
     async def sync(self, member_id: str, generation: int, *assigned: int, instance_id: str | None = None) -> set[int]:
         ticket: asyncio.Future[SyncResponse] = asyncio.get_running_loop().create_future()
         assignments = {member_id: assignment_of(set(assigned))}
-        self.shard.membership.sync(
-            "g", SyncRequest(ticket, member_id, instance_id, generation, "consumer", "p", assignments)
+        self.shard.membership.handle(
+            "g", SyncRequest(respond_to(ticket), member_id, instance_id, generation, "consumer", "p", assignments)
         )
         answer = await ticket
         assert answer.error is ErrorCode.NONE
@@ -410,18 +414,21 @@ class Pair:
         await self.sync(joined.member_id, joined.generation, *range(PARTITIONS), instance_id=instance_id)
         return joined
 
+    def heartbeat(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        return self.shard.membership.handle("g", ClassicHeartbeat(member_id, instance_id, generation))
+
     def beat(
         self, member_id: str, epoch: int = 0, instance_id: str | None = None
     ) -> "asyncio.Future[ConsumerHeartbeatResponse | KafkaError]":
         done: asyncio.Future[ConsumerHeartbeatResponse | KafkaError] = asyncio.get_running_loop().create_future()
         told: dict[str, Any] = {"rebalance_timeout_ms": 60_000, "topic_names": ["t"]} if epoch == 0 else {}
-        beat = ConsumerHeartbeat(member_id, epoch, instance_id, owned=frozenset(), **told)
-        self.shard.membership.consumer_heartbeat("g", beat, done.set_result)
+        beat = ConsumerHeartbeat(member_id, epoch, instance_id, owned=frozenset(), ticket=done.set_result, **told)
+        self.shard.membership.handle("g", beat)
         return done
 
     def group(self) -> ClassicGroup | ConsumerGroup:
         group = self.shard.group("g")
-        assert group is not None
+        assert isinstance(group, ClassicGroup | ConsumerGroup)
         return group
 
     def kinds_in_log(self) -> set[int]:
@@ -442,7 +449,7 @@ async def test_what_a_group_is_survives_a_crash_at_each_step(pair: Pair) -> None
     assert isinstance(await pair.beat("n"), ConsumerHeartbeatResponse)
     assert pair.kinds_in_log() == {3, 5, 6, 7, 8}
     pair = await pair.crash()
-    assert pair.shard.membership.heartbeat("g", classic, None, joined.generation) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert pair.heartbeat(classic, None, joined.generation) is ErrorCode.REBALANCE_IN_PROGRESS
     again = await pair.join(classic)
     pair = await pair.crash()
     kept = await pair.sync(classic, again.generation)
@@ -454,9 +461,7 @@ async def test_what_a_group_is_survives_a_crash_at_each_step(pair: Pair) -> None
     group = pair.group()
     assert isinstance(group, ClassicGroup)
     assert list(group.members) == [classic]
-    assert pair.shard.membership.heartbeat("g", classic, None, group.generation) is ErrorCode.NONE, (
-        "a crash ends a rebalance"
-    )
+    assert pair.heartbeat(classic, None, group.generation) is ErrorCode.NONE, "a crash ends a rebalance"
 
 
 async def test_an_upgrade_that_is_not_written_did_not_happen(pair: Pair) -> None:
@@ -468,7 +473,7 @@ async def test_an_upgrade_that_is_not_written_did_not_happen(pair: Pair) -> None
     assert isinstance(await beat, KafkaError)
     pair.log.hold = False
     assert isinstance(pair.group(), ClassicGroup)
-    assert pair.shard.membership.heartbeat("g", joined.member_id, None, joined.generation) is ErrorCode.NONE
+    assert pair.heartbeat(joined.member_id, None, joined.generation) is ErrorCode.NONE
 
 
 async def test_a_downgrade_that_is_not_written_did_not_happen(pair: Pair) -> None:
@@ -482,6 +487,21 @@ async def test_a_downgrade_that_is_not_written_did_not_happen(pair: Pair) -> Non
     group = pair.group()
     assert isinstance(group, ConsumerGroup)
     assert "n" in group.members
+
+
+async def test_a_request_that_waits_in_a_group_whose_downgrade_is_not_written_is_answered(pair: Pair) -> None:
+    await pair.begin()
+    await pair.beat("n")
+    pair.log.hold = True
+    left = pair.beat("n", -1)
+    joined = asyncio.create_task(pair.join("", instance_id="late"))
+    await asyncio.sleep(0)
+    assert isinstance(pair.group(), ClassicGroup)
+    pair.log.release(WalFailed("gone"))
+    assert isinstance(await left, KafkaError)
+    async with asyncio.timeout(REQUEST_TIMEOUT_S):
+        assert (await joined).error is ErrorCode.NOT_COORDINATOR
+    assert "n" in pair.group().members
 
 
 async def test_a_member_with_an_id_and_nothing_else_joins_the_group_that_came_first(pair: Pair) -> None:
@@ -503,7 +523,7 @@ async def test_a_static_member_changes_protocol_and_back_without_a_rebalance(pai
     back = await pair.join("", instance_id="i")
     assert isinstance(pair.group(), ClassicGroup)
     assert await pair.sync(back.member_id, back.generation, instance_id="i") == set(range(PARTITIONS))
-    assert pair.shard.membership.heartbeat("g", back.member_id, "i", back.generation) is ErrorCode.NONE
+    assert pair.heartbeat(back.member_id, "i", back.generation) is ErrorCode.NONE
 
 
 @pytest.mark.parametrize(
@@ -516,7 +536,7 @@ async def test_the_policy_says_which_way_a_group_may_go(policy: Any, *, goes_up:
     if not goes_up:
         with pytest.raises(KafkaError, match="Cannot upgrade classic group g to consumer group because online upgrade"):
             _ = pair.beat("n")
-        assert pair.shard.membership.heartbeat("g", joined.member_id, None, joined.generation) is ErrorCode.NONE
+        assert pair.heartbeat(joined.member_id, None, joined.generation) is ErrorCode.NONE
         return
     await pair.beat("n")
     await pair.beat("n", -1)
@@ -535,7 +555,7 @@ async def stay_silent() -> None:
     for _ in range(40):
         await asyncio.sleep(1)
         try:
-            pair.shard.membership.heartbeat("g", joined.member_id, None, joined.generation)
+            pair.heartbeat(joined.member_id, None, joined.generation)
         except KafkaError:
             break
     assert list(pair.group().members) == ["n"]
@@ -544,7 +564,7 @@ async def stay_silent() -> None:
     for _ in range(40):
         await asyncio.sleep(1)
         try:
-            pair.shard.membership.heartbeat("g", "late", None, late.generation)
+            pair.heartbeat("late", None, late.generation)
         except KafkaError:
             break
     assert list(pair.group().members) == ["n"]

@@ -20,8 +20,16 @@ from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
 from anabranch.broker.kafka.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse
 from anabranch.broker.kafka.groups.consumer.topic_image import NO_TOPICS
 from anabranch.broker.kafka.groups.coordinator import GroupCoordinator
+from anabranch.broker.kafka.groups.member_requests import respond_to
 from anabranch.broker.kafka.groups.offsets import CommittedOffset
-from anabranch.broker.kafka.groups.requests import JoinRequest, JoinResponse, MemberProtocol, SyncRequest, SyncResponse
+from anabranch.broker.kafka.groups.requests import (
+    ClassicHeartbeat,
+    JoinRequest,
+    JoinResponse,
+    MemberProtocol,
+    SyncRequest,
+    SyncResponse,
+)
 from anabranch.broker.kafka.groups.shard import GroupShard
 from anabranch.broker.kafka.partitions.producers import Producer
 from anabranch.broker.node.settings.client_areas import GroupSettings
@@ -207,7 +215,7 @@ class ClassicClient(GroupClient):
     def check(self, shard: GroupShard) -> None:
         super().check(shard)
         if self.member_id:
-            error = shard.membership.heartbeat(self.group_id, self.member_id, None, self.generation)
+            error = shard.membership.handle(self.group_id, ClassicHeartbeat(self.member_id, None, self.generation))
             assert error is ErrorCode.NONE, f"{self.group_id}: {error!r}"
 
     async def work(self, shard: GroupShard) -> None:
@@ -221,9 +229,9 @@ class ClassicClient(GroupClient):
         new_id = f"m{self.cluster.dice.random()}"
         protocols = [MemberProtocol("range", b"")]
         request = JoinRequest(
-            joined, "", new_id, None, "c", "/h", NEVER_MS, REBALANCE_MS, "consumer", protocols, False, False
+            respond_to(joined), "", new_id, None, "c", "/h", NEVER_MS, REBALANCE_MS, "consumer", protocols, False, False
         )
-        shard.membership.join(self.group_id, request)
+        shard.membership.handle(self.group_id, request)
         response = await joined
         if response.error:
             raise KafkaError(response.error)
@@ -231,9 +239,9 @@ class ClassicClient(GroupClient):
         assignments = {response.member_id: b"all"}
         shard = self.find_shard()
         try:
-            shard.membership.sync(
+            shard.membership.handle(
                 self.group_id,
-                SyncRequest(synced, response.member_id, None, response.generation, None, None, assignments),
+                SyncRequest(respond_to(synced), response.member_id, None, response.generation, None, None, assignments),
             )
         except KafkaError as error:
             answer = SyncResponse(error.code)
@@ -258,10 +266,15 @@ class ConsumerClient(GroupClient):
         done: asyncio.Future[ConsumerHeartbeatResponse | KafkaError] = asyncio.get_running_loop().create_future()
         epoch = max(self.generation, 0)
         request = ConsumerHeartbeat(
-            "m", epoch, rebalance_timeout_ms=NEVER_MS if epoch == 0 else -1, topic_names=["t"], owned=frozenset()
+            "m",
+            epoch,
+            rebalance_timeout_ms=NEVER_MS if epoch == 0 else -1,
+            topic_names=["t"],
+            owned=frozenset(),
+            ticket=partial(_answer, done),
         )
         shard = self.find_shard()
-        shard.membership.consumer_heartbeat(self.group_id, request, partial(_answer, done))
+        shard.membership.handle(self.group_id, request)
         answer = await done
         if isinstance(answer, KafkaError):
             raise answer

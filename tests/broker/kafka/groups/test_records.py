@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 
 from anabranch.broker.kafka.coordination.log import KeyValue
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
-from anabranch.broker.kafka.groups.classic.records import ClassicGroupRecord, group_record
+from anabranch.broker.kafka.groups.classic.member import subscribed_topics
+from anabranch.broker.kafka.groups.classic.records import group_record, parse_snapshot
 from anabranch.broker.kafka.groups.classic.snapshot import GroupSnapshot, MemberSnapshot
-from anabranch.broker.kafka.groups.consumer.embedded_protocol import subscribed_topics
 from anabranch.broker.kafka.groups.offsets import CommittedOffset
-from anabranch.broker.kafka.groups.records import OffsetRecord, UnknownRecord, offset_record, parse_record
+from anabranch.broker.kafka.groups.records import GroupRecord, OffsetRecord, UnknownRecord, offset_record, parse_record
 from anabranch.protocol.codec import encode_versioned
 from anabranch.protocol.messages.embedded.consumer_protocol import ConsumerProtocolSubscription
 
@@ -62,11 +62,12 @@ members = st.builds(
 )
 def test_a_group_reads_back(group: str, snapshot: GroupSnapshot) -> None:
     found = parse_record(group_record(group, snapshot))
-    assert isinstance(found, ClassicGroupRecord)
-    assert found.snapshot is not None
-    assert list(found.snapshot.members) == list(snapshot.members)
-    assert group_record(group, found.snapshot) == group_record(group, snapshot)
-    assert parse_record(group_record(group, None)) == ClassicGroupRecord(group, None)
+    assert isinstance(found, GroupRecord)
+    assert found.value is not None
+    parsed = parse_snapshot(found.value)
+    assert list(parsed.members) == list(snapshot.members)
+    assert group_record(group, parsed) == group_record(group, snapshot)
+    assert parse_record(group_record(group, None)) == GroupRecord(group, None)
 
 
 def test_versions_of_older_nodes_are_read() -> None:
@@ -77,10 +78,8 @@ def test_versions_of_older_nodes_are_read() -> None:
     )
     value = bytes.fromhex("0000 0001") + b"c" + bytes.fromhex("00000001 ffff ffff 00000001 0001") + b"m"
     value += bytes.fromhex("0000 0000 00001770 00000000 00000000")
-    group = parse_record(KeyValue(bytes.fromhex("0002 0001") + b"g", value))
-    assert isinstance(group, ClassicGroupRecord)
-    assert group.snapshot is not None
-    assert group.snapshot.members[0].rebalance_timeout_ms == 6_000
+    assert parse_record(KeyValue(bytes.fromhex("0002 0001") + b"g", value)) == GroupRecord("g", value)
+    assert parse_snapshot(value).members[0].rebalance_timeout_ms == 6_000
 
 
 def test_other_kinds_of_records_are_kept_as_they_are() -> None:

@@ -55,8 +55,8 @@ class MovingGroups(ConsumerShard):
     async def enter_another_group(self) -> None:
         """Become a member of the group `h`, with the new protocol."""
         done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        request = ConsumerHeartbeat("m", 0, rebalance_timeout_ms=60_000, topic_names=["t"], owned=frozenset())
-        self.shard.membership.consumer_heartbeat("h", request, done.set_result)
+        request = ConsumerHeartbeat("m", 0, rebalance_timeout_ms=60_000, topic_names=["t"], ticket=done.set_result)
+        self.shard.membership.handle("h", request)
         assert isinstance(await done, ConsumerHeartbeatResponse)
 
     def code(self) -> ErrorCode:
@@ -98,7 +98,7 @@ async def test_members_go_on_by_heartbeat_without_a_rebalance(client: MovingGrou
     assert client.code() is ErrorCode.NOT_COORDINATOR
     await client.add()
     assert client.state() is ClassicGroupState.STABLE
-    assert client.shard.membership.heartbeat("g", client.member_id, None, client.generation) is ErrorCode.NONE
+    assert client.heartbeat() is ErrorCode.NONE
     offset = client.offset(T0)
     assert offset is not None
     assert offset.offset == 7

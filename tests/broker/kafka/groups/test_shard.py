@@ -8,12 +8,14 @@ import pytest
 from anabranch.broker.kafka.coordination.log import KeyValue, LogWriter
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
 from anabranch.broker.kafka.groups.classic.state_table import ClassicGroupState
-from anabranch.broker.kafka.groups.consumer.group import ConsumerGroupState
+from anabranch.broker.kafka.groups.member_requests import respond_to
 from anabranch.broker.kafka.groups.offsets import CommittedOffset
 from anabranch.broker.kafka.groups.records import offset_record
 from anabranch.broker.kafka.groups.requests import (
+    ClassicHeartbeat,
     JoinRequest,
     JoinResponse,
+    LeaveRequest,
     LeavingMember,
     MemberProtocol,
     SyncRequest,
@@ -58,7 +60,7 @@ class ClassicShard:
         ticket: asyncio.Future[JoinResponse] = asyncio.get_running_loop().create_future()
         metadata = encode_versioned(ConsumerProtocolSubscription(topics=list(topics)), 1)
         request = JoinRequest(
-            ticket=ticket,
+            ticket=respond_to(ticket),
             member_id=self.member_id,
             new_member_id=new_member_id,
             group_instance_id=None,
@@ -71,14 +73,19 @@ class ClassicShard:
             member_id_required=False,
             can_skip_assignment=True,
         )
-        self.shard.membership.join("g", request)
+        self.shard.membership.handle("g", request)
         return ticket
 
     def sync(self, assignment: bytes = b"all") -> asyncio.Future[SyncResponse]:
         ticket: asyncio.Future[SyncResponse] = asyncio.get_running_loop().create_future()
-        request = SyncRequest(ticket, self.member_id, None, self.generation, None, None, {self.member_id: assignment})
-        self.shard.membership.sync("g", request)
+        request = SyncRequest(
+            respond_to(ticket), self.member_id, None, self.generation, None, None, {self.member_id: assignment}
+        )
+        self.shard.membership.handle("g", request)
         return ticket
+
+    def heartbeat(self) -> ErrorCode:
+        return self.shard.membership.handle("g", ClassicHeartbeat(self.member_id, None, self.generation))
 
     async def enter(self, *, session_ms: int = 10_000) -> None:
         """Become the only member."""
@@ -99,7 +106,7 @@ class ClassicShard:
         offsets = self.shard.offsets.of("g")
         return None if offsets is None else offsets.get(*key)
 
-    def state(self) -> ClassicGroupState | ConsumerGroupState | None:
+    def state(self) -> str | None:
         group = self.shard.group("g")
         return None if group is None else group.state
 
@@ -141,7 +148,7 @@ async def test_members_and_offsets_survive_a_crash(client: ClassicShard) -> None
     await client.enter()
     assert await client.commit(T0, T1, offset=7, member=True) is ErrorCode.NONE
     client = await client.crash()
-    assert client.shard.membership.heartbeat("g", client.member_id, None, client.generation) is ErrorCode.NONE
+    assert client.heartbeat() is ErrorCode.NONE
     assert (await client.sync()).assignment == b"all"
     assert client.offset(T1) == CommittedOffset(7, 3, "note", client.wall_ms)
     assert await client.commit(T0, offset=8, member=True) is ErrorCode.NONE
@@ -164,9 +171,7 @@ async def test_what_was_not_durable_is_gone_after_a_crash(client: ClassicShard) 
 async def test_a_silent_member_is_dropped_by_the_timer(client: ClassicShard) -> None:
     await client.enter(session_ms=20)
     await until(lambda: client.state() is ClassicGroupState.EMPTY, pause_s=0.005)
-    assert (
-        client.shard.membership.heartbeat("g", client.member_id, None, client.generation) is ErrorCode.UNKNOWN_MEMBER_ID
-    )
+    assert client.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 async def test_a_refused_log_refuses_commits(client: ClassicShard) -> None:
@@ -197,7 +202,7 @@ async def test_a_deleted_group_stays_deleted_with_commits_that_were_on_their_way
         await delete(client)
     assert refused.value.code is ErrorCode.NON_EMPTY_GROUP
     await client.commit(T0, member=True)
-    client.shard.membership.leave("g", [LeavingMember(client.member_id, None)])
+    client.shard.membership.handle("g", LeaveRequest([LeavingMember(client.member_id, None)]))
     client.log.hold = True
     late = client.commit(T1)
     await asyncio.sleep(0)
@@ -271,7 +276,7 @@ async def test_offsets_of_a_group_expire_when_it_is_empty_or_has_left_the_topic(
     await expire(client)
     assert client.offset(T0) is not None, "somebody reads it"
     assert client.offset(U0) is None
-    client.shard.membership.leave("g", [LeavingMember(client.member_id, None)])
+    client.shard.membership.handle("g", LeaveRequest([LeavingMember(client.member_id, None)]))
     await asyncio.sleep(0)
     client.wall_ms += 6 * DAY_MS
     await expire(client)
@@ -314,7 +319,7 @@ async def test_a_rewritten_log_holds_the_same_state(client: ClassicShard) -> Non
     assert len(client.log.records()) == 3
     assert foreign in client.log.records()
     client = await client.crash()
-    assert client.shard.membership.heartbeat("g", client.member_id, None, client.generation) is ErrorCode.NONE
+    assert client.heartbeat() is ErrorCode.NONE
     assert client.offset(T0) == CommittedOffset(19, 3, "note", client.wall_ms)
 
 
@@ -325,7 +330,7 @@ async def test_a_rewrite_during_a_rebalance_stores_what_was_durable(client: Clas
     assert joined.generation == client.generation + 1
     await client.shard.writer.rewrite(client.shard.live_records)
     client = await client.crash()
-    assert client.shard.membership.heartbeat("g", client.member_id, None, client.generation) is ErrorCode.NONE
+    assert client.heartbeat() is ErrorCode.NONE
     assert (await client.sync()).assignment == b"all"
 
 

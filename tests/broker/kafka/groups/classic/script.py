@@ -20,13 +20,19 @@ NAME identifies the answer and is the client id; member ids are NAME.1, NAME.2 a
 last id the name was given, `generation=` to the current one.
 """
 
-from anabranch.broker.kafka.groups.classic.effects import Effect, Respond, StoreSnapshot
+from anabranch.broker.kafka.coordination.log import KeyValue
 from anabranch.broker.kafka.groups.classic.group import ClassicGroup
-from anabranch.broker.kafka.groups.classic.snapshot import GroupSnapshot
+from anabranch.broker.kafka.groups.classic.kind import ClassicKind
+from anabranch.broker.kafka.groups.classic.machine import ClassicMachine
+from anabranch.broker.kafka.groups.classic.records import parse_snapshot
+from anabranch.broker.kafka.groups.interface import Outcome
 from anabranch.broker.kafka.groups.requests import (
     NEVER_MS,
+    ClassicHeartbeat,
+    CommitRequest,
     JoinRequest,
     JoinResponse,
+    LeaveRequest,
     LeavingMember,
     MemberProtocol,
     Now,
@@ -42,11 +48,11 @@ class GroupScript:
 
     def __init__(self) -> None:
         self.now_ms = 0
-        self.group = ClassicGroup("group", GroupSettings())
+        self.machine = ClassicMachine(ClassicGroup("group"), GroupSettings())
         self.ids: dict[str, str] = {}
         self.counts: dict[str, int] = {}
-        self.writes: list[StoreSnapshot] = []
-        self.stored: GroupSnapshot | None = None
+        self.writes: list[Outcome] = []
+        self.stored: dict[bytes, bytes] = {}
         self.out: list[str] = []
 
     def run(self, text: str) -> str:
@@ -70,6 +76,10 @@ class GroupScript:
         getattr(self, f"do_{name}")([word for word in words if "=" not in word], options)
 
     @property
+    def group(self) -> ClassicGroup:
+        return self.machine.group
+
+    @property
     def now(self) -> Now:
         return Now(self.now_ms, 1_000_000 + self.now_ms)
 
@@ -87,7 +97,7 @@ class GroupScript:
 
     def do_settings(self, words: list[str], options: dict[str, str]) -> None:
         settings = GroupSettings.model_validate({key: int(value) for key, value in options.items()})
-        self.group = ClassicGroup("group", settings)
+        self.machine = ClassicMachine(ClassicGroup("group"), settings)
 
     def do_join(self, words: list[str], options: dict[str, str]) -> None:
         name = words[0]
@@ -109,10 +119,10 @@ class GroupScript:
             member_id_required=version >= 4,
             can_skip_assignment=version >= 9,
         )
-        effects = self.group.join(request, self.now)
+        outcome = self.machine.handle(request, self.now)
         if request.new_member_id in self.group.members.keys() | self.group.pending.keys():
             self.counts[name] = count
-        self.effects(effects)
+        self.carry_out(outcome)
 
     def do_sync(self, words: list[str], options: dict[str, str]) -> None:
         name = words[0]
@@ -125,43 +135,44 @@ class GroupScript:
             protocol_name=options.get("protocol"),
             assignments={word.split(":")[0]: word.split(":")[1].encode() for word in words[1:]},
         )
-        self.effects(self.group.sync(request, self.now))
+        self.carry_out(self.machine.handle(request, self.now))
 
     def do_heartbeat(self, words: list[str], options: dict[str, str]) -> None:
         generation = int(options.get("generation", self.group.generation))
-        error = self.group.heartbeat(words[0], options.get("instance"), generation, self.now)
-        self.out.append(f"{words[0]}: heartbeat {error.name}")
+        heartbeat = ClassicHeartbeat(words[0], options.get("instance"), generation)
+        self.out.append(f"{words[0]}: heartbeat {self.machine.handle(heartbeat, self.now).answer.name}")
 
     def do_leave(self, words: list[str], options: dict[str, str]) -> None:
         leavers = [LeavingMember("" if word == "-" else word, options.get("instance")) for word in words]
-        errors, effects = self.group.leave(leavers, self.now)
-        self.out.append("leave " + " ".join(error.name for error in errors))
-        self.effects(effects)
+        outcome = self.machine.handle(LeaveRequest(leavers), self.now)
+        self.out.append("leave " + " ".join(error.name for error in outcome.answer))
+        self.carry_out(outcome)
 
     def do_commit(self, words: list[str], options: dict[str, str]) -> None:
         generation = int(options.get("generation", self.group.generation))
-        error = self.group.check_commit(options.get("id", ""), options.get("instance"), generation, self.now)
-        self.out.append(f"commit {error.name}")
+        commit = CommitRequest(options.get("id", ""), options.get("instance"), generation)
+        self.out.append(f"commit {self.machine.check_commit(commit, self.now).answer.name}")
 
     def do_written(self, words: list[str], options: dict[str, str]) -> None:
-        write = self.writes.pop(0)
-        self.stored = write.snapshot
-        if write.then is not None:
-            self.effects(self.group.snapshot_stored(write.then, ErrorCode.NONE, self.now))
+        self.stored = {key: value for key, value in self.writes[0].records if value is not None}
+        self.end_write(ErrorCode.NONE)
 
     def do_failed(self, words: list[str], options: dict[str, str]) -> None:
-        write = self.writes.pop(0)
-        if write.then is not None:
-            self.effects(self.group.snapshot_stored(write.then, ErrorCode.COORDINATOR_NOT_AVAILABLE, self.now))
+        self.end_write(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def end_write(self, error: ErrorCode) -> None:
+        then = self.writes.pop(0).then
+        assert then is not None, "a classic group is not ahead of its log"
+        self.carry_out(then(error, self.now))
 
     def do_wait(self, words: list[str], options: dict[str, str]) -> None:
         end_ms = self.now_ms + int(words[0])
         while self.group.wake_ms <= end_ms:
             self.now_ms = max(self.now_ms, self.group.wake_ms)
-            effects = self.group.tick(self.now)
-            if effects:
+            outcome = self.machine.tick(self.now)
+            if outcome.responses or outcome.records:
                 self.out.append(f"at {self.now_ms}:")
-            self.effects(effects)
+            self.carry_out(outcome)
         self.now_ms = end_ms
 
     def do_check(self, words: list[str], options: dict[str, str]) -> None:
@@ -169,18 +180,14 @@ class GroupScript:
         self.out.append(f"{words[0]} {error.name}")
 
     def do_kill(self, words: list[str], options: dict[str, str]) -> None:
-        self.group.delete()
+        self.machine.retire()
 
     def do_resign(self, words: list[str], options: dict[str, str]) -> None:
-        self.effects(self.group.resign(self.now))
+        self.carry_out(self.machine.resign(self.now))
 
     def do_restart(self, words: list[str], options: dict[str, str]) -> None:
-        settings = GroupSettings()
         self.writes.clear()
-        if self.stored is None:
-            self.group = ClassicGroup("group", settings)
-        else:
-            self.group = ClassicGroup.restore("group", settings, self.stored, self.now)
+        self.machine = ClassicKind(GroupSettings()).restore("group", self.stored, self.now)
 
     # output
 
@@ -188,19 +195,20 @@ class GroupScript:
         given = options.get("id")
         return self.ids.get(name, "") if given is None else ("" if given == "-" else given)
 
-    def effects(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Respond(str(name), JoinResponse() as answer):
+    def carry_out(self, outcome: Outcome) -> None:
+        assert outcome.wake_ms == self.group.wake_ms
+        for name, response in outcome.responses:
+            match response:
+                case JoinResponse() as answer:
                     self.out.append(f"{name}: {self.joined(answer)}")
                     if answer.error in {ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED}:
-                        self.ids[name] = answer.member_id
-                case Respond(str(name), SyncResponse() as answer):
+                        self.ids[str(name)] = answer.member_id
+                case SyncResponse() as answer:
                     assignment = f" assignment={answer.assignment.decode()}" if not answer.error else ""
                     self.out.append(f"{name}: sync {answer.error.name}{assignment}")
-                case StoreSnapshot() as write:
-                    self.writes.append(write)
-                    self.out.append(written(write))
+        if outcome.records:
+            self.writes.append(outcome)
+            self.out += map(written, outcome.records)
 
     @staticmethod
     def joined(answer: JoinResponse) -> str:
@@ -214,8 +222,9 @@ class GroupScript:
         )
 
 
-def written(write: StoreSnapshot) -> str:
-    snapshot = write.snapshot
+def written(record: KeyValue) -> str:
+    assert record.value is not None
+    snapshot = parse_snapshot(record.value)
     members = " ".join(
         f"{member.member_id}({member.subscription.decode()}->{member.assignment.decode()})"
         for member in snapshot.members

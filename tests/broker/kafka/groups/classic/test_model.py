@@ -11,13 +11,18 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from anabranch.broker.kafka.groups.classic.effects import AssignmentStored, Effect, Respond, StoreSnapshot
 from anabranch.broker.kafka.groups.classic.group import ClassicGroup
+from anabranch.broker.kafka.groups.classic.kind import ClassicKind
+from anabranch.broker.kafka.groups.classic.machine import ClassicMachine
+from anabranch.broker.kafka.groups.classic.records import parse_snapshot
 from anabranch.broker.kafka.groups.classic.snapshot import GroupSnapshot
 from anabranch.broker.kafka.groups.classic.state_table import ClassicGroupState
+from anabranch.broker.kafka.groups.interface import Outcome
 from anabranch.broker.kafka.groups.requests import (
+    ClassicHeartbeat,
     JoinRequest,
     JoinResponse,
+    LeaveRequest,
     LeavingMember,
     MemberProtocol,
     Now,
@@ -30,30 +35,44 @@ from anabranch.protocol.errors import ErrorCode
 NAMES = "abcd"
 
 
+def snapshot_of(write: Outcome) -> GroupSnapshot:
+    (record,) = write.records
+    assert record.value is not None
+    return parse_snapshot(record.value)
+
+
+def assignments_of(snapshot: GroupSnapshot) -> dict[str, bytes]:
+    return {member.member_id: member.assignment for member in snapshot.members}
+
+
 class GroupModel(RuleBasedStateMachine):
     """Up to four clients, some of them static, whose behaviour is arbitrary."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now_ms = 0
-        self.group = ClassicGroup("g", GroupSettings(initial_rebalance_delay_ms=0))
+        self.machine = ClassicMachine(ClassicGroup("g"), GroupSettings(initial_rebalance_delay_ms=0))
         self.ids: dict[str, str] = {}
         self.generations: dict[str, int] = {}
         self.waiting: set[str] = set()
         self.answered: Counter[str] = Counter()
         self.owners: dict[str, str] = {}
-        self.writes: list[StoreSnapshot] = []
+        self.writes: list[Outcome] = []
         self.durable: dict[int, dict[str, bytes]] = {}
         self.assigned: dict[int, list[dict[str, bytes]]] = {}
         self.agreed: dict[int, tuple[str | None, str]] = {}
-        self.stored: GroupSnapshot | None = None
+        self.stored: dict[bytes, bytes] = {}
         self.requests = 0
         self.last_generation = 0
 
     @initialize(delay_ms=st.sampled_from([0, 3000]), members_max=st.sampled_from([2, 100]))
     def start(self, delay_ms: int, members_max: int) -> None:
         self.settings = GroupSettings(initial_rebalance_delay_ms=delay_ms, members_max=members_max)
-        self.group = ClassicGroup("g", self.settings)
+        self.machine = ClassicMachine(ClassicGroup("g"), self.settings)
+
+    @property
+    def group(self) -> ClassicGroup:
+        return self.machine.group
 
     @property
     def now(self) -> Now:
@@ -90,7 +109,7 @@ class GroupModel(RuleBasedStateMachine):
             member_id_required=version >= 4,
             can_skip_assignment=version >= 9,
         )
-        self.run(self.group.join(request, self.now))
+        self.run(self.machine.handle(request, self.now))
 
     @rule(name=st.sampled_from(NAMES), late=st.sampled_from([0, 0, 0, 1]))
     def sync(self, name: str, late: int) -> None:
@@ -105,44 +124,43 @@ class GroupModel(RuleBasedStateMachine):
             protocol_name=None,
             assignments=assignments,
         )
-        effects = self.group.sync(request, self.now)
-        for effect in effects:
-            if isinstance(effect, StoreSnapshot) and isinstance(effect.then, AssignmentStored):
-                self.assigned.setdefault(generation, []).append(dict(effect.then.assignments))
-                assert self.ids[name] == self.group.leader, "only the leader assigns"
-        self.run(effects)
+        outcome = self.machine.handle(request, self.now)
+        if outcome.records:
+            self.assigned.setdefault(generation, []).append(assignments_of(snapshot_of(outcome)))
+            assert self.ids[name] == self.group.leader, "only the leader assigns"
+        self.run(outcome)
 
     @rule(name=st.sampled_from(NAMES))
     def heartbeat(self, name: str) -> None:
-        error = self.group.heartbeat(self.ids.get(name, ""), None, self.generations.get(name, 0), self.now)
-        if error is ErrorCode.NONE:
+        heartbeat = ClassicHeartbeat(self.ids.get(name, ""), None, self.generations.get(name, 0))
+        if self.machine.handle(heartbeat, self.now).answer is ErrorCode.NONE:
             assert self.group.state in {ClassicGroupState.COMPLETING, ClassicGroupState.STABLE}
 
     @rule(name=st.sampled_from(NAMES))
     def leave(self, name: str) -> None:
         member_id = self.ids.pop(name, "x")
         was_known = member_id in self.group.members or member_id in self.group.pending
-        errors, effects = self.group.leave([LeavingMember(member_id, None)], self.now)
-        assert (errors == [ErrorCode.NONE]) == was_known
-        self.run(effects)
+        outcome = self.machine.handle(LeaveRequest([LeavingMember(member_id, None)]), self.now)
+        assert (outcome.answer == [ErrorCode.NONE]) == was_known
+        self.run(outcome)
 
     @precondition(lambda self: self.writes)
     @rule(error=st.sampled_from([ErrorCode.NONE, ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE]))
     def written(self, error: ErrorCode) -> None:
         write = self.writes.pop(0)
         if not error:
-            self.stored = write.snapshot
-            if isinstance(write.then, AssignmentStored):
-                self.durable[write.then.generation] = dict(write.then.assignments)
-        if write.then is not None:
-            self.run(self.group.snapshot_stored(write.then, error, self.now))
+            self.stored = {key: value for key, value in write.records if value is not None}
+            snapshot = snapshot_of(write)
+            self.durable[snapshot.generation] = assignments_of(snapshot)
+        assert write.then is not None, "a classic group is not ahead of its log"
+        self.run(write.then(error, self.now))
 
     @rule(ms=st.sampled_from([1, 1000, 5_999, 6_000, 10_000]))
     def wait(self, ms: int) -> None:
         end_ms = self.now_ms + ms
         while self.group.wake_ms <= end_ms:
             self.now_ms = max(self.now_ms, self.group.wake_ms)
-            self.run(self.group.tick(self.now))
+            self.run(self.machine.tick(self.now))
         self.now_ms = end_ms
 
     @rule()
@@ -150,29 +168,26 @@ class GroupModel(RuleBasedStateMachine):
         """Restart the coordinator: only written records survive; open requests are lost with their connections."""
         self.waiting.clear()
         self.writes.clear()
-        if self.stored is None:
-            self.group = ClassicGroup("g", self.settings)
-        else:
-            self.group = ClassicGroup.restore("g", self.settings, self.stored, self.now)
+        self.machine = ClassicKind(self.settings).restore("g", self.stored, self.now)
         self.last_generation = self.group.generation
         # Generations that were never durable are made again, by others perhaps.
         for generation in [g for g in self.agreed if g > self.group.generation]:
             del self.agreed[generation]
             self.assigned.pop(generation, None)
 
-    def run(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case StoreSnapshot():
-                    self.writes.append(effect)
-                case Respond(str(ticket), answer):
-                    self.answered[ticket] += 1
-                    assert self.answered[ticket] == 1, "a request is answered once"
-                    self.waiting.discard(ticket)
-                    if isinstance(answer, JoinResponse):
-                        self.check_join(self.owners[ticket], answer)
-                    elif not answer.error:
-                        self.check_assignment(self.owners[ticket], answer)
+    def run(self, outcome: Outcome) -> None:
+        assert not outcome.when_durable, "a classic group sends responses when a write has ended"
+        for ticket, answer in outcome.responses:
+            assert isinstance(ticket, str)
+            self.answered[ticket] += 1
+            assert self.answered[ticket] == 1, "a request is answered once"
+            self.waiting.discard(ticket)
+            if isinstance(answer, JoinResponse):
+                self.check_join(self.owners[ticket], answer)
+            elif isinstance(answer, SyncResponse) and not answer.error:
+                self.check_assignment(self.owners[ticket], answer)
+        if outcome.records:
+            self.writes.append(outcome)
 
     def check_join(self, name: str, answer: JoinResponse) -> None:
         if answer.error is ErrorCode.MEMBER_ID_REQUIRED:

@@ -19,7 +19,9 @@ from anabranch.broker.kafka.groups.consumer.heartbeat import (
     ConsumerHeartbeat,
     ConsumerHeartbeatResponse,
 )
+from anabranch.broker.kafka.groups.consumer.kind import ConsumerKind
 from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicMetadata
+from anabranch.broker.kafka.groups.interface import Outcome
 from anabranch.broker.kafka.groups.requests import Now
 from anabranch.broker.node.settings.client_areas import GroupSettings
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -67,13 +69,18 @@ class ConsumerGroupModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now_ms = 0
-        self.group = ConsumerGroup("g", SETTINGS)
+        self.kind = ConsumerKind(SETTINGS, lambda: self.topics)
+        self.machine = self.kind.restore("g", {}, Now(0, 0))
         self.clients: dict[str, ModelMember] = {}
         self.log: dict[bytes, bytes] = {}
         self.partitions = {"t": 3}
         self.version = 0
         self.made = 0
         self.last_epoch = 0
+
+    @property
+    def group(self) -> ConsumerGroup:
+        return self.machine.group
 
     @property
     def now(self) -> Now:
@@ -85,10 +92,8 @@ class ConsumerGroupModel(RuleBasedStateMachine):
             self.version, [TopicMetadata(name.encode() * 16, name, count) for name, count in self.partitions.items()]
         )
 
-    def write(self) -> None:
-        records = self.group.pending_records()
-        self.group.mark_written(records)
-        for key, value in records:
+    def write(self, outcome: Outcome) -> None:
+        for key, value in outcome.records:
             if value is None:
                 del self.log[key]
             else:
@@ -96,12 +101,14 @@ class ConsumerGroupModel(RuleBasedStateMachine):
 
     def send(self, beat: ConsumerHeartbeat) -> ConsumerHeartbeatResponse | KafkaError:
         try:
-            return self.group.heartbeat(beat, self.topics, self.now)
+            outcome = self.machine.handle(beat, self.now)
         except KafkaError as error:
-            assert not self.group.pending_records(), "a refused request changes nothing"
+            assert not self.group.take_changes(), "a refused request changes nothing"
             return error
-        finally:
-            self.write()
+        self.write(outcome)
+        ((_, response),) = outcome.when_durable
+        assert isinstance(response, ConsumerHeartbeatResponse)
+        return response
 
     @rule(
         name=st.sampled_from(NAMES),
@@ -183,22 +190,21 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         end_ms = self.now_ms + ms
         while self.group.wake_ms <= end_ms:
             self.now_ms = max(self.now_ms, self.group.wake_ms)
-            self.group.tick(self.now)
-            self.write()
+            self.write(self.machine.tick(self.now))
         self.now_ms = end_ms
 
     @rule()
     def crash(self) -> None:
         """Kill the node, and rebuild the group from its records."""
         before = self.group
-        self.group = ConsumerGroup.restore("g", SETTINGS, self.log, self.now)
+        self.machine = self.kind.restore("g", self.log, self.now)
         assert (self.group.epoch, self.group.assignment_epoch) == (before.epoch, before.assignment_epoch)
         assert self.group.members == before.members
         assert self.group.targets == before.targets
         assert self.group.static == before.static
         assert self.group.state == before.state
         assert self.group.subscribed_topics() == before.subscribed_topics()
-        assert not self.group.pending_records()
+        assert not self.group.take_changes()
 
     def alive(self) -> list[ModelMember]:
         """Clients whose session has not expired as far as they know; the others have released their partitions."""

@@ -7,7 +7,7 @@ from anabranch.broker.kafka.groups.consumer import records
 from anabranch.broker.kafka.groups.consumer.member import ClassicMemberMetadata, ConsumerMember, MemberState
 from anabranch.broker.kafka.groups.consumer.records import ConsumerKey
 from anabranch.broker.kafka.groups.consumer.topic_image import TopicIdPartition
-from anabranch.broker.kafka.groups.records import ConsumerGroupRecord, parse_record
+from anabranch.broker.kafka.groups.records import GroupRecord, parse_record
 from anabranch.broker.kafka.groups.requests import MemberProtocol
 from anabranch.protocol.errors import MalformedMessage
 
@@ -47,8 +47,8 @@ def test_keys(key: ConsumerKey, expected: str) -> None:
     raw = records.key_bytes(key)
     assert raw == bytes.fromhex(expected)
     assert records.parse_key(raw) == key
-    assert parse_record(KeyValue(raw, b"v")) == ConsumerGroupRecord("g", b"v")
-    assert parse_record(KeyValue(raw, None)) == ConsumerGroupRecord("g", None)
+    assert parse_record(KeyValue(raw, b"v")) == GroupRecord("g", b"v")
+    assert parse_record(KeyValue(raw, None)) == GroupRecord("g", None)
 
 
 def test_keys_of_other_records_are_none_of_these() -> None:

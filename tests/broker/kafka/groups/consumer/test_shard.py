@@ -13,8 +13,8 @@ from anabranch.broker.kafka.groups.consumer.member import ConsumerMember
 from anabranch.broker.kafka.groups.consumer.records import ConsumerKey
 from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicMetadata
 from anabranch.broker.kafka.groups.offsets import CommittedOffset
-from anabranch.broker.kafka.groups.records import ConsumerGroupRecord, offset_record, parse_record
-from anabranch.broker.kafka.groups.requests import LeavingMember
+from anabranch.broker.kafka.groups.records import GroupRecord, offset_record, parse_record
+from anabranch.broker.kafka.groups.requests import LeaveRequest, LeavingMember
 from anabranch.broker.kafka.groups.shard import GroupShard
 from anabranch.broker.node.settings.client_areas import GroupSettings
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -50,7 +50,8 @@ class ConsumerShard(ClassicShard):
         if epoch == 0:
             wanted = {"rebalance_timeout_ms": 60_000, "topic_names": ["t"], **wanted}
         done: asyncio.Future[ConsumerHeartbeatResponse | KafkaError] = asyncio.get_running_loop().create_future()
-        self.shard.membership.consumer_heartbeat("g", ConsumerHeartbeat(member_id, epoch, **wanted), done.set_result)  # type: ignore[arg-type]
+        request = ConsumerHeartbeat(member_id, epoch, ticket=done.set_result, **wanted)  # type: ignore[arg-type]
+        self.shard.membership.handle("g", request)
         return done
 
     def group(self) -> ConsumerGroup:
@@ -131,9 +132,7 @@ async def test_a_group_too_large_to_store_is_refused_and_stays_as_it_was(client:
     assert list(client.group().members) == ["m"]
     assert (await client.beat("m", 2)) == ConsumerHeartbeatResponse("m", 2, None)
     with pytest.raises(KafkaError):
-        client.shard.membership.consumer_heartbeat(
-            "other", ConsumerHeartbeat("m", 0, rebalance_timeout_ms=1, topic_names=LONG), lambda _: None
-        )
+        client.shard.membership.handle("other", ConsumerHeartbeat("m", 0, rebalance_timeout_ms=1, topic_names=LONG))
     assert client.shard.group("other") is None
 
 
@@ -153,7 +152,7 @@ async def test_silent_members_are_removed_and_an_administrator_may_remove_them_t
     await client.beat("m")
     await until(lambda: client.group().state is ConsumerGroupState.EMPTY)
     await client.beat("n", instance_id="i")
-    assert client.shard.membership.leave("g", [LeavingMember("", "i"), LeavingMember("x", None)]) == [
+    assert client.shard.membership.handle("g", LeaveRequest([LeavingMember("", "i"), LeavingMember("x", None)])) == [
         0,
         ErrorCode.UNKNOWN_MEMBER_ID,
     ]
@@ -169,7 +168,7 @@ async def test_an_empty_classic_group_becomes_a_consumer_group_and_back_with_its
     with pytest.raises(KafkaError, match="malformed") as refused:
         _ = client.beat("m")
     assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
-    client.shard.membership.leave("g", [LeavingMember(client.member_id, None)])
+    client.shard.membership.handle("g", LeaveRequest([LeavingMember(client.member_id, None)]))
     await client.beat("m")
     assert client.offset(T0) is not None
     client = await client.crash()
@@ -259,7 +258,7 @@ async def test_offsets_of_subscribed_topics_are_kept_and_others_expire(client: C
 
 async def test_every_record_is_kafkas(client: ConsumerShard) -> None:
     await client.beat("m")
-    assert all(isinstance(parse_record(record), ConsumerGroupRecord) for record in client.log.records())
+    assert all(isinstance(parse_record(record), GroupRecord) for record in client.log.records())
 
 
 async def test_a_pattern_of_kafkas_that_is_not_served_goes_on_matching_what_it_did(client: ConsumerShard) -> None:
@@ -283,13 +282,13 @@ async def test_a_groups_own_session_timeout_is_kept_from_the_next_heartbeat_on()
         LogWriter(log), SETTINGS, now_ms=lambda: 0, topics=lambda: TOPICS, session_timeout_ms=timeouts.__getitem__
     )
     await shard.load()
-    beat = ConsumerHeartbeat("m", 0, rebalance_timeout_ms=60_000, topic_names=["t"], owned=frozenset())
-    shard.membership.consumer_heartbeat("g", beat, lambda _: None)
+    beat = ConsumerHeartbeat("m", 0, rebalance_timeout_ms=60_000, topic_names=["t"], ticket=lambda _: None)
+    shard.membership.handle("g", beat)
     group = shard.group("g")
     assert isinstance(group, ConsumerGroup)
     now_ms = asyncio.get_running_loop().time() * 1000
     assert group.wake_ms > now_ms + 3_000_000
     timeouts["g"] = 10
-    shard.membership.consumer_heartbeat("g", ConsumerHeartbeat("m", 2), lambda _: None)
+    shard.membership.handle("g", ConsumerHeartbeat("m", 2, ticket=lambda _: None))
     await until(lambda: group.state is ConsumerGroupState.EMPTY)
     shard.close()

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import pytest
 
 from anabranch.broker.kafka.groups.consumer import records
-from anabranch.broker.kafka.groups.consumer.group import ConsumerGroup
-from anabranch.broker.kafka.groups.consumer.heartbeat import ConsumerHeartbeat, TopicFilter
+from anabranch.broker.kafka.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse, TopicFilter
+from anabranch.broker.kafka.groups.consumer.kind import ConsumerKind
 from anabranch.broker.kafka.groups.consumer.topic_image import TopicIdPartition, TopicImage, TopicMetadata
 from anabranch.broker.kafka.groups.consumer.topic_patterns import TopicPatterns
 from anabranch.broker.kafka.groups.requests import Now
@@ -68,7 +68,8 @@ class Group:
     """A group whose members have the pattern `.*`, on topics with one partition each."""
 
     def __init__(self) -> None:
-        self.group = ConsumerGroup("g", GroupSettings())
+        self.kind = ConsumerKind(GroupSettings(), lambda: self.topics)
+        self.machine = self.kind.restore("g", {}, NOW)
         self.topics = image(1, "open", "secret")
         self.log: dict[bytes, bytes] = {}
         self.told: dict[str, set[str]] = {}
@@ -87,13 +88,13 @@ class Group:
             owned=frozenset(TopicIdPartition(self.topics.by_name[name].topic_id, 0) for name in owned),
             topic_filter=topic_filter,
         )
-        answer = self.group.heartbeat(request, self.topics, NOW)
+        outcome = self.machine.handle(request, NOW)
+        ((_, answer),) = outcome.when_durable
+        assert isinstance(answer, ConsumerHeartbeatResponse)
         self.epochs[member_id] = answer.epoch
         if answer.assignment is not None:
             self.told[member_id] = {self.topics.names[each.topic_id] for each in answer.assignment}
-        written = self.group.pending_records()
-        self.group.mark_written(written)
-        for key, value in written:
+        for key, value in outcome.records:
             if value is None:
                 self.log.pop(key, None)
             else:
@@ -101,7 +102,7 @@ class Group:
 
     def load_again(self) -> None:
         """Go on as a coordinator does that has read the log."""
-        self.group = ConsumerGroup.restore("g", GroupSettings(), self.log, NOW)
+        self.machine = self.kind.restore("g", self.log, NOW)
 
 
 @pytest.mark.parametrize("first", ["all", "few"])
@@ -116,7 +117,7 @@ def test_members_with_one_pattern_may_know_of_different_topics(first: str) -> No
             assert "secret" not in group.told.get("few", set())
         assert group.told == {"few": {"open"}, "all": {"secret"}}
         group.load_again()
-        assert group.group.subscribed_topics() == {"open", "secret"}
+        assert group.machine.group.subscribed_topics() == {"open", "secret"}
 
 
 def test_a_member_gets_nothing_that_is_new_before_it_is_known_what_it_may_know_of() -> None:
@@ -125,7 +126,7 @@ def test_a_member_gets_nothing_that_is_new_before_it_is_known_what_it_may_know_o
     group.load_again()
     group.topics = image(2, "open", "secret", "secret2")
     group.beat("other", only("secret2", principal="User:b"))
-    assert group.group.subscribed_topics() == {"open", "secret2"}
+    assert group.machine.group.subscribed_topics() == {"open", "secret2"}
     group.beat("few", only("open"))
     assert (group.told["few"], group.told["other"]) == ({"open"}, {"secret2"})
 

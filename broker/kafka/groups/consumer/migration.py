@@ -13,8 +13,7 @@ from anabranch.broker.kafka.groups.consumer.embedded_protocol import (
     parse_assignment,
     parse_subscription,
 )
-from anabranch.broker.kafka.groups.consumer.group import ConsumerGroup
-from anabranch.broker.kafka.groups.consumer.group_base import SessionTimeout
+from anabranch.broker.kafka.groups.consumer.group import ConsumerGroup, SessionTimeout
 from anabranch.broker.kafka.groups.consumer.member import ClassicMemberMetadata, ConsumerMember
 from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage
 from anabranch.broker.kafka.groups.requests import Now
@@ -92,7 +91,7 @@ def _refused(classic: ClassicGroup, why: str) -> KafkaError:
     )
 
 
-def to_classic_group(group: ConsumerGroup, settings: GroupSettings, topics: TopicImage, now: Now) -> ClassicGroup:
+def to_classic_group(group: ConsumerGroup, topics: TopicImage, now: Now) -> ClassicGroup:
     """Return a consumer group, all of whose members use the classic protocol, as a classic group.
 
     Its generation is the assignment epoch, which all members that are up to date have reached.
@@ -102,7 +101,7 @@ def to_classic_group(group: ConsumerGroup, settings: GroupSettings, topics: Topi
         for member in group.members.values()
         if member.classic is not None
     ]
-    return ClassicGroup.converted(group.group_id, settings, group.assignment_epoch, members, now)
+    return ClassicGroup.converted(group.group_id, group.assignment_epoch, members, now)
 
 
 def _classic_member(

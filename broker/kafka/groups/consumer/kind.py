@@ -1,0 +1,65 @@
+"""The kind of consumer groups (KIP-848): a classic group becomes one when a member of this protocol joins it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from anabranch.broker.kafka.groups.classic.machine import ClassicMachine
+from anabranch.broker.kafka.groups.consumer.group import ConsumerGroup, SessionTimeout
+from anabranch.broker.kafka.groups.consumer.heartbeat import ConsumerHeartbeat
+from anabranch.broker.kafka.groups.consumer.machine import ConsumerMachine
+from anabranch.broker.kafka.groups.consumer.migration import to_consumer_group
+from anabranch.broker.kafka.groups.consumer.records import KEY_TYPES
+from anabranch.broker.kafka.groups.consumer.topic_image import TopicImageGetter
+from anabranch.broker.kafka.groups.interface import GroupMachine, Outcome
+from anabranch.broker.kafka.groups.requests import GroupRequest, Now
+from anabranch.broker.node.settings.client_areas import GroupSettings
+from anabranch.protocol.codec import read_version
+from anabranch.protocol.errors import ErrorCode, KafkaError
+
+
+class ConsumerKind:
+    """Makes consumer groups."""
+
+    def __init__(
+        self, settings: GroupSettings, topics: TopicImageGetter, session_timeout_ms: SessionTimeout | None = None
+    ) -> None:
+        self._settings = settings
+        self._topics = topics
+        self._session_timeout_ms = session_timeout_ms
+
+    def owns(self, key: bytes) -> bool:
+        """Return whether a record with this key belongs to a consumer group."""
+        return read_version(key) in KEY_TYPES
+
+    def restore(self, group_id: str, stored: Mapping[bytes, bytes], now: Now) -> ConsumerMachine:
+        """Return a group as its records describe it, an empty one if there are none. Raises MalformedMessage."""
+        return self._machine(ConsumerGroup.restore(group_id, self._settings, stored, now, self._session_timeout_ms))
+
+    def begin(self, group_id: str, request: GroupRequest[Any], former: GroupMachine | None, now: Now) -> Outcome:
+        """Create a group, or convert a classic one with its members, if the heartbeat joins the group."""
+        assert isinstance(request, ConsumerHeartbeat), "there is one request of the consumer protocol"
+        if request.epoch != 0 or not (former is None or isinstance(former, ClassicMachine)):
+            problem = f"{'Group' if request.epoch < 0 else 'Consumer group'} {group_id} not found."
+            if former is not None:
+                problem = f"Group {group_id} is not a consumer group."
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, problem)
+        if former is None:
+            return self._begin(ConsumerGroup(group_id, self._settings, self._session_timeout_ms), request, now)
+        if former.group.members:
+            group = to_consumer_group(former.group, self._settings, self._topics(), now, self._session_timeout_ms)
+        else:
+            group = ConsumerGroup(group_id, self._settings, self._session_timeout_ms)
+        outcome = self._begin(group, request, now)
+        # The heartbeat was accepted: from here on this is a consumer group.
+        outcome.responses = former.resign(now, ErrorCode.REBALANCE_IN_PROGRESS).responses
+        outcome.records = [*former.retire(), *outcome.records]
+        return outcome
+
+    def _begin(self, group: ConsumerGroup, request: ConsumerHeartbeat, now: Now) -> Outcome:
+        machine = self._machine(group)
+        outcome = machine.handle(request, now)
+        outcome.successor = machine
+        return outcome
+
+    def _machine(self, group: ConsumerGroup) -> ConsumerMachine:
+        return ConsumerMachine(group, self._settings, self._topics, self._session_timeout_ms)

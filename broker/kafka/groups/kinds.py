@@ -1,0 +1,41 @@
+"""The kinds of groups that this broker has, each by the type that its groups and requests name."""
+
+from collections.abc import Mapping
+
+from anabranch.broker.kafka.groups.classic.kind import ClassicKind
+from anabranch.broker.kafka.groups.consumer.group import SessionTimeout
+from anabranch.broker.kafka.groups.consumer.kind import ConsumerKind
+from anabranch.broker.kafka.groups.consumer.topic_image import TopicImageGetter
+from anabranch.broker.kafka.groups.interface import GroupKind, GroupMachine
+from anabranch.broker.kafka.groups.requests import Now
+from anabranch.broker.node.settings.client_areas import GroupSettings
+
+DEFAULT_TYPE = "classic"
+"""Type of a group without any record of its own: it has only offsets, or its records could not be written."""
+
+
+class GroupKinds:
+    """All kinds of groups, by type."""
+
+    def __init__(
+        self, settings: GroupSettings, topics: TopicImageGetter, session_timeout_ms: SessionTimeout | None = None
+    ) -> None:
+        self._kinds: Mapping[str, GroupKind] = {
+            "classic": ClassicKind(settings),
+            "consumer": ConsumerKind(settings, topics, session_timeout_ms),
+        }
+
+    def __getitem__(self, group_type: str) -> GroupKind:
+        return self._kinds[group_type]
+
+    def restore(
+        self, group_id: str, stored: Mapping[bytes, bytes], now: Now, group_type: str = DEFAULT_TYPE
+    ) -> GroupMachine:
+        """Return a group as its durable records describe it, an empty one of this type if there are none.
+
+        Raises MalformedMessage.
+        """
+        owners = (name for name, kind in self._kinds.items() if any(map(kind.owns, stored)))
+        # Newer kinds come last, and decide if a log has records of several.
+        *_, group_type = (group_type, *owners)
+        return self._kinds[group_type].restore(group_id, stored, now)
