@@ -57,7 +57,12 @@ from anabranch.broker.kafka.configs.broker import BrokerConfigs
 from anabranch.broker.kafka.configs.cluster import ClusterConfigs
 from anabranch.broker.kafka.configs.features import Features
 from anabranch.broker.kafka.configs.group import GroupConfigs
-from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC, CoordinatorTopic
+from anabranch.broker.kafka.coordination.internal_topics import (
+    OFFSETS_TOPIC,
+    TRANSACTION_TOPIC,
+    CoordinatorTopic,
+    InternalTopics,
+)
 from anabranch.broker.kafka.fetch_sessions import FetchSessions
 from anabranch.broker.kafka.groups.consumer.topic_image import TopicImageSource
 from anabranch.broker.kafka.groups.coordinator import GroupCoordinator
@@ -448,7 +453,7 @@ def _make_node(
     group_configs = GroupConfigs(configs, settings.group)
     quota_table = QuotaTable(configs)
     groups = GroupCoordinator(
-        CoordinatorTopic(topics, OFFSETS_TOPIC, settings.group.offsets_partitions, now_ms),
+        CoordinatorTopic(topics, OFFSETS_TOPIC, now_ms),
         settings.group,
         now_ms=now_ms,
         new_id=lambda: str(environment.new_uuid()),
@@ -468,7 +473,7 @@ def _make_node(
     )
     producer_ids = ProducerIds(catalog)
     transactions = TransactionCoordinator(
-        CoordinatorTopic(topics, TRANSACTION_TOPIC, settings.transaction.state_partitions, now_ms),
+        CoordinatorTopic(topics, TRANSACTION_TOPIC, now_ms),
         router,
         settings.transaction,
         now_ms=now_ms,
@@ -572,6 +577,11 @@ def _make_node(
         drain=Drain(move_requests, topics, members),
         parking=topics.parking,
         topics=topics,
+        internal_topics=InternalTopics(
+            topics,
+            offsets_partitions=settings.group.offsets_partitions,
+            state_partitions=settings.transaction.state_partitions,
+        ),
         moves=moves,
         move_requests=move_requests,
         orders=MoveOrders(

@@ -33,6 +33,7 @@ from anabranch.broker.kafka.configs.broker_table import (
 from anabranch.broker.kafka.configs.cluster import ClusterConfigs
 from anabranch.broker.kafka.configs.features import Features
 from anabranch.broker.kafka.configs.group import GroupConfigs
+from anabranch.broker.kafka.coordination.internal_topics import InternalTopics
 from anabranch.broker.kafka.fetch_sessions import FetchSessions
 from anabranch.broker.kafka.groups.coordinator import GroupCoordinator
 from anabranch.broker.kafka.partitions.producer_expiry import keep_expiring
@@ -177,6 +178,7 @@ class Node:
     parking: Parking
     """Requests that wait for partitions, groups and transactions that this node is about to serve."""
     topics: TopicManager
+    internal_topics: InternalTopics
     moves: TopicMoves
     move_requests: MoveRequests
     """Orders to move partitions, of any node, asked for through this one."""
@@ -395,6 +397,7 @@ class Node:
             await report_forgotten(self.catalog, self.storage, self.topics)
         await self.orders.close()
         await self.target.close()
+        self.internal_topics.close()
         self.groups.close()
         self.transactions.close()
         cut_off = await self.server.drain(self.settings.node.drain_timeout_ms)

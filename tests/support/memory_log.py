@@ -102,11 +102,6 @@ class MemoryTopic:
         self._exists = exists
         self._listeners: list[Callable[[], None]] = []
 
-    async def create(self) -> None:
-        """Let the topic exist, with the partitions that were set."""
-        self._exists = True
-        self._notify()
-
     def logs(self) -> Sequence[InternalLog | None] | None:
         """Return the logs, None where another node leads; None if the topic does not exist."""
         return self._partitions if self._exists else None

@@ -20,7 +20,7 @@ async def handle(node: Node, request: AddOffsetsToTxnRequest, exchange: Exchange
     if not request.transactional_id:
         return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
     try:
-        await node.groups.ensure_topic()
+        await node.internal_topics.ensure(OFFSETS_TOPIC)
         where = TopicPartition(OFFSETS_TOPIC, partition_of(request.group_id, node.groups.partition_count))
         producer = Producer(request.producer_id, request.producer_epoch)
         await node.transactions.add(request.transactional_id, producer, [where], VERSION_1)

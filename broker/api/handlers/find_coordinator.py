@@ -30,7 +30,7 @@ def handle(
     """Answer at once if the coordinator's topic exists; otherwise create it first."""
     coordinator = _coordinator_of(node, request.key_type)
     if coordinator is not None and not coordinator.is_open:
-        return _create_and_answer(coordinator, node, request, exchange)
+        return _create_and_answer(node, request, exchange)
     return _answer(node, request, exchange)
 
 
@@ -40,14 +40,15 @@ def _coordinator_of(node: Node, key_type: int) -> GroupCoordinator | Transaction
     return node.transactions if key_type == TRANSACTION_KEY_TYPE else None
 
 
+def _topic_of(key_type: int) -> str:
+    return OFFSETS_TOPIC if key_type == GROUP_KEY_TYPE else TRANSACTION_TOPIC
+
+
 async def _create_and_answer(
-    coordinator: GroupCoordinator | TransactionCoordinator,
-    node: Node,
-    request: FindCoordinatorRequest,
-    exchange: Exchange,
+    node: Node, request: FindCoordinatorRequest, exchange: Exchange
 ) -> FindCoordinatorResponse:
     try:
-        await coordinator.ensure_topic()
+        await node.internal_topics.ensure(_topic_of(request.key_type))
     except (KafkaError, StorageError) as error:
         return _answer(node, request, exchange, str(error))
     return _answer(node, request, exchange)
@@ -87,7 +88,7 @@ def _coordinator(node: Node, listener: str, key_type: int, key: str, problem: st
 def _find(node: Node, key_type: int, key: str) -> Member | None:
     """Return the node that coordinates a key: the leader of the key's partition, if it serves it or is about to."""
     coordinator = _coordinator_of(node, key_type)
-    topic = node.topics.get(OFFSETS_TOPIC if key_type == GROUP_KEY_TYPE else TRANSACTION_TOPIC)
+    topic = node.topics.get(_topic_of(key_type))
     if coordinator is None or topic is None:
         return None
     index = partition_of(key, len(topic.partitions))

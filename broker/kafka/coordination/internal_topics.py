@@ -1,5 +1,6 @@
 """The internal topics `__consumer_offsets` and `__transaction_state`, whose partitions are the logs of coordinators."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
@@ -89,22 +90,37 @@ class PartitionLog:
         await self._partition.stream.trim(offset)
 
 
-class CoordinatorTopic:
-    """An `InternalTopic` of this node's topics, created when the first client looks for its coordinator."""
+class InternalTopics:
+    """Creates the internal topics. Each is created when the first client looks for its coordinator."""
 
-    def __init__(self, topics: TopicManager, name: str, partition_count: int, now_ms: Callable[[], int]) -> None:
-        """`name` is OFFSETS_TOPIC or TRANSACTION_TOPIC; `partition_count` applies if the topic is created."""
+    def __init__(self, topics: TopicManager, *, offsets_partitions: int, state_partitions: int) -> None:
+        self._topics = topics
+        self._partition_counts = {OFFSETS_TOPIC: offsets_partitions, TRANSACTION_TOPIC: state_partitions}
+        self._creation = asyncio.Lock()
+        self._closed = False
+
+    async def ensure(self, name: str) -> None:
+        """Create OFFSETS_TOPIC or TRANSACTION_TOPIC unless it exists. Raises KafkaError or StorageError."""
+        async with self._creation:
+            if self._topics.get(name) is None and not self._closed:
+                await self._topics.ensure(
+                    name, partitions=self._partition_counts[name], configs=TOPIC_CONFIGS[name], internal=True
+                )
+
+    def close(self) -> None:
+        """Create no more topics: the node stops."""
+        self._closed = True
+
+
+class CoordinatorTopic:
+    """An `InternalTopic` of this node's topics."""
+
+    def __init__(self, topics: TopicManager, name: str, now_ms: Callable[[], int]) -> None:
+        """`name` is OFFSETS_TOPIC or TRANSACTION_TOPIC."""
         self._topics = topics
         self._name = name
-        self._partition_count = partition_count
         self._now_ms = now_ms
         self._logs: dict[Partition, PartitionLog] = {}
-
-    async def create(self) -> None:
-        """Create the topic unless it exists."""
-        await self._topics.ensure(
-            self._name, partitions=self._partition_count, configs=TOPIC_CONFIGS[self._name], internal=True
-        )
 
     def logs(self) -> Sequence[PartitionLog | None] | None:
         """Return a log for each partition, None for those that other nodes lead; None if the topic is unknown."""

@@ -74,10 +74,6 @@ class InternalLog(Protocol):
 class InternalTopic(Protocol):
     """An internal topic, whose partitions that this node leads are open as logs."""
 
-    async def create(self) -> None:
-        """Create the topic unless it exists. Raises KafkaError or StorageError."""
-        ...
-
     def logs(self) -> Sequence[InternalLog | None] | None:
         """Return its partitions, with None for those that another node leads; None if the topic is unknown.
 

@@ -98,7 +98,6 @@ class Shards(Generic[S]):
         self._loading: dict[S, asyncio.Task[None]] = {}
         self._loads = asyncio.Semaphore(LOADS_AT_ONCE_MAX)
         self._unloaded = asyncio.Event()
-        self._creation = asyncio.Lock()
         self._closed = False
 
     # -- Partitions --------------------------------------------------------------------------------------------------
@@ -107,13 +106,6 @@ class Shards(Generic[S]):
         """Follow the topic from now on: lead a shard for each partition that this node leads."""
         self._topic.subscribe(self.sync)
         self.sync()
-
-    async def ensure_topic(self) -> None:
-        """Create the topic unless it is known. Raises KafkaError or StorageError."""
-        async with self._creation:
-            if not self.is_open and not self._closed:
-                await self._topic.create()
-                self.sync()
 
     def sync(self) -> None:
         """Add and remove shards until there is one for each partition that this node leads."""

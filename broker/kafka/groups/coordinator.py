@@ -63,10 +63,6 @@ class GroupCoordinator:
         for shard in self._shards.led_shards():
             shard.existing_topics = existing_topics
 
-    async def ensure_topic(self) -> None:
-        """Create `__consumer_offsets` if it does not exist. Raises KafkaError or StorageError."""
-        await self._shards.ensure_topic()
-
     def _new_shard(self, writer: LogWriter) -> GroupShard:
         return GroupShard(
             writer,

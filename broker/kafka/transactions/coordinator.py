@@ -81,10 +81,6 @@ class TransactionCoordinator:
         """Coordinate the ids of those partitions of `__transaction_state` that this node leads. `run` loads them."""
         self._shards.start()
 
-    async def ensure_topic(self) -> None:
-        """Create `__transaction_state` if it does not exist. Raises KafkaError or StorageError."""
-        await self._shards.ensure_topic()
-
     def _new_shard(self, writer: LogWriter) -> TransactionShard:
         return TransactionShard(writer, self._advance)
 

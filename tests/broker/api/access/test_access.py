@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.acls.model import Acl, AclOperation, AclResourceType, PatternType, Permission
+from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC
 from anabranch.broker.kafka.topics.topic import Topic
 from anabranch.broker.node.net.principals import ANONYMOUS
 from anabranch.protocol.errors import ErrorCode
@@ -272,7 +273,7 @@ async def test_changes_are_audited_without_an_authorizer(tmp_path: Path) -> None
 async def test_a_pattern_matches_topics_that_its_member_may_describe(node: Node, client: RawClient) -> None:
     group = allow(AclOperation.READ, "g", AclResourceType.GROUP)
     await grant(node, group, allow(AclOperation.DESCRIBE, "g", AclResourceType.GROUP), allow(AclOperation.READ, "u"))
-    await node.groups.ensure_topic()
+    await node.internal_topics.ensure(OFFSETS_TOPIC)
     ids = {topic.topic_id: topic.name for topic in node.topics}
 
     async def beat(epoch: int, **fields: Any) -> ConsumerGroupHeartbeatResponse:

@@ -13,6 +13,7 @@ import pytest
 
 from anabranch.broker.api.handlers.produce import _while_connected
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from anabranch.broker.kafka.partitions.record_work import TURN_BYTES_MAX
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.broker.operator.admin.health import unready_reason
@@ -463,8 +464,8 @@ async def test_a_log_that_stands_still_refuses_what_is_new_and_goes_on_when_it_i
         raw_client(node.bootstrap) as other,
     ):
         await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
-        await node.transactions.ensure_topic()
-        await node.groups.ensure_topic()
+        for name in (TRANSACTION_TOPIC, OFFSETS_TOPIC):
+            await node.internal_topics.ensure(name)
         begin = InitProducerIdRequest(transactional_id="id", transaction_timeout_ms=60_000)
         for coordinator in (node.transactions, node.groups):
             await until(lambda each=coordinator: each.is_open and not each.is_loading("id"))  # type: ignore[misc]

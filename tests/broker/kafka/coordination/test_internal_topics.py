@@ -12,6 +12,7 @@ from anabranch.broker.kafka.coordination.internal_topics import (
     OFFSETS_TOPIC,
     TRANSACTION_TOPIC,
     CoordinatorTopic,
+    InternalTopics,
     PartitionLog,
 )
 from anabranch.broker.kafka.partitions.cleaning import KafkaBatches
@@ -22,6 +23,9 @@ from anabranch.protocol.records import ControlType, Record, build_batch, build_m
 from anabranch.s3stream.model import ReadResult, StreamBatch
 from anabranch.wal.interface import Durable
 from tests.support.node import running_node
+
+Created = tuple[int, Mapping[str, str], bool]
+"""Partitions and configs of a topic, and whether it is internal."""
 
 
 async def test_batches_that_compaction_has_emptied_say_nothing() -> None:
@@ -69,28 +73,49 @@ async def test_a_replay_waits_for_records_on_their_way() -> None:
     assert await replaying == [b"v"]
 
 
+def creation_of_topics() -> tuple[Mapping[str, Created], InternalTopics]:
+    """Return what is created, and what creates it."""
+    created: dict[str, Created] = {}
+
+    async def ensure(name: str, *, partitions: int, configs: Mapping[str, str], internal: bool) -> None:
+        await asyncio.sleep(0)
+        assert name not in created
+        created[name] = partitions, configs, internal
+
+    topics = cast("TopicManager", SimpleNamespace(get=created.get, ensure=ensure))
+    return created, InternalTopics(topics, offsets_partitions=2, state_partitions=2)
+
+
 @pytest.mark.parametrize(
     ("name", "compression"), [(OFFSETS_TOPIC, "producer"), (TRANSACTION_TOPIC, "uncompressed")], ids=str
 )
 async def test_a_topic_is_created_with_kafkas_configs(name: str, compression: str) -> None:
-    created: list[tuple[str, int, Mapping[str, str], bool]] = []
-
-    async def ensure(name: str, *, partitions: int, configs: Mapping[str, str], internal: bool) -> None:
-        created.append((name, partitions, configs, internal))
-
-    topics = cast("TopicManager", SimpleNamespace(ensure=ensure))
-    await CoordinatorTopic(topics, name, 2, lambda: 0).create()
+    created, topics = creation_of_topics()
+    await topics.ensure(name)
     configs = {"cleanup.policy": "compact", "compression.type": compression, "segment.bytes": "104857600"}
-    assert created == [(name, 2, configs, True)]
+    assert created == {name: (2, configs, True)}
+
+
+async def test_a_topic_is_created_once_for_all_who_ask() -> None:
+    created, topics = creation_of_topics()
+    await asyncio.gather(*(topics.ensure(OFFSETS_TOPIC) for _ in range(3)))
+    assert list(created) == [OFFSETS_TOPIC]
+
+
+async def test_a_node_that_stops_creates_no_topic() -> None:
+    created, topics = creation_of_topics()
+    topics.close()
+    await topics.ensure(OFFSETS_TOPIC)
+    assert not created
 
 
 async def test_a_partition_keeps_its_log_until_it_is_opened_anew(tmp_path: Path) -> None:
-    async with running_node(tmp_path) as node:
-        topic = CoordinatorTopic(node.topics, OFFSETS_TOPIC, 2, lambda: 0)
+    async with running_node(tmp_path, group_offsets_partitions=2) as node:
+        topic = CoordinatorTopic(node.topics, OFFSETS_TOPIC, lambda: 0)
         changes: list[Sequence[PartitionLog | None] | None] = []
         topic.subscribe(lambda: changes.append(topic.logs()))
         assert topic.logs() is None
-        await topic.create()
+        await node.internal_topics.ensure(OFFSETS_TOPIC)
         logs = topic.logs()
         assert logs is not None
         assert None not in logs
@@ -102,7 +127,7 @@ async def test_a_partition_keeps_its_log_until_it_is_opened_anew(tmp_path: Path)
         assert (grown[:2], changes[-1]) == (logs, grown)
         await node.topics.delete(OFFSETS_TOPIC)
         assert changes.pop() is None
-        await topic.create()
+        await node.internal_topics.ensure(OFFSETS_TOPIC)
         again = topic.logs()
         assert again is not None
         assert not set(again) & set(logs)

@@ -223,33 +223,9 @@ async def test_ids_belong_to_other_partitions_when_the_topic_has_grown(capsys: p
     assert "the number of partitions has changed" in capsys.readouterr().out
 
 
-async def test_the_topic_is_created_once_for_all_who_ask() -> None:
-    class CreatedTopic(MemoryTopic):
-        created = 0
-
-        async def create(self) -> None:
-            await asyncio.sleep(0)
-            self.created += 1
-            await super().create()
-
-    topic = CreatedTopic([MemoryLog()], exists=False)
-    shards = Shards(topic, "keys", KeyedShard)
-    await asyncio.gather(*(shards.ensure_topic() for _ in range(3)))
-    assert topic.created == 1
-    assert shards.is_open
-
-
 async def test_a_node_that_stops_leads_no_more_partitions() -> None:
     async with running([MemoryLog(), None]) as (topic, shards):
         shards.close()
         topic.lead(1, log_of(b"b"))
         assert len(shards.led_shards()) == 1
         assert code(lambda: shards.shard_at(0)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-
-
-async def test_a_node_that_stops_creates_no_topic() -> None:
-    topic = MemoryTopic([MemoryLog()], exists=False)
-    shards = Shards(topic, "keys", KeyedShard)
-    shards.close()
-    await shards.ensure_topic()
-    assert topic.logs() is None

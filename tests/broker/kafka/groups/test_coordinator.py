@@ -77,7 +77,7 @@ async def test_without_the_topic_there_is_no_coordinator_until_somebody_asks() -
         assert not groups.is_open
         assert code(groups) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert list(groups.groups()) == []
-        await groups.ensure_topic()
+        topic.replace([MemoryLog()])
         assert groups.is_coordinator_of("g")
         assert code(groups) is ErrorCode.NONE, "a new topic has nothing to load"
     assert code(groups) is ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -48,7 +48,7 @@ def answer_lost(catalog: Catalog, command: str) -> Iterator[None]:
 
 async def commit_offset(node: Node, topic: str) -> None:
     """Commit offset 5 of a topic's partition 0 for group `g`; returns when it is durable."""
-    await node.groups.ensure_topic()
+    await node.internal_topics.ensure(OFFSETS_TOPIC)
     done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
     commits = [(TopicPartition(topic, 0), CommittedOffset(5, -1, "", 1_000))]
     node.groups.shard("g").offsets.commit("g", "", None, -1, commits, done.set_result)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 from anabranch.broker.api.handlers import HANDLERS
 from anabranch.broker.kafka.configs.topic import TopicConfig
@@ -166,7 +167,7 @@ class ClusterNode:
                 self.open(where)
         topics = cast("TopicManager", self.topics)
         groups = GroupCoordinator(
-            CoordinatorTopic(topics, OFFSETS_TOPIC, TOPICS[OFFSETS_TOPIC], cluster.now_ms),
+            CoordinatorTopic(topics, OFFSETS_TOPIC, cluster.now_ms),
             GroupSettings(),
             now_ms=cluster.now_ms,
             new_id=lambda: "member",
@@ -174,7 +175,7 @@ class ClusterNode:
         markers = MarkerWriter(topics, groups)
         self.router = MarkerRouter(markers, self.topics, self, node_id=node_id, node_epoch=epoch, spawn=self.spawn)
         transactions = TransactionCoordinator(
-            CoordinatorTopic(topics, TRANSACTION_TOPIC, TOPICS[TRANSACTION_TOPIC], cluster.now_ms),
+            CoordinatorTopic(topics, TRANSACTION_TOPIC, cluster.now_ms),
             self.router,
             TransactionSettings(abort_interval_ms=1_000),
             now_ms=cluster.now_ms,
@@ -182,6 +183,7 @@ class ClusterNode:
         )
         self.node: Any = SimpleNamespace(
             topics=self.topics,
+            internal_topics=SimpleNamespace(ensure=AsyncMock()),  # they exist
             groups=groups,
             transactions=transactions,
             markers=markers,

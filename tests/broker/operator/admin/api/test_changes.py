@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, Message, Producer
 from structlog.testing import capture_logs
 
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC
 from anabranch.client.partitioner import partition_of_key
 from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from anabranch.protocol.messages.offset_commit import (
@@ -180,7 +181,7 @@ WRONG_RECORDS: Final[list[Any]] = [
 
 
 async def test_a_wrong_record_is_refused_in_one_line(api: ApiClient, node: Node) -> None:
-    await node.groups.ensure_topic()
+    await node.internal_topics.ensure(OFFSETS_TOPIC)
     for path, body, status, reason in WRONG_RECORDS:
         found, text = await api.failure("POST", f"/topics/{path}/records", body)
         assert (found, text.startswith(reason)) == (status, True), (found, text)
