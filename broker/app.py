@@ -32,10 +32,10 @@ from anabranch.broker.api.handlers.local import LocalRequests
 from anabranch.broker.cluster.handover.orders import BEAT_AGE_S, MoveOrders
 from anabranch.broker.cluster.handover.source import PartitionSource
 from anabranch.broker.cluster.handover.target import PartitionTarget
+from anabranch.broker.cluster.membership.copies import Copies
 from anabranch.broker.cluster.membership.drain import Drain
 from anabranch.broker.cluster.membership.environment import DirectoryLock, Environment
 from anabranch.broker.cluster.membership.failover import Failover
-from anabranch.broker.cluster.membership.follower import CatalogFollower, Copies, member_of
 from anabranch.broker.cluster.membership.join import (
     announced_listeners,
     internal_address,
@@ -43,14 +43,15 @@ from anabranch.broker.cluster.membership.join import (
     log_owner,
     open_catalog_and_stores,
 )
-from anabranch.broker.cluster.membership.lease import LeaseKeeper
+from anabranch.broker.cluster.membership.lease import Lease, beat_during_start
 from anabranch.broker.cluster.membership.log_recovery import LogRecovery, takeover_of
+from anabranch.broker.cluster.membership.loop import Membership
 from anabranch.broker.cluster.membership.node_log import NodeLog
 from anabranch.broker.cluster.membership.object_log import ObjectStartLog
 from anabranch.broker.cluster.membership.operations import NodeOperations
-from anabranch.broker.cluster.membership.ownership import Ownership
 from anabranch.broker.cluster.membership.start_log import StartLog
-from anabranch.broker.cluster.node import Node, NodeFailure, NodeTasks
+from anabranch.broker.cluster.membership.tasks import NodeTasks
+from anabranch.broker.cluster.node import Node, NodeFailure
 from anabranch.broker.kafka.acls.authorizer import Authorizer
 from anabranch.broker.kafka.acls.store import ClusterAcls
 from anabranch.broker.kafka.configs.broker import BrokerConfigs
@@ -76,6 +77,7 @@ from anabranch.broker.kafka.sasl.credentials import ScramCredentials
 from anabranch.broker.kafka.sasl.delegation_tokens import DelegationTokens, read_key
 from anabranch.broker.kafka.sasl.mechanisms import Mechanisms, open_files
 from anabranch.broker.kafka.telemetry.clients import ClientMetrics
+from anabranch.broker.kafka.topics.commands import TopicCommands
 from anabranch.broker.kafka.topics.compaction import make_cleaning
 from anabranch.broker.kafka.topics.manager import TopicManager
 from anabranch.broker.kafka.topics.move_requests import MoveRequests
@@ -92,8 +94,7 @@ from anabranch.broker.node.net.server import Server
 from anabranch.broker.node.net.tls import Tls
 from anabranch.broker.node.peers.handshake import SECRET_BYTES
 from anabranch.broker.node.peers.links import LinkContext, Links
-from anabranch.broker.node.peers.liveness import BEAT_S, DEAD_AFTER_S
-from anabranch.broker.node.peers.members import Member, Members
+from anabranch.broker.node.peers.members import Member, Members, member_of
 from anabranch.broker.node.peers.reach import Reach
 from anabranch.broker.node.peers.secret import ClusterSecret
 from anabranch.broker.node.settings.authorizer_area import super_users_of
@@ -161,7 +162,7 @@ class _OpenStorage:
     catalog: Catalog
     stores: Mapping[str, ObjectStore]
     info: NodeInfo
-    lease: LeaseKeeper
+    lease: Lease
     wal: NodeWal
     storage: S3Stream
     secret: ClusterSecret
@@ -224,7 +225,6 @@ async def _start(
         defaults=broker_configs,
         members=members,
         now_ms=now_ms,
-        new_topic_id=environment.new_topic_id,
     )
     existing_topics = await topics.load()
     tasks = await stack.enter_async_context(NodeTasks())
@@ -237,12 +237,12 @@ async def _start(
     stack.push_async_callback(admin.close)
     node.groups.start(existing_topics)
     node.transactions.start()
-    node.start_background_work()
+    await node.start_background_work()
     if ports.admin is not None and access is not None:
         await admin.start(ports.admin, access)
         node.admin_address, node.console_url = admin.address, admin.console_url
     await _listen_to_nodes(node.internal, settings, ports.internal, tls.nodes, tasks)
-    await node.follower.learn_who_lives()
+    await node.membership.learn_who_lives()
     if tls.clients is not None:
         tasks.spawn(tls.clients.run())
     sasl.keep_current(tasks.spawn)
@@ -328,9 +328,8 @@ async def _open_storage(
     if tracer is not None:  # not earlier: the log uses the same stores, and its writes belong to no request
         stores = tracer.wrap_stores(stores)
     catalog.act_for(info.node_id, info.epoch)
-    lease = LeaseKeeper(catalog, info, now_ms=now_ms, on_lost=failure.report)
-    lease.beat_s = lambda: BEAT_S  # others must not take a long start for a death
-    await stack.enter_async_context(lease)
+    lease = Lease(catalog, info, await stack.enter_async_context(NodeTasks()), now_ms=now_ms)
+    lease.tasks.spawn(beat_during_start(lease, failure.report))
     wal = await node_log.open_wal(log_owner(settings, catalog, info.epoch), now_ms)
     stack.push_async_callback(wal.close)
     storage = S3Stream(
@@ -480,11 +479,40 @@ def _make_node(
         next_producer_id=producer_ids.next,
         parking=topics.parking,
     )
-    move_requests = MoveRequests(catalog=catalog, topics=topics, now_ms=now_ms)
+    membership = Membership(
+        catalog,
+        opened.lease,
+        wal=opened.wal,
+        is_exclusive=takeover_of(settings, opened.wal) is not Takeover.SHARED,
+        storage=storage,
+        members=members,
+        copies=Copies(
+            topics=topics,
+            groups=groups,
+            configs=configs,
+            acls=opened.acls,
+            tokens=opened.tokens,
+            secret=opened.secret,
+        ),
+        seen=opened.seen_change,
+        nodes=opened.nodes,
+        on_lost=failure.report,
+    )
+    topic_commands = TopicCommands(
+        catalog=catalog,
+        topics=topics,
+        turns=membership,
+        members=members,
+        settings=settings,
+        now_ms=now_ms,
+        new_topic_id=environment.new_topic_id,
+    )
+    move_requests = MoveRequests(catalog=catalog, topics=topics, turns=membership, now_ms=now_ms)
     moves = TopicMoves(
         catalog=catalog,
         storage=storage,
         topics=topics,
+        turns=membership,
         requests=move_requests,
         members=members,
         settings=settings,
@@ -492,17 +520,7 @@ def _make_node(
         now_ms=now_ms,
         new_topic_id=environment.new_topic_id,
     )
-    follower = CatalogFollower(
-        catalog,
-        members,
-        topics,
-        Copies(configs, opened.acls, opened.tokens, opened.secret),
-        seen=opened.seen_change,
-        nodes=opened.nodes,
-        on_nodes_changed=opened.lease.beat_soon,
-        on_lost=failure.report,
-    )
-    source = PartitionSource(catalog, storage, topics, links, may_seal=lambda: follower.pulse_age_s <= BEAT_AGE_S)
+    source = PartitionSource(catalog, storage, topics, links, may_seal=lambda: membership.beat_age_s <= BEAT_AGE_S)
     manifests = ManifestKeeper(
         catalog=catalog,
         store=opened.stores[settings.objects.store],
@@ -537,7 +555,7 @@ def _make_node(
     )
     failover = Failover(
         catalog,
-        follower,
+        membership,
         recovery,
         own=(info.node_id, info.epoch),
         new_leaders=topics.new_leaders,
@@ -554,7 +572,6 @@ def _make_node(
         now_ms=now_ms,
         cautious_now_ms=cautious.now_ms,
         catalog=catalog,
-        lease=opened.lease,
         wal=opened.wal,
         stores=opened.stores,
         storage=storage,
@@ -563,22 +580,20 @@ def _make_node(
         compaction_context=compaction_context,
         compaction=compaction,
         cleaning=cleaning,
-        ownership=Ownership(
-            opened.wal,
-            is_exclusive=takeover_of(settings, opened.wal) is not Takeover.SHARED,
-            lease_s=lambda: DEAD_AFTER_S if follower.beat_s is not None else info.lease_ms / 1000,
-        ),
+        ownership=membership.ownership,
         members=members,
-        follower=follower,
+        membership=membership,
         failover=failover,
         operations=NodeOperations(
-            catalog, follower, failover, node_id=info.node_id, new_leaders=topics.new_leaders, now_ms=now_ms
+            catalog, membership, failover, node_id=info.node_id, new_leaders=topics.new_leaders, now_ms=now_ms
         ),
         drain=Drain(move_requests, topics, members),
         parking=topics.parking,
         topics=topics,
+        topic_commands=topic_commands,
         internal_topics=InternalTopics(
             topics,
+            topic_commands,
             offsets_partitions=settings.group.offsets_partitions,
             state_partitions=settings.transaction.state_partitions,
         ),
@@ -589,10 +604,10 @@ def _make_node(
             topics,
             source,
             node_id=info.node_id,
-            beat_age_s=lambda: follower.pulse_age_s,
+            beat_age_s=lambda: membership.beat_age_s,
             spawn=tasks.spawn,
         ),
-        target=PartitionTarget(catalog, storage, topics, tasks.spawn),
+        target=PartitionTarget(catalog, storage, topics, membership, tasks.spawn),
         groups=groups,
         transactions=transactions,
         markers=markers,

@@ -7,8 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any
 
 import structlog
 from structlog.typing import FilteringBoundLogger
@@ -18,11 +17,11 @@ from anabranch.broker.cluster.handover.orders import MoveOrders
 from anabranch.broker.cluster.handover.target import PartitionTarget
 from anabranch.broker.cluster.membership.drain import Drain
 from anabranch.broker.cluster.membership.failover import Failover
-from anabranch.broker.cluster.membership.follower import CatalogFollower
 from anabranch.broker.cluster.membership.forgotten import report_forgotten
-from anabranch.broker.cluster.membership.lease import LeaseKeeper
+from anabranch.broker.cluster.membership.loop import Membership
 from anabranch.broker.cluster.membership.operations import NodeOperations
 from anabranch.broker.cluster.membership.ownership import Ownership
+from anabranch.broker.cluster.membership.tasks import NodeTasks
 from anabranch.broker.kafka.acls.store import ClusterAcls
 from anabranch.broker.kafka.configs.broker import BrokerConfigs
 from anabranch.broker.kafka.configs.broker_table import (
@@ -44,6 +43,7 @@ from anabranch.broker.kafka.quotas.table import QuotaTable
 from anabranch.broker.kafka.sasl.credentials import ScramCredentials
 from anabranch.broker.kafka.sasl.delegation_tokens import DelegationTokens
 from anabranch.broker.kafka.telemetry.clients import ClientMetrics
+from anabranch.broker.kafka.topics.commands import TopicCommands
 from anabranch.broker.kafka.topics.manager import TopicManager
 from anabranch.broker.kafka.topics.move_requests import MoveRequests
 from anabranch.broker.kafka.topics.moves import TopicMoves
@@ -65,7 +65,6 @@ from anabranch.broker.node.tracing.stats import TracingStats
 from anabranch.compaction.context import CompactionContext
 from anabranch.compaction.scheduler import CleaningScheduler
 from anabranch.compaction.service import CompactionService
-from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.api_versions import ApiVersion
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import NodeListener
@@ -73,14 +72,8 @@ from anabranch.s3stream.engine import S3Stream
 from anabranch.s3stream.errors import CatalogError, NodeFenced
 from anabranch.s3stream.maintain.gc import GarbageCollector
 from anabranch.s3stream.maintain.manifest_keeper import ManifestKeeper
-from anabranch.s3stream.outages import CATALOG
 from anabranch.s3stream.store.interface import ObjectStore
-from anabranch.s3stream.tasks import end_tasks
 from anabranch.wal.interface import NodeWal, WalFenced
-
-TAIL_BYTES_MAX: Final = 256 << 20
-"""Bytes that a node keeps in its log only, while its object store keeps up, if there are other nodes: three blocks, of
-which one is filled and two are uploaded."""
 
 
 def _logger() -> FilteringBoundLogger:
@@ -113,36 +106,6 @@ class NodeFailure:
             callback(self._fence)
 
 
-class NodeTasks:
-    """The background tasks of a node, in one task group. Leaving the context cancels them."""
-
-    def __init__(self) -> None:
-        self._group = asyncio.TaskGroup()
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def __aenter__(self) -> Self:
-        await self._group.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
-        await end_tasks(self._tasks)
-        # The group must not see the body's error: it would wrap it in an exception group.
-        await self._group.__aexit__(None, None, None)
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine as a task."""
-        task = self._group.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def cancel(self) -> None:
-        """Cancel all tasks, without waiting for them."""
-        for task in list(self._tasks):
-            task.cancel()
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class Node:
     """One running node. Its components are set once, at the start."""
@@ -157,7 +120,6 @@ class Node:
     """Clock for dropping things by age (records, committed offsets, idle producers); see `CautiousClock`."""
 
     catalog: Catalog
-    lease: LeaseKeeper
     wal: NodeWal
     stores: Mapping[str, ObjectStore]
     """Object stores by name. The first is the default store."""
@@ -171,13 +133,14 @@ class Node:
     ownership: Ownership
     """Proof that reads may be answered."""
     members: Members
-    follower: CatalogFollower
+    membership: Membership
     failover: Failover
     operations: NodeOperations
     drain: Drain
     parking: Parking
     """Requests that wait for partitions, groups and transactions that this node is about to serve."""
     topics: TopicManager
+    topic_commands: TopicCommands
     internal_topics: InternalTopics
     moves: TopicMoves
     move_requests: MoveRequests
@@ -268,7 +231,7 @@ class Node:
         self.server.connections_max = self.broker_configs.number(CONNECTIONS_MAX)
         self.server.connections_per_address_max = self.broker_configs.number(CONNECTIONS_PER_ADDRESS_MAX)
 
-    def start_background_work(self) -> None:
+    async def start_background_work(self) -> None:
         """Start the tasks that run until the node stops."""
         led_partitions = self.topics.led_partitions
         for work in (
@@ -277,7 +240,7 @@ class Node:
             self.collector.run(),
             self.manifests.run(),
             self._watch_storage(),
-            self.follower.run(),
+            self.membership.run(),
             self.failover.run(),
             self.reach.run(),
             self.drain.run(),
@@ -294,16 +257,7 @@ class Node:
             self.tasks.spawn(self._until_fenced(self.cleaning.run()))
         if self.delegation_tokens is not None:
             self.tasks.spawn(self.delegation_tokens.run())
-        self.limit_tail()
-        self.topics.on_deleted = self.forget_topics
-        self.topics.catch_up = self.follower.catch_up
-        self.lease.on_renewed = self._complete_changes
-        self.ownership.on_proved = self.parking.wake
-        self.lease.on_beat = self.ownership.prove
-        self.lease.on_pulse = self.follower.on_pulse
-        self.lease.beat_s = lambda: self.follower.beat_s
-        self.lease.beat_soon()
-        self.lease.on_failed = lambda error: self.storage.outages.note(CATALOG, error)
+        await self.membership.start()
 
     def log_serving(self, start_seconds: float) -> None:
         """Log that the node serves, and its state after the start."""
@@ -337,26 +291,6 @@ class Node:
             )
 
     # while it runs
-
-    def forget_topics(self, names: Sequence[str]) -> Sequence[asyncio.Future[ErrorCode]]:
-        """Delete the committed offsets of deleted topics. The outcomes are known when that is durable."""
-        return self.groups.forget_topics(names)
-
-    def limit_tail(self) -> None:
-        """Bound what another node has to recover when this one dies. A node that is alone uploads less often."""
-        self.storage.limit_upload(None if self.follower.beat_s is None else TAIL_BYTES_MAX // 3)
-
-    async def _complete_changes(self) -> None:
-        """Complete own changes whose outcome was unknown: the catalog answers again."""
-        self.limit_tail()
-        await self.topics.resolve_outcomes()
-        await self.cluster_configs.resolve_outcomes()
-        if self.acls is not None:
-            await self.acls.resolve_outcomes()
-        if self.delegation_tokens is not None:
-            await self.delegation_tokens.resolve_outcomes()
-        await self.storage.damaged.forget_removed(self.catalog)
-        self.storage.outages.over(CATALOG)
 
     async def _watch_storage(self) -> None:
         """Wait until the storage fails, and report it as the node's failure."""
@@ -436,7 +370,7 @@ class Node:
 
     async def _leave(self) -> None:
         """Record in the catalog that the node has stopped, and whether its log is empty."""
-        await self.lease.stop()
+        await self.membership.stop()
         drained = self.wal.wal_id if self.wal.drained else None
         try:
             await self.catalog.stop_node(

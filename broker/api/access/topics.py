@@ -197,7 +197,7 @@ def delete_topics(caller: Caller, request: DeleteTopicsRequest) -> Verdict | Cor
 async def _deletions_when_known(caller: Caller, request: DeleteTopicsRequest) -> Verdict:
     """Wait until the ids of topics that other nodes have created are known."""
     with suppress(StorageError):  # the handler reports it
-        await caller.node.follower.follow()
+        await caller.node.membership.catch_up()
     return _deletions(caller, request)
 
 

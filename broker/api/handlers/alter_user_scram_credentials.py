@@ -16,7 +16,7 @@ async def handle(
     """Change each user that can be changed. The delegation tokens of one that is removed are worth nothing then."""
     outcomes = await alter_credentials(node.scram, request)
     if request.deletions and node.delegation_tokens is not None:
-        await node.follower.follow()
+        await node.membership.catch_up()
     return AlterUserScramCredentialsResponse(
         results=[
             AlterUserScramCredentialsResult(user=user, error_code=error.code, error_message=error.message)

@@ -47,7 +47,7 @@ async def handle(node: Node, request: CreateAclsRequest, exchange: Exchange) -> 
             results.append(AclCreationResult())
     if added:
         try:
-            await node.follower.follow()  # so that what other nodes have changed counts
+            await node.membership.catch_up()  # so that what other nodes have changed counts
             await node.acls.alter(added=list(added.values()))
         except (KafkaError, StorageError) as error:
             for place in added:

@@ -27,7 +27,7 @@ async def handle(node: Node, request: CreatePartitionsRequest, exchange: Exchang
     """Add partitions to each topic. An error concerns its topic only."""
     names = Counter(topic.name for topic in request.topics)
     try:
-        await node.follower.follow()  # another node may have created or grown the topics
+        await node.membership.catch_up()  # another node may have created or grown the topics
     except StorageError as error:
         return CreatePartitionsResponse(results=[_failure(name, error) for name in names])
     quota = exchange.mutation_quota(strict_since=QUOTA_STRICT_SINCE)
@@ -85,4 +85,4 @@ async def _grow(
     if quota is not None:
         quota.record(requested.count - before)
     if not validate_only:
-        await node.topics.grow(requested.name, requested.count, leaders)
+        await node.topic_commands.grow(requested.name, requested.count, leaders)

@@ -35,7 +35,7 @@ async def handle(node: Node, request: CreateTopicsRequest, exchange: Exchange) -
     """Check the topics in the order of the request, then create the valid ones together."""
     names = Counter(topic.name for topic in request.topics)
     try:
-        await node.follower.follow()  # a topic that another node has deleted must not seem to exist
+        await node.membership.catch_up()  # a topic that another node has deleted must not seem to exist
         registered = await registered_ids(node)
     except StorageError as error:
         return CreateTopicsResponse(
@@ -73,7 +73,7 @@ async def handle(node: Node, request: CreateTopicsRequest, exchange: Exchange) -
 async def _create(node: Node, specs: Sequence[TopicSpec], results: dict[str, CreatableTopicResult]) -> None:
     """Create the valid topics, and complete `results`."""
     try:
-        created = await node.topics.create_all(specs)
+        created = await node.topic_commands.create_all(specs)
     except StorageError as error:
         for spec in specs:
             results[spec.name] = _failure(spec.name, ErrorCode.UNKNOWN_SERVER_ERROR, str(error))

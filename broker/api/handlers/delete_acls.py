@@ -31,7 +31,7 @@ async def handle(node: Node, request: DeleteAclsRequest, exchange: Exchange) -> 
     if node.acls is None:
         return _failed(request, ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
     try:
-        await node.follower.follow()  # an ACL that another node has just created is deleted, too
+        await node.membership.catch_up()  # an ACL that another node has just created is deleted, too
         present = sorted(node.acls.authorizer.acls)
         selected = [_filter_of(each) for each in request.filters]
         found = [[acl for acl in present if each.matches(acl)] for each in selected]

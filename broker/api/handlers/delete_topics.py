@@ -27,7 +27,7 @@ async def handle(node: Node, request: DeleteTopicsRequest, exchange: Exchange) -
     request_counts = Counter(requested)
     before = {name: node.topics.known_id(name) for name, _ in requested if name is not None}
     try:
-        await node.follower.follow()  # a topic is unknown only when it is gone for good, and no node has created it
+        await node.membership.catch_up()  # a topic is unknown only when it is gone for good, and no node has created it
     except StorageError as error:
         failure = partial(_failure, code=ErrorCode.UNKNOWN_SERVER_ERROR, message=str(error))
         return DeleteTopicsResponse(responses=[failure(name, topic_id) for name, topic_id in request_counts])
@@ -53,7 +53,7 @@ async def handle(node: Node, request: DeleteTopicsRequest, exchange: Exchange) -
             responses.append(DeletableTopicResult(name=found_name, topic_id=found_id))
     try:
         meant = {found_name: responses[place].topic_id for found_name, (place, _, _) in found.items()}
-        deleted = await node.topics.delete(*meant, ids=meant)
+        deleted = await node.topic_commands.delete(*meant, ids=meant)
     except StorageError as error:
         for place, requested_name, requested_id in found.values():
             responses[place] = _failure(requested_name, requested_id, ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
@@ -62,7 +62,7 @@ async def handle(node: Node, request: DeleteTopicsRequest, exchange: Exchange) -
         place, requested_name, requested_id = found[gone]
         unknown = ErrorCode.UNKNOWN_TOPIC_ID if requested_name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         responses[place] = _failure(requested_name, requested_id, unknown, unknown.message)
-    if deleted and (outcomes := node.forget_topics(deleted)):
+    if deleted and (outcomes := node.groups.forget_topics(deleted)):
         # So that a topic that is created after the answer has no committed offsets, unless this takes too long.
         await asyncio.wait(outcomes, timeout=max(0, request.timeout_ms) / 1000)
     return DeleteTopicsResponse(responses=responses)

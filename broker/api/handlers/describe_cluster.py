@@ -8,10 +8,9 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from anabranch.broker.api.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
-from anabranch.broker.cluster.membership.follower import member_of
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.node.net.exchange import Exchange
-from anabranch.broker.node.peers.members import addresses
+from anabranch.broker.node.peers.members import addresses, member_of
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.describe_cluster import (
     DescribeClusterBroker,

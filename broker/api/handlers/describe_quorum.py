@@ -52,7 +52,7 @@ def report(node: Node, _request: DescribeQuorumRequest, exchange: Exchange) -> D
     """Answer another node: how far this one has come, and why it does not reach the other. Without other voters."""
     assert exchange.peer is not None, "only authenticated nodes are served"
     own = node.members.own
-    found = _response(_describe([own], own.node_id, node.follower.version, {}, node.now_ms()))
+    found = _response(_describe([own], own.node_id, node.membership.version, {}, node.now_ms()))
     return replace(found, error_message=node.reach.failure_of(exchange.peer.node_id))
 
 
@@ -61,9 +61,9 @@ async def _respond(node: Node, api_version: int) -> DescribeQuorumResponse:
     try:
         end_offset = await node.catalog.last_change()
     except StorageError:
-        end_offset = node.follower.version
+        end_offset = node.membership.version
     others = [member.node_id for member in living if member is not node.members.own]
-    offsets = {node.node_id: node.follower.version}
+    offsets = {node.node_id: node.membership.version}
     async with asyncio.TaskGroup() as group:
         asked = {node_id: group.create_task(_ask(node, node_id)) for node_id in others}
     offsets |= {node_id: task.result() for node_id, task in asked.items()}

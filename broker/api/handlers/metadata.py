@@ -114,7 +114,7 @@ async def _create(node: Node, name: str) -> None:
     check_topic_name(name)
     if name in INTERNAL_TOPICS or name == CLUSTER_METADATA_TOPIC:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)  # created by their coordinators when needed
-    await node.topics.ensure(name, partitions=node.settings.topic.num_partitions, configs={})
+    await node.topic_commands.ensure(name, partitions=node.settings.topic.num_partitions, configs={})
 
 
 def _lookup(asked: _Asked, requested: MetadataRequestTopic) -> MetadataResponseTopic:

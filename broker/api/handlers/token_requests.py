@@ -48,7 +48,7 @@ async def current_tokens(node: Node, exchange: Exchange) -> DelegationTokens:
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
     if node.delegation_tokens is None:
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
-    await node.follower.follow()
+    await node.membership.catch_up()
     if exchange.connection.has_scram_credential and not node.scram.of_user(split(exchange.connection.principal)[1]):
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)  # the user was removed meanwhile
     return node.delegation_tokens

@@ -37,7 +37,7 @@ class TopicResource:
 
     async def alter(self, node: Node, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
         """Change some configs."""
-        await node.follower.follow()  # another node may have created or altered it
+        await node.membership.catch_up()  # another node may have created or altered it
         topic = _find(node, name)
         check_unique_names([change.name for change in changes])
         changed = {change.name: _changed(node, change, topic.info.configs) for change in changes}
@@ -45,18 +45,18 @@ class TopicResource:
         values, unset = split_changes(changed)
         set_configs = check_topic_configs(values, node.settings, kept=kept)
         if not validate_only:
-            await node.topics.alter(name, set_configs=set_configs, unset=unset)
+            await node.topic_commands.alter(name, set_configs=set_configs, unset=unset)
 
     async def replace(
         self, node: Node, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
     ) -> None:
         """Set these configs, and unset all others."""
-        await node.follower.follow()
+        await node.membership.catch_up()
         topic = _find(node, name)
         checked = check_topic_configs(replacement_values(configs), node.settings)
         if not validate_only:
             unset = [key for key in topic.info.configs if key not in checked]
-            await node.topics.alter(name, set_configs=checked, unset=unset)
+            await node.topic_commands.alter(name, set_configs=checked, unset=unset)
 
 
 def _find(node: Node, name: str) -> Topic:

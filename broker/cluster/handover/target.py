@@ -16,6 +16,7 @@ import structlog
 
 from anabranch.broker.cluster.handover.tail import TAIL_BYTES_MAX, InvalidTail, decode_tail
 from anabranch.broker.kafka.topics.manager import TopicManager
+from anabranch.broker.kafka.topics.turns import ChangeTurns
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.ids import uuid_text
 from anabranch.protocol.messages.internal.hand_over import HandOverRequest, HandOverResponse
@@ -58,11 +59,13 @@ class PartitionTarget:
         catalog: Catalog,
         storage: S3Stream,
         topics: TopicManager,
+        turns: ChangeTurns,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._catalog = catalog
         self._storage = storage
         self._topics = topics
+        self._turns = turns
         self._spawn = spawn
         self._incoming: dict[int, _Incoming] = {}
         self._finishing: dict[int, int] = {}
@@ -144,7 +147,8 @@ class PartitionTarget:
         """Open what became this node's in another way while it was being received, for instance by a takeover."""
         while not self._closed and self._storage.error is None:
             try:
-                await self._topics.open_left(topic_id)
+                async with self._turns.changing():
+                    await self._topics.open_left(topic_id)
             except CatalogUnavailable:
                 await asyncio.sleep(CATALOG_PAUSE_S)
             except StorageError as error:

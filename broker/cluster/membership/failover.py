@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from anabranch.broker.cluster.membership.follower import CatalogFollower
 from anabranch.broker.cluster.membership.log_recovery import DeadLog, LogRecovery
+from anabranch.broker.cluster.membership.loop import Membership
 from anabranch.broker.node.peers.liveness import DEAD_AFTER_S, SUSPECT_AFTER_S, Silence
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import NodeBeat, NodeInfo, Takeover, WalInfo, WalState
@@ -53,7 +53,7 @@ class Failover:
     def __init__(
         self,
         catalog: Catalog,
-        follower: CatalogFollower,
+        membership: Membership,
         recovery: LogRecovery,
         *,
         own: tuple[int, int],
@@ -69,13 +69,12 @@ class Failover:
         """
         self._reaches = reaches
         self._catalog = catalog
-        self._follower = follower
+        self._membership = membership
         self._recovery = recovery
         self._own = own
         self._new_leaders = new_leaders
         self._left_any = left_any
         self._spawn = spawn
-        self._observed = asyncio.Event()
         self._under_way: set[int] = set()
         """Dead nodes that a task attends to."""
         self._failures: dict[int, StorageError | WalError] = {}
@@ -89,12 +88,10 @@ class Failover:
 
     async def run(self) -> None:
         """Look after dead nodes until cancelled."""
-        self._follower.on_observed = self._observed.set
         while True:
-            await self._observed.wait()
-            self._observed.clear()
-            silent = self._follower.silent()
-            for node in self._follower.nodes:
+            await self._membership.observed()
+            silent = self._membership.silent()
+            for node in self._membership.nodes:
                 silence = silent.get(node.node_id)
                 if silence is None or silence.seconds < SUSPECT_AFTER_S or node.node_id in self._under_way:
                     if silence is not None and silence.was_alive and silence.beat.has_lease:
@@ -125,7 +122,7 @@ class Failover:
         with suppress(TimeoutError):
             async with asyncio.timeout(RETRY_S):
                 if await self._reaches(node):
-                    self._follower.vouch(node)
+                    self._membership.vouch(node)
                 await asyncio.sleep(RETRY_S)
 
     async def _take_over(self, node: NodeInfo, silence: Silence) -> None:
@@ -191,7 +188,7 @@ class Failover:
         """Return whether another living node recovers the log."""
         if log.state is not WalState.FENCED or log.recoverer == self._own[0]:
             return False
-        recoverer = self._follower.silent().get(log.recoverer)
+        recoverer = self._membership.silent().get(log.recoverer)
         return (
             recoverer is not None
             and recoverer.beat.epoch == log.recoverer_epoch
@@ -203,7 +200,7 @@ class Failover:
 
     def judge(self, node: NodeInfo) -> Judgement | None:
         """Return what this node thinks of another one that is silent; None if it beats, or has stopped cleanly."""
-        silence = self._follower.silent().get(node.node_id)
+        silence = self._membership.silent().get(node.node_id)
         if silence is None or silence.seconds < SUSPECT_AFTER_S:
             return None
         failure = self._failures.get(node.node_id)
@@ -291,8 +288,8 @@ class Failover:
 
     async def _check_lost(self, node: NodeInfo, log: WalInfo) -> None:
         """Raise TakeoverRefused if this node, or another one that lives, can open the log."""
-        for other in self._follower.nodes:
-            lives = (seen := self._follower.silent().get(other.node_id)) is not None and seen.seconds < DEAD_AFTER_S
+        for other in self._membership.nodes:
+            lives = (seen := self._membership.silent().get(other.node_id)) is not None and seen.seconds < DEAD_AFTER_S
             if (
                 lives
                 and log.takeover is Takeover.MACHINE
@@ -315,8 +312,8 @@ class Failover:
         """Return another node and how long it is silent. Raises TakeoverRefused."""
         if node_id == self._own[0]:
             raise TakeoverRefused(f"this is node {node_id} itself: ask another node, or stop it")
-        silence = self._follower.silent().get(node_id)
-        found = [node for node in self._follower.nodes if node.node_id == node_id]
+        silence = self._membership.silent().get(node_id)
+        found = [node for node in self._membership.nodes if node.node_id == node_id]
         if silence is None or not found:
             raise TakeoverRefused(
                 f"there is no node {node_id}, or it was not observed yet: `anabranch node list` shows all"

@@ -8,23 +8,25 @@ of the process that waits.
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple
 
 import structlog
 
 from anabranch.addresses import host_port
 from anabranch.broker.cluster.membership.log_identity import utc
+from anabranch.broker.cluster.membership.tasks import NodeTasks
+from anabranch.broker.node.peers.liveness import BEAT_S
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import NodeInfo, Pulse
 from anabranch.s3stream.errors import CatalogDamaged, NodeFenced, NodeInUse, StorageError
-from anabranch.s3stream.tasks import end_tasks
 
 LEASE_POLL_S: Final = 0.5
 """Interval between reads of a lease that may have ended."""
+BEATS: Final = 3
+"""Renewals in the length of a lease, if nobody expects more."""
 RETRY_S: Final = 1.0
 """Longest interval from a beat that failed to the next one."""
 LOG_PERIOD_S: Final = 5.0
@@ -104,109 +106,76 @@ async def wait_until_free(catalog: Catalog, node_id: int, claimant: Claimant) ->
     return seen
 
 
-class LeaseKeeper:
-    """Renews the lease of a registered node, from `async with` until `stop` or the end of the context."""
+class Beat(NamedTuple):
+    """A beat that went through."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        node: NodeInfo,
-        *,
-        now_ms: Callable[[], int],
-        on_lost: Callable[[NodeFenced | CatalogDamaged], None],
-    ) -> None:
-        """Set up; `on_lost` is called when another process has registered the node, or the catalog is damaged.
+    sent_s: float
+    """Time of the loop's clock at which it was sent."""
+    pulse: Pulse
 
-        Renewal stops then.
-        """
-        self.on_beat: Callable[[float], None] | None = None
-        """Called after each beat that went through, with the time of the loop's clock at which it was sent."""
-        self.on_pulse: Callable[[Pulse], None] | None = None
-        """Called with the answer to each beat."""
-        self.beat_s: Callable[[], float | None] = lambda: None
-        """Returns the interval between beats, if shorter than the lease needs; None without other nodes."""
-        self.on_renewed: Callable[[], Awaitable[None]] | None = None
-        """Called after each renewal, to apply changes in the catalog. May raise StorageError."""
-        self.on_failed: Callable[[StorageError], None] | None = None
-        """Called when a renewal, or `on_renewed`, has failed."""
+
+class Lease:
+    """The lease of a registered node. Each beat renews it, and promises when the next one comes."""
+
+    def __init__(self, catalog: Catalog, node: NodeInfo, tasks: NodeTasks, *, now_ms: Callable[[], int]) -> None:
+        self.tasks = tasks
+        """Tasks that renew the lease."""
         self._catalog = catalog
         self._node = node
         self._now_ms = now_ms
-        self._on_lost = on_lost
-        self._group = asyncio.TaskGroup()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._renewed = asyncio.Event()
+        self._promised_s = self.length_s / BEATS
+        """Longest interval to the next beat that others have been told."""
+        self._is_failing = False
         self._hurry = asyncio.Event()
 
+    @property
+    def length_s(self) -> float:
+        """Time after which the lease ends unless it is renewed."""
+        return self._node.lease_ms / 1000
+
     def beat_soon(self) -> None:
-        """Renew the lease now: others may wait for a sign of life."""
+        """Let the next beat be due now."""
         self._hurry.set()
 
-    async def __aenter__(self) -> Self:
-        await self._group.__aenter__()
-        self._tasks = [self._group.create_task(self._keep()), self._group.create_task(self._follow())]
-        return self
+    async def beat(self, watched_s: Callable[[], float | None]) -> Beat | StorageError:
+        """Renew the lease when that is due. Returns the error, which is logged, if the catalog gives no answer.
 
-    async def __aexit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
-        await self.stop()
-        # The group must not see the body's error: it would wrap it in an exception group.
-        await self._group.__aexit__(None, None, None)
+        `watched_s` returns the interval at which other nodes expect beats; None: as often as the lease needs.
+        Raises NodeFenced when another process has registered the node, CatalogDamaged.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(self._promised_s, self._interval_s(watched_s))):
+                await self._hurry.wait()
+        self._hurry.clear()
+        sent_s, next_s = asyncio.get_running_loop().time(), self._interval_s(watched_s)
+        # Others may have seen this beat although it seems to fail, or may not.
+        self._promised_s = min(self._promised_s, next_s)
+        try:
+            pulse = await self._catalog.beat(
+                self._node.node_id,
+                self._node.epoch,
+                now_ms=self._now_ms(),
+                lease_ms=self._node.lease_ms,
+                due_ms=int(next_s * 1000),
+            )
+        except (NodeFenced, CatalogDamaged):
+            raise
+        except StorageError as error:
+            if not self._is_failing:
+                _log.warning("the lease cannot be renewed; trying again", reason=str(error))
+            self._is_failing, self._promised_s = True, min(self._promised_s, RETRY_S)
+            return error
+        self._is_failing, self._promised_s = False, next_s
+        return Beat(sent_s, pulse)
 
-    async def stop(self) -> None:
-        """Stop the renewal."""
-        await end_tasks(self._tasks)
+    def _interval_s(self, watched_s: Callable[[], float | None]) -> float:
+        return min(self.length_s / BEATS, watched_s() or math.inf)
 
-    async def _keep(self) -> None:
-        node, told_s, is_failing = self._node, self._interval_s(), False
+
+async def beat_during_start(lease: Lease, on_lost: Callable[[NodeFenced | CatalogDamaged], None]) -> None:
+    """Renew the lease until cancelled, as often as if others watched: they must not take a long start for a death."""
+    try:
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(told_s, self._interval_s())):
-                    await self._hurry.wait()
-            self._hurry.clear()
-            sent_s, next_s = asyncio.get_running_loop().time(), self._interval_s()
-            told_s = min(told_s, next_s)  # others may have seen this beat although it seems to fail, or may not
-            try:
-                pulse = await self._catalog.beat(
-                    node.node_id,
-                    node.epoch,
-                    now_ms=self._now_ms(),
-                    lease_ms=node.lease_ms,
-                    due_ms=int(next_s * 1000),
-                )
-                told_s, is_failing = next_s, False
-                if self.on_beat is not None:
-                    self.on_beat(sent_s)
-                if self.on_pulse is not None:
-                    self.on_pulse(pulse)
-                self._renewed.set()
-            except (NodeFenced, CatalogDamaged) as error:
-                self._on_lost(error)
-                return
-            except StorageError as error:
-                self._report("the lease cannot be renewed; trying again", error, again=is_failing)
-                is_failing, told_s = True, min(told_s, RETRY_S)
-
-    def _interval_s(self) -> float:
-        return min(self._node.lease_ms / 3000, self.beat_s() or math.inf)
-
-    async def _follow(self) -> None:
-        """Call `on_renewed` after renewals, in a separate task: waiting for it must not delay the next renewal."""
-        while True:
-            await self._renewed.wait()
-            self._renewed.clear()
-            try:
-                if self.on_renewed is not None:
-                    await self.on_renewed()
-            except (NodeFenced, CatalogDamaged) as error:
-                self._on_lost(error)
-                return
-            except StorageError as error:
-                self._report("changes in the catalog cannot be applied; trying again", error)
-
-    def _report(self, event: str, error: StorageError, *, again: bool = False) -> None:
-        if self.on_failed is not None:
-            self.on_failed(error)
-        if not again:
-            _log.warning(event, reason=str(error))
+            await lease.beat(lambda: BEAT_S)
+    except (NodeFenced, CatalogDamaged) as error:
+        on_lost(error)

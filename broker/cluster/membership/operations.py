@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from anabranch.broker.cluster.membership.failover import Failover, TakeoverRefused
-from anabranch.broker.cluster.membership.follower import CatalogFollower
+from anabranch.broker.cluster.membership.loop import Membership
 from anabranch.broker.cluster.membership.loss import PartitionAtRisk, give_up_logs, log_loss, partitions_at_risk
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import NodeInfo, WalInfo
@@ -30,7 +30,7 @@ class NodeOperations:
     def __init__(
         self,
         catalog: Catalog,
-        follower: CatalogFollower,
+        membership: Membership,
         failover: Failover,
         *,
         node_id: int,
@@ -38,7 +38,7 @@ class NodeOperations:
         now_ms: Callable[[], int],
     ) -> None:
         self._catalog = catalog
-        self._follower = follower
+        self._membership = membership
         self._failover = failover
         self._node_id = node_id
         self._new_leaders = new_leaders
@@ -49,14 +49,14 @@ class NodeOperations:
 
         Raises TakeoverRefused, StorageError, WalError.
         """
-        await self._follower.follow()
+        await self._membership.catch_up()
         log = await self._failover.declare_dead(node_id)
-        await self._follower.follow()
+        await self._membership.catch_up()
         return log
 
     async def plan_loss(self, node_id: int) -> LossPlan:
         """Return what is lost with a node's log. Raises TakeoverRefused when it is not lost, StorageError."""
-        await self._follower.follow()
+        await self._membership.catch_up()
         node, log = await self._failover.find_lost_log(node_id)
         return LossPlan(node, log, await partitions_at_risk(self._catalog, node_id))
 
@@ -80,7 +80,7 @@ class NodeOperations:
             )
         except NodeInUse as error:
             raise TakeoverRefused(str(error)) from None
-        await self._follower.follow()
+        await self._membership.catch_up()
         return plan
 
     async def give_up_partitions(self, node_id: int, stream_ids: Collection[int]) -> Mapping[int, PartitionAtRisk]:
@@ -96,7 +96,7 @@ class NodeOperations:
         except NodeInUse as error:
             raise TakeoverRefused(str(error)) from None
         log_loss(log, at_risk)
-        await self._follower.follow()
+        await self._membership.catch_up()
         return wanted
 
     async def remove(self, node_id: int) -> int:
@@ -104,7 +104,7 @@ class NodeOperations:
 
         Raises NotFound, NodeInUse when the node is needed or lives, StorageError.
         """
-        await self._follower.follow()
+        await self._membership.catch_up()
         if node_id == self._node_id:
             raise NodeInUse(f"node {node_id} is alive: it answers this")
         found = await self._catalog.observe_node(node_id)
@@ -117,7 +117,7 @@ class NodeOperations:
             except TakeoverRefused as error:
                 raise NodeInUse(str(error)) from None
         removed = await self._catalog.remove_node(seen, heir=self._node_id, now_ms=self._now_ms())
-        await self._follower.follow()
+        await self._membership.catch_up()
         return removed
 
     def _successors_of(self, node_id: int) -> Sequence[int]:

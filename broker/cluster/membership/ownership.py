@@ -22,17 +22,19 @@ CHECK_S: Final = 1.0
 class Ownership:
     """Proofs of the ownership. Beats are noted by `prove`, and `run` asks the log when there are none."""
 
-    def __init__(self, wal: NodeWal, *, is_exclusive: bool, lease_s: Callable[[], float]) -> None:
+    def __init__(
+        self, wal: NodeWal, *, is_exclusive: bool, lease_s: Callable[[], float], on_proved: Callable[[], None]
+    ) -> None:
         """Set up right after a proof. `is_exclusive`: no other process can open the log while this one runs.
 
         `lease_s` returns how long a proof holds: exactly the time that other nodes wait before they take over.
+        `on_proved` is called when the ownership is proved again after a lapse. It must not raise.
         """
         self.may_lapse = not is_exclusive
         """False if nothing has to be proved, ever."""
-        self.on_proved: Callable[[], None] | None = None
-        """Called when the ownership is proved again after a lapse. Must not raise."""
         self._wal = wal
         self._lease_s = lease_s
+        self._on_proved = on_proved
         self._until_s = math.inf
         if self.may_lapse:
             self._until_s = asyncio.get_running_loop().time() + lease_s()
@@ -46,8 +48,8 @@ class Ownership:
         """Note a proof that was asked for at `asked_s` of the loop's clock: it may be as old as that."""
         was_proved = self.is_proved
         self._until_s = max(self._until_s, asked_s + self._lease_s())
-        if not was_proved and self.is_proved and self.on_proved is not None:
-            self.on_proved()
+        if not was_proved and self.is_proved:
+            self._on_proved()
 
     async def run(self) -> None:
         """Ask the log while beats fail, until cancelled."""

@@ -8,7 +8,8 @@ from typing import Final
 from anabranch.broker.kafka.coordination.log import KeyValue, ReplayedBatch
 from anabranch.broker.kafka.partitions.partition import Partition
 from anabranch.broker.kafka.partitions.producers import Producer
-from anabranch.broker.kafka.topics.manager import TopicManager
+from anabranch.broker.kafka.topics.commands import TopicCommands
+from anabranch.broker.kafka.topics.topic_map import TopicMap
 from anabranch.protocol.batch import TRANSACTIONAL_MASK, parse_batch
 from anabranch.protocol.records import ControlType, Record, build_batch, control_record, decode_records
 from anabranch.wal.interface import Durable
@@ -93,8 +94,11 @@ class PartitionLog:
 class InternalTopics:
     """Creates the internal topics. Each is created when the first client looks for its coordinator."""
 
-    def __init__(self, topics: TopicManager, *, offsets_partitions: int, state_partitions: int) -> None:
+    def __init__(
+        self, topics: TopicMap, commands: TopicCommands, *, offsets_partitions: int, state_partitions: int
+    ) -> None:
         self._topics = topics
+        self._commands = commands
         self._partition_counts = {OFFSETS_TOPIC: offsets_partitions, TRANSACTION_TOPIC: state_partitions}
         self._creation = asyncio.Lock()
         self._closed = False
@@ -103,7 +107,7 @@ class InternalTopics:
         """Create OFFSETS_TOPIC or TRANSACTION_TOPIC unless it exists. Raises KafkaError or StorageError."""
         async with self._creation:
             if self._topics.get(name) is None and not self._closed:
-                await self._topics.ensure(
+                await self._commands.ensure(
                     name, partitions=self._partition_counts[name], configs=TOPIC_CONFIGS[name], internal=True
                 )
 
@@ -115,7 +119,7 @@ class InternalTopics:
 class CoordinatorTopic:
     """An `InternalTopic` of this node's topics."""
 
-    def __init__(self, topics: TopicManager, name: str, now_ms: Callable[[], int]) -> None:
+    def __init__(self, topics: TopicMap, name: str, now_ms: Callable[[], int]) -> None:
         """`name` is OFFSETS_TOPIC or TRANSACTION_TOPIC."""
         self._topics = topics
         self._name = name

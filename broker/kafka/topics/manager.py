@@ -1,17 +1,16 @@
-"""Changes to the topics of the cluster: create, grow, alter, delete; and how this node opens and closes them.
+"""The topics as this node knows them: how it opens, serves and closes their partitions as the catalog has them.
 
 Invariants:
 
 - A topic is in the map as soon as this node knows it, with those partitions that are open. Requests for the others that
   it leads are parked until they are open (`is_opening`), so Metadata may name this node as their leader.
-- Changes run one at a time. The catalog decides, and the map follows.
+- Changes run one at a time, in turns (`broker.kafka.topics.turns`). The catalog decides, and the map follows.
 - When the catalog's answer to a change is lost, the outcome is unknown: a topic that was to be deleted is then neither
-  served nor released. `resolve_outcomes`, or the next change, reads the outcome from the catalog.
+  served nor released. `resolve_outcomes`, which each turn begins with, reads the outcome from the catalog.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -21,7 +20,7 @@ from anabranch.broker.kafka.configs.topic import TopicConfig, TopicDefaults, par
 from anabranch.broker.kafka.partitions.partition import Partition
 from anabranch.broker.kafka.partitions.record_work import RecordWork
 from anabranch.broker.kafka.partitions.replay import PartitionReplay, replay_recovered
-from anabranch.broker.kafka.topics.creation import TopicCreation, TopicSpec
+from anabranch.broker.kafka.topics.creation import TopicCreation
 from anabranch.broker.kafka.topics.parking import Parking
 from anabranch.broker.kafka.topics.places import with_leader, without_older
 from anabranch.broker.kafka.topics.topic import Topic, TopicLeaving
@@ -29,27 +28,18 @@ from anabranch.broker.kafka.topics.topic_map import TopicMap
 from anabranch.broker.node.peers.members import Members
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.stores import store_names
-from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.wire import ZERO_UUID
 from anabranch.s3stream.append.stream import Stream
 from anabranch.s3stream.catalog.catalog import Catalog
-from anabranch.s3stream.catalog.values import CatalogChanges, NewTopic, PartitionInfo, TopicInfo
+from anabranch.s3stream.catalog.values import CatalogChanges, PartitionInfo, TopicInfo
 from anabranch.s3stream.engine import S3Stream
-from anabranch.s3stream.errors import AlreadyExists, CatalogError, CatalogUnavailable, NotFound, StorageError
+from anabranch.s3stream.errors import CatalogError, CatalogUnavailable, StorageError
 from anabranch.s3stream.tasks import Turns
 
 REMOVED_NAMES_MAX: Final = 1000
-OPENED_ELSEWHERE_S: Final = 5.0
-"""Longest wait for other nodes to open partitions that were created here."""
-
-
-@contextmanager
-def _unknown_if_gone() -> Iterator[None]:
-    """Raise UNKNOWN_TOPIC_OR_PARTITION if another node has deleted the topic."""
-    try:
-        yield
-    except NotFound:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) from None
+OnDeleted = Callable[[Sequence[str]], object]
+"""Called with the name of a topic as soon as its deletion is found out, before another one of that name is served."""
 
 
 def _apply_storage_configs(stream: Stream, config: TopicConfig) -> None:
@@ -59,7 +49,7 @@ def _apply_storage_configs(stream: Stream, config: TopicConfig) -> None:
 
 
 class TopicManager(TopicMap):
-    """The topics of this node, and the changes to them."""
+    """The topics as this node knows them. Commands and other nodes' changes come in turns."""
 
     def __init__(
         self,
@@ -71,16 +61,11 @@ class TopicManager(TopicMap):
         defaults: TopicDefaults,
         members: Members,
         now_ms: Callable[[], int],
-        new_topic_id: Callable[[], bytes],
     ) -> None:
         super().__init__()
         self.parking = Parking()
         """Requests that wait for partitions, groups and transactions that this node is about to serve."""
         self.listeners.append(self.parking.wake)
-        self.on_deleted: Callable[[Sequence[str]], object] | None = None
-        """Called with the name of a topic whose deletion is found out later, before the next change begins."""
-        self.catch_up: Callable[[], Awaitable[None]] | None = None
-        """Called when a change begins, to apply what other nodes have changed before. Raises StorageError."""
         self._work = work
         self._catalog = catalog
         self._storage = storage
@@ -89,7 +74,6 @@ class TopicManager(TopicMap):
         self._members = members
         self._node_id = settings.node.node_id
         self._now_ms = now_ms
-        self._new_topic_id = new_topic_id
         self._being_removed: dict[bytes, Topic] = {}
         """Topics by id whose removal is under way in the catalog, or whose outcome is unknown."""
         self._removed_names: dict[str, None] = {}
@@ -98,7 +82,6 @@ class TopicManager(TopicMap):
         """True while a change of a topic's configs is under way, and after its answer was lost."""
         self._growth_pending: set[bytes] = set()
         """Ids of topics that may have more partitions in the catalog than are served here."""
-        self._changes = asyncio.Lock()
         self._log = structlog.get_logger("topics")
 
     def is_being_removed(self, name: str | None, topic_id: bytes = ZERO_UUID) -> bool:
@@ -139,17 +122,6 @@ class TopicManager(TopicMap):
         else:
             self.parking.end(topic.topic_id)
 
-    # changes
-
-    @asynccontextmanager
-    async def changing(self) -> AsyncIterator[None]:
-        """Run one change at a time, after the outcomes of earlier ones, by any node, are known. Raises StorageError."""
-        async with self._changes:
-            await self._resolve_outcomes()
-            if self.catch_up is not None:
-                await self.catch_up()
-            yield
-
     async def load(self) -> Collection[str]:
         """Open all partitions that this node leads, at the start. Returns the names of all topics, detached or not."""
         topics, detached = await self._catalog.list_topics_and_detached()
@@ -173,103 +145,15 @@ class TopicManager(TopicMap):
                     f"table [stores.{policy}] (configured: {', '.join(known)})"
                 )
 
-    async def create(self, name: str, *, partitions: int, configs: Mapping[str, str], internal: bool = False) -> Topic:
-        """Create a topic and open it. Raises KafkaError."""
-        (created,) = await self.create_all([TopicSpec(name, partitions, configs, internal)])
-        if isinstance(created, KafkaError):
-            raise created
-        return created
-
-    async def create_all(self, specs: Sequence[TopicSpec]) -> Sequence[Topic | KafkaError]:
-        """Create topics with distinct names and open them, all in two transactions of the catalog.
-
-        Returns a KafkaError in place of each topic that is refused. A StorageError concerns all the others: the
-        catalog has then none or all of them. It opens them when they are created again, or at the next start.
-        """
-        async with self.changing():
-            errors: dict[str, KafkaError] = {}
-            creation = self.new_creation()
-            for spec in specs:
-                try:
-                    creation.check_name(spec.name)
-                    creation.check_room(spec.partitions)
-                except KafkaError as error:
-                    errors[spec.name] = error
-                else:
-                    creation.add(spec)
-            opened = {topic.name: topic for topic in await self._create_all(creation.specs, errors)}
-        await self._until_served(opened.values())
-        return [errors.get(spec.name) or opened[spec.name] for spec in specs]
-
-    async def _create_all(self, specs: Sequence[TopicSpec], errors: dict[str, KafkaError]) -> Sequence[Topic]:
-        if not specs:
-            return ()
-        answers = await self._catalog.create_topics(
-            [
-                NewTopic(spec.name, self._new_topic_id(), spec.partitions, spec.configs, spec.internal, spec.leaders)
-                for spec in specs
-            ],
-            leader=self._node_id,
-            others=self._others(),
-        )
-        taken = [spec.name for spec, answer in zip(specs, answers, strict=True) if isinstance(answer, AlreadyExists)]
-        for name in taken:
-            errors[name] = KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        opened = await self.open_topics(*(answer for answer in answers if isinstance(answer, TopicInfo)))
-        if taken:
-            await self.open_existing(*taken)
-        return opened
-
-    async def ensure(self, name: str, *, partitions: int, configs: Mapping[str, str], internal: bool = False) -> Topic:
-        """Return the topic, and create it if it does not exist."""
-        topic = self.get(name)
-        if topic is not None:
-            return topic
-        try:
-            return await self.create(name, partitions=partitions, configs=configs, internal=internal)
-        except KafkaError as error:
-            found = self.get(name)
-            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS or found is None:
-                raise
-            return found
-
-    async def grow(self, name: str, total: int, leaders: Sequence[int] | None = None) -> Topic:
-        """Add partitions until there are `total`, led by `leaders` in order, or placed over the nodes.
-
-        Raises KafkaError.
-        """
-        async with self.changing():
-            topic = self.get(name)
-            if topic is None:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            before = len(topic.partitions)
-            if total <= before:
-                raise KafkaError(
-                    ErrorCode.INVALID_PARTITIONS,
-                    f"The topic {name} currently has {before} partition(s); {total} would not be an increase.",
-                )
-            if leaders is not None and len(leaders) != total - before:  # others have changed the topic meanwhile
-                message = f"{total - before} partition(s) are to be added, but {len(leaders)} leader(s) were given."
-                raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
-            self.new_creation().check_room(total - before)
-            self._growth_pending.add(topic.topic_id)  # until they are served here
-            with _unknown_if_gone():
-                info = await self._catalog.add_partitions(
-                    topic.topic_id, total, leader=self._node_id, others=self._others(), leaders=leaders
-                )
-            await self._open_added(topic, info)
-        await self._until_served([topic])
-        return topic
-
     def names_node(self, node_id: int) -> bool:
         """Return whether a node leads partitions, or may have records of them in its log."""
         return any(node_id in {each.leader, each.owner} for topic in self for each in topic.info.partitions)
 
     def new_leaders(self) -> Sequence[int]:
         """Return the nodes that partitions may be placed on, this one first."""
-        return (self._node_id, *self._others())
+        return (self._node_id, *self.other_leaders())
 
-    def _others(self) -> Sequence[int]:
+    def other_leaders(self) -> Sequence[int]:
         """Return the other living nodes, which share new partitions with this one.
 
         A transaction over nodes needs connections between them: a node of an earlier version that takes none gets no
@@ -278,24 +162,14 @@ class TopicManager(TopicMap):
         others = (member for member in self._members.living() if member.node_id != self._node_id)
         return [member.node_id for member in others if member.internal_port]
 
-    async def _until_served(self, topics: Collection[Topic]) -> None:
-        """Wait for other living nodes to open their new partitions: the client may send to them at once.
+    def expect_growth(self, topic: Topic) -> None:
+        """Note that the topic may have more partitions in the catalog from now on, until `open_added`."""
+        self._growth_pending.add(topic.topic_id)
 
-        The wait is short. Clients find out by themselves when a partition has a leader.
-        """
-        with suppress(TimeoutError):
-            async with asyncio.timeout(OPENED_ELSEWHERE_S):
-                while any(self._is_awaited(topic, each) for topic in topics for each in topic.info.partitions):
-                    await self.changed()
-
-    def _is_awaited(self, topic: Topic, partition: PartitionInfo) -> bool:
-        leads_elsewhere = partition.leader != self._node_id and self._members.get(partition.leader) is not None
-        return leads_elsewhere and partition.owner != partition.leader and self._by_id.get(topic.topic_id) is topic
-
-    async def _open_added(self, topic: Topic, info: TopicInfo) -> None:
+    async def open_added(self, topic: Topic, info: TopicInfo) -> None:
         """Open and serve the partitions that the topic has in the catalog only."""
         if info.configs != topic.info.configs:
-            self._apply_configs(topic, info.configs)
+            self.apply_configs(topic, info.configs)
         added = info.partitions[len(topic.partitions) :]
         if added:
             grown = Topic(info, topic.config, [*topic.partitions, *(None for _ in added)])
@@ -304,18 +178,12 @@ class TopicManager(TopicMap):
             self._note_change()
         self._growth_pending.discard(topic.topic_id)
 
-    async def alter(self, name: str, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> Topic:
-        """Change a topic's own configs. They are effective from the next request on."""
-        async with self.changing():
-            topic = self.get(name)
-            if topic is None:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            self._configs_unknown = True  # until the answer arrives
-            with _unknown_if_gone():
-                info = await self._catalog.alter_topic(topic.topic_id, set_configs=set_configs, unset=unset)
-            self._configs_unknown = False
-            self._apply_configs(topic, info.configs)
-            return topic
+    @contextmanager
+    def altering(self) -> Iterator[None]:
+        """Change configs in the catalog. All are read again in the next turn, unless the body knows the outcome."""
+        self._configs_unknown = True
+        yield
+        self._configs_unknown = False
 
     async def _refresh_configs(self) -> None:
         found = await self._catalog.list_topic_configs(settled=self._configs_unknown)
@@ -323,14 +191,15 @@ class TopicManager(TopicMap):
         for topic in self:
             configs = found.get(topic.topic_id, {})
             if configs != topic.info.configs:
-                self._apply_configs(topic, configs)
+                self.apply_configs(topic, configs)
 
     def apply_defaults(self) -> None:
         """Apply changed defaults to the topics that do not set the config themselves."""
         for topic in (*self, *self._being_removed.values()):
-            self._apply_configs(topic, topic.info.configs)
+            self.apply_configs(topic, topic.info.configs)
 
-    def _apply_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
+    def apply_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
+        """Let a topic have the configs that it has in the catalog."""
         try:
             config = parse_topic_config(configs, self._defaults)
         except (KeyError, ValueError) as error:
@@ -357,33 +226,8 @@ class TopicManager(TopicMap):
                 partition.config = config
                 _apply_storage_configs(partition.stream, config)
 
-    async def delete(self, *names: str, ids: Mapping[str, bytes] | None = None) -> Sequence[str]:
-        """Delete topics in one transaction of the catalog, and notify readers that wait on them.
-
-        `ids` has the intended topic ids by name: another topic of that name is left alone.
-        Returns the names of those that existed. After CatalogUnavailable either all or none are deleted: the request
-        may be repeated, and `resolve_outcomes` finds the outcome.
-        """
-        async with self.changing():
-            found = [topic for name in dict.fromkeys(names) if (topic := self.get(name)) is not None]
-            if ids is not None:
-                found = [topic for topic in found if ids.get(topic.name, topic.topic_id) == topic.topic_id]
-            if not found:
-                return ()
-            gone = [topic.name for topic in found]
-            now_ms = self._now_ms()
-            delete_after_ms = now_ms + self._settings.storage.delete_delay_ms
-            async with self.removing(*found):
-                gone_ids = [topic.topic_id for topic in found]
-                await self._catalog.delete_topics(gone_ids, now_ms=now_ms, delete_after_ms=delete_after_ms)
-            return gone
-
-    async def resolve_outcomes(self) -> None:
-        """Read outcomes of changes whose answers were lost. Raises CatalogError."""
-        async with self._changes:
-            await self._resolve_outcomes()
-
-    async def _resolve_outcomes(self) -> None:
+    async def resolve_outcomes(self, on_deleted: OnDeleted) -> None:
+        """Read outcomes of changes whose answers were lost, before the next change. Raises CatalogError."""
         if self._configs_unknown:
             await self._refresh_configs()
         if not self._being_removed and not self._growth_pending:
@@ -397,8 +241,8 @@ class TopicManager(TopicMap):
                 self._serve(topic)
             else:
                 await self._release(topic)
-                if topic_id not in kept and self.on_deleted is not None:
-                    self.on_deleted([topic.name])
+                if topic_id not in kept:
+                    on_deleted([topic.name])
             del self._being_removed[topic_id]
         await self._resolve_growth(known)
 
@@ -423,7 +267,7 @@ class TopicManager(TopicMap):
             topic = self.get(topic_id)
             if topic is not None and topic_id in known:
                 try:
-                    await self._open_added(topic, known[topic_id])
+                    await self.open_added(topic, known[topic_id])
                 except StorageError as error:
                     self._log.warning(
                         "added partitions could not be opened; retried with the next change",
@@ -435,8 +279,8 @@ class TopicManager(TopicMap):
 
     # changes by other nodes
 
-    async def apply_changes(self, changes: CatalogChanges) -> None:
-        """Serve what this node leads now, and drop what is gone. The caller is inside `changing`.
+    async def apply_changes(self, changes: CatalogChanges, on_deleted: OnDeleted) -> None:
+        """Serve what this node leads now, and drop what is gone, while no change is under way.
 
         Raises StorageError. It may be called again with the same or newer changes.
         """
@@ -444,8 +288,8 @@ class TopicManager(TopicMap):
             for topic in self:
                 if topic.topic_id not in changes.topic_ids:
                     await self._drop(topic)
-                    if topic.topic_id not in changes.detached_ids and self.on_deleted is not None:
-                        self.on_deleted([topic.name])
+                    if topic.topic_id not in changes.detached_ids:
+                        on_deleted([topic.name])
         for info in changes.topics:
             known = self.get(info.topic_id)
             if known is not None and known.name != info.name:  # detached, and attached under another name
@@ -501,7 +345,7 @@ class TopicManager(TopicMap):
             topic.info = replace(info, configs=topic.info.configs)
             self._note_change()
         self._note_opening(topic)
-        await self._open_added(topic, info)  # its configs
+        await self.open_added(topic, info)  # its configs
         opening = [each for each in info.partitions if topic.partitions[each.index] is None and self._opens(each)]
         if opening:
             await self._open([(topic, each) for each in opening])
@@ -510,10 +354,9 @@ class TopicManager(TopicMap):
 
     async def open_left(self, topic_id: bytes) -> None:
         """Open those partitions of a topic that this node leads and has not open. Raises StorageError."""
-        async with self.changing():
-            topic = self._by_id.get(topic_id)
-            if topic is not None:
-                await self._follow(topic, topic.info)
+        topic = self._by_id.get(topic_id)
+        if topic is not None:
+            await self._follow(topic, topic.info)
 
     # moves of partitions between living nodes: both ends know the outcome before they have read it as a change
 

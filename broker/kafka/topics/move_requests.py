@@ -1,12 +1,13 @@
 """Orders to move partitions to other nodes, asked for through this node. The partitions' leaders carry them out."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from anabranch.broker.kafka.topics.manager import TopicManager
+from anabranch.broker.kafka.topics.turns import ChangeTurns
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import MoveReason, PartitionInfo
@@ -36,33 +37,29 @@ class MoveProgress:
 class MoveRequests:
     """Asks for moves, and waits for them. Raises KafkaError for partitions that do not exist, and StorageError."""
 
-    def __init__(self, *, catalog: Catalog, topics: TopicManager, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, *, catalog: Catalog, topics: TopicManager, turns: ChangeTurns, now_ms: Callable[[], int]
+    ) -> None:
         self._catalog = catalog
         self._topics = topics
+        self._turns = turns
         self._now_ms = now_ms
 
     async def request(self, wanted: Mapping[Place, int], reason: MoveReason) -> None:
         """Order that nodes lead partitions, given by partition. This node has seen the orders when it returns."""
-        async with self._changing():
+        async with self._turns.changing(see_outcome=True):
             targets = {self.info(place).stream_id: node_id for place, node_id in wanted.items()}
             await self._catalog.request_moves(targets, reason=reason, now_ms=self._now_ms())
 
     async def cancel(self, places: Collection[Place]) -> None:
         """Remove the orders of partitions. One that is being carried out may still succeed."""
-        async with self._changing():
+        async with self._turns.changing(see_outcome=True):
             await self._catalog.cancel_moves([self.info(place).stream_id for place in places])
 
     async def set_draining(self, node_id: int, *, draining: bool) -> None:
         """Let a node get no partitions, or let it get them again. Raises NotFound."""
-        async with self._changing():
+        async with self._turns.changing(see_outcome=True):
             await self._catalog.drain_node(node_id, draining=draining)
-
-    @asynccontextmanager
-    async def _changing(self) -> AsyncIterator[None]:
-        async with self._topics.changing():
-            yield
-            if self._topics.catch_up is not None:
-                await self._topics.catch_up()
 
     def info(self, place: Place) -> PartitionInfo:
         """Return a partition as this node has seen it last. Raises UNKNOWN_TOPIC_OR_PARTITION."""

@@ -15,6 +15,7 @@ from anabranch.broker.kafka.partitions.snapshot import decode_snapshot
 from anabranch.broker.kafka.topics.manager import TopicManager
 from anabranch.broker.kafka.topics.move_requests import MoveRequests, Place
 from anabranch.broker.kafka.topics.topic import Topic, TopicLeaving
+from anabranch.broker.kafka.topics.turns import ChangeTurns
 from anabranch.broker.node.peers.members import Members
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.stores import store_names
@@ -39,6 +40,7 @@ class TopicMoves:
         catalog: Catalog,
         storage: S3Stream,
         topics: TopicManager,
+        turns: ChangeTurns,
         requests: MoveRequests,
         members: Members,
         settings: Settings,
@@ -49,6 +51,7 @@ class TopicMoves:
         self._catalog = catalog
         self._storage = storage
         self._topics = topics
+        self._turns = turns
         self._requests = requests
         self._members = members
         self._settings = settings
@@ -62,7 +65,7 @@ class TopicMoves:
     async def detach(self, name: str) -> Topic:
         """Upload all of a topic and remove it from the cluster. Its objects stay until it is attached and deleted."""
         await self._gather(name)
-        async with self._topics.changing():
+        async with self._turns.changing():
             self._movable(name)
             await self._flush()  # uploads most of it while the topic still accepts appends
             topic = self._movable(name)  # which may have moved to another node meanwhile
@@ -90,7 +93,7 @@ class TopicMoves:
 
     async def attach(self, which: str, name: str | None = None) -> Topic:
         """Attach a detached topic, given by name or by its id in hex, under `name` or its former name."""
-        async with self._topics.changing():
+        async with self._turns.changing():
             found = _choose(await self._catalog.list_detached(), which)
             if found is None:
                 return self._attached_before(which, name or which)
@@ -120,7 +123,7 @@ class TopicMoves:
     async def clone(self, name: str, new_name: str) -> Topic:
         """Create a topic with the records that `name` has now. Later changes to one do not affect the other."""
         await self._gather(name)
-        async with self._topics.changing():
+        async with self._turns.changing():
             topic = self._movable(name)
             self._check_new(new_name, len(topic.partitions), topic.info.configs)
             topic_id = self._new_topic_id()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from anabranch.s3stream.catalog.values import NodeListener
+from anabranch.s3stream.catalog.values import NodeInfo, NodeListener
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,11 @@ class Member:
     def at(self, listener: str) -> NodeListener | None:
         """Return the node's address for clients of a listener; None if it has no listener of that name."""
         return next((each for each in self.listeners if each.name == listener), None)
+
+
+def member_of(node: NodeInfo) -> Member:
+    """Return a registered node as a member."""
+    return Member(node.node_id, node.epoch, node.listeners, node.rack, node.internal_host, node.internal_port)
 
 
 def addresses(members: Iterable[Member], listener: str) -> Iterator[tuple[Member, NodeListener]]:

@@ -34,7 +34,7 @@ async def obey(node: Node, faults: Faults, line: bytes) -> None:
         case {"delete_topic": str(name)}:
             if node.topics.get(name) is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
-            await node.topics.delete(name)
+            await node.topic_commands.delete(name)
         case order:
             raise BadOrder(f"unknown order {json.dumps(order)}")
 
@@ -51,7 +51,7 @@ async def create_topic(node: Node, name: str, partitions: int, configs: Mapping[
     creation = node.topics.new_creation()
     creation.check_name(name)
     creation.check_room(partitions)
-    await node.topics.create(name, partitions=partitions, configs=check_topic_configs(configs, node.settings))
+    await node.topic_commands.create(name, partitions=partitions, configs=check_topic_configs(configs, node.settings))
 
 
 def error_code(name: object) -> ErrorCode:

@@ -157,7 +157,7 @@ async def cluster_facts(node: Node) -> ClusterFacts:
     """Return what the catalog has about the cluster, and what this node observes. Raises StorageError."""
     catalog = node.catalog
     nodes = await catalog.list_nodes()
-    silent = node.follower.silent()
+    silent = node.membership.silent()
     judgements = [found for each in nodes if (found := node.failover.judge(each)) is not None]
     return ClusterFacts(
         nodes=nodes,

@@ -114,10 +114,10 @@ def _nodes(node: Node) -> Iterator[Metric]:
     yield BROKER_INFO.family([(labels, 1) for labels in addresses])
     alive = {each.node_id for each in living}
     draining = len(alive & members.draining)
-    failed = sum(each.lease_until_ms > 0 and each.node_id not in alive for each in node.follower.nodes)
+    failed = sum(each.lease_until_ms > 0 and each.node_id not in alive for each in node.membership.nodes)
     states = {"up": len(alive) - draining, "draining": draining, "failed": failed}
     yield NODES.family([((state,), count) for state, count in states.items()])
-    yield CATALOG_AGE.single(node.follower.pulse_age_s)
+    yield CATALOG_AGE.single(node.membership.beat_age_s)
     yield TOPICS.single(len(node.topics))
     yield PARTITIONS.single(node.topics.partition_count)
 

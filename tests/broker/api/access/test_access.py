@@ -51,7 +51,7 @@ def allow(
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     async with running_node(tmp_path, authorizer_enabled=True) as running:
         for name in ("t", "u"):
-            await running.topics.ensure(name, partitions=1, configs={})
+            await running.topic_commands.ensure(name, partitions=1, configs={})
         yield running
 
 
@@ -185,11 +185,11 @@ async def test_a_topic_that_another_node_has_just_created_is_not_deleted_uncheck
             known: list[Topic | None] = []
             patch.setattr(type(node.topics), "get", lambda *_: known[0] if known else None)
 
-            async def follow() -> None:
+            async def catch_up() -> None:
                 known.append(really(hidden.topic_id))
                 patch.undo()
 
-            patch.setattr(node.follower, "follow", follow)
+            patch.setattr(node.membership, "catch_up", catch_up)
             answer = await client.call(DeleteTopicsRequest(topics=[state], timeout_ms=1000), 6)
         return answer.responses[0].name, answer.responses[0].error_code
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -105,7 +106,9 @@ async def test_every_node_names_the_same_nodes_and_leaders(nodes: list[Node]) ->
             assert (partition.leader_id, [each.node_id for each in quorum.nodes]) == (1, [1, 2, 3])
 
 
-async def test_the_quorum_shows_which_node_has_not_seen_the_last_change(tmp_path: Path) -> None:
+async def test_the_quorum_shows_which_node_has_not_seen_the_last_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     metadata_log = TopicData(topic_name="__cluster_metadata", partitions=[PartitionData(partition_index=0)])
     async with running_nodes(tmp_path, 3) as nodes:
         first, second, third = nodes
@@ -120,10 +123,10 @@ async def test_the_quorum_shows_which_node_has_not_seen_the_last_change(tmp_path
                 for each in partition.current_voters
             }
 
-        await until(lambda: len({node.follower.version for node in nodes}) == 1, timeout_s=60, pause_s=0.01)
+        await until(lambda: len({node.membership.version for node in nodes}) == 1, timeout_s=60, pause_s=0.01)
         assert await voters(second) == dict.fromkeys((1, 2, 3), (0, True))
-        third.topics.catch_up = lambda: asyncio.sleep(0)  # it reads nothing
-        await first.topics.create("t", partitions=1, configs={})
+        monkeypatch.setattr(third.catalog, "read_changes", AsyncMock(return_value=None))
+        await first.topic_commands.create("t", partitions=1, configs={})
         await until(lambda: second.topics.get("t") is not None, timeout_s=60, pause_s=0.01)
         for node in (first, second, third):
             found = await voters(node)
@@ -138,7 +141,7 @@ async def test_a_dead_leader_is_named_by_nobody_while_no_other_node_can_open_its
         await all_serve(nodes, "t")
         assert second.internal is not None
         await second.internal.stop_accepting()  # as long as it answers, it is only cut off from the catalog
-        await second.lease.stop()
+        await second.membership.stop()
         await until(lambda: first.members.get(2) is None, timeout_s=60, pause_s=0.01)
         partitions = await describe(first, "t")
         (gone,) = [each for each in partitions if each.error_code]
@@ -150,7 +153,7 @@ async def test_a_node_that_stopped_is_still_listed_for_a_while(tmp_path: Path) -
     async with running_nodes(tmp_path, 2) as (first, second):
         assert second.internal is not None
         await second.internal.stop_accepting()  # as long as it answers, it is only cut off from the catalog
-        await second.lease.stop()
+        await second.membership.stop()
         await until(lambda: first.members.get(2) is None, timeout_s=60, pause_s=0.01)
         async with raw_client(first.bootstrap) as client:
             metadata = await client.call(MetadataRequest(topics=[]), 12)
@@ -295,7 +298,7 @@ async def test_clients_reach_partitions_on_all_nodes_through_any(nodes: list[Nod
 
 async def test_a_change_is_checked_against_what_other_nodes_have_changed_before(nodes: list[Node]) -> None:
     first, second, _ = nodes
-    second.follower._woken = asyncio.Event()  # noqa: SLF001 - it hears of no change by itself
+    second.membership._woken = asyncio.Event()  # noqa: SLF001 - it hears of no change by itself
     led_by_first = CreatableReplicaAssignment(partition_index=0, broker_ids=[1])
     topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=[led_by_first])
     grown = CreatePartitionsTopic(name="t", count=2, assignments=[CreatePartitionsAssignment(broker_ids=[1])])

@@ -189,7 +189,7 @@ async def test_the_living_nodes_are_the_quorum(node: Node, client: RawClient) ->
         end_offset = await node.catalog.last_change()
         assert partition.high_watermark == end_offset
         found = [(each.replica_id, each.log_end_offset) for each in partition.current_voters]
-        assert found == [(1, end_offset), (2, node.follower.version), (3, -1)], "nobody can be asked"
+        assert found == [(1, end_offset), (2, node.membership.version), (3, -1)], "nobody can be asked"
         addresses = [(each.node_id, each.listeners[0].host, each.listeners[0].port) for each in answer.nodes]
         own = (2, node.advertised.host, node.advertised.port)
         assert addresses == ([(1, "first", 9001), own, (3, "third", 9003)] if version >= 2 else [])
@@ -330,7 +330,7 @@ async def test_the_first_living_one_of_the_assigned_nodes_is_to_lead(node: Node,
 
 async def test_leaders_for_another_number_of_partitions_are_refused(node: Node) -> None:
     with pytest.raises(KafkaError, match=r"2 partition\(s\) are to be added, but 1 leader\(s\) were given"):
-        await node.topics.grow("t", len(LEADERS) + 2, [OWN_ID])
+        await node.topic_commands.grow("t", len(LEADERS) + 2, [OWN_ID])
     assert len((await node.catalog.list_topics())[-1].partitions) == len(LEADERS)
 
 

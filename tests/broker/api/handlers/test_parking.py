@@ -74,7 +74,7 @@ class Opening:
             TopicSpec(name, LED_BY_THE_SECOND, {}, internal=name != "t", leaders=[2] * LED_BY_THE_SECOND)
             for name in names
         ]
-        self._creating.append(asyncio.create_task(self.first.topics.create_all(specs)))
+        self._creating.append(asyncio.create_task(self.first.topic_commands.create_all(specs)))
         await until(lambda: all(self.is_opening(name) for name in names))
 
     def is_opening(self, name: str) -> bool:
@@ -162,12 +162,12 @@ async def test_a_fetch_waits_for_its_partition_and_then_for_data(opening: Openin
 
 async def test_a_fetch_with_data_of_another_partition_does_not_wait(opening: Opening) -> None:
     opening.released.set()
-    await opening.first.topics.create_all([TopicSpec("t", 1, {}, internal=False, leaders=[2])])
+    await opening.first.topic_commands.create_all([TopicSpec("t", 1, {}, internal=False, leaders=[2])])
     client = await opening.client()
     await until(lambda: opening.node.topics.get("t") is not None)
     await client.call(produce(opening, b"a"))
     opening.released.clear()
-    growing = asyncio.create_task(opening.first.topics.grow("t", 2, [2]))
+    growing = asyncio.create_task(opening.first.topic_commands.grow("t", 2, [2]))
     topic = opening.node.topics.get("t")
     assert topic is not None
     await until(lambda: len(topic.partitions) == 2)
@@ -277,7 +277,7 @@ async def test_groups_and_transactions_wait_for_their_coordinator(opening: Openi
 async def test_a_group_waits_until_it_is_loaded(opening: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
     opening.released.set()
     spec = TopicSpec(OFFSETS_TOPIC, LED_BY_THE_SECOND, {}, internal=True, leaders=[2] * LED_BY_THE_SECOND)
-    await opening.first.topics.create_all([spec])
+    await opening.first.topic_commands.create_all([spec])
     shard = opening.node.groups.shard_at(partition_of("x", LED_BY_THE_SECOND))
     monkeypatch.setattr(shard, "loaded", False)
     opening.node.parking.begin(shard)

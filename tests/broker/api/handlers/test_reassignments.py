@@ -89,7 +89,7 @@ async def test_an_order_is_listed_by_every_node_until_it_is_carried_out(nodes: l
     expected = {0: ([3, 1], [3], [1]), 2: ([1, 2], [1], [2])}
     assert await ongoing(nodes[1]) == expected, "the node that took the orders knows them at once"
     for node in nodes:
-        await node.follower.follow()
+        await node.membership.catch_up()
         assert await ongoing(node) == expected
     assert await ongoing(nodes[2], 0, 1, 9) == {0: expected[0]}
     async with moves_carried_out(nodes):
@@ -113,7 +113,7 @@ async def test_an_order_that_has_failed_is_not_ongoing(nodes: list[Node]) -> Non
     topic = nodes[0].topics.get("t")
     assert topic is not None
     await nodes[0].catalog.fail_move(topic.info.partitions[0].stream_id, 2, "busy")
-    await nodes[0].follower.follow()
+    await nodes[0].membership.catch_up()
     assert await ongoing(nodes[0]) == {}
     assert await reassign(nodes[0], {0: None}) == [(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None)]
     assert nodes[0].move_requests.progress({Place("t", 0): 2}).failed == {Place("t", 0): "busy"}
@@ -121,7 +121,7 @@ async def test_an_order_that_has_failed_is_not_ongoing(nodes: list[Node]) -> Non
 
 async def test_what_cannot_be_ordered_is_refused_alone(nodes: list[Node]) -> None:
     await nodes[2].move_requests.set_draining(3, draining=True)
-    await nodes[0].follower.follow()
+    await nodes[0].membership.catch_up()
     what = "The manual partition assignment includes"
     assert await reassign(nodes[0], {0: [2], 1: [3], 2: [9], 5: [1]}) == [
         (0, None),

@@ -347,16 +347,16 @@ async def test_a_topic_that_is_created_anew_meanwhile_is_not_deleted_in_place_of
     node: Node, client: RawClient, monkeypatch: pytest.MonkeyPatch, *, by_id: bool
 ) -> None:
     (old,) = await create(client, topic("t"))
-    delete = node.topics.delete
+    delete = node.topic_commands.delete
 
     async def delete_later(*names: str, ids: Mapping[str, bytes] | None = None) -> Sequence[str]:
         """Another client was faster."""
-        monkeypatch.setattr(node.topics, "delete", delete)
+        monkeypatch.setattr(node.topic_commands, "delete", delete)
         await delete("t")
-        await node.topics.create("t", partitions=1, configs={})
+        await node.topic_commands.create("t", partitions=1, configs={})
         return await delete(*names, ids=ids)
 
-    monkeypatch.setattr(node.topics, "delete", delete_later)
+    monkeypatch.setattr(node.topic_commands, "delete", delete_later)
     state = DeleteTopicState(topic_id=old.topic_id) if by_id else DeleteTopicState(name="t")
     (answer,) = (await client.call(DeleteTopicsRequest(topics=[state]), 6)).responses
     assert answer.error_code == (ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

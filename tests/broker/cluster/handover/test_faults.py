@@ -77,7 +77,7 @@ async def moving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     monkeypatch.setattr(source, "ANSWER_S", 0.5)
     monkeypatch.setattr(orders, "PAUSE_S", (0.01, 0.05))
     async with running_nodes(tmp_path, 2) as nodes:
-        await nodes[0].topics.create("t", partitions=1, configs={})
+        await nodes[0].topic_commands.create("t", partitions=1, configs={})
         made = Moving(nodes)
         await until(lambda: nodes[1].topics.get("t") is not None, timeout_s=60, pause_s=0.01)
         yield made
@@ -190,7 +190,7 @@ async def test_a_partition_that_comes_in_another_way_while_it_is_received_is_ope
     await moving.order()
     await tried.wait()
     await hand_over(moving.first.catalog, [moving.stream_id], leader=2)  # as a takeover of the source does
-    await moving.first.topics.alter("t", set_configs={"retention.ms": "1000000"}, unset=[])
+    await moving.first.topic_commands.alter("t", set_configs={"retention.ms": "1000000"}, unset=[])
     away.clear()
     await moving.arrives()
 
@@ -308,8 +308,8 @@ async def test_changes_from_before_a_move_that_are_applied_late_undo_nothing(mov
     await moving.order()
     await moving.arrives()
     for node in moving.nodes:
-        async with node.topics.changing():
-            await node.topics.apply_changes(old)
+        async with node.membership.changing():
+            await node.topics.apply_changes(old, node.groups.forget_topics)
     assert moving.is_at(moving.second)
     assert result_of(await produce(moving.second)) == (0, 1, -1)
     assert result_of(await produce(moving.first)) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, 2)

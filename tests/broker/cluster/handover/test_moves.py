@@ -21,7 +21,7 @@ ROUNDS = 4
 @asynccontextmanager
 async def cluster(folder: Path, count: int = 2) -> AsyncIterator[list[Node]]:
     async with running_nodes(folder, count, group_offsets_partitions=2, transaction_state_partitions=2) as nodes:
-        await nodes[0].topics.create("t", partitions=PARTITIONS, configs={})
+        await nodes[0].topic_commands.create("t", partitions=PARTITIONS, configs={})
         yield nodes
 
 

@@ -45,7 +45,7 @@ async def stopped_and_rebuilt(folder: Path, order: Sequence[int]) -> None:
         for node_id in sorted(order)
     ]
     await until(lambda: all(len(node.members.living()) == len(order) for node in nodes), timeout_s=60, pause_s=0.01)
-    await nodes[0].topics.create("t", partitions=PARTITIONS, configs={})
+    await nodes[0].topic_commands.create("t", partitions=PARTITIONS, configs={})
     await send(nodes[0], *VALUES)
     for node_id in order:
         await stacks[node_id].aclose()

@@ -18,12 +18,20 @@ class World:
 
     def __init__(self) -> None:
         self.nodes = [NodeInfo(1, 3, "h", 9092, 1, 10)]
-        self.on_observed: Any = None
+        self._observed = asyncio.Event()
         self.beat = NodeBeat(3, 7, has_lease=True)
         self.taken: list[NodeBeat] = []
 
     def silent(self) -> dict[int, Silence]:
         return {1: Silence(self.beat, 10.0, was_alive=True)}
+
+    async def observed(self) -> None:
+        await self._observed.wait()
+
+    def observe(self) -> None:
+        """Observe the beats of all nodes."""
+        self._observed.set()
+        self._observed = asyncio.Event()
 
     async def list_wals(self, _node_id: int) -> list[object]:
         return []
@@ -56,11 +64,11 @@ def test_a_death_is_told_once() -> None:
         with capture_logs() as said:
             for _ in range(3):
                 await asyncio.sleep(1)  # the task begins, or has attended to the node
-                world.on_observed()
+                world.observe()
             await asyncio.sleep(1)
             assert (len(world.taken), len(said)) == (3, 1)
             world.beat = NodeBeat(9, 4, has_lease=True)  # it has started again, and dies again
-            world.on_observed()
+            world.observe()
             await asyncio.sleep(1)
         assert [line["event"] for line in said] == ["a node is dead: it is taken over"] * 2
         running.cancel()

@@ -56,13 +56,13 @@ async def test_a_node_that_is_drained_leads_nothing_and_gets_nothing_until_the_d
         await nodes[1].move_requests.set_draining(1, draining=True)
         await until(lambda: not nodes[0].move_requests.led_by(1), timeout_s=60, pause_s=0.01)
         assert leaders(nodes[0]) == {2: COUNT // 2, 3: COUNT // 2}
-        await nodes[0].topics.create("new", partitions=4, configs={})
+        await nodes[0].topic_commands.create("new", partitions=4, configs={})
         assert not nodes[0].move_requests.led_by(1), "not even of a topic that was created through it"
         assert {nodes[0].move_requests.info(place).preferred for place in PLACES} == {1}
 
         await nodes[1].move_requests.set_draining(1, draining=False)
-        await nodes[1].topics.create("newer", partitions=1, configs={})
-        await nodes[0].follower.follow()
+        await nodes[1].topic_commands.create("newer", partitions=1, configs={})
+        await nodes[0].membership.catch_up()
         assert list(nodes[0].move_requests.led_by(1)) == [Place("newer", 0)]
 
 
@@ -115,7 +115,7 @@ async def test_a_stop_does_not_wait_for_moves_that_fail_or_have_no_target(nodes:
     await asyncio.wait_for(stopping, 60)
     for node_id in (2, 3):
         await nodes[1].move_requests.set_draining(node_id, draining=True)
-    await nodes[0].follower.follow()
+    await nodes[0].membership.catch_up()
     await nodes[0].drain.before_stop(600)
     assert leaders(nodes[0]) == {1: COUNT}
 

@@ -1,19 +1,24 @@
 """The lease on a node's id: its holder is known at once, or found out by watching. Virtual time, one-row catalog."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
-from anabranch.broker.cluster.membership.lease import Claimant, LeaseKeeper, is_free, wait_until_free
+from anabranch.broker.cluster.membership.lease import Claimant, Lease, beat_during_start, is_free, wait_until_free
+from anabranch.broker.cluster.membership.loop import Membership
+from anabranch.broker.cluster.membership.tasks import NodeTasks
+from anabranch.broker.node.peers.members import Members, member_of
 from anabranch.broker.node.settings import data_dir as datadir
 from anabranch.broker.node.settings.data_dir import DataDirLock
 from anabranch.s3stream.catalog.catalog import Catalog
-from anabranch.s3stream.catalog.values import NodeHolder, NodeInfo
+from anabranch.s3stream.catalog.values import NodeHolder, NodeInfo, Pulse
 from anabranch.s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable, NodeFenced, NodeInUse
 from tests.support.virtual_time import VirtualTimeLoop
 
@@ -77,11 +82,12 @@ class Row:
         assert node_id == 1
         return self.seen
 
-    async def beat(self, node_id: int, node_epoch: int, *, now_ms: int, lease_ms: int, due_ms: int) -> None:
+    async def beat(self, node_id: int, node_epoch: int, *, now_ms: int, lease_ms: int, due_ms: int) -> Pulse:
         if self.errors:
             raise self.errors.pop()
         self.renewals.append(now_ms)
         self.due_ms.append(due_ms)
+        return Pulse({}, 0, 0)
 
 
 @pytest.fixture
@@ -144,15 +150,47 @@ def test_a_node_that_stops_while_it_is_watched_is_free_at_once(virtual: VirtualT
 # keeping
 
 
-def keep(loop: VirtualTimeLoop, row: Row, seconds: float, on_lost: Callable[[CatalogError], None]) -> list[str]:
+def membership_of(
+    row: Row,
+    tasks: NodeTasks,
+    on_lost: Callable[[CatalogError], None],
+    failures: list[str],
+    complete: Callable[[], Awaitable[None]],
+) -> Membership:
+    """A membership of which nothing but the lease counts. `complete` stands for what follows a beat."""
+    catalog = cast("Catalog", row)
+    topics = SimpleNamespace(names_node=lambda _: False, parking=SimpleNamespace(wake=None))
+    outages = SimpleNamespace(note=lambda _, error: failures.append(str(error)), over=lambda _: None)
+    return Membership(
+        catalog,
+        Lease(catalog, HELD, tasks, now_ms=lambda: int(asyncio.get_running_loop().time() * 1000)),
+        wal=cast("Any", None),
+        is_exclusive=True,
+        storage=cast("Any", SimpleNamespace(limit_upload=lambda _: None, outages=outages, damaged=AsyncMock())),
+        members=Members(member_of(HELD)),
+        copies=cast("Any", SimpleNamespace(topics=topics, resolve_topics=complete, resolve_others=AsyncMock())),
+        seen=0,
+        nodes=[HELD],
+        on_lost=on_lost,
+    )
+
+
+def keep(
+    loop: VirtualTimeLoop,
+    row: Row,
+    seconds: float,
+    on_lost: Callable[[CatalogError], None],
+    complete: Callable[[], Awaitable[None]] | None = None,
+) -> list[str]:
+    """Beat for some time, then stop; return the failures."""
     failures: list[str] = []
 
     async def run() -> None:
-        keeper = LeaseKeeper(cast("Catalog", row), HELD, now_ms=lambda: int(loop.time() * 1000), on_lost=on_lost)
-        keeper.on_failed = lambda error: failures.append(str(error))
-        async with keeper:
+        async with NodeTasks() as tasks:
+            membership = membership_of(row, tasks, on_lost, failures, complete or AsyncMock())
+            await membership.start()
             await asyncio.sleep(seconds)
-            await keeper.stop()
+            await membership.stop()
             renewed = len(row.renewals)
             await asyncio.sleep(seconds)
             assert len(row.renewals) == renewed, "it has been stopped"
@@ -165,7 +203,9 @@ def test_a_lease_is_renewed_three_times_in_its_length_whatever_fails_meanwhile(v
     lost: list[CatalogError] = []
     row = Row(HELD, errors=[CatalogUnavailable("away")])
     assert keep(virtual, row, 2 * LEASE / 1000 + 1, lost.append) == ["away"]
-    assert len(row.renewals) == 5
+    gaps = [later - earlier for earlier, later in pairwise(row.renewals)]
+    assert gaps == [LEASE // 3] * 5
+    assert row.renewals[0] == 1_000, "it is repeated soon"
     assert not lost
 
 
@@ -178,19 +218,42 @@ def test_a_lease_that_is_lost_is_renewed_no_more(virtual: VirtualTimeLoop, error
     assert not row.renewals
 
 
+@pytest.mark.parametrize("error", [NodeFenced("taken"), CatalogDamaged("malformed")])
+def test_a_start_beats_as_if_others_watched_until_its_lease_is_lost(
+    virtual: VirtualTimeLoop, error: CatalogError
+) -> None:
+    lost: list[CatalogError] = []
+    row = Row(HELD, errors=[CatalogUnavailable("away")])
+
+    async def run() -> None:
+        async with NodeTasks() as tasks:
+            lease = Lease(cast("Catalog", row), HELD, tasks, now_ms=lambda: int(1000 * virtual.time()))
+            tasks.spawn(beat_during_start(lease, lost.append))
+            await asyncio.sleep(3.25)
+            assert row.renewals == [1_000, 1_500, 2_000, 2_500, 3_000]
+            row.errors.append(error)
+            await asyncio.sleep(3)
+
+    virtual.run_until_complete(run())
+    assert (len(row.renewals), lost) == (5, [error])
+
+
 def test_each_beat_comes_when_the_one_before_has_promised_it(virtual: VirtualTimeLoop) -> None:
     """Others join and leave, and the catalog is away when the node is alone again: nobody may wait for it in vain."""
     row = Row(HELD)
     watched_from_s, watched_to_s = 12.0, 20.25
 
     async def run() -> None:
-        keeper = LeaseKeeper(
-            cast("Catalog", row), HELD, now_ms=lambda: int(1000 * virtual.time()), on_lost=lambda _: None
-        )
-        keeper.beat_s = lambda: 0.5 if watched_from_s <= virtual.time() < watched_to_s else None
-        virtual.call_at(watched_from_s, keeper.beat_soon)
-        virtual.call_at(watched_to_s, row.errors.append, CatalogUnavailable("away"))
-        async with keeper:
+        async with NodeTasks() as tasks:
+            lease = Lease(cast("Catalog", row), HELD, tasks, now_ms=lambda: int(1000 * virtual.time()))
+            virtual.call_at(watched_from_s, lease.beat_soon)
+            virtual.call_at(watched_to_s, row.errors.append, CatalogUnavailable("away"))
+
+            async def beat() -> None:
+                while True:
+                    await lease.beat(lambda: 0.5 if watched_from_s <= virtual.time() < watched_to_s else None)
+
+            tasks.spawn(beat())
             await asyncio.sleep(60)
 
     virtual.run_until_complete(run())
@@ -199,6 +262,19 @@ def test_each_beat_comes_when_the_one_before_has_promised_it(virtual: VirtualTim
     assert late == [(1_000, 500)], "only the one that failed is missing"
     assert row.due_ms.count(500) > 10
     assert row.due_ms[0] == row.due_ms[-1] == LEASE // 3
+
+
+def test_what_follows_a_beat_may_take_longer_than_the_lease(virtual: VirtualTimeLoop) -> None:
+    row = Row(HELD)
+    begun: list[int] = []
+
+    async def complete() -> None:
+        begun.append(len(row.renewals))
+        await asyncio.sleep(2 * LEASE / 1000)
+
+    assert keep(virtual, row, 2 * LEASE / 1000, lambda _: None, complete) == []
+    assert len(row.renewals) >= 5
+    assert begun == [1], "the first one has not ended"
 
 
 # the proof
@@ -219,24 +295,3 @@ def test_a_lock_is_the_same_for_whoever_holds_it_next_and_for_nobody_else(
     lock = DataDirLock(tmp_path / "a")
     assert not lock.lock_id, "of a machine that does not tell its boots apart nothing is known"
     lock.release()
-
-
-def test_what_follows_a_renewal_may_take_longer_than_the_lease(virtual: VirtualTimeLoop) -> None:
-    row = Row(HELD)
-
-    async def run() -> None:
-        keeper = LeaseKeeper(cast("Catalog", row), HELD, now_ms=lambda: 0, on_lost=lambda _: None)
-        follows = 0
-
-        async def follow() -> None:
-            nonlocal follows
-            follows += 1
-            await asyncio.sleep(2 * LEASE / 1000)
-
-        keeper.on_renewed = follow
-        async with keeper:
-            await asyncio.sleep(2 * LEASE / 1000)
-        assert len(row.renewals) >= 5
-        assert follows == 1
-
-    virtual.run_until_complete(run())

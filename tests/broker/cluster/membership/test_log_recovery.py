@@ -86,7 +86,7 @@ async def test_a_recovery_that_fails_is_repeated(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(LogRecovery, "run", flaky)
     async with running_node(tmp_path / "2", node_id=2, **shared(tmp_path)) as other:
         async with killed_after(tmp_path, 1) as node:
-            await node.topics.create("t", partitions=1, configs={})
+            await node.topic_commands.create("t", partitions=1, configs={})
             await send(node, *VALUES)
         with capture_logs() as said:
             await is_led_by(other, 2)
@@ -107,7 +107,7 @@ async def test_a_recoverer_that_dies_is_replaced(tmp_path: Path, monkeypatch: py
             await dead_log.close()
 
     async with killed_after(tmp_path, 1) as node:
-        await node.topics.create("t", partitions=1, configs={})
+        await node.topic_commands.create("t", partitions=1, configs={})
         await send(node, *VALUES)
         monkeypatch.setattr(LogRecovery, "run", stuck)
         started = asyncio.create_task(_die_when(begun, tmp_path, node))
@@ -128,7 +128,7 @@ async def _die_when(begun: asyncio.Event, folder: Path, _node: Node) -> None:
 async def test_a_stream_with_a_gap_waits_for_its_node(tmp_path: Path) -> None:
     async with killed_after(tmp_path, 1) as node:
         for name in ("t", "u"):
-            await node.topics.create(name, partitions=1, configs={})
+            await node.topic_commands.create(name, partitions=1, configs={})
         await send(node, b"uploaded")
         await node.storage.flush()
         await send(node, *VALUES)
@@ -147,7 +147,7 @@ async def test_a_stream_with_a_gap_waits_for_its_node(tmp_path: Path) -> None:
             assert [(infos[name].leader, infos[name].owner) for name in "tu"] == [(1, 1), (2, 2)]
             assert (await log_of(other, 1)).state is WalState.OPEN
             # Long enough for it to be judged dead once more.
-            await until(lambda: other.follower.silent()[1].seconds > DEAD_AFTER_S + 0.5, timeout_s=60, pause_s=0.01)
+            await until(lambda: other.membership.silent()[1].seconds > DEAD_AFTER_S + 0.5, timeout_s=60, pause_s=0.01)
             assert len([line for line in said if line["event"] == "a node is dead: it is taken over"]) == 1
     async with running_node(tmp_path / "1", node_id=1, **shared(tmp_path)) as node:
         assert len(node.storage.stopped_streams) == 1
@@ -160,7 +160,7 @@ async def test_a_stream_with_a_gap_waits_for_its_node(tmp_path: Path) -> None:
 async def dead(tmp_path: Path) -> tuple[WalInfo, NodeInfo]:
     """The log of a dead node, and the node."""
     async with killed_after(tmp_path, 1) as node:
-        await node.topics.create("t", partitions=1, configs={})
+        await node.topic_commands.create("t", partitions=1, configs={})
         await send(node, *VALUES)
         log, info = await log_of(node, 1), await node.catalog.get_node(1)
     assert info is not None

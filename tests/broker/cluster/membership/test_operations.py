@@ -61,7 +61,7 @@ async def end_of(node: Node) -> int:
 
 async def test_a_node_that_lives_is_declared_dead_and_nothing_is_lost(tmp_path: Path) -> None:
     async with running_nodes(tmp_path, 2, wal_takeover="shared") as (first, second):
-        await first.topics.create("t", partitions=1, configs={})
+        await first.topic_commands.create("t", partitions=1, configs={})
         await is_led_by(second, 1)
         await send(first, *VALUES)
         log = await second.operations.fail(1)
@@ -98,7 +98,7 @@ async def test_a_node_that_keeps_its_log_to_itself_is_not_declared_dead(tmp_path
 async def test_a_lost_log_is_given_up_and_its_partitions_continue_at_their_committed_ends(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         async with killed_after(tmp_path, 1, wal_takeover="none") as first:
-            await first.topics.create("t", partitions=1, configs={})
+            await first.topic_commands.create("t", partitions=1, configs={})
             await send(first, b"uploaded")
             await first.storage.flush()
             await send(first, *VALUES)
@@ -132,7 +132,7 @@ async def test_partitions_that_were_given_up_do_not_get_their_old_records_back_w
         second = await stack.enter_async_context(running_node(tmp_path / "2", node_id=2, **own))
         async with killed_after(tmp_path, 1, wal_takeover="none") as first:
             for name in ("t", "u"):
-                await first.topics.create_all([TopicSpec(name, 1, {}, internal=False, leaders=[1])])
+                await first.topic_commands.create_all([TopicSpec(name, 1, {}, internal=False, leaders=[1])])
                 await is_led_by(second, 1, name)
             await until(lambda: len(second.members.living()) == 2, timeout_s=60, pause_s=0.01)
             await send(first, b"kept", topic="u")  # keeps what follows in the log
@@ -164,9 +164,9 @@ async def test_a_log_that_can_be_opened_is_not_given_up(tmp_path: Path, monkeypa
     async with running_node(tmp_path / "2", node_id=2, **shared(tmp_path)) as other:
         monkeypatch.setattr(other.failover, "_take_over", lambda *_: asyncio.sleep(0))
         async with killed_after(tmp_path, 1) as first:
-            await first.topics.create("t", partitions=1, configs={})
+            await first.topic_commands.create("t", partitions=1, configs={})
             await until(lambda: len(other.members.living()) == 2, timeout_s=60, pause_s=0.01)
-        silent = other.follower.silent
+        silent = other.membership.silent
         await until(lambda: silent()[1].seconds > DEAD_AFTER_S, timeout_s=60, pause_s=0.05)
         with pytest.raises(TakeoverRefused, match="can be opened: it is being recovered"):
             await other.operations.plan_loss(1)
@@ -186,7 +186,7 @@ async def test_a_node_that_lives_is_not_removed(tmp_path: Path) -> None:
 async def test_compaction_takes_what_is_inherited_and_the_storage_is_as_it_should_be(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(running_node(tmp_path / "1", node_id=1, **shared(tmp_path)))
-        await first.topics.create("t", partitions=2, configs={})
+        await first.topic_commands.create("t", partitions=2, configs={})
         for value in VALUES:
             for partition in range(2):
                 await send(first, value, partition=partition)
@@ -215,12 +215,12 @@ async def test_a_node_that_has_beaten_since_it_was_observed_is_not_dead(
 ) -> None:
     """Observations of this node may be old by a beat: the catalog knows better."""
     async with running_nodes(tmp_path, 2, wal_takeover="none") as (first, second):
-        await first.topics.create("t", partitions=1, configs={})
+        await first.topic_commands.create("t", partitions=1, configs={})
         found = await second.catalog.observe_node(1)
         assert found is not None
         old = Silence(found[1], 60.0, was_alive=True)
         await first.catalog.beat(1, first.node_epoch, now_ms=first.now_ms(), lease_ms=10_000)
-        monkeypatch.setattr(second.follower, "silent", lambda: {1: old})
+        monkeypatch.setattr(second.membership, "silent", lambda: {1: old})
         for order in (second.operations.plan_loss, second.operations.give_up):
             with pytest.raises(TakeoverRefused, match="node 1 is not known to be dead"):
                 await order(1)

@@ -1,7 +1,7 @@
 """Reads are answered only while this node has proved not long ago that it owns what it serves."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -38,8 +38,10 @@ class AskedWal:
             raise WalFailed("away")
 
 
-def ownership_of(wal: AskedWal, *, is_exclusive: bool = False) -> Ownership:
-    return Ownership(cast("Any", wal), is_exclusive=is_exclusive, lease_s=lambda: LEASE_S)
+def ownership_of(
+    wal: AskedWal, *, is_exclusive: bool = False, on_proved: Callable[[], None] = lambda: None
+) -> Ownership:
+    return Ownership(cast("Any", wal), is_exclusive=is_exclusive, lease_s=lambda: LEASE_S, on_proved=on_proved)
 
 
 def is_proved(ownership: Ownership) -> bool:
@@ -70,9 +72,8 @@ def test_a_log_that_nobody_else_can_open_needs_no_proof() -> None:
 
 def test_a_proof_holds_for_a_lease_from_when_it_was_asked_for() -> None:
     async def main() -> None:
-        ownership = ownership_of(AskedWal())
         proved: list[bool] = []
-        ownership.on_proved = lambda: proved.append(True)
+        ownership = ownership_of(AskedWal(), on_proved=lambda: proved.append(True))
         now_s = asyncio.get_running_loop().time
         await asyncio.sleep(LEASE_S - 0.5)
         assert ownership.is_proved
@@ -133,7 +134,7 @@ async def leader(node: Node) -> int:
 async def test_reads_stop_while_the_ownership_is_not_proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("anabranch.broker.kafka.topics.parking.PARKED_S", 0.2)
     async with running_node(tmp_path) as node:
-        await node.topics.create("t", partitions=1, configs={})
+        await node.topic_commands.create("t", partitions=1, configs={})
         assert node.ownership.is_proved
         assert not node.ownership.may_lapse, "the file's lock is proof enough"
         proof = SimpleNamespace(is_proved=False, may_lapse=True)
@@ -156,7 +157,7 @@ async def test_a_node_whose_catalog_is_away_reads_on_while_its_log_proves_that_i
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_nodes(tmp_path, 2, wal_kind="object") as (first, second):
-        await first.topics.create("t", partitions=1, configs={})
+        await first.topic_commands.create("t", partitions=1, configs={})
         (leading,) = [node for node in (first, second) if list(node.topics.led_partitions())]
         assert leading.ownership.may_lapse
 

@@ -28,11 +28,11 @@ async def test_configs_set_through_one_node_reach_the_other(tmp_path: Path, post
     }
     cold = ["cold.type=local", f"cold.path={tmp_path / 'cold'}"]
     async with running_node(tmp_path / "1", node_id=1, stores=cold, **shared) as leader:
-        topic = await leader.topics.create("t", partitions=1, configs={})
+        topic = await leader.topic_commands.create("t", partitions=1, configs={})
         (partition,) = leader.topics.led_partitions()
         async with running_node(tmp_path / "2", node_id=2, **shared) as other:
             # As a client would: any node takes the change, and the one that leads has to act on it.
-            await other.topics.alter("t", set_configs={RETENTION: "5000"}, unset=())
+            await other.topic_commands.alter("t", set_configs={RETENTION: "5000"}, unset=())
             await other.cluster_configs.alter(GROUP, "g", set_configs={SESSION_TIMEOUT: "50000"}, unset=())
             await until(lambda: partition.config.retention_ms == 5_000, timeout_s=60, pause_s=0.01)
             await until(
@@ -49,7 +49,7 @@ async def test_configs_set_through_one_node_reach_the_other(tmp_path: Path, post
             followed = other.topics.get("t")
             assert followed is not None
             with capture_logs() as said:
-                await leader.topics.alter("t", set_configs={"storage.policy": "cold"}, unset=[RETENTION])
+                await leader.topic_commands.alter("t", set_configs={"storage.policy": "cold"}, unset=[RETENTION])
                 await until(lambda: followed.info.configs == {"storage.policy": "cold"}, timeout_s=60, pause_s=0.01)
             assert partition.stream.store == "cold"
             assert followed.config.store == "local", "the other node has no store of that name, and says so"
@@ -64,7 +64,7 @@ async def two_nodes(folder: Path, postgres: PostgresServer) -> AsyncIterator[tup
         running_node(folder / "1", node_id=1, **shared) as leader,
         running_node(folder / "2", node_id=2, **shared) as other,
     ):
-        topic = await leader.topics.create("t", partitions=1, configs={})
+        topic = await leader.topic_commands.create("t", partitions=1, configs={})
         await other.topics.open_existing("t")
         yield leader, other, topic
 
@@ -73,8 +73,8 @@ async def test_configs_that_come_with_new_partitions_hold_for_the_old_ones(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
     async with two_nodes(tmp_path, postgres) as (leader, other, topic):
-        await other.topics.alter("t", set_configs={RETENTION: "5000"}, unset=())
-        await leader.topics.grow("t", 2)
+        await other.topic_commands.alter("t", set_configs={RETENTION: "5000"}, unset=())
+        await leader.topic_commands.grow("t", 2)
         partitions = [*leader.topics.led_partitions(), *other.topics.led_partitions()]
         assert [partition.config.retention_ms for partition in partitions] == [5_000, 5_000]
         assert topic.config.retention_ms == 5_000

@@ -30,7 +30,7 @@ async def test_what_a_standby_that_was_behind_has_forgotten_is_not_given_again(t
                     await stack.enter_async_context(running_node(tmp_path / str(key), node_id=key, **shared))
                     for key in (1, 2)
                 ]
-                topic = await first.topics.create("t", partitions=1, configs={})
+                topic = await first.topic_commands.create("t", partitions=1, configs={})
                 leader = first if topic.info.partitions[0].leader == 1 else second
                 await send(leader, values[0])
                 await leader.storage.flush()

@@ -17,7 +17,8 @@ from anabranch.broker.kafka.coordination.internal_topics import (
 )
 from anabranch.broker.kafka.partitions.cleaning import KafkaBatches
 from anabranch.broker.kafka.partitions.partition import Partition
-from anabranch.broker.kafka.topics.manager import TopicManager
+from anabranch.broker.kafka.topics.commands import TopicCommands
+from anabranch.broker.kafka.topics.topic_map import TopicMap
 from anabranch.protocol.batch import TRANSACTIONAL_MASK, parse_batch
 from anabranch.protocol.records import ControlType, Record, build_batch, build_marker
 from anabranch.s3stream.model import ReadResult, StreamBatch
@@ -82,8 +83,9 @@ def creation_of_topics() -> tuple[Mapping[str, Created], InternalTopics]:
         assert name not in created
         created[name] = partitions, configs, internal
 
-    topics = cast("TopicManager", SimpleNamespace(get=created.get, ensure=ensure))
-    return created, InternalTopics(topics, offsets_partitions=2, state_partitions=2)
+    topics = cast("TopicMap", SimpleNamespace(get=created.get))
+    commands = cast("TopicCommands", SimpleNamespace(ensure=ensure))
+    return created, InternalTopics(topics, commands, offsets_partitions=2, state_partitions=2)
 
 
 @pytest.mark.parametrize(
@@ -120,12 +122,12 @@ async def test_a_partition_keeps_its_log_until_it_is_opened_anew(tmp_path: Path)
         assert logs is not None
         assert None not in logs
         assert changes[-1] == logs, "the same objects"
-        await node.topics.create("another", partitions=1, configs={})
-        await node.topics.grow(OFFSETS_TOPIC, 3)
+        await node.topic_commands.create("another", partitions=1, configs={})
+        await node.topic_commands.grow(OFFSETS_TOPIC, 3)
         grown = topic.logs()
         assert grown is not None
         assert (grown[:2], changes[-1]) == (logs, grown)
-        await node.topics.delete(OFFSETS_TOPIC)
+        await node.topic_commands.delete(OFFSETS_TOPIC)
         assert changes.pop() is None
         await node.internal_topics.ensure(OFFSETS_TOPIC)
         again = topic.logs()

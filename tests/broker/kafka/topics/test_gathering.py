@@ -46,7 +46,7 @@ def is_open(node: Node, name: str) -> bool:
 
 async def test_a_topic_of_two_nodes_is_detached_and_attached(nodes: list[Node]) -> None:
     detached = await nodes[1].moves.detach("t")
-    await nodes[0].follower.follow()
+    await nodes[0].membership.catch_up()
     assert nodes[0].topics.get("t") is None
     attached = await nodes[0].moves.attach("t", "back")
     assert attached.topic_id == detached.topic_id

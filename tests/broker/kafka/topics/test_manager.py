@@ -80,12 +80,12 @@ async def test_a_topic_whose_creation_broke_off_can_be_used(tmp_path: Path) -> N
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(node.storage, "open_streams", away)
             with pytest.raises(CatalogUnavailable):
-                await topics.create("t", partitions=2, configs={})
+                await node.topic_commands.create("t", partitions=2, configs={})
         assert topics.get("t") is None
         with pytest.raises(KafkaError) as caught:
-            await topics.create("t", partitions=1, configs={})
+            await node.topic_commands.create("t", partitions=1, configs={})
         assert caught.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
-        topic = await topics.ensure("t", partitions=1, configs={})
+        topic = await node.topic_commands.ensure("t", partitions=1, configs={})
         assert len(topic.partitions) == 2
         response = await client.produce("t", [batch_of(b"a")])
         assert response.responses[0].partition_responses[0].error_code == 0
@@ -95,7 +95,7 @@ async def test_a_topic_whose_creation_broke_off_can_be_used(tmp_path: Path) -> N
 async def test_a_change_of_configs_whose_answer_is_lost_is_found_out(tmp_path: Path, altered: bool) -> None:
     async with running_node(tmp_path) as node:
         topics, catalog = node.topics, node.catalog
-        topic = await topics.create("t", partitions=1, configs={"retention.ms": "1000"})
+        topic = await node.topic_commands.create("t", partitions=1, configs={"retention.ms": "1000"})
         really = catalog.alter_topic
 
         async def answer_lost(topic_id: bytes, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> TopicInfo:
@@ -106,9 +106,9 @@ async def test_a_change_of_configs_whose_answer_is_lost_is_found_out(tmp_path: P
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(catalog, "alter_topic", answer_lost)
             with pytest.raises(CatalogUnavailable):
-                await topics.alter("t", set_configs={"retention.ms": "2000"}, unset=())
+                await node.topic_commands.alter("t", set_configs={"retention.ms": "2000"}, unset=())
         assert topic.config.retention_ms == 1000
-        await topics.resolve_outcomes()
+        await node.membership.complete_changes()
         assert topic.config.retention_ms == (2000 if altered else 1000)
         (partition,) = topics.led_partitions()
         assert partition.config is topic.config
@@ -116,28 +116,30 @@ async def test_a_change_of_configs_whose_answer_is_lost_is_found_out(tmp_path: P
 
 async def test_configs_that_a_newer_node_has_set_do_not_end_this_one(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        topics, catalog = node.topics, node.catalog
-        strange = await topics.create("strange", partitions=1, configs={"retention.ms": "1000"})
-        plain = await topics.create("plain", partitions=1, configs={})
+        catalog = node.catalog
+        strange = await node.topic_commands.create("strange", partitions=1, configs={"retention.ms": "1000"})
+        plain = await node.topic_commands.create("plain", partitions=1, configs={})
         with capture_logs() as said:
             for topic, name, value in ((strange, "compression.type", "newer"), (plain, "retention.ms", "2000")):
                 await catalog.alter_topic(topic.topic_id, set_configs={name: value}, unset=())
-            await node.follower.follow()
+            await node.membership.catch_up()
         assert [line["topic"] for line in said if line["log_level"] == "error"] == ["strange"]
         assert (strange.config.retention_ms, plain.config.retention_ms) == (1_000, 2_000)
-        grown = await topics.grow("strange", 2)
+        grown = await node.topic_commands.grow("strange", 2)
         assert [partition.config.retention_ms for partition in grown.partitions if partition is not None] == [1_000] * 2
         assert grown.info.configs == {"retention.ms": "1000"}
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-async def test_a_deletion_whose_answer_is_lost_is_found_out(tmp_path: Path, deleted: bool) -> None:
+async def test_a_deletion_whose_answer_is_lost_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, deleted: bool
+) -> None:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         topics, catalog = node.topics, node.catalog
         removed: list[str] = []
-        topics.on_deleted = removed.extend
-        topic = await topics.create("t", partitions=2, configs={})
-        await topics.create("u", partitions=1, configs={})
+        monkeypatch.setattr(node.groups, "forget_topics", removed.extend)
+        topic = await node.topic_commands.create("t", partitions=2, configs={})
+        await node.topic_commands.create("u", partitions=1, configs={})
         await client.produce("t", [batch_of(b"a")])
         really = catalog.delete_topics
 
@@ -149,22 +151,22 @@ async def test_a_deletion_whose_answer_is_lost_is_found_out(tmp_path: Path, dele
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(catalog, "delete_topics", answer_lost)
             with pytest.raises(CatalogUnavailable):
-                await topics.delete("t", "u")
+                await node.topic_commands.delete("t", "u")
         assert topics.get("t") is None, "its state is unknown: it is not served"
         assert topics.get("u") is None
         for _ in range(2):
-            await topics.resolve_outcomes()
+            await node.membership.complete_changes()
             assert removed == (["t", "u"] if deleted else []), "they are told once"
         if deleted:
             assert topics.get("t") is None
-            assert list(await topics.delete("t")) == []
-            again = await topics.create("t", partitions=1, configs={})
+            assert list(await node.topic_commands.delete("t")) == []
+            again = await node.topic_commands.create("t", partitions=1, configs={})
             assert again.topic_id != topic.topic_id
         else:
             assert topics.get("t") is topic
             response = await client.produce("t", [batch_of(b"b")])
             assert response.responses[0].partition_responses[0].base_offset == 1
-            assert list(await topics.delete("t", "v", "u")) == ["t", "u"]
+            assert list(await node.topic_commands.delete("t", "v", "u")) == ["t", "u"]
             assert list(await catalog.list_topics()) == []
         await node.storage.flush()
 
@@ -173,13 +175,12 @@ async def test_offsets_of_a_deleted_topic_are_gone_also_when_the_next_change_fin
     tmp_path: Path,
 ) -> None:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        topics = node.topics
-        await topics.create("t", partitions=1, configs={})
+        await node.topic_commands.create("t", partitions=1, configs={})
         await commit_offset(node, "t")
         with answer_lost(node.catalog, "delete_topics"), pytest.raises(OutcomeUnknown):
-            await topics.delete("t")
-        assert list(await topics.delete("t")) == []
-        await topics.create("t", partitions=1, configs={})
+            await node.topic_commands.delete("t")
+        assert list(await node.topic_commands.delete("t")) == []
+        await node.topic_commands.create("t", partitions=1, configs={})
         response = await client.produce("t", [batch_of(b"a")])
         assert response.responses[0].partition_responses[0].error_code == 0, "what was written before is durable"
         assert committed_offset(node, "t") is None
@@ -189,12 +190,11 @@ async def test_a_coordinator_starts_over_when_the_next_change_finds_out_that_its
     tmp_path: Path,
 ) -> None:
     async with running_node(tmp_path) as node:
-        topics = node.topics
-        await topics.create("t", partitions=1, configs={})
+        await node.topic_commands.create("t", partitions=1, configs={})
         await commit_offset(node, "t")
         with answer_lost(node.catalog, "delete_topics"), pytest.raises(OutcomeUnknown):
-            await topics.delete(OFFSETS_TOPIC)
-        await topics.create("u", partitions=1, configs={})
+            await node.topic_commands.delete(OFFSETS_TOPIC)
+        await node.topic_commands.create("u", partitions=1, configs={})
         assert not node.groups.is_open
         await commit_offset(node, "t")
         assert committed_offset(node, "t") == 5
@@ -203,7 +203,7 @@ async def test_a_coordinator_starts_over_when_the_next_change_finds_out_that_its
 @pytest.mark.parametrize("timeout_ms", [60_000, 1])
 async def test_offsets_of_a_topic_are_gone_when_its_deletion_is_answered(tmp_path: Path, timeout_ms: int) -> None:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        await node.topics.create("t", partitions=1, configs={})
+        await node.topic_commands.create("t", partitions=1, configs={})
         await commit_offset(node, "t")
         held: list[Durable] = []
         log = node.groups.shard("g").writer.log
@@ -235,16 +235,16 @@ async def test_offsets_of_a_deleted_topic_do_not_come_back_after_a_crash(tmp_pat
     async def delete_and_crash() -> None:
         async with running_node(tmp_path) as node:
             for name in ("deleted", "detached", "kept"):
-                await node.topics.create(name, partitions=1, configs={})
+                await node.topic_commands.create(name, partitions=1, configs={})
                 await commit_offset(node, name)
             await node.moves.detach("detached")
-            await node.topics.delete("deleted")
+            await node.topic_commands.delete("deleted")
             raise CrashError
 
     with pytest.raises(CrashError):
         await delete_and_crash()
     async with running_node(tmp_path) as node:
-        await node.topics.create("deleted", partitions=1, configs={})
+        await node.topic_commands.create("deleted", partitions=1, configs={})
         await until(lambda: is_loaded(node))
         await until(lambda: committed_offset(node, "deleted") is None)
         assert (committed_offset(node, "detached"), committed_offset(node, "kept")) == (5, 5)
@@ -252,7 +252,7 @@ async def test_offsets_of_a_deleted_topic_do_not_come_back_after_a_crash(tmp_pat
 
 async def test_offsets_of_a_detached_topic_stay_when_its_detachment_is_found_out(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        await node.topics.create("t", partitions=1, configs={})
+        await node.topic_commands.create("t", partitions=1, configs={})
         await commit_offset(node, "t")
         with answer_lost(node.catalog, "detach_topic"), pytest.raises(OutcomeUnknown):
             await node.moves.detach("t")
@@ -263,7 +263,7 @@ async def test_offsets_of_a_detached_topic_stay_when_its_detachment_is_found_out
 
 async def test_offsets_of_a_topic_that_another_node_attaches_during_the_start_stay(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        topic = await node.topics.create("t", partitions=1, configs={})
+        topic = await node.topic_commands.create("t", partitions=1, configs={})
         await commit_offset(node, "t")
         await node.moves.detach("t")
     read = Catalog.list_topics_and_detached
@@ -286,7 +286,7 @@ async def test_offsets_of_a_topic_that_another_node_attaches_during_the_start_st
 
 async def test_a_deletion_does_not_wait_for_groups_that_cannot_be_loaded(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        await node.topics.create("t", partitions=1, configs={})
+        await node.topic_commands.create("t", partitions=1, configs={})
         await commit_offset(node, "t")
         shard = node.groups.shard("g")
         shard.loaded, shard.unreadable = False, True
@@ -297,7 +297,7 @@ async def test_a_deletion_does_not_wait_for_groups_that_cannot_be_loaded(tmp_pat
 
 async def test_a_deletion_that_meets_a_stop_is_answered(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        await node.topics.create("t", partitions=1, configs={})
+        await node.topic_commands.create("t", partitions=1, configs={})
         await commit_offset(node, "t")
         really = node.catalog.delete_topics
 
@@ -315,13 +315,13 @@ async def test_a_deletion_that_meets_a_stop_is_answered(tmp_path: Path) -> None:
 async def test_a_process_that_was_replaced_changes_nothing_for_its_successor(tmp_path: Path) -> None:
     """It was only paused: requests that it had received would change topics that the successor serves."""
     async with running_node(tmp_path) as node:
-        topic = await node.topics.create("t", partitions=1, configs={})
+        topic = await node.topic_commands.create("t", partitions=1, configs={})
         await node.catalog.register_node(node.node_id, "elsewhere", 1, now_ms=0, lease_ms=1)
         changes: list[Callable[[], Awaitable[object]]] = [
-            lambda: node.topics.delete("t"),
-            lambda: node.topics.create("u", partitions=1, configs={}),
-            lambda: node.topics.grow("t", 2),
-            lambda: node.topics.alter("t", set_configs={"retention.ms": "1"}, unset=()),
+            lambda: node.topic_commands.delete("t"),
+            lambda: node.topic_commands.create("u", partitions=1, configs={}),
+            lambda: node.topic_commands.grow("t", 2),
+            lambda: node.topic_commands.alter("t", set_configs={"retention.ms": "1"}, unset=()),
             lambda: node.cluster_configs.alter("group", "g", set_configs={"a": "1"}, unset=()),
         ]
         for change in changes:
@@ -338,12 +338,12 @@ async def test_the_next_change_finds_out_what_became_of_a_deletion(tmp_path: Pat
 
     async with running_node(tmp_path) as node:
         topics = node.topics
-        await topics.create("t", partitions=1, configs={})
+        await node.topic_commands.create("t", partitions=1, configs={})
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(node.catalog, "delete_topics", away)
             with pytest.raises(CatalogUnavailable):
-                await topics.delete("t")
-        await topics.delete("t")
+                await node.topic_commands.delete("t")
+        await node.topic_commands.delete("t")
         assert topics.get("t") is None
         assert list(await node.catalog.list_topics()) == []
 
@@ -358,11 +358,11 @@ async def test_topics_of_a_request_are_created_together_or_not_at_all(tmp_path: 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(node.storage, "open_streams", away)
             with pytest.raises(CatalogUnavailable, match="3 streams"):
-                await topics.create_all(wanted)
+                await node.topic_commands.create_all(wanted)
         assert len(topics) == 0
         assert [topic.name for topic in await catalog.list_topics()] == ["a", "b"]
         # Asked for again, with one more: those the catalog has are served from now on.
-        answers = await topics.create_all([*wanted, TopicSpec("c", 1, {})])
+        answers = await node.topic_commands.create_all([*wanted, TopicSpec("c", 1, {})])
         assert [answer.code if isinstance(answer, KafkaError) else answer.name for answer in answers] == [
             ErrorCode.TOPIC_ALREADY_EXISTS,
             ErrorCode.TOPIC_ALREADY_EXISTS,
@@ -382,7 +382,7 @@ async def test_a_start_serves_what_a_crash_left_between_the_catalog_and_the_map(
         async with running_node(tmp_path) as node:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(node.storage, "open_streams", crash)
-                await node.topics.create_all([TopicSpec("a", 2, {}), TopicSpec("b", 1, {})])
+                await node.topic_commands.create_all([TopicSpec("a", 2, {}), TopicSpec("b", 1, {})])
 
     with pytest.raises(CrashError):
         await create()
@@ -398,19 +398,19 @@ async def test_topics_are_served_on_when_the_catalog_refuses_to_delete_them(tmp_
 
     async with running_node(tmp_path) as node:
         topics = node.topics
-        before = await topics.create_all([TopicSpec("a", 2, {}), TopicSpec("b", 1, {})])
+        before = await node.topic_commands.create_all([TopicSpec("a", 2, {}), TopicSpec("b", 1, {})])
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(node.catalog, "delete_topics", refuse)
             with pytest.raises(CatalogError):
-                await topics.delete("a", "b")
+                await node.topic_commands.delete("a", "b")
         assert list(topics) == list(before)
 
 
 @pytest.mark.parametrize("grown", [False, True])
 async def test_added_partitions_whose_answer_is_lost_are_found_out(tmp_path: Path, grown: bool) -> None:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        topics, catalog = node.topics, node.catalog
-        topic = await topics.create("t", partitions=1, configs={})
+        catalog = node.catalog
+        topic = await node.topic_commands.create("t", partitions=1, configs={})
         really = catalog.add_partitions
 
         async def answer_lost(topic_id: bytes, total: int, **placed: Any) -> TopicInfo:
@@ -421,16 +421,16 @@ async def test_added_partitions_whose_answer_is_lost_are_found_out(tmp_path: Pat
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(catalog, "add_partitions", answer_lost)
             with pytest.raises(OutcomeUnknown):
-                await topics.grow("t", 4)
-        await topics.resolve_outcomes()
+                await node.topic_commands.grow("t", 4)
+        await node.membership.complete_changes()
         assert [partition is not None for partition in topic.partitions] == [True] * (4 if grown else 1)
         if grown:
             response = await client.produce("t", [batch_of(b"a")], partition=3)
             assert response.responses[0].partition_responses[0].error_code == 0
             with pytest.raises(KafkaError, match="currently has 4"):
-                await topics.grow("t", 3)
+                await node.topic_commands.grow("t", 3)
         else:
-            await topics.grow("t", 3)
+            await node.topic_commands.grow("t", 3)
             assert len(topic.streams) == 3
 
 
@@ -439,12 +439,11 @@ async def test_partitions_that_could_not_be_opened_are_opened_later(tmp_path: Pa
         raise CatalogUnavailable(f"not now: {stream_ids}")
 
     async with running_node(tmp_path) as node:
-        topics = node.topics
-        topic = await topics.create("t", partitions=1, configs={})
+        topic = await node.topic_commands.create("t", partitions=1, configs={})
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(node.storage, "open_streams", away)
             with pytest.raises(CatalogUnavailable):
-                await topics.grow("t", 2)
+                await node.topic_commands.grow("t", 2)
         assert len(topic.partitions) == 1
-        await topics.resolve_outcomes()
+        await node.membership.complete_changes()
         assert len(topic.streams) == 2

@@ -50,7 +50,7 @@ async def fill(client: RawClient, name: str, values: range) -> None:
 
 async def made(node: Node, client: RawClient, count: int = 4, name: str = "t") -> Topic:
     """A topic with some records in objects, and some only in the log."""
-    topic = await node.topics.create(name, partitions=PARTITIONS, configs={"retention.ms": "-1"})
+    topic = await node.topic_commands.create(name, partitions=PARTITIONS, configs={"retention.ms": "-1"})
     await fill(client, name, range(count // 2))
     await node.storage.flush()
     await fill(client, name, range(count // 2, count))
@@ -148,7 +148,7 @@ async def test_a_detached_topic_outlives_restarts_and_collections(tmp_path: Path
         assert await contents(node, "old") == before
     async with serving(tmp_path) as (node, _):
         assert await contents(node, "old") == before
-        await node.topics.delete("old")
+        await node.topic_commands.delete("old")
         await sound(node)
 
 
@@ -172,7 +172,7 @@ async def test_what_cannot_be_moved_is_refused_in_words(tmp_path: Path) -> None:
     async with serving(tmp_path) as (node, client):
         topic = await made(node, client)
         moves = node.moves
-        await node.topics.create("__internal", partitions=1, configs={}, internal=True)
+        await node.topic_commands.create("__internal", partitions=1, configs={}, internal=True)
         for change, message in (
             (moves.detach("x"), "topic x does not exist"),
             (moves.attach("x"), "No topic 'x' is detached."),
@@ -233,14 +233,14 @@ async def test_the_original_may_go_and_the_clone_stays(tmp_path: Path) -> None:
         await made(node, client)
         before = await contents(node, "t")
         await node.moves.clone("t", "u")
-        await node.topics.delete("t")
+        await node.topic_commands.delete("t")
         node.storage.invalidate([stream.stream_id for stream in topic_of(node, "u").streams])
         assert await contents(node, "u") == before
         await sound(node)
         await node.compaction.run_once()
         assert await contents(node, "u") == before
         await sound(node)
-        await node.topics.delete("u")
+        await node.topic_commands.delete("u")
         objects = await node.catalog.list_objects(after=0, limit=1000)
         internal = {info.object_id for info in objects if info.state is ObjectState.COMMITTED}
         located = await node.catalog.object_ranges(sorted(internal))
@@ -262,7 +262,7 @@ async def test_both_are_read_after_a_compaction_and_trimmed_each_by_itself(tmp_p
         assert await contents(node, "u") == before
         await sound(node)
         await node.moves.detach("u")
-        await node.topics.delete("t")
+        await node.topic_commands.delete("t")
         await node.moves.attach("u", "v")
         assert await contents(node, "v") == before
         await sound(node)
@@ -471,12 +471,12 @@ async def use_commands(tmp_path: Path) -> None:
 
 
 async def test_a_topic_that_another_node_has_attached_since_is_not_served_by_the_one_that_detached_it(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The detachment took effect and its answer was lost; records acknowledged after it would be lost."""
     async with serving(tmp_path) as (node, client):
         topic = await made(node, client)
-        catalog, topics = node.catalog, node.topics
+        catalog = node.catalog
         really = catalog.detach_topic
 
         async def lost(*args: Any, **kwargs: Any) -> None:
@@ -492,8 +492,8 @@ async def test_a_topic_that_another_node_has_attached_since_is_not_served_by_the
         streams = [partition.stream_id for partition in info.partitions]
         await catalog.open_streams(streams, StreamOwner(2, other.epoch, WAL_ID))
         removed: list[str] = []
-        topics.on_deleted = removed.extend
-        await topics.resolve_outcomes()
+        monkeypatch.setattr(node.groups, "forget_topics", removed.extend)
+        await node.membership.complete_changes()
         assert removed == []
         response = await client.produce("t", [batch_of(b"lost")])
         refusals = {

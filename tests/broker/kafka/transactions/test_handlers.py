@@ -352,13 +352,13 @@ async def test_a_transaction_ends_once_it_is_known_whether_its_topic_was_deleted
         patch.setattr(node.catalog, "delete_topics", answer_lost)
         patch.setattr(node.catalog, "list_topics_and_detached", away)  # else the next beat resolves it
         with pytest.raises(OutcomeUnknown):
-            await node.topics.delete("t")
+            await node.topic_commands.delete("t")
         assert (await client.end(commit=True)).error_code == ErrorCode.NONE
         await node.transactions.retry()
         with pytest.raises(CatalogUnavailable):
-            await node.topics.resolve_outcomes()
+            await node.membership.complete_changes()
         assert await client.state() == "PrepareCommit"
-    await node.topics.resolve_outcomes()
+    await node.membership.complete_changes()
     async with asyncio.timeout(20):
         while await client.state() != "CompleteCommit":
             pass

@@ -57,7 +57,7 @@ def test_a_running_node_tells(tmp_path: Path) -> None:
     with NodeProcess(tmp_path) as node:
         said = node.stacks()
         assert "Thread 0x" in said
-        assert "in LeaseKeeper._keep" in said
+        assert "in Membership._beat" in said
         assert said.endswith(END)
         assert node.terminate() == 0
 

@@ -84,7 +84,7 @@ async def test_partitions_move_while_transactions_are_written(tmp_path: Path, au
     }
     with capture_logs() as logs:
         async with running_nodes(tmp_path, 2, **settings) as nodes:
-            await nodes[0].topics.create("t", partitions=4, configs={})
+            await nodes[0].topic_commands.create("t", partitions=4, configs={})
             writer = Writer(nodes, "w")
             async with asyncio.TaskGroup() as group:
                 group.create_task(writer.run())

@@ -30,7 +30,7 @@ T0 = 1_700_000_000_000
 
 async def fill(node: Node, client: RawClient) -> None:
     """Two batches of three records in one partition: at T0 and a minute later."""
-    await node.topics.create("t", partitions=2, configs={"retention.ms": "-1"})
+    await node.topic_commands.create("t", partitions=2, configs={"retention.ms": "-1"})
     for minute in (0, 1):
         await client.produce("t", [batch_of(b"a", b"b", b"c", timestamp_ms=T0 + minute * 60_000)])
     await client.call(FindCoordinatorRequest(coordinator_keys=["any"]))
@@ -65,7 +65,7 @@ async def test_the_age_is_that_of_the_first_batch_that_is_not_committed(
         # Records that were deleted are not waited for.
         await node.topics.partition("t", 0).stream.trim(3)
         assert lag(await scraped(node, ages), "begin") == 40
-        await node.topics.delete("t")
+        await node.topic_commands.delete("t")
         assert not (await scraped(node, ages)).of(NAME)
 
 

@@ -40,8 +40,8 @@ async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Node]:
         running_node(tmp_path_factory.mktemp("node")) as running,
         raw_client(running.bootstrap) as client,
     ):
-        await running.topics.create("many", partitions=PARTITIONS, configs={})
-        await running.topics.create("t", partitions=2, configs={})
+        await running.topic_commands.create("many", partitions=PARTITIONS, configs={})
+        await running.topic_commands.create("t", partitions=2, configs={})
         for _ in range(3):
             await client.produce("t", [batch_of(b"x")], partition=1)
         await client.call(FindCoordinatorRequest(coordinator_keys=["any"]))
@@ -174,8 +174,8 @@ async def test_partitions_and_groups_beyond_the_limit_are_left_out_and_counted(t
     async with running_node(
         tmp_path, admin_metrics_partitions_max=limit, admin_metrics_offsets_max=2 * limit
     ) as running:
-        await running.topics.create("a", partitions=4, configs={})
-        await running.topics.create("b", partitions=4, configs={})
+        await running.topic_commands.create("a", partitions=4, configs={})
+        await running.topic_commands.create("b", partitions=4, configs={})
         async with raw_client(running.bootstrap) as client:
             await client.call(FindCoordinatorRequest(coordinator_keys=["any"]))
             for number in range(6):
@@ -209,12 +209,12 @@ async def test_what_clients_name_cannot_forge_samples(node: Node) -> None:
 
 
 async def test_a_lag_is_the_distance_to_the_end(node: Node) -> None:
-    await node.topics.create("gone", partitions=1, configs={})
+    await node.topic_commands.create("gone", partitions=1, configs={})
     async with raw_client(node.bootstrap) as client:
         await client.commit_offset("reader", "t", 1, 1)
         await client.commit_offset("ahead", "t", 1, 9)
         await client.commit_offset("reader", "gone", 0, 1)
-    await node.topics.delete("gone")
+    await node.topic_commands.delete("gone")
     found: Samples = await metrics_of(node)
     where = {"topic": "t", "partition": "1"}
     assert found.value("kafka_consumergroup_lag", consumergroup="reader", **where) == 2

@@ -49,7 +49,7 @@ async def test_a_status_that_waited_too_shortly_does_not_hide_why_the_catalog_is
 
     monkeypatch.setattr(storage_module, "CATALOG_TIMEOUT_S", 0.01)
     async with running_node(tmp_path) as running:
-        await running.lease.stop()  # a beat that is answered ends the outage
+        await running.membership.stop()  # a beat that is answered ends the outage
         monkeypatch.setattr(running.catalog, "count_objects", hang)
         outages = running.storage.outages
         assert [each.reason for each in (await node_status(running)).outages] == ["no answer within 0.01 s"]

@@ -22,7 +22,7 @@ async def test_nodes_use_the_new_secret_without_a_stop(tmp_path: Path) -> None:
         assert len(after) == len(before)
         assert after != before
         for node in (first, second):
-            await node.follower.follow()
+            await node.membership.catch_up()
         for one, other in ((first, second), (second, first)):
             assert one.links is not None
             assert await one.links.reaches(other.members.own)

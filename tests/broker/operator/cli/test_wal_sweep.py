@@ -29,7 +29,7 @@ def ends(folder: Path) -> list[Path]:
 async def test_old_ends_are_deleted_by_age_and_the_node_starts_as_before(tmp_path: Path) -> None:
     for _ in range(4):
         async with running_node(tmp_path, wal_kind="object") as node:
-            await node.topics.ensure("t", partitions=1, configs={})
+            await node.topic_commands.ensure("t", partitions=1, configs={})
     folder = tmp_path / "data" / "objects"
     before = ends(folder)
     assert len(before) == 4

@@ -148,7 +148,7 @@ async def test_a_record_is_produced_and_consumed(api: ApiClient, node: Node) -> 
 
 
 async def test_a_key_goes_where_other_clients_send_it(api: ApiClient, node: Node) -> None:
-    await node.topics.create("many", partitions=7, configs={})
+    await node.topic_commands.create("many", partitions=7, configs={})
     keys = ["", "a", "ab", "abc", "abcd", "key-12", "a-little-bit-longer-key", "ü"]
     by_key: dict[bytes, int] = {}
 
@@ -222,7 +222,7 @@ async def test_offsets_are_planned_and_reset(api: ApiClient, client: RawClient) 
 
 
 async def test_offsets_of_a_topic_that_the_group_has_not_read(api: ApiClient, client: RawClient, node: Node) -> None:
-    await node.topics.create("other", partitions=1, configs={})
+    await node.topic_commands.create("other", partitions=1, configs={})
     await client.produce("other", [batch_of(b"1")])
     await commit(client, "g", 0)
     found = await api.ask("POST", "/groups/g/reset", {"topic": "other", "to": "latest"})
@@ -299,7 +299,7 @@ CHANGES = [
 @pytest.fixture
 async def guarded(tmp_path: Path) -> AsyncIterator[Node]:
     async with running_node(tmp_path, **TOKENS) as node:
-        await node.topics.create("t", partitions=2, configs={})
+        await node.topic_commands.create("t", partitions=2, configs={})
         yield node
 
 
@@ -357,7 +357,7 @@ async def test_a_body_that_is_no_json_is_refused_in_one_line(api: ApiClient) -> 
 
 async def test_changes_reach_the_nodes_that_lead_and_coordinate(tmp_path: Path) -> None:
     async with running_nodes(tmp_path, 2) as (first, second):
-        await first.topics.create("t", partitions=2, configs={})
+        await first.topic_commands.create("t", partitions=2, configs={})
         await until(lambda: second.topics.get("t") is not None, timeout_s=60, pause_s=0.01)
         coordinator = 0
         for node in (first, second):

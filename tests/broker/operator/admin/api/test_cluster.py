@@ -35,7 +35,7 @@ NAMES = [f"name-{at}" for at in range(20)]
 async def nodes(tmp_path: Path) -> AsyncIterator[list[Node]]:
     shards: dict[str, Any] = {"group_offsets_partitions": 4, "transaction_state_partitions": 4}
     async with running_nodes(tmp_path, 2, **shards) as (first, second):
-        await first.topics.create("t", partitions=2, configs={})
+        await first.topic_commands.create("t", partitions=2, configs={})
         await until(lambda: second.topics.get("t") is not None, timeout_s=60, pause_s=0.01)
         await until(lambda: {led(first), led(second)} == {0, 1}, timeout_s=60, pause_s=0.01)
         yield [first, second]

@@ -114,7 +114,7 @@ async def test_topics_with_their_sizes(api: ApiClient, node: Node, client: RawCl
 
 async def test_configs_name_the_settings_of_the_node_as_their_source(tmp_path: Path) -> None:
     async with running_node(tmp_path, topic_retention_ms=60_000) as node, api_client(node) as api:
-        await node.topics.create("t", partitions=1, configs={"retention.bytes": "7"})
+        await node.topic_commands.create("t", partitions=1, configs={"retention.bytes": "7"})
         configs = {each["name"]: (each["value"], each["source"]) for each in (await api.get("/topics/t"))["configs"]}
     assert configs["retention.ms"] == ("60000", "static_broker_config")
     assert configs["retention.bytes"] == ("7", "dynamic_topic_config")
@@ -307,7 +307,7 @@ async def test_a_path_knows_its_methods(api: ApiClient) -> None:
 async def test_open_streams_do_not_keep_a_node_from_stopping(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         async with asyncio.timeout(60), running_node(tmp_path) as node:
-            await node.topics.create("t", partitions=1, configs={})
+            await node.topic_commands.create("t", partitions=1, configs={})
             api = await stack.enter_async_context(api_client(node))
             responses = [
                 await stack.enter_async_context(api.session.get(f"/api/v1{path}"))
@@ -332,7 +332,7 @@ async def test_a_stream_ends_with_the_right_to_see_it(
         file.write_text(other)
     files["admin_operate_token_file"].write_text(f"{other}\n{token}")
     async with running_node(tmp_path, admin_records="operators", **files) as node, api_client(node, token) as api:
-        await node.topics.create("t", partitions=1, configs={})
+        await node.topic_commands.create("t", partitions=1, configs={})
         async with asyncio.timeout(60), api.session.get(f"/api/v1{path}") as response:
             lines = lines_of(response)
             assert "error" not in await anext(lines)

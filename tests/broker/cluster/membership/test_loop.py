@@ -7,7 +7,6 @@ import pytest
 
 from anabranch.broker import app
 from anabranch.broker.api.handlers.leadership import find_leadership
-from anabranch.broker.cluster.membership import follower as follower_module
 from anabranch.broker.cluster.membership.join import NO_ADDRESS
 from anabranch.broker.cluster.node import Node
 from anabranch.protocol.errors import ErrorCode
@@ -51,7 +50,7 @@ def leaders(node: Node, name: str) -> Sequence[int]:
 
 
 async def test_a_new_topic_is_spread_over_the_nodes_and_served_when_it_is_answered(nodes: list[Node]) -> None:
-    await nodes[1].topics.create("t", partitions=6, configs={"retention.ms": "5"})
+    await nodes[1].topic_commands.create("t", partitions=6, configs={"retention.ms": "5"})
     # A node answers for a partition that it is about to have open; it waits until it has.
     await eventually(lambda: [len(led(node, "t")) for node in nodes] == [2, 2, 2])
     assert sorted(index for node in nodes for index in led(node, "t")) == list(range(6))
@@ -77,42 +76,50 @@ async def test_a_node_of_a_version_that_takes_no_connections_gets_no_partitions(
         monkeypatch.setattr(app, "internal_address", lambda *_: NO_ADDRESS)
         async with running_node(tmp_path / "2", node_id=2, **shared):
             await eventually(lambda: len(linked.members.living()) == 2)
-            await linked.topics.create("t", partitions=12, configs={})
+            await linked.topic_commands.create("t", partitions=12, configs={})
             assert len(led(linked, "t")) == 12
 
 
 async def test_partitions_added_through_any_node_are_served_by_all(nodes: list[Node]) -> None:
-    await nodes[0].topics.create("t", partitions=1, configs={})
-    await nodes[2].topics.grow("t", 7)
+    await nodes[0].topic_commands.create("t", partitions=1, configs={})
+    await nodes[2].topic_commands.grow("t", 7)
     assert sorted(index for node in nodes for index in led(node, "t")) == list(range(7))
     assert max(len(led(node, "t")) for node in nodes) == 3
     for node in nodes:
         await eventually(lambda node=node: node.topics.has_partition("t", 6))
 
 
-async def test_a_topic_deleted_through_any_node_is_gone_from_all(nodes: list[Node]) -> None:
-    await nodes[0].topics.create("t", partitions=3, configs={})
+async def test_a_topic_deleted_through_any_node_is_gone_from_all(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await nodes[0].topic_commands.create("t", partitions=3, configs={})
     streams = [partition.stream for node in nodes for partition in node.topics.led_partitions()]
     gone: list[tuple[int, str]] = []
     for node in nodes:
-        node.topics.on_deleted = lambda names, node_id=node.node_id: gone.extend((node_id, name) for name in names)
-    await nodes[1].topics.delete("t")
+        monkeypatch.setattr(
+            node.groups,
+            "forget_topics",
+            lambda names, node_id=node.node_id: gone.extend((node_id, name) for name in names),
+        )
+    await nodes[1].topic_commands.delete("t")
     for node in nodes:
         await eventually(lambda node=node: node.topics.get("t") is None)
     await eventually(lambda: sorted(gone) == [(1, "t"), (3, "t")])
     assert not [stream for stream in streams for node in nodes if node.storage.stream(stream.stream_id) is not None]
-    created = await nodes[2].topics.create("t", partitions=3, configs={})
+    created = await nodes[2].topic_commands.create("t", partitions=3, configs={})
     for node in nodes:
         await eventually(lambda node=node: node.topics.get(created.topic_id) is not None)
 
 
-async def test_a_topic_can_be_detached_on_one_node_and_attached_on_another(nodes: list[Node]) -> None:
+async def test_a_topic_can_be_detached_on_one_node_and_attached_on_another(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second, third = nodes
-    topic = await first.topics.create("t", partitions=1, configs={})
+    topic = await first.topic_commands.create("t", partitions=1, configs={})
     (leader,) = [node for node in nodes if led(node, "t")]
     (other, *_) = [node for node in nodes if not led(node, "t")]
     gone: list[str] = []
-    other.topics.on_deleted = gone.extend
+    monkeypatch.setattr(other.groups, "forget_topics", gone.extend)
     await leader.moves.detach("t")
     await eventually(lambda: other.topics.get("t") is None)
     await other.moves.attach("t", "back")
@@ -126,8 +133,8 @@ async def test_a_topic_can_be_detached_on_one_node_and_attached_on_another(nodes
 
 
 async def test_configs_of_topics_are_followed(nodes: list[Node]) -> None:
-    await nodes[0].topics.create("t", partitions=3, configs={})
-    await nodes[1].topics.alter("t", set_configs={"retention.ms": "7"}, unset=())
+    await nodes[0].topic_commands.create("t", partitions=3, configs={})
+    await nodes[1].topic_commands.alter("t", set_configs={"retention.ms": "7"}, unset=())
     for node in nodes:
         (partition,) = node.topics.led_partitions()
         await eventually(lambda partition=partition: partition.config.retention_ms == 7)
@@ -171,7 +178,7 @@ async def test_what_changed_while_the_catalog_was_away_is_seen_afterwards(
 async def test_nodes_upload_sooner_beside_others_for_what_these_would_have_to_recover(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anabranch.broker.cluster.node.TAIL_BYTES_MAX", 3 << 20)
+    monkeypatch.setattr("anabranch.broker.cluster.membership.loop.TAIL_BYTES_MAX", 3 << 20)
     shared = {"catalog_url": f"sqlite:///{tmp_path}/catalog.db", "objects_path": tmp_path / "objects"}
     async with running_node(tmp_path / "1", node_id=1, **shared) as first:
         alone = first.storage.upload_threshold_bytes
@@ -201,7 +208,7 @@ async def test_a_node_that_is_cut_off_from_the_catalog_only_is_named_as_long_as_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_nodes(tmp_path, 2) as (cut_off, other):
-        await other.topics.create("t", partitions=2, configs={})
+        await other.topic_commands.create("t", partitions=2, configs={})
         assert sorted(leaders(other, "t")) == [1, 2]
         led_there = leaders(other, "t").index(cut_off.node_id)
 
@@ -226,7 +233,7 @@ async def test_a_node_that_is_cut_off_from_the_catalog_only_is_named_as_long_as_
                 return False
 
             patch.setattr(other.failover, "_reaches", unreachable)
-            patch.setattr(follower_module, "VOUCHED_S", 0.0)
+            patch.setattr("anabranch.broker.cluster.membership.loop.VOUCHED_S", 0.0)
             await eventually(lambda: named() is None)
         await eventually(lambda: other.members.get(cut_off.node_id) is not None)
         assert named() == cut_off.node_id
