@@ -56,8 +56,8 @@ class S3Stream:
     """The engine of one node. Use as `async with`; then `recover`, `open_streams`, and at the end `close`.
 
     WAL, catalog and stores are handed in open (the WAL not yet recovered) and stay open: their owner closes them after
-    the engine. Leaving the `async with` block without `close` stops everything at once, as a crash would: what was
-    acked is in the WAL.
+    the engine. Leaving the `async with` block without `close` stops everything at once, as a crash would: acked records
+    are in the WAL.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of a node, by name

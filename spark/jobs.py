@@ -143,7 +143,7 @@ def run_pipeline(spark: SparkSession, pipeline: PipelineSettings, console: Conso
             for line in follow(running.queries, counted, lambda text: status.update(f"{pipeline.name}: {text}")):
                 console.print(line, highlight=False)
                 if running.batches is None and running.topic_ids is not None:
-                    running.topic_ids.check()  # Spark's own sink calls nobody before it writes
+                    running.topic_ids.check()  # Spark's own sink has no hook before it writes
             wait_for_all(running)
             status.update(f"{pipeline.name}: rewriting small files")
             if rewritten := running.finish():

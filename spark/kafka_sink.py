@@ -82,7 +82,7 @@ class TransactionalWriter:
             rows = rows.select(*_columns(rows, producer.partition_count(self.topic)))
             failure: Exception | None = None
             for _ in range(ATTEMPTS_MAX):
-                # A successor has no identity to go on from, and takes over; whoever has one only goes on with it.
+                # A successor has no identity to continue, and takes over; a driver that has one continues with it.
                 self._identity = identity = producer.begin(self.name, self.timeout_ms, after=self._identity)
                 if not is_due(producer.committed_offsets(self.name, list(offsets))):
                     return False

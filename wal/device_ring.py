@@ -147,13 +147,13 @@ class Ring:
         return (self._words[self._sq_tail] - self._words[self._sq_head]) & _U32
 
     def submit(self) -> None:
-        """Hand what was pushed to the kernel. Raises OSError; what it did not accept stays pushed."""
+        """Hand the pushed operations to the kernel. Raises OSError; those that it did not accept stay pushed."""
         while count := self.pushed:
             if not _call(self._enter, self.fd, count):
                 raise OSError(errno.EAGAIN, "the kernel accepted no operation")
 
     def withdraw(self) -> list[int]:
-        """Take back what was pushed and not submitted; return the user data of each."""
+        """Take back the operations pushed and not submitted; return the user data of each."""
         words, mask = self._words, self._sq_mask
         head = words[self._sq_head]
         places = [((head + number) & mask) * _SQE.size for number in range(self.pushed)]

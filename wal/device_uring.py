@@ -186,7 +186,7 @@ class UringEngine:
         self._enter()
 
     def _enter(self) -> None:
-        """Submit what was pushed."""
+        """Submit the pushed operations."""
         self._cancel_busy_timer()
         try:
             self._ring.submit()
@@ -240,7 +240,7 @@ class UringEngine:
         request.done(request)
 
     async def close(self) -> bool:
-        """Wait for what is in flight; return whether all of it is complete. A request that hangs is abandoned."""
+        """Wait for the operations in flight; return whether all are complete. A request that hangs is abandoned."""
         self._closed = True
         loop = self._loop
         if loop is not None:

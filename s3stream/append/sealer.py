@@ -111,7 +111,7 @@ class Sealer:
     def abandon_all(self, error: StorageError) -> None:
         """Answer all callers that wait for an upload with `error`: no task of an upload is left."""
         self.abandon_current(error)
-        # A task that is cancelled before its first step answers nobody. Only the newest one can be.
+        # A task that is cancelled before its first step answers no callers. That can only be the newest one.
         if self.last_upload is not None and not self.last_upload.done():
             self.last_upload.set_exception(error)
             self.last_upload.exception()  # marks it as retrieved: there may be no caller

@@ -147,7 +147,7 @@ def _write(connection: Connection, file: IO[bytes], now_ms: int, on_progress: Pr
         put({"format": FORMAT, "version": VERSION, **asdict(header)})
         for table in tables:
             put({"table": table.name, "columns": [column.name for column in table.columns]})
-            # The nodes draw a new secret: whoever reads a backup cannot act as a node.
+            # The nodes draw a new secret, so that a reader of the backup cannot act as a node.
             columns = [literal("") if column is cluster.c.secret else column for column in table.columns]
             found = connection.execute(select(*columns).execution_options(yield_per=ROWS_PER_STEP))
             for some in found.partitions():

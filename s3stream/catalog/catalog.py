@@ -419,7 +419,7 @@ class Catalog:
             self._note(CatalogProgress(found.version))
         return found
 
-    # progress: what the catalog once had, it must have as long as its database is the same
+    # progress: the catalog never loses a state while its database is the same
 
     @property
     def seen(self) -> CatalogProgress:

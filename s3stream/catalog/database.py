@@ -290,7 +290,7 @@ class Database:
             for connection in list(self._connections):
                 _shut_down_socket(connection)
             await self._end_threads()
-        # Not before: a connection in use would go back to a pool that nobody closes any more.
+        # Not before: a connection in use would return to a pool that is never closed.
         for _, engine in self._lanes:
             await asyncio.to_thread(engine.dispose)
 

@@ -111,14 +111,14 @@ streams = Table(
     Column("snapshot", LargeBinary),
     Column("wal_id", Text),  # log that may hold records past `end_offset`; empty: none, or the owner's of before
     Column("changed", BigInteger),  # number of the last change of owner, leader or order
-    Column("preferred", BigInteger),  # node that shall lead it when nothing speaks against it, or -1
+    Column("preferred", BigInteger),  # preferred leader, or -1
 )
 
 moves = Table(
     "moves",
     METADATA,
     Column("stream_id", BigInteger, primary_key=True, autoincrement=False),
-    Column("to_node", BigInteger),  # node that shall lead the stream
+    Column("to_node", BigInteger),  # node that is to lead the stream
     Column("reason", Integer),
     Column("asked_ms", BigInteger),
     Column("failure", Text),  # why it is not carried out; empty: it is, or will be

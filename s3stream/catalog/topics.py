@@ -275,7 +275,7 @@ def _rows(
 def open_streams(connection: Connection, stream_ids: Sequence[int], owner: StreamOwner) -> Sequence[OpenStream]:
     """Give each stream its next epoch and leader epoch, and its owner: only if nobody or `owner` has it already.
 
-    A stopped node may not own any: its log is drained, so nobody would recover them.
+    A stopped node may not own any: its log is drained, so no node would recover them.
     """
     node_id, wal_id = owner.node_id, owner.wal_id
     check_running(connection, node_id, owner.node_epoch)

@@ -193,7 +193,7 @@ def _objects(
         if plan.skipped.get(each.object_id) is SkipReason.UNCOMMITTED or not (
             is_output or isinstance(each, FoundObject)
         ):
-            continue  # without a row nobody deletes it
+            continue  # without a row it is never deleted
         node_id = nodes.get(each.object_id, manifest.node_id if writer is None else writer.node_id)
         taken = each.object_id in used
         committed_ms = max(1, each.modified_ms) if taken else 0

@@ -114,7 +114,7 @@ class StreamReader:
         young = await self.offset_for_time(stream, since_ms, 0)
         cut = end if young is None else min(young.base_offset, end)
         limit = min(cut, untimed_end)
-        # As for times: what is committed meanwhile was not searched. What is left then is in no object, and young.
+        # As for times: records committed in the meantime were not searched. The rest is in no object, and young.
         while at < (searched_end := min(limit, stream.committed_offset)):
             found = await find_untimed(
                 self._catalog, self._cold, stream.stream_id, since_ms, at, searched_end, is_untimed

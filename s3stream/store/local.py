@@ -52,7 +52,7 @@ class _Threads:
             return results.pop()
         except asyncio.CancelledError:
             await asyncio.wait([future])
-            future.exception()  # nobody else asks for it, which asyncio would report
+            future.exception()  # otherwise asyncio would report that it was never retrieved
             raise
         except StoreError:
             self._calls.errors += 1

@@ -6,7 +6,7 @@ There is no rate to configure. Two measures say how much of the block should be 
 - Level: the share of the room left at the seal that appends have taken since, in the next block, the log and the log
   cache. Whichever fills first is what the upload must be faster than.
 
-Both reach the whole block early, at `PACE_SHARE`. An upload that falls behind, or that somebody waits for, hurries. All
+Both reach the whole block early, at `PACE_SHARE`. An upload that falls behind, or that has waiters, hurries. All
 objects of a block share its pace.
 """
 

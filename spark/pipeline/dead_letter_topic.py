@@ -59,7 +59,7 @@ class _Bounds(NamedTuple):
     @property
     def begin(self) -> Mapping[Place, int]:
         """Offsets of the first letters to read."""
-        # Where a topic was made anew, the committed offset is another topic's.
+        # If a topic was recreated, the committed offset belongs to the old one.
         return {
             place: committed if first <= (committed := self.committed[place]) <= self.end[place] else first
             for place, first in self.first.items()

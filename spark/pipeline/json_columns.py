@@ -1,4 +1,4 @@
-"""Strict JSON as Arrow columns: what comes out is what was sent, or the record has an error.
+"""Strict JSON as Arrow columns: values come out as they were sent, or the record has an error.
 
 Many texts are parsed as one list, by Python's own parser, in which all numbers stay as they are written. Arrow makes
 columns of texts from that, and casts them. In any doubt, `json_values` decodes each text by itself: it alone decides

@@ -108,7 +108,7 @@ def _append(
     table: LakehouseTable, dead_letters: DeadLetters, pipeline: PipelineSettings, good: DataFrame, *, dry_run: bool
 ) -> tuple[int, int]:
     """Append what the table lacks. Returns the numbers of records appended, and of those that it had."""
-    # Before the table is read: whoever commits in between has this number too, or one of us finds its rows.
+    # Before the table is read: a concurrent replay has the same number, or one of the two finds the other's rows.
     number = table.committed(REPLAYS) + 1
     # Without its plan: that reads the table, whose columns the commit may change.
     missing = _without(good, table).localCheckpoint()

@@ -69,7 +69,7 @@ def amending(node: Node, exchange: Exchange, amend: Amend, further: Amend | None
     def call(response: Any) -> Any:
         try:
             amended = amend(response)
-        except Exception as error:  # noqa: BLE001 - whoever completes the exchange must not fail
+        except Exception as error:  # noqa: BLE001 - the component that completes the exchange must not fail
             node.request_failures += 1
             _log.error("request failed", api=APIS[exchange.api_key].name, version=exchange.api_version, exc_info=error)
             exchange.connection.refuse(f"internal error in {APIS[exchange.api_key].name}")

@@ -33,7 +33,7 @@ async def handle(node: Node, request: AlterClientQuotasRequest, _exchange: Excha
         entity = alteration.entity
         operations = dict(alteration.operations)
         if entity in outcomes or len(operations) < len(alteration.operations):
-            # As in Kafka, which also reports an entity with a duplicate key so. What was named first has been set.
+            # As in Kafka, which reports an entity with a duplicate key the same way. The first value has been set.
             outcomes[entity] = KafkaError(ErrorCode.INVALID_REQUEST, f"Ignoring duplicate entity {entity}")
             continue
         try:

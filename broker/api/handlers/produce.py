@@ -71,7 +71,7 @@ class _RoomWait(NamedTuple):
     """A batch that waits for room in the storage."""
 
     needs_flush: bool
-    """True if there was none though clients were not told to wait: the batch needs more room than is left."""
+    """True if there was none although clients were not asked to wait: the batch needs more room than is left."""
 
 
 _Wait = InspectionWait | VerificationWait | _MoveWait | _OpeningWait | _RoomWait

@@ -11,7 +11,7 @@ from anabranch.s3stream.errors import StorageError
 
 ABORTABLE_SINCE = 11
 VERIFICATIONS_MAX = 5
-"""Verifications of a batch whose answers a marker may overtake, before the client is told to try again."""
+"""Verifications of a batch that markers may overtake before the client must try again."""
 
 
 class ProduceTransaction:

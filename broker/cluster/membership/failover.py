@@ -175,7 +175,7 @@ class Failover:
             now_ms=self._recovery.now_ms(),
             even_if_alive=even_if_alive,
         )
-        if silence.beat.has_lease:  # otherwise somebody has taken it over before, and what it left is taken again
+        if silence.beat.has_lease:  # otherwise it was taken over before, and its remains are taken over again
             _log.warning(
                 "a node is dead: it is taken over",
                 dead_node_id=node.node_id,

@@ -91,8 +91,8 @@ class TopicManager(TopicMap):
     def take_removed(self, name: str) -> bool:
         """Return whether a topic of that name was removed before, once after each removal.
 
-        A client that asks for a topic at once after its deletion must be told that it is gone, although it may be
-        created again. Apache Kafka says so to the first request for any topic that it creates on request.
+        A client that asks for a topic right after its deletion must learn that it is gone, although it may be created
+        again. Apache Kafka says so to the first request for any topic that it creates on request.
         """
         return self._removed_names.pop(name, "") is None
 

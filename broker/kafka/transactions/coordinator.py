@@ -255,7 +255,7 @@ class TransactionCoordinator:
         except TimeoutError:
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS) from None
         finally:
-            with suppress(ValueError):  # whoever ended the change took all waiters
+            with suppress(ValueError):  # the end of the change took all waiters
                 entry.waiters.remove(waiter)
         return True
 

@@ -103,7 +103,7 @@ class MarkerRouter:
                     _log.warning("markers of transactions wait for a node", node_id=node_id, reason=str(error))
                 self._silent.add(node_id)
                 failed = KafkaError(ErrorCode.NETWORK_EXCEPTION, str(error))
-                del self._queues[node_id]  # whoever tries again at once begins anew
+                del self._queues[node_id]  # an immediate retry begins a new queue
                 for each in (*sent, *queue):
                     each.done(failed)
                 return

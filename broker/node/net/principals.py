@@ -151,7 +151,7 @@ def _attribute(attribute: x509.NameAttribute[str | bytes]) -> str:
 
 
 def _encoded_value(attribute: x509.NameAttribute[str | bytes]) -> bytes:
-    """Return the DER encoding of an attribute's value: what follows its id in a name with this attribute only."""
+    """Return the DER encoding of an attribute's value: the bytes after its id in a name with only this attribute."""
     encoded = x509.Name([attribute]).public_bytes()
     for _ in range(3):  # the name, the set, the pair of id and value
         encoded = _content(encoded)
@@ -165,5 +165,5 @@ def _content(encoded: bytes) -> bytes:
 
 
 def _after(encoded: bytes) -> bytes:
-    """Return what follows the first DER value, whose length has the short form, as that of an object id."""
+    """Return the bytes after the first DER value, whose length has the short form, as for an object id."""
     return encoded[2 + encoded[1] :]

@@ -217,5 +217,5 @@ async def _take_orders(node: "Node", faults: "Faults", ended: asyncio.Event) -> 
 
 
 def _answer(**fields: str) -> None:
-    with suppress(BrokenPipeError):  # whoever gave the order is gone: standard input ends, too
+    with suppress(BrokenPipeError):  # the sender of the order has ended: standard input ends, too
         print(json.dumps(fields), flush=True)

@@ -16,7 +16,8 @@ def drain(node: AdminPort, node_id: int, cancel: bool, output: str) -> None:  # 
     """Move all partitions that the node ID leads to other living nodes, and wait until it leads none.
 
     The node stays up and gets no partitions until its next start, or until the drain is cancelled. Interrupting this
-    command does not end the drain. `anabranch node drain ID --cancel` does; what has moved by then stays where it is.
+    command does not end the drain. `anabranch node drain ID --cancel` does; partitions that have moved stay where they
+    are.
     """
     path = f"/nodes/{node_id}/drain"
     if cancel:

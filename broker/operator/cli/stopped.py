@@ -41,7 +41,7 @@ def stopped(node: AdminPort, output: str) -> None:
 @output_option
 @on_node
 def discard(node: AdminPort, stream: int, yes: bool, output: str) -> None:  # noqa: FBT001 - click passes by name
-    """Discard the records of a stopped partition that are only in the node's log. They are lost for good.
+    """Discard the records of a stopped partition that are only in the node's log. They are lost permanently.
 
     STREAM is the number that `stopped` shows. The partition continues from the end of its uploaded records, so
     consumers may receive new records at offsets they have already read. If the records matter, copy the log (the device

@@ -116,7 +116,7 @@ def _silence(fd: int) -> None:
 
 
 def reader_has_ended() -> bool:
-    """Return whether standard output is a pipe or socket that nobody reads any more."""
+    """Return whether standard output is a pipe or socket whose reader has ended."""
     poll = select.poll()
     try:
         poll.register(sys.stdout.fileno(), 0)

@@ -1,7 +1,7 @@
 """`anabranch wal give-up`: accept the loss of a stopped node's log, and of the records that were only in it.
 
 A node does not start while, according to the catalog, a log other than the one it finds may hold acknowledged records.
-If that log is gone for good, this command shows which records may be lost, and marks the log as given up.
+If that log is lost permanently, this command shows which records may be lost, and marks the log as given up.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Faults that a test asks for, and the places where they act: the handler of Produce, and the object stores.
 
-A node that is not told to fail has none of this (`broker.cluster.membership.environment` is where they get in).
+A node without requested faults has none of this; `broker.cluster.membership.environment` installs them.
 """
 
 import asyncio
