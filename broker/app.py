@@ -21,10 +21,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from anabranch.broker.api.access.changes import audited
-from anabranch.broker.api.access.guard import guarded
-from anabranch.broker.api.access.table import GUARDS
-from anabranch.broker.api.handlers import HANDLERS, advertised_apis
+from anabranch.broker.api.declaration import audited, guarded
+from anabranch.broker.api.handlers import HANDLERS, PIPELINED, advertised_apis
 from anabranch.broker.api.handlers.authentication import make_gates
 from anabranch.broker.api.handlers.dispatch import Dispatcher
 from anabranch.broker.api.handlers.internal import InternalPort, internal_handlers, internal_server
@@ -448,7 +446,7 @@ def _make_node(
     settings, memory, catalog, storage = opened.settings, opened.memory, opened.catalog, opened.storage
     environment, info, configs = opened.environment, opened.info, opened.configs
     now_ms = environment.now_ms
-    server = Server(settings.network, memory.sizes)
+    server = Server(settings.network, memory.sizes, pipelined=PIPELINED)
     group_configs = GroupConfigs(configs, settings.group)
     quota_table = QuotaTable(configs)
     groups = GroupCoordinator(
@@ -642,7 +640,7 @@ def _make_node(
         advertised_apis=advertised_apis(telemetry=settings.telemetry.enabled and settings.admin.enabled),
     )
     local = LocalRequests(node, audited(HANDLERS))
-    handlers = environment.wrap_handlers(audited(HANDLERS if opened.acls is None else guarded(HANDLERS, GUARDS)))
+    handlers = environment.wrap_handlers(audited(HANDLERS if opened.acls is None else guarded(HANDLERS)))
     if opened.tracer is not None:
         from anabranch.broker.api.handlers.traced import traced  # it loads OpenTelemetry, which may be missing
 
@@ -650,6 +648,7 @@ def _make_node(
     metering = Metering(
         server,
         node.quotas,
+        {key: handler.metered for key, handler in HANDLERS.items()},
         lambda spawn: Dispatcher(node, spawn=spawn, handlers=handlers).dispatch,
         spawn=tasks.spawn,
     )

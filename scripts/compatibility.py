@@ -11,7 +11,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import NamedTuple
 
-from anabranch.broker.api.handlers import HANDLERS, Handler
+from anabranch.broker.api.declaration import Handler
+from anabranch.broker.api.handlers import HANDLERS
 from anabranch.broker.kafka.configs.broker_table import BROKER_CONFIGS, DYNAMIC
 from anabranch.broker.kafka.configs.topic_table import TOPIC_CONFIGS
 from tests.differential.known_differences import KNOWN, Known

@@ -1,23 +1,27 @@
-"""The interface of guards, and handlers behind them.
+"""The interface of guards, what they have in common, and handlers behind them.
 
 A handler may wait before it looks a topic up. So a guard passes names that it has checked, whether they exist or not,
 and no ids that it does not know: it refuses those itself.
 """
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from anabranch.broker.api.handlers import Handler, HandlerFunction
-from anabranch.broker.api.handlers.caller import Caller, caller_of
+from anabranch.broker.api.access.caller import Caller, caller_of
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.node.net.exchange import Exchange
+from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.registry import APIS
 
+CLUSTER_DENIED: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+GROUP_DENIED: Final = ErrorCode.GROUP_AUTHORIZATION_FAILED
+TOPIC_DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+TRANSACTION_DENIED: Final = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 _log: FilteringBoundLogger = structlog.get_logger("requests")
 
 
@@ -39,18 +43,22 @@ class Passed(NamedTuple):
 
 Verdict = Refused | Passed
 Amend = Callable[[Any], Any]
-Guard = Callable[[Caller, Any], Verdict | Coroutine[Any, Any, Verdict]]
+Request = TypeVar("Request")
+Guard = Callable[[Caller, Request], Verdict | Coroutine[Any, Any, Verdict]]
+HandlerFunction = Callable[[Node, Request, Exchange], Any]
+"""`handle(node, request, exchange)` returns the response, a coroutine for it, or None if it calls `exchange.complete`
+itself, at once or later."""
 
 
-def open_to_all(_caller: Caller, request: Any) -> Passed:
+def open_to_all(_caller: Caller, request: object) -> Passed:
     """Pass every request: Kafka does not check this API."""
     return Passed(request)
 
 
-def needs_cluster(operation: AclOperation, refusal: Callable[[Any, int], Any]) -> Guard:
+def needs_cluster(operation: AclOperation, refusal: Callable[[Request, int], object]) -> Guard[Request]:
     """Return a guard that demands an operation on the cluster. `refusal` makes the answer of request and version."""
 
-    def guard(caller: Caller, request: Any) -> Verdict:
+    def guard(caller: Caller, request: Request) -> Verdict:
         if caller.may_cluster(operation):
             return Passed(request)
         return Refused(refusal(request, caller.version))
@@ -58,9 +66,32 @@ def needs_cluster(operation: AclOperation, refusal: Callable[[Any, int], Any]) -
     return guard
 
 
-def guarded(handlers: Mapping[int, Handler], guards: Mapping[int, Guard]) -> Mapping[int, Handler]:
-    """Return the handlers behind their guards. An API without a guard is an error."""
-    return {key: replace(handler, function=_behind(handler.function, guards[key])) for key, handler in handlers.items()}
+def split(topics: Sequence[Any], is_allowed: Callable[[Any], bool]) -> tuple[list[Any], list[Any]]:
+    """Return the allowed ones, and the others."""
+    allowed: list[Any] = []
+    denied: list[Any] = []
+    for topic in topics:
+        (allowed if is_allowed(topic) else denied).append(topic)
+    return allowed, denied
+
+
+def merged(request: Any, errors: Sequence[Any]) -> Passed:
+    """Pass a request whose answer has a list `topics`, to which the errors are added."""
+    if not errors:
+        return Passed(request)
+
+    def amend(response: Any) -> Any:
+        return replace(response, topics=[*response.topics, *errors])
+
+    return Passed(request, amend)
+
+
+def topic_error(caller: Caller, operation: AclOperation, topic: Any) -> ErrorCode:
+    """Return the error for a topic that is named by name or id; NONE if the client may do the operation."""
+    name = caller.name_of(topic.name, topic.topic_id)
+    if name is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    return ErrorCode.NONE if caller.may_topic(operation, name) else TOPIC_DENIED
 
 
 def amending(node: Node, exchange: Exchange, amend: Amend, further: Amend | None = None) -> Amend:
@@ -79,7 +110,9 @@ def amending(node: Node, exchange: Exchange, amend: Amend, further: Amend | None
     return call
 
 
-def _behind(function: HandlerFunction, guard: Guard) -> HandlerFunction:
+def behind(function: HandlerFunction[Any], guard: Guard[Any]) -> HandlerFunction[Any]:
+    """Return a handler that gets what the guard lets pass."""
+
     def handle(node: Node, request: Any, exchange: Exchange) -> Any:
         caller = caller_of(node, exchange)
         if caller is None:

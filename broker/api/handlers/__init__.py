@@ -1,52 +1,30 @@
-"""The APIs this node serves: one module and one function `handle` per API.
+"""The APIs this node serves: one module per API, which declares it (`broker.api.declaration`).
 
-The handler of an API has the name of the API's module in `protocol.messages`: `broker/api/handlers/list_groups.py`
-handles `protocol/messages/list_groups.py`. `HANDLERS` is derived from that convention; a message module without a
-handler fails the import. ApiVersions answers from it, and the dispatcher looks handlers up in it. An API is served in
-the versions of the registry.
+The module has the name of the API's module in `protocol.messages`: `broker/api/handlers/list_groups.py` handles
+`protocol/messages/list_groups.py`. `HANDLERS` is derived from that convention; a message module without a handler fails
+the import. ApiVersions answers from it, and the dispatcher looks handlers up in it. An API is served in the versions of
+the registry.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
 
-from anabranch.broker.cluster.node import Node
-from anabranch.broker.node.net.exchange import Exchange
-from anabranch.protocol.messages import get_telemetry_subscriptions, push_telemetry
+from anabranch.broker.api.declaration import Handler, Handlers
 from anabranch.protocol.messages.api_versions import ApiVersion
 from anabranch.protocol.registry import APIS, Api
 
-TELEMETRY_APIS = frozenset({get_telemetry_subscriptions.KEY, push_telemetry.KEY})
-
-HandlerFunction = Callable[[Node, Any, Exchange], Any]
-"""`handle(node, request, exchange)` returns the response, a coroutine for it, or None if it calls `exchange.complete`
-itself, at once or later."""
-
-
-@dataclass(frozen=True, slots=True)
-class Handler:
-    """An API that is served, in an inclusive range of versions."""
-
-    api: Api
-    min_version: int
-    max_version: int
-    function: HandlerFunction
-
-    @property
-    def advertised_min_version(self) -> int:
-        """Lowest version named in ApiVersions. Produce advertises more than it serves (see the registry)."""
-        return min(self.min_version, self.api.advertised_min_version)
-
 
 def handler_of(api: Api) -> Handler:
-    """Import the handler of an API. Raises ModuleNotFoundError if it is missing."""
-    module = import_module(f"{__name__}.{api.module_name}")
-    return Handler(api, api.min_version, api.max_version, module.handle)
+    """Import the handler of an API. Raises ModuleNotFoundError or AttributeError if it is missing."""
+    handler: Handler = import_module(f"{__name__}.{api.module_name}").API
+    assert handler.api is api, f"the module of {api.name} declares {handler.api.name}"
+    return handler
 
 
-HANDLERS: Mapping[int, Handler] = {key: handler_of(api) for key, api in APIS.items()}
+HANDLERS: Handlers = {key: handler_of(api) for key, api in APIS.items()}
 """The handlers by API key, in ascending order."""
+PIPELINED = frozenset(key for key, handler in HANDLERS.items() if handler.pipelined)
+"""Keys of the APIs whose requests start next to each other."""
 
 
 def advertised_apis(*, telemetry: bool) -> Sequence[ApiVersion]:
@@ -54,5 +32,5 @@ def advertised_apis(*, telemetry: bool) -> Sequence[ApiVersion]:
     return [
         ApiVersion(api_key=key, min_version=handler.advertised_min_version, max_version=handler.max_version)
         for key, handler in HANDLERS.items()
-        if telemetry or key not in TELEMETRY_APIS
+        if telemetry or not handler.of_telemetry
     ]

@@ -1,6 +1,11 @@
 """AddOffsetsToTxn: add a group's partition of `__consumer_offsets` to a transaction."""
 
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.guard import GROUP_DENIED, TRANSACTION_DENIED, Passed, Refused, Verdict
+from anabranch.broker.api.declaration import declare
+from anabranch.broker.api.waits import transaction
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC
 from anabranch.broker.kafka.coordination.shards import partition_of
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
@@ -29,3 +34,15 @@ async def handle(node: Node, request: AddOffsetsToTxnRequest, exchange: Exchange
     except StorageError:
         return AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return AddOffsetsToTxnResponse()
+
+
+def guard(caller: Caller, request: AddOffsetsToTxnRequest) -> Verdict:
+    """Check WRITE on the transactional id, and READ on the group."""
+    if not caller.may_transaction(AclOperation.WRITE, request.transactional_id):
+        return Refused(AddOffsetsToTxnResponse(error_code=TRANSACTION_DENIED))
+    if not caller.may_group(AclOperation.READ, request.group_id):
+        return Refused(AddOffsetsToTxnResponse(error_code=GROUP_DENIED))
+    return Passed(request)
+
+
+API = declare(AddOffsetsToTxnRequest, handle, guard=guard, waits_for=transaction)

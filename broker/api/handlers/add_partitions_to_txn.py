@@ -4,11 +4,17 @@ Up to version 3, clients of transaction.version 1 send it. From version 4 on it 
 transactions, and `verify_only` checks whether partitions are in a transaction already.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.guard import CLUSTER_DENIED, TOPIC_DENIED, TRANSACTION_DENIED, Passed, Refused, Verdict
+from anabranch.broker.api.declaration import declare
+from anabranch.broker.api.waits import transactions
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
 from anabranch.broker.kafka.partitions.producers import Producer
+from anabranch.broker.kafka.topics.names import INTERNAL_TOPICS
 from anabranch.broker.kafka.transactions.errors import code_for_version
 from anabranch.broker.kafka.transactions.state_machine import VERSION_1, VERSION_2
 from anabranch.broker.node.net.exchange import Exchange
@@ -110,3 +116,57 @@ def _results(topics: Sequence[AddPartitionsToTxnTopic], errors: Errors) -> list[
         )
         for topic in topics
     ]
+
+
+def guard(caller: Caller, request: AddPartitionsToTxnRequest) -> Verdict:
+    """Check WRITE on the transactional id and on all topics; versions for brokers need CLUSTER_ACTION."""
+    if caller.version >= BATCH_VERSION:
+        if caller.may_cluster(AclOperation.CLUSTER_ACTION):
+            return Passed(request)
+        return Refused(AddPartitionsToTxnResponse(error_code=CLUSTER_DENIED))
+    topics = request.v3_and_below_topics
+    if not caller.may_transaction(AclOperation.WRITE, request.v3_and_below_transactional_id):
+        return Refused(_not_added(topics, lambda *_: TRANSACTION_DENIED))
+    names = (topic.name for topic in topics if topic.name not in INTERNAL_TOPICS)
+    writable = caller.topics(AclOperation.WRITE, names)
+    if all(topic.name in writable for topic in topics):
+        return Passed(request)
+
+    def code_of(name: str, index: int) -> ErrorCode:
+        if name not in writable:
+            return TOPIC_DENIED
+        is_known = caller.node.topics.has_partition(name, index)
+        return ErrorCode.OPERATION_NOT_ATTEMPTED if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    return Refused(_not_added(topics, code_of))
+
+
+def _not_added(
+    topics: Sequence[AddPartitionsToTxnTopic], code_of: Callable[[str, int], ErrorCode]
+) -> AddPartitionsToTxnResponse:
+    return AddPartitionsToTxnResponse(
+        results_by_topic_v3_and_below=[
+            AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=[
+                    AddPartitionsToTxnPartitionResult(
+                        partition_index=index, partition_error_code=code_of(topic.name, index)
+                    )
+                    for index in topic.partitions
+                ],
+            )
+            for topic in topics
+        ]
+    )
+
+
+API = declare(
+    AddPartitionsToTxnRequest,
+    handle,
+    guard=guard,
+    waits_for=transactions(
+        lambda request: (
+            [each.transactional_id for each in request.transactions] or (request.v3_and_below_transactional_id,)
+        )
+    ),
+)

@@ -3,7 +3,13 @@
 An error concerns its entity only.
 """
 
+from collections.abc import Iterable
+
+from anabranch.broker.api.access.changes import Change
+from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.quotas.entities import (
     IP,
     QuotaAlteration,
@@ -74,3 +80,27 @@ async def _check_address(entity: QuotaEntity) -> None:
             await resolve(address)
         except OSError:
             raise unresolvable(address) from None
+
+
+def refusal(request: AlterClientQuotasRequest, _version: int) -> AlterClientQuotasResponse:
+    """Return the answer to a client that is not authorized."""
+    return AlterClientQuotasResponse(
+        entries=[
+            EntryDataResponse(error_code=CLUSTER_DENIED, error_message=CLUSTER_DENIED.message, entity=entry.entity)
+            for entry in request.entries
+        ]
+    )
+
+
+def _changes(_request: AlterClientQuotasRequest, response: AlterClientQuotasResponse) -> Iterable[Change]:
+    for each in response.entries:
+        names = ", ".join(f"{part.entity_type}={part.entity_name or '<default>'}" for part in each.entity)
+        yield Change("CLIENT_QUOTA", names, each.error_code)
+
+
+API = declare(
+    AlterClientQuotasRequest,
+    handle,
+    guard=needs_cluster(AclOperation.ALTER_CONFIGS, refusal),
+    changes=_changes,
+)

@@ -1,5 +1,7 @@
 """AlterConfigs: replace all configs of a topic, group or subscription. Superseded, but still in use."""
 
+from anabranch.broker.api.access.configs import alters_configs, changed_configs
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.resources.changes import change_each
 from anabranch.broker.api.resources.values import Resource
 from anabranch.broker.cluster.node import Node
@@ -21,3 +23,6 @@ async def handle(node: Node, request: AlterConfigsRequest, _exchange: Exchange) 
 
     outcomes = await change_each(request.resources, replace)
     return AlterConfigsResponse(responses=[AlterConfigsResourceResponse(**each._asdict()) for each in outcomes])
+
+
+API = declare(AlterConfigsRequest, handle, guard=alters_configs(AlterConfigsResourceResponse), changes=changed_configs)

@@ -4,8 +4,14 @@ A partition has one replica, its leader, so a reassignment names one node. Kafka
 messages. Partitions are refused one by one; the others are ordered together.
 """
 
+from collections.abc import Iterable
+
+from anabranch.broker.api.access.changes import Change
+from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.topic_checks import check_replicas
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.topics.move_requests import Place
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -98,3 +104,41 @@ def _check(node: Node, place: Place, requested: ReassignablePartition, *, may_ch
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             "A partition has one replica, its leader, since the object store keeps the data: name one broker.",
         )
+
+
+def refusal(request: AlterPartitionReassignmentsRequest, _version: int) -> AlterPartitionReassignmentsResponse:
+    """Return the answer to a client that is not authorized."""
+    return AlterPartitionReassignmentsResponse(
+        error_code=CLUSTER_DENIED,
+        error_message=CLUSTER_DENIED.message,
+        responses=[
+            ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ReassignablePartitionResponse(
+                        partition_index=each.partition_index,
+                        error_code=CLUSTER_DENIED,
+                        error_message=CLUSTER_DENIED.message,
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+def _changes(
+    _request: AlterPartitionReassignmentsRequest, response: AlterPartitionReassignmentsResponse
+) -> Iterable[Change]:
+    for topic in response.responses:
+        for each in topic.partitions:
+            yield Change("TOPIC", f"{topic.name}-{each.partition_index}", each.error_code)
+
+
+API = declare(
+    AlterPartitionReassignmentsRequest,
+    handle,
+    guard=needs_cluster(AclOperation.ALTER, refusal),
+    changes=_changes,
+)

@@ -1,7 +1,10 @@
 """AlterReplicaLogDirs (KIP-113): only the current directory is accepted, since a node has one directory."""
 
+from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.log_dir import log_dir
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.messages.alter_replica_log_dirs import (
@@ -43,3 +46,23 @@ def _code(node: Node, path: str, topic: str, index: int) -> ErrorCode:
         is_elsewhere = error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.REPLICA_NOT_AVAILABLE if is_elsewhere else error.code
     return ErrorCode.NONE
+
+
+def refusal(request: AlterReplicaLogDirsRequest, _version: int) -> AlterReplicaLogDirsResponse:
+    """Return the answer to a client that is not authorized."""
+    return AlterReplicaLogDirsResponse(
+        results=[
+            AlterReplicaLogDirTopicResult(
+                topic_name=topic.name,
+                partitions=[
+                    AlterReplicaLogDirPartitionResult(partition_index=index, error_code=CLUSTER_DENIED)
+                    for index in topic.partitions
+                ],
+            )
+            for directory in request.dirs
+            for topic in directory.topics
+        ]
+    )
+
+
+API = declare(AlterReplicaLogDirsRequest, handle, guard=needs_cluster(AclOperation.ALTER, refusal))

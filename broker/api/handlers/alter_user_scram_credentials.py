@@ -1,7 +1,13 @@
 """AlterUserScramCredentials: set and remove the SCRAM credentials of users (KIP-554)."""
 
+from collections.abc import Iterable
+
+from anabranch.broker.api.access.changes import Change
+from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.resources.scram import alter_credentials
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -25,3 +31,28 @@ async def handle(
             for user, error in outcomes.items()
         ]
     )
+
+
+def refusal(request: AlterUserScramCredentialsRequest, _version: int) -> AlterUserScramCredentialsResponse:
+    """Return the answer to a client that is not authorized."""
+    users = dict.fromkeys(each.name for changes in (request.deletions, request.upsertions) for each in changes)
+    return AlterUserScramCredentialsResponse(
+        results=[
+            AlterUserScramCredentialsResult(user=user, error_code=CLUSTER_DENIED, error_message=CLUSTER_DENIED.message)
+            for user in users
+        ]
+    )
+
+
+def _changes(
+    _request: AlterUserScramCredentialsRequest, response: AlterUserScramCredentialsResponse
+) -> Iterable[Change]:
+    return (Change("USER", each.user, each.error_code) for each in response.results)
+
+
+API = declare(
+    AlterUserScramCredentialsRequest,
+    handle,
+    guard=needs_cluster(AclOperation.ALTER, refusal),
+    changes=_changes,
+)

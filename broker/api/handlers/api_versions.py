@@ -2,6 +2,8 @@
 
 import re
 
+from anabranch.broker.api.access.guard import open_to_all
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.configs.features import LOWEST, NEWEST
 from anabranch.broker.node.net.exchange import Exchange
@@ -50,3 +52,6 @@ def unsupported_version(node: Node) -> ApiVersionsResponse:
     """Build the version 0 answer to an unknown version, from which the client chooses a common one."""
     own = tuple(api for api in node.advertised_apis if api.api_key == KEY)
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=own)
+
+
+API = declare(ApiVersionsRequest, handle, guard=open_to_all)

@@ -21,7 +21,8 @@ from typing import Any, Final
 
 import structlog
 
-from anabranch.broker.api.handlers import HANDLERS, Handler
+from anabranch.broker.api.declaration import Handler
+from anabranch.broker.api.handlers import HANDLERS
 from anabranch.broker.api.handlers import api_versions as api_versions_handler
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.sasl.mechanism import AuthenticationFailed, Mechanism, TooManyAttempts

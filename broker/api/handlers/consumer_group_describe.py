@@ -1,10 +1,18 @@
 """ConsumerGroupDescribe (KIP-848): state, epochs and members of consumer groups, with current and target assignment."""
 
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import Final
 
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.groups import with_operations
+from anabranch.broker.api.access.guard import GROUP_DENIED, TOPIC_DENIED, Passed, Verdict, split
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from anabranch.broker.api.handlers.consumer_protocol import check_consumer_protocol
+from anabranch.broker.api.waits import groups
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.groups.consumer.group import ConsumerGroup
 from anabranch.broker.kafka.groups.consumer.member import ConsumerMember
 from anabranch.broker.kafka.groups.consumer.records import by_topic
@@ -21,6 +29,8 @@ from anabranch.protocol.messages.consumer_group_describe import (
 )
 
 USES_CLASSIC_PROTOCOL, USES_CONSUMER_PROTOCOL = 0, 1
+
+HIDDEN_TOPICS: Final = "The group has described topic(s) that the client is not authorized to describe."
 
 
 def handle(node: Node, request: ConsumerGroupDescribeRequest, _exchange: Exchange) -> ConsumerGroupDescribeResponse:
@@ -80,3 +90,37 @@ def _assignment(node: Node, partitions: AbstractSet[TopicIdPartition]) -> Assign
             numbers = [partition for _, partition in found]
             topics.append(TopicPartitions(topic_id=topic_id, topic_name=topic.name, partitions=numbers))
     return Assignment(topic_partitions=topics)
+
+
+def guard(caller: Caller, request: ConsumerGroupDescribeRequest) -> Verdict:
+    """Check DESCRIBE on each group and on the topics that are assigned to its members."""
+    allowed, denied = split(request.group_ids, lambda group_id: caller.may_group(AclOperation.DESCRIBE, group_id))
+    errors = [DescribedGroup(error_code=GROUP_DENIED, group_id=group_id) for group_id in denied]
+
+    def shown(group: DescribedGroup) -> DescribedGroup:
+        assigned = {
+            each.topic_name
+            for member in group.members
+            for assignment in (member.assignment, member.target_assignment)
+            for each in assignment.topic_partitions
+        }
+        if len(caller.topics(AclOperation.DESCRIBE, assigned)) < len(assigned):
+            return DescribedGroup(group_id=group.group_id, error_code=TOPIC_DENIED, error_message=HIDDEN_TOPICS)
+        if request.include_authorized_operations:
+            described: DescribedGroup = with_operations(caller, group)
+            return described
+        return group
+
+    def amend(response: ConsumerGroupDescribeResponse) -> ConsumerGroupDescribeResponse:
+        return replace(response, groups=[*errors, *(shown(group) for group in response.groups)])
+
+    return Passed(replace(request, group_ids=allowed), amend)
+
+
+API = declare(
+    ConsumerGroupDescribeRequest,
+    handle,
+    guard=guard,
+    waits_for=groups(lambda request: request.group_ids),
+    relayed=True,
+)

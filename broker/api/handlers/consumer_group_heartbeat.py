@@ -3,8 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from anabranch.broker.api.handlers.caller import caller_of
+from anabranch.broker.api.access.caller import Caller, caller_of
+from anabranch.broker.api.access.guard import GROUP_DENIED, TOPIC_DENIED, Passed, Refused, Verdict
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.consumer_protocol import check_consumer_protocol
+from anabranch.broker.api.waits import group
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.groups.consumer.assignors import ASSIGNORS
@@ -147,3 +150,16 @@ def _response(answer: ConsumerHeartbeatResponse, heartbeat_interval_ms: int) -> 
 
 def _refusal(error: KafkaError) -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message or None)
+
+
+def guard(caller: Caller, request: ConsumerGroupHeartbeatRequest) -> Verdict:
+    """Check READ on the group, and DESCRIBE on the topics that the member subscribes to by name."""
+    if not caller.may_group(AclOperation.READ, request.group_id):
+        return Refused(ConsumerGroupHeartbeatResponse(error_code=GROUP_DENIED))
+    names = set(request.subscribed_topic_names or ())
+    if len(caller.topics(AclOperation.DESCRIBE, names)) < len(names):
+        return Refused(ConsumerGroupHeartbeatResponse(error_code=TOPIC_DENIED))
+    return Passed(request)
+
+
+API = declare(ConsumerGroupHeartbeatRequest, handle, guard=guard, waits_for=group)

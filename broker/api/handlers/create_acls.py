@@ -1,7 +1,11 @@
 """CreateAcls: add ACLs. An error of one does not affect the others; one that exists already succeeds."""
 
+from collections.abc import Iterable
 from typing import Final
 
+from anabranch.broker.api.access.changes import Change, acl_text
+from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.acls.model import CLUSTER_NAME, Acl, AclOperation, AclResourceType, PatternType, Permission
 from anabranch.broker.node.net.exchange import Exchange
@@ -95,3 +99,26 @@ def _checked(creation: AclCreation) -> Acl:
     if message is not None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
     return acl
+
+
+def refusal(request: CreateAclsRequest, _version: int) -> CreateAclsResponse:
+    """Return the answer to a client that is not authorized."""
+    result = AclCreationResult(error_code=CLUSTER_DENIED, error_message=CLUSTER_DENIED.message)
+    return CreateAclsResponse(results=[result] * len(request.creations))
+
+
+def _changes(request: CreateAclsRequest, response: CreateAclsResponse) -> Iterable[Change]:
+    for asked, result in zip(request.creations, response.results, strict=True):
+        text = acl_text(
+            asked.resource_type,
+            asked.resource_pattern_type,
+            asked.resource_name,
+            asked.principal,
+            asked.host,
+            asked.operation,
+            asked.permission_type,
+        )
+        yield Change("ACL", text, result.error_code)
+
+
+API = declare(CreateAclsRequest, handle, guard=needs_cluster(AclOperation.ALTER, refusal), changes=_changes)

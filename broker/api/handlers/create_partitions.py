@@ -4,9 +4,16 @@ An assignment names any number of registered nodes, the same for all new partiti
 """
 
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
 
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.changes import Change
+from anabranch.broker.api.access.guard import TOPIC_DENIED, Passed, Verdict
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.topic_checks import check_replicas, check_unique, first_living, registered_ids
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.node.net.exchange import Exchange, MutationQuota
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.messages.create_partitions import (
@@ -86,3 +93,24 @@ async def _grow(
         quota.record(requested.count - before)
     if not validate_only:
         await node.topic_commands.grow(requested.name, requested.count, leaders)
+
+
+def guard(caller: Caller, request: CreatePartitionsRequest) -> Verdict:
+    """Check ALTER on each topic."""
+    counts = Counter(topic.name for topic in request.topics)
+    once = {name for name, count in counts.items() if count == 1}
+    denied = once - caller.topics(AclOperation.ALTER, once)
+    errors = [CreatePartitionsTopicResult(name=name, error_code=TOPIC_DENIED) for name in sorted(denied)]
+
+    def amend(response: CreatePartitionsResponse) -> CreatePartitionsResponse:
+        return replace(response, results=[*response.results, *errors])
+
+    allowed = [topic for topic in request.topics if topic.name not in denied]
+    return Passed(replace(request, topics=allowed), amend if errors else None)
+
+
+def _changes(_request: CreatePartitionsRequest, response: CreatePartitionsResponse) -> Iterable[Change]:
+    return (Change("TOPIC", each.name, each.error_code) for each in response.results)
+
+
+API = declare(CreatePartitionsRequest, handle, guard=guard, changes=_changes)

@@ -6,16 +6,21 @@ comes from the object store and the log, not from replicas.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.changes import Change
+from anabranch.broker.api.access.guard import TOPIC_DENIED, Passed, Verdict
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.topic_checks import check_replicas, check_unique, first_living, registered_ids
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.configs.definitions import ConfigSource
 from anabranch.broker.kafka.configs.topic import check_topic_configs
 from anabranch.broker.kafka.configs.topic_table import TOPIC_CONFIGS
 from anabranch.broker.kafka.topics.creation import TopicCreation, TopicSpec
-from anabranch.broker.kafka.topics.names import INTERNAL_TOPICS
+from anabranch.broker.kafka.topics.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.messages.create_topics import (
@@ -168,3 +173,41 @@ def _described(node: Node, configs: Mapping[str, str | None]) -> list[CreatableT
             CreatableTopicConfigs(name=name, value=value, read_only=False, config_source=source, is_sensitive=False)
         )
     return described
+
+
+def guard(caller: Caller, request: CreateTopicsRequest) -> Verdict:
+    """Check CREATE on the cluster or on each topic, and DESCRIBE_CONFIGS before configs are shown."""
+    counts = Counter(topic.name for topic in request.topics)
+    names = {name for name in counts if name != CLUSTER_METADATA_TOPIC}
+    once = {name for name in names if counts[name] == 1}
+    if caller.may_cluster(AclOperation.CREATE, audited=False):
+        denied: set[str] = set()
+    else:
+        denied = once - caller.topics(AclOperation.CREATE, once)
+    shown = caller.topics(AclOperation.DESCRIBE_CONFIGS, names, audited=False)
+    errors = [
+        CreatableTopicResult(name=topic.name, error_code=TOPIC_DENIED, error_message="Authorization failed.")
+        for topic in request.topics
+        if topic.name in denied
+    ]
+
+    def amend(response: CreateTopicsResponse) -> CreateTopicsResponse:
+        topics = [
+            topic
+            if topic.error_code or topic.name in shown
+            else replace(
+                topic, topic_config_error_code=TOPIC_DENIED, num_partitions=-1, replication_factor=-1, configs=()
+            )
+            for topic in response.topics
+        ]
+        return replace(response, topics=[*topics, *errors])
+
+    allowed = [topic for topic in request.topics if topic.name not in denied]
+    return Passed(replace(request, topics=allowed), amend)
+
+
+def _changes(_request: CreateTopicsRequest, response: CreateTopicsResponse) -> Iterable[Change]:
+    return (Change("TOPIC", each.name, each.error_code) for each in response.topics)
+
+
+API = declare(CreateTopicsRequest, handle, guard=guard, changes=_changes)

@@ -1,7 +1,11 @@
 """DeleteAcls: remove the ACLs that filters select, and answer with them."""
 
+from collections.abc import Iterable
 from typing import Final
 
+from anabranch.broker.api.access.changes import Change, acl_text
+from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.acls.model import AclFilter, AclOperation, AclResourceType, PatternType, Permission
 from anabranch.broker.node.net.exchange import Exchange
@@ -95,3 +99,29 @@ def _failure(code: ErrorCode, message: str) -> DeleteAclsFilterResult:
 
 def _failed(request: DeleteAclsRequest, code: ErrorCode, message: str) -> DeleteAclsResponse:
     return DeleteAclsResponse(filter_results=[_failure(code, message)] * len(request.filters))
+
+
+def refusal(request: DeleteAclsRequest, _version: int) -> DeleteAclsResponse:
+    """Return the answer to a client that is not authorized."""
+    result = DeleteAclsFilterResult(error_code=CLUSTER_DENIED, error_message=CLUSTER_DENIED.message)
+    return DeleteAclsResponse(filter_results=[result] * len(request.filters))
+
+
+def _changes(_request: DeleteAclsRequest, response: DeleteAclsResponse) -> Iterable[Change]:
+    for result in response.filter_results:
+        if result.error_code:
+            yield Change("ACL", "", result.error_code)
+        for each in result.matching_acls:
+            text = acl_text(
+                each.resource_type,
+                each.pattern_type,
+                each.resource_name,
+                each.principal,
+                each.host,
+                each.operation,
+                each.permission_type,
+            )
+            yield Change("ACL", text, each.error_code)
+
+
+API = declare(DeleteAclsRequest, handle, guard=needs_cluster(AclOperation.ALTER, refusal), changes=_changes)

@@ -1,8 +1,16 @@
 """DeleteGroups: remove empty groups with their offsets. Answered when that is durable."""
 
 import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
 
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.changes import Change
+from anabranch.broker.api.access.guard import GROUP_DENIED, Passed, Verdict, split
+from anabranch.broker.api.declaration import declare
+from anabranch.broker.api.waits import groups
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -28,3 +36,29 @@ def _delete(node: Node, group_id: str) -> asyncio.Future[ErrorCode]:
     except KafkaError as error:
         done.set_result(error.code)
     return done
+
+
+def guard(caller: Caller, request: DeleteGroupsRequest) -> Verdict:
+    """Check DELETE on each group."""
+    names = list(dict.fromkeys(request.groups_names))
+    allowed, denied = split(names, lambda group_id: caller.may_group(AclOperation.DELETE, group_id))
+    errors = [DeletableGroupResult(group_id=group_id, error_code=GROUP_DENIED) for group_id in denied]
+
+    def amend(response: DeleteGroupsResponse) -> DeleteGroupsResponse:
+        return replace(response, results=[*response.results, *errors])
+
+    return Passed(replace(request, groups_names=allowed), amend)
+
+
+def _changes(_request: DeleteGroupsRequest, response: DeleteGroupsResponse) -> Iterable[Change]:
+    return (Change("GROUP", each.group_id, each.error_code) for each in response.results)
+
+
+API = declare(
+    DeleteGroupsRequest,
+    handle,
+    guard=guard,
+    changes=_changes,
+    waits_for=groups(lambda request: request.groups_names),
+    relayed=True,
+)

@@ -1,6 +1,15 @@
 """DeleteRecords: move the start of partitions forward. Offset -1 stands for the high watermark."""
 
+from collections.abc import Iterable
+from dataclasses import replace
+
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.changes import Change
+from anabranch.broker.api.access.guard import TOPIC_DENIED, Verdict, merged, split
+from anabranch.broker.api.declaration import declare
+from anabranch.broker.api.waits import partitions
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.partitions.partition import Partition
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -9,6 +18,7 @@ from anabranch.protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
+    DeleteRecordsTopic,
     DeleteRecordsTopicResult,
 )
 from anabranch.s3stream.errors import OffsetOutOfRange, StorageError
@@ -54,3 +64,33 @@ def _failure(requested: DeleteRecordsPartition, code: ErrorCode) -> DeleteRecord
     return DeleteRecordsPartitionResult(
         partition_index=requested.partition_index, low_watermark=INVALID_LOW_WATERMARK, error_code=code
     )
+
+
+def guard(caller: Caller, request: DeleteRecordsRequest) -> Verdict:
+    """Check DELETE on each topic."""
+    deletable = caller.topics(AclOperation.DELETE, (topic.name for topic in request.topics))
+    allowed, denied = split(request.topics, lambda topic: topic.name in deletable)
+    return merged(replace(request, topics=allowed), [_undeleted(topic) for topic in denied])
+
+
+def _undeleted(topic: DeleteRecordsTopic) -> DeleteRecordsTopicResult:
+    return DeleteRecordsTopicResult(
+        name=topic.name, partitions=[_failure(each, TOPIC_DENIED) for each in topic.partitions]
+    )
+
+
+def _changes(_request: DeleteRecordsRequest, response: DeleteRecordsResponse) -> Iterable[Change]:
+    for topic in response.topics:
+        for each in topic.partitions:
+            yield Change("TOPIC", f"{topic.name}-{each.partition_index}", each.error_code)
+
+
+API = declare(
+    DeleteRecordsRequest,
+    handle,
+    guard=guard,
+    changes=_changes,
+    waits_for=partitions(
+        lambda request: ((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
+    ),
+)

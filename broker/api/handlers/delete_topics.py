@@ -2,13 +2,27 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Coroutine, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.changes import Change
+from anabranch.broker.api.access.guard import TOPIC_DENIED, Passed, Verdict
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
-from anabranch.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
+from anabranch.protocol.ids import uuid_text
+from anabranch.protocol.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
 from anabranch.protocol.wire import ZERO_UUID
 from anabranch.s3stream.errors import StorageError
 
@@ -100,3 +114,73 @@ def _find(node: Node, name: str | None, topic_id: bytes, *, is_duplicate: bool) 
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
     topic = node.topics.require(topic_id if name is None else name)
     return topic.name, topic.topic_id
+
+
+def guard(caller: Caller, request: DeleteTopicsRequest) -> Verdict | Coroutine[Any, Any, Verdict]:
+    """Check DELETE on the cluster, or DESCRIBE and DELETE on each topic.
+
+    Nothing is said of the name and the existence of a topic that the client may not describe.
+    """
+    if caller.may_cluster(AclOperation.DELETE, audited=False):
+        return Passed(request)
+    if any(caller.name_of("", state.topic_id) is None for state in request.topics):
+        return _deletions_when_known(caller, request)
+    return _deletions(caller, request)
+
+
+async def _deletions_when_known(caller: Caller, request: DeleteTopicsRequest) -> Verdict:
+    """Wait until the ids of topics that other nodes have created are known."""
+    with suppress(StorageError):  # the handler reports it
+        await caller.node.membership.catch_up()
+    return _deletions(caller, request)
+
+
+def _deletions(caller: Caller, request: DeleteTopicsRequest) -> Verdict:
+    by_state = caller.version >= STATES_SINCE
+    states = request.topics if by_state else [DeleteTopicState(name=name) for name in request.topic_names]
+    counts = Counter(states)
+    allowed: list[DeleteTopicState] = []
+    errors: list[DeletableTopicResult] = []
+    for state in states:
+        error = _undeletable(caller, state) if counts[state] == 1 else None
+        if error is None:
+            allowed.append(state)
+        else:
+            errors.append(error)
+
+    def amend(response: DeleteTopicsResponse) -> DeleteTopicsResponse:
+        return replace(response, responses=[*response.responses, *errors])
+
+    if by_state:
+        passed = replace(request, topics=allowed)
+    else:
+        passed = replace(request, topic_names=[state.name or "" for state in allowed])
+    return Passed(passed, amend if errors else None)
+
+
+def _undeletable(caller: Caller, state: DeleteTopicState) -> DeletableTopicResult | None:
+    """Return the error for a topic that the client may not delete; None: it may, or the request is invalid."""
+    name, topic_id = state.name, state.topic_id
+    if (name is None) == (topic_id == ZERO_UUID):
+        return None  # neither or both: it is refused
+    found = caller.name_of(name or "", topic_id)
+    if found is None:
+        code = ErrorCode.UNKNOWN_TOPIC_ID
+        return DeletableTopicResult(name=None, topic_id=topic_id, error_code=code, error_message=code.message)
+    may_describe = caller.may_topic(AclOperation.DESCRIBE, found)
+    if may_describe and caller.may_topic(AclOperation.DELETE, found):
+        return None
+    if may_describe and caller.node.topics.get(found) is None:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return DeletableTopicResult(name=found, topic_id=topic_id, error_code=code, error_message=code.message)
+    told = found if name is not None or may_describe else None
+    return DeletableTopicResult(
+        name=told, topic_id=topic_id, error_code=TOPIC_DENIED, error_message=TOPIC_DENIED.message
+    )
+
+
+def _changes(_request: DeleteTopicsRequest, response: DeleteTopicsResponse) -> Iterable[Change]:
+    return (Change("TOPIC", each.name or uuid_text(each.topic_id), each.error_code) for each in response.responses)
+
+
+API = declare(DeleteTopicsRequest, handle, guard=guard, changes=_changes)

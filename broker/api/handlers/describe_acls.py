@@ -2,6 +2,8 @@
 
 from collections import defaultdict
 
+from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.acls.model import Acl, AclFilter, AclOperation, AclResourceType, PatternType, Permission
 from anabranch.broker.node.net.exchange import Exchange
@@ -63,3 +65,11 @@ def handle(node: Node, request: DescribeAclsRequest, exchange: Exchange) -> Desc
             for (resource_type, name, pattern_type), acls in found.items()
         ],
     )
+
+
+def refusal(_request: DescribeAclsRequest, _version: int) -> DescribeAclsResponse:
+    """Return the answer to a client that is not authorized."""
+    return DescribeAclsResponse(error_code=CLUSTER_DENIED, error_message=CLUSTER_DENIED.message)
+
+
+API = declare(DescribeAclsRequest, handle, guard=needs_cluster(AclOperation.DESCRIBE, refusal))

@@ -1,6 +1,9 @@
 """DescribeClientQuotas: the quotas of the entities that match a filter (KIP-546)."""
 
+from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.quotas.table import FilterComponent
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import KafkaError
@@ -30,3 +33,11 @@ def handle(node: Node, request: DescribeClientQuotasRequest, _exchange: Exchange
             for entity, quotas in found.items()
         ],
     )
+
+
+def refusal(_request: DescribeClientQuotasRequest, _version: int) -> DescribeClientQuotasResponse:
+    """Return the answer to a client that is not authorized."""
+    return DescribeClientQuotasResponse(error_code=CLUSTER_DENIED, error_message=None, entries=None)
+
+
+API = declare(DescribeClientQuotasRequest, handle, guard=needs_cluster(AclOperation.DESCRIBE_CONFIGS, refusal))

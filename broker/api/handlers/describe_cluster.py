@@ -5,8 +5,12 @@ registered nodes are named too, as fenced.
 """
 
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.guard import Passed, Verdict
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.node.net.exchange import Exchange
@@ -72,3 +76,19 @@ def _respond(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
         ),
     )
+
+
+def guard(caller: Caller, request: DescribeClusterRequest) -> Verdict:
+    """Pass all requests, and name the operations that the client may do."""
+    if not request.include_cluster_authorized_operations:
+        return Passed(request)
+
+    def amend(response: DescribeClusterResponse) -> DescribeClusterResponse:
+        if response.error_code:
+            return response
+        return replace(response, cluster_authorized_operations=caller.cluster_operations())
+
+    return Passed(request, amend)
+
+
+API = declare(DescribeClusterRequest, handle, guard=guard)

@@ -1,11 +1,17 @@
 """DescribeConfigs: configs of topics, nodes, loggers, groups and subscriptions, with Kafka's sources and synonyms."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.configs import denial
+from anabranch.broker.api.access.guard import Passed, Verdict
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.resources.loggers import UNKNOWN_TYPE
 from anabranch.broker.api.resources.table import RESOURCES
 from anabranch.broker.api.resources.values import ConfigValue
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.messages.describe_configs import (
@@ -64,3 +70,29 @@ def _result(request: DescribeConfigsRequest, value: ConfigValue) -> DescribeConf
         config_type=value.type,
         documentation="" if value.type == UNKNOWN_TYPE else documentation,
     )
+
+
+def guard(caller: Caller, request: DescribeConfigsRequest) -> Verdict:
+    """Check DESCRIBE_CONFIGS on each resource: the cluster for nodes, loggers and subscriptions."""
+    allowed, errors = [], []
+    for each in request.resources:
+        code = denial(caller, AclOperation.DESCRIBE_CONFIGS, each.resource_type, each.resource_name)
+        if code is None:
+            allowed.append(each)
+        else:
+            errors.append(
+                DescribeConfigsResult(
+                    error_code=code,
+                    error_message=code.message,
+                    resource_type=each.resource_type,
+                    resource_name=each.resource_name,
+                )
+            )
+
+    def amend(response: DescribeConfigsResponse) -> DescribeConfigsResponse:
+        return replace(response, results=[*response.results, *errors])
+
+    return Passed(replace(request, resources=allowed), amend if errors else None)
+
+
+API = declare(DescribeConfigsRequest, handle, guard=guard)

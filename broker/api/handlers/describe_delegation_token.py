@@ -1,7 +1,13 @@
 """DescribeDelegationToken: the tokens of owners, with their HMACs (KIP-48, KIP-373)."""
 
+from dataclasses import replace
+
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.guard import Passed, Verdict
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.token_requests import code_of, current_tokens, requester_fields, split
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation, AclResourceType
 from anabranch.broker.kafka.sasl.delegation_tokens import DelegationTokens, concerns
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import KafkaError
@@ -46,3 +52,27 @@ def _described(tokens: DelegationTokens, token: TokenRow, version: int) -> Descr
             for renewer_type, renewer_name in map(split, token.renewers)
         ],
     )
+
+
+def guard(caller: Caller, request: DescribeDelegationTokenRequest) -> Verdict:
+    """Name the tokens of the client, and those that it may describe: by DESCRIBE on them, or on tokens of the owner."""
+
+    def amend(response: DescribeDelegationTokenResponse) -> DescribeDelegationTokenResponse:
+        return replace(response, tokens=[each for each in response.tokens if _may_see(caller, each.token_id)])
+
+    return Passed(request, amend)
+
+
+def _may_see(caller: Caller, token_id: str) -> bool:
+    tokens = caller.node.delegation_tokens
+    token = None if tokens is None else tokens.get(token_id)
+    if token is None:
+        return False
+    return (
+        concerns(token, caller.principal)
+        or caller.may(AclOperation.DESCRIBE, AclResourceType.DELEGATION_TOKEN, token_id, audited=False)
+        or caller.may(AclOperation.DESCRIBE_TOKENS, AclResourceType.USER, token.owner, audited=False)
+    )
+
+
+API = declare(DescribeDelegationTokenRequest, handle, guard=guard)

@@ -1,7 +1,15 @@
 """DescribeGroups: state, protocol and members of classic groups."""
 
+from dataclasses import replace
+
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.groups import with_operations
+from anabranch.broker.api.access.guard import GROUP_DENIED, Passed, Verdict, split
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
+from anabranch.broker.api.waits import groups
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.groups.classic.group import ClassicGroup
 from anabranch.broker.kafka.groups.classic.state_table import ClassicGroupState
 from anabranch.broker.node.net.exchange import Exchange
@@ -65,3 +73,26 @@ def _members(group: ClassicGroup, *, stable: bool) -> list[DescribedGroupMember]
         )
         for member in group.members.values()
     ]
+
+
+def guard(caller: Caller, request: DescribeGroupsRequest) -> Verdict:
+    """Check DESCRIBE on each group, and name the operations that the client may do."""
+    allowed, denied = split(request.groups, lambda group_id: caller.may_group(AclOperation.DESCRIBE, group_id))
+    errors = [DescribedGroup(error_code=GROUP_DENIED, group_id=group_id) for group_id in denied]
+
+    def amend(response: DescribeGroupsResponse) -> DescribeGroupsResponse:
+        groups = response.groups
+        if request.include_authorized_operations:
+            groups = [with_operations(caller, group) for group in groups]
+        return replace(response, groups=[*errors, *groups])
+
+    return Passed(replace(request, groups=allowed), amend)
+
+
+API = declare(
+    DescribeGroupsRequest,
+    handle,
+    guard=guard,
+    waits_for=groups(lambda request: request.groups),
+    relayed=True,
+)

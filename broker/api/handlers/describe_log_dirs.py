@@ -2,8 +2,11 @@
 
 import shutil
 
+from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.log_dir import log_dir
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.partitions.partition import Partition
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode
@@ -69,3 +72,11 @@ def _room(node: Node) -> tuple[int, int]:
     except OSError:  # the disk is not mounted: the store waits for it
         return UNKNOWN_BYTES, UNKNOWN_BYTES
     return usage.total, usage.free
+
+
+def refusal(_request: DescribeLogDirsRequest, _version: int) -> DescribeLogDirsResponse:
+    """Return the answer to a client that is not authorized."""
+    return DescribeLogDirsResponse(error_code=CLUSTER_DENIED)
+
+
+API = declare(DescribeLogDirsRequest, handle, guard=needs_cluster(AclOperation.DESCRIBE, refusal), relayed=True)

@@ -1,6 +1,13 @@
 """DescribeProducers: active producers of partitions with their open transactions, to find hanging ones."""
 
+from dataclasses import replace
+
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.guard import TOPIC_DENIED, Verdict, merged, split
+from anabranch.broker.api.declaration import declare
+from anabranch.broker.api.waits import partitions
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.partitions.partition import Partition
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import KafkaError
@@ -9,6 +16,7 @@ from anabranch.protocol.messages.describe_producers import (
     DescribeProducersResponse,
     PartitionResponse,
     ProducerState,
+    TopicRequest,
     TopicResponse,
 )
 
@@ -50,3 +58,31 @@ def _producers(partition: Partition) -> list[ProducerState]:
         )
         for producer_id, entry in partition.producers.entries.items()
     ]
+
+
+def guard(caller: Caller, request: DescribeProducersRequest) -> Verdict:
+    """Check READ on each topic."""
+    readable = caller.topics(AclOperation.READ, (topic.name for topic in request.topics))
+    allowed, denied = split(request.topics, lambda topic: topic.name in readable)
+    return merged(replace(request, topics=allowed), [_denied(topic) for topic in denied])
+
+
+def _denied(topic: TopicRequest) -> TopicResponse:
+    return TopicResponse(
+        name=topic.name,
+        partitions=[
+            PartitionResponse(partition_index=index, error_code=TOPIC_DENIED, error_message=TOPIC_DENIED.message)
+            for index in topic.partition_indexes
+        ],
+    )
+
+
+API = declare(
+    DescribeProducersRequest,
+    handle,
+    guard=guard,
+    waits_for=partitions(
+        lambda request: ((topic.name, index) for topic in request.topics for index in topic.partition_indexes)
+    ),
+    relayed=True,
+)

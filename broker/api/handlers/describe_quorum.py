@@ -10,7 +10,10 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.topics.names import CLUSTER_METADATA_TOPIC
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.broker.node.peers.interface import PeerUnavailable
@@ -138,3 +141,11 @@ def _unknown(topic: TopicData, version: int) -> TopicDataResponse:
             for partition in topic.partitions
         ],
     )
+
+
+def refusal(_request: DescribeQuorumRequest, _version: int) -> DescribeQuorumResponse:
+    """Return the answer to a client that is not authorized."""
+    return DescribeQuorumResponse(error_code=CLUSTER_DENIED, error_message=CLUSTER_DENIED.message)
+
+
+API = declare(DescribeQuorumRequest, handle, guard=needs_cluster(AclOperation.DESCRIBE, refusal))

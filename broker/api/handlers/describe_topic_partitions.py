@@ -1,8 +1,14 @@
 """DescribeTopicPartitions (KIP-966): topics page by page. A partition has one replica."""
 
+from dataclasses import replace
+
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.guard import TOPIC_DENIED, Passed, Refused, Verdict
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.authorized_operations import TOPIC_OPERATIONS
 from anabranch.broker.api.handlers.leadership import NO_LEADER, leadership_of
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation, AclResourceType
 from anabranch.broker.kafka.topics.names import check_topic_name
 from anabranch.broker.kafka.topics.topic import Topic
 from anabranch.broker.node.net.exchange import Exchange
@@ -13,6 +19,7 @@ from anabranch.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
+    TopicRequest,
 )
 
 PARTITIONS_MAX = 2000
@@ -96,3 +103,36 @@ def _partition(node: Node, listener: str, topic: Topic, index: int) -> DescribeT
         last_known_elr=(),
         offline_replicas=found.offline_replicas,
     )
+
+
+def guard(caller: Caller, request: DescribeTopicPartitionsRequest) -> Verdict:
+    """Check DESCRIBE on each topic, from the cursor on. An answer about all topics leaves out the others."""
+    named = {topic.name for topic in request.topics}
+    cursor, first = request.cursor, ""
+    if cursor is not None:
+        if cursor.partition_index < 0 or (named and cursor.topic_name not in named):
+            return Passed(request)  # it is refused
+        first = cursor.topic_name
+    names = [name for name in (named or {topic.name for topic in caller.node.topics}) if name >= first]
+    seen = caller.topics(AclOperation.DESCRIBE, names, audited=bool(named))
+    errors = [
+        DescribeTopicPartitionsResponseTopic(error_code=TOPIC_DENIED, name=name)
+        for name in (sorted(set(names) - seen) if named else ())
+    ]
+    if not seen:
+        return Refused(DescribeTopicPartitionsResponse(topics=errors))
+    if cursor is not None and first not in seen:
+        cursor = Cursor(topic_name=min(seen), partition_index=0)
+
+    def amend(response: DescribeTopicPartitionsResponse) -> DescribeTopicPartitionsResponse:
+        topics = [
+            replace(topic, topic_authorized_operations=caller.operations(AclResourceType.TOPIC, topic.name or ""))
+            for topic in response.topics
+        ]
+        return replace(response, topics=[*topics, *errors])
+
+    topics = [TopicRequest(name=name) for name in sorted(seen)]
+    return Passed(replace(request, topics=topics, cursor=cursor), amend)
+
+
+API = declare(DescribeTopicPartitionsRequest, handle, guard=guard)

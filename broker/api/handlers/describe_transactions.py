@@ -1,6 +1,13 @@
 """DescribeTransactions: the state of transactional ids."""
 
+from dataclasses import replace
+
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.guard import TRANSACTION_DENIED, Passed, Verdict, split
+from anabranch.broker.api.declaration import declare
+from anabranch.broker.api.waits import transactions
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.messages.describe_transactions import (
@@ -37,3 +44,27 @@ def _described(node: Node, transactional_id: str) -> TransactionState:
         producer_epoch=state.epoch,
         topics=[TopicData(topic=topic, partitions=partitions) for topic, partitions in topics.items()],
     )
+
+
+def guard(caller: Caller, request: DescribeTransactionsRequest) -> Verdict:
+    """Check DESCRIBE on each transactional id, and leave out topics that the client may not describe."""
+    allowed, denied = split(request.transactional_ids, lambda each: caller.may_transaction(AclOperation.DESCRIBE, each))
+    errors = [TransactionState(error_code=TRANSACTION_DENIED, transactional_id=each) for each in denied]
+
+    def amend(response: DescribeTransactionsResponse) -> DescribeTransactionsResponse:
+        shown = []
+        for state in response.transaction_states:
+            seen = caller.topics(AclOperation.DESCRIBE, (topic.topic for topic in state.topics))
+            shown.append(replace(state, topics=[topic for topic in state.topics if topic.topic in seen]))
+        return replace(response, transaction_states=[*shown, *errors])
+
+    return Passed(replace(request, transactional_ids=allowed), amend)
+
+
+API = declare(
+    DescribeTransactionsRequest,
+    handle,
+    guard=guard,
+    waits_for=transactions(lambda request: request.transactional_ids),
+    relayed=True,
+)

@@ -2,8 +2,11 @@
 
 from collections import Counter
 
+from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.resources.scram import MECHANISM_TYPES
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.sasl.scram import CredentialError
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode
@@ -48,3 +51,14 @@ def _describe(node: Node, user: str, count: int) -> DescribeUserScramCredentials
         if mechanism in found
     ]
     return DescribeUserScramCredentialsResult(user=user, credential_infos=infos)
+
+
+def refusal(request: DescribeUserScramCredentialsRequest, _version: int) -> DescribeUserScramCredentialsResponse:
+    """Return the answer to a client that is not authorized: a result for each user, without a name."""
+    results = [DescribeUserScramCredentialsResult(error_code=CLUSTER_DENIED, error_message=None)] * len(
+        request.users or ()
+    )
+    return DescribeUserScramCredentialsResponse(error_code=CLUSTER_DENIED, error_message=None, results=results)
+
+
+API = declare(DescribeUserScramCredentialsRequest, handle, guard=needs_cluster(AclOperation.DESCRIBE, refusal))

@@ -13,15 +13,15 @@ from typing import Any
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from anabranch.broker.api.handlers import HANDLERS, Handler
+from anabranch.broker.api.declaration import Handler
+from anabranch.broker.api.handlers import HANDLERS
 from anabranch.broker.api.handlers.api_versions import unsupported_version
-from anabranch.broker.api.handlers.parking import Pending, may_read, pending_of
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.topics.parking import Parking, parked_until_s
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.codec import decode
 from anabranch.protocol.errors import KafkaError, ProtocolError
-from anabranch.protocol.messages import api_versions, produce
+from anabranch.protocol.messages import api_versions
 from anabranch.wal.interface import Buffer
 
 
@@ -53,19 +53,30 @@ class Dispatcher:
         except (ProtocolError, KafkaError) as error:
             exchange.connection.refuse(f"malformed {handler.api.name} request: {error}")
             return
-        if key != produce.KEY:  # only its records refer to the frame
+        if not handler.pipelined:
             may_wait = self._parking.opening or self.node.ownership.may_lapse
-            if may_wait and exchange.peer is None and (pending := pending_of(self.node, key, request)):
+            if may_wait and exchange.peer is None and (is_pending := self._pending_of(handler, request)):
                 exchange.connection.hold(exchange)
-                self.spawn(self._park(pending, request, exchange, handler))
+                self.spawn(self._park(is_pending, request, exchange, handler))
                 return
             exchange.connection.release(exchange)
         self._call(request, exchange, handler)
 
-    async def _park(self, is_pending: Pending, request: object, exchange: Exchange, handler: Handler) -> None:
+    def _pending_of(self, handler: Handler, request: object) -> Callable[[], bool] | None:
+        """Return a function that decides whether the request has to wait; None if it can be handled now."""
+        node, waits_for, opening = self.node, handler.waits_for, self._parking.opening
+
+        def is_pending() -> bool:
+            return not handler.may_answer(node) or bool(opening and waits_for is not None and waits_for(node, request))
+
+        return is_pending if is_pending() else None
+
+    async def _park(
+        self, is_pending: Callable[[], bool], request: object, exchange: Exchange, handler: Handler
+    ) -> None:
         """Call the handler when this node serves what the request names, or when it must not wait any longer."""
         await self._parking.wait_while(is_pending, exchange, parked_until_s())
-        if not may_read(self.node, exchange.api_key):
+        if not handler.may_answer(self.node):
             exchange.connection.refuse("this node cannot prove that it still leads its partitions: ask another one")
         if not exchange.closed:
             exchange.connection.release(exchange)

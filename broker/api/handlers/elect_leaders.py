@@ -8,12 +8,16 @@ left alone.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
+from anabranch.broker.api.access.changes import Change
+from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.leadership import find_leadership, leadership_of
 from anabranch.broker.cluster.membership.failover import TakeoverRefused
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.topics.move_requests import Place
 from anabranch.broker.kafka.topics.topic import Topic
 from anabranch.broker.node.net.exchange import Exchange
@@ -175,3 +179,29 @@ def _refuse(request: ElectLeadersRequest) -> ElectLeadersResponse:
             for requested in request.topic_partitions or ()
         ],
     )
+
+
+def refusal(request: ElectLeadersRequest, _version: int) -> ElectLeadersResponse:
+    """Return the answer to a client that is not authorized."""
+    return ElectLeadersResponse(
+        error_code=CLUSTER_DENIED,
+        replica_election_results=[
+            ReplicaElectionResult(
+                topic=topic.topic,
+                partition_result=[
+                    PartitionResult(partition_id=index, error_code=CLUSTER_DENIED, error_message=CLUSTER_DENIED.message)
+                    for index in topic.partitions
+                ],
+            )
+            for topic in request.topic_partitions or ()
+        ],
+    )
+
+
+def _changes(_request: ElectLeadersRequest, response: ElectLeadersResponse) -> Iterable[Change]:
+    for topic in response.replica_election_results:
+        for each in topic.partition_result:
+            yield Change("TOPIC", f"{topic.topic}-{each.partition_id}", each.error_code)
+
+
+API = declare(ElectLeadersRequest, handle, guard=needs_cluster(AclOperation.ALTER, refusal), changes=_changes)

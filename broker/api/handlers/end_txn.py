@@ -1,6 +1,11 @@
 """EndTxn: commit or abort. Answered when the decision is durable; the markers are written afterwards."""
 
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.guard import TRANSACTION_DENIED, Passed, Refused, Verdict
+from anabranch.broker.api.declaration import declare
+from anabranch.broker.api.waits import transaction
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.partitions.producers import Producer
 from anabranch.broker.kafka.transactions.errors import code_for_version
 from anabranch.broker.kafka.transactions.state_machine import VERSION_1, VERSION_2
@@ -31,3 +36,13 @@ async def handle(node: Node, request: EndTxnRequest, exchange: Exchange) -> EndT
     except StorageError:
         return EndTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return EndTxnResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)
+
+
+def guard(caller: Caller, request: EndTxnRequest) -> Verdict:
+    """Check WRITE on the transactional id."""
+    if caller.may_transaction(AclOperation.WRITE, request.transactional_id):
+        return Passed(request)
+    return Refused(EndTxnResponse(error_code=TRANSACTION_DENIED))
+
+
+API = declare(EndTxnRequest, handle, guard=guard, waits_for=transaction)

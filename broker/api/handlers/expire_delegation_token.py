@@ -1,6 +1,9 @@
 """ExpireDelegationToken: change the time at which a token expires, or expire it at once (KIP-48)."""
 
-from anabranch.broker.api.handlers.token_requests import NO_TIME, code_of, current_tokens, may_ask
+from anabranch.broker.api.access.caller import may_ask_for_tokens
+from anabranch.broker.api.access.guard import open_to_all
+from anabranch.broker.api.declaration import declare
+from anabranch.broker.api.handlers.token_requests import NO_TIME, changed_token, code_of, current_tokens, token_id
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import KafkaError
@@ -20,6 +23,15 @@ async def handle(
         expires_ms = await tokens.expire(exchange.connection.principal, request.hmac, request.expiry_time_period_ms)
     except (KafkaError, StorageError) as error:
         # as in Apache Kafka
-        time_ms = 0 if may_ask(exchange.connection) else NO_TIME
+        time_ms = 0 if may_ask_for_tokens(exchange.connection) else NO_TIME
         return ExpireDelegationTokenResponse(error_code=code_of(error), expiry_timestamp_ms=time_ms)
     return ExpireDelegationTokenResponse(expiry_timestamp_ms=expires_ms)
+
+
+API = declare(
+    ExpireDelegationTokenRequest,
+    handle,
+    guard=open_to_all,  # the handler checks owner and renewers
+    changes=changed_token,
+    subject=token_id,
+)

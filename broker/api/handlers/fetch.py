@@ -19,7 +19,9 @@ import asyncio
 from collections.abc import Collection, Coroutine, Sequence
 from typing import Any
 
-from anabranch.broker.api.handlers.caller import caller_of
+from anabranch.broker.api.access.caller import caller_of
+from anabranch.broker.api.access.guard import open_to_all
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.fetch_response import READ_COMMITTED, PartitionRead, build_response
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.acls.model import AclOperation
@@ -334,3 +336,13 @@ class _FetchCall:
         if self._failed:
             reads = sorted(reads, key=lambda read: read.is_not_read)  # they come last, as in Kafka
         return build_response(self._node, self._plan, reads, self._request.isolation_level, self._exchange)
+
+
+API = declare(
+    FetchRequest,
+    handle,
+    guard=open_to_all,  # the handler checks READ: a session has topics that its requests do not name
+    reads=True,
+    relayed=True,
+    local_version=12,  # the newest that names topics by name
+)

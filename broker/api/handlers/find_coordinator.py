@@ -5,9 +5,14 @@ their coordinator is refused with a code that clients do not retry.
 """
 
 from collections.abc import Coroutine
+from dataclasses import replace
 
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.guard import GROUP_DENIED, TRANSACTION_DENIED, Passed, Refused, Verdict, split
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.leadership import leadership_of
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from anabranch.broker.kafka.coordination.shards import partition_of
 from anabranch.broker.kafka.groups.coordinator import GroupCoordinator
@@ -97,3 +102,38 @@ def _find(node: Node, key_type: int, key: str) -> Member | None:
     if leader is node.members.own and not parks and not coordinator.is_coordinator_of(key):
         return None  # the partition is open, its shard not yet
     return leader
+
+
+def guard(caller: Caller, request: FindCoordinatorRequest) -> Verdict:
+    """Check DESCRIBE on each group or transactional id."""
+    if request.key_type == GROUP_KEY_TYPE:
+        code = GROUP_DENIED
+    elif request.key_type == TRANSACTION_KEY_TYPE:
+        code = TRANSACTION_DENIED
+    else:
+        return Passed(request)
+
+    def is_allowed(key: str) -> bool:
+        if code is GROUP_DENIED:
+            return caller.may_group(AclOperation.DESCRIBE, key)
+        return caller.may_transaction(AclOperation.DESCRIBE, key)
+
+    if caller.version < BATCH_VERSION:
+        if is_allowed(request.key):
+            return Passed(request)
+        return Refused(
+            FindCoordinatorResponse(error_code=code, error_message=code.message, node_id=-1, host="", port=-1)
+        )
+    allowed, denied = split(request.coordinator_keys, is_allowed)
+    errors = [Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code) for key in denied]
+    if errors and not allowed:
+        return Refused(FindCoordinatorResponse(coordinators=errors))
+
+    def amend(response: FindCoordinatorResponse) -> FindCoordinatorResponse:
+        found = {each.key: each for each in (*response.coordinators, *errors)}
+        return replace(response, coordinators=[found[key] for key in request.coordinator_keys])
+
+    return Passed(replace(request, coordinator_keys=allowed), amend if errors else None)
+
+
+API = declare(FindCoordinatorRequest, handle, guard=guard)

@@ -1,5 +1,7 @@
 """GetTelemetrySubscriptions (KIP-714): the metrics that a client has to push, the interval, and the codecs."""
 
+from anabranch.broker.api.access.guard import open_to_all
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.client_attributes import client_attributes
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.telemetry.clients import ACCEPTED
@@ -30,3 +32,6 @@ def handle(
         delta_temporality=True,
         requested_metrics=subscription.metrics,
     )
+
+
+API = declare(GetTelemetrySubscriptionsRequest, handle, guard=open_to_all, of_telemetry=True)

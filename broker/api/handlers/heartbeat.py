@@ -1,5 +1,8 @@
 """Heartbeat: keep a member of a classic group alive. The answer announces a rebalance."""
 
+from anabranch.broker.api.access.groups import reads_group
+from anabranch.broker.api.declaration import declare
+from anabranch.broker.api.waits import group
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.groups.requests import ClassicHeartbeat
 from anabranch.broker.node.net.exchange import Exchange
@@ -19,3 +22,6 @@ def handle(node: Node, request: HeartbeatRequest, _exchange: Exchange) -> Heartb
     if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
         error = ErrorCode.NONE
     return HeartbeatResponse(error_code=error)
+
+
+API = declare(HeartbeatRequest, handle, guard=reads_group(HeartbeatResponse), waits_for=group)

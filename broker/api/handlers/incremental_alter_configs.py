@@ -1,5 +1,7 @@
 """IncrementalAlterConfigs: set, delete, append to and subtract from configs (KIP-339)."""
 
+from anabranch.broker.api.access.configs import alters_configs, changed_configs
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.resources.changes import change_each
 from anabranch.broker.api.resources.values import ConfigChange, Resource
 from anabranch.broker.cluster.node import Node
@@ -25,3 +27,11 @@ async def handle(
     return IncrementalAlterConfigsResponse(
         responses=[AlterConfigsResourceResponse(**each._asdict()) for each in outcomes]
     )
+
+
+API = declare(
+    IncrementalAlterConfigsRequest,
+    handle,
+    guard=alters_configs(AlterConfigsResourceResponse),
+    changes=changed_configs,
+)

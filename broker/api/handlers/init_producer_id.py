@@ -1,6 +1,11 @@
 """InitProducerId: an id and epoch for an idempotent producer, or the next epoch of a transactional id."""
 
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.guard import CLUSTER_DENIED, TRANSACTION_DENIED, Passed, Refused, Verdict
+from anabranch.broker.api.declaration import declare
+from anabranch.broker.api.waits import transaction
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import CLUSTER_NAME, AclOperation, AclResourceType
 from anabranch.broker.kafka.partitions.producers import Producer
 from anabranch.broker.kafka.transactions.errors import code_for_version
 from anabranch.broker.node.net.exchange import Exchange
@@ -30,3 +35,18 @@ async def handle(node: Node, request: InitProducerIdRequest, exchange: Exchange)
 
 def _failed(code: ErrorCode) -> InitProducerIdResponse:
     return InitProducerIdResponse(error_code=code, producer_epoch=-1)
+
+
+def guard(caller: Caller, request: InitProducerIdRequest) -> Verdict:
+    """Check WRITE on the transactional id; without one IDEMPOTENT_WRITE on the cluster, or WRITE on some topic."""
+    if request.transactional_id is not None:
+        code = None if caller.may_transaction(AclOperation.WRITE, request.transactional_id) else TRANSACTION_DENIED
+    elif caller.may_cluster(AclOperation.IDEMPOTENT_WRITE, audited=False) or caller.may_write_some_topic():
+        code = None
+    else:
+        caller.denied(AclOperation.IDEMPOTENT_WRITE, AclResourceType.CLUSTER, CLUSTER_NAME)
+        code = CLUSTER_DENIED
+    return Passed(request) if code is None else Refused(InitProducerIdResponse(error_code=code, producer_epoch=-1))
+
+
+API = declare(InitProducerIdRequest, handle, guard=guard, waits_for=transaction)

@@ -9,14 +9,14 @@ long as no later life of the sender is known.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
-from anabranch.broker.api.handlers import HANDLERS, Handler, HandlerFunction
-from anabranch.broker.api.handlers.add_partitions_to_txn import BATCH_VERSION
-from anabranch.broker.api.handlers.describe_quorum import NODES_SINCE, report
+from anabranch.broker.api.access.guard import open_to_all
+from anabranch.broker.api.declaration import Handler, Handlers, declare
+from anabranch.broker.api.handlers import add_partitions_to_txn, describe_quorum, write_txn_markers
 from anabranch.broker.api.handlers.local import LocalRequests
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.node.net.connection import Connection
@@ -31,17 +31,13 @@ from anabranch.broker.node.settings.client_areas import NetworkSettings
 from anabranch.broker.node.settings.memory import MemorySizes
 from anabranch.protocol.codec import decode_exact
 from anabranch.protocol.errors import KafkaError, ProtocolError
-from anabranch.protocol.messages import add_partitions_to_txn, describe_quorum, write_txn_markers
-from anabranch.protocol.messages.internal import authenticate, hand_over, hello, prepare_move
-from anabranch.protocol.messages.internal import describe_runs as describe_runs_api
-from anabranch.protocol.messages.internal import relay as relay_api
+from anabranch.protocol.messages.internal import authenticate, hello
 from anabranch.protocol.messages.internal.authenticate import AuthenticateRequest, AuthenticateResponse
 from anabranch.protocol.messages.internal.describe_runs import CachedRun, DescribeRunsRequest, DescribeRunsResponse
 from anabranch.protocol.messages.internal.hand_over import HandOverRequest, HandOverResponse
 from anabranch.protocol.messages.internal.hello import HelloRequest, HelloResponse
 from anabranch.protocol.messages.internal.prepare_move import PrepareMoveRequest, PrepareMoveResponse
 from anabranch.protocol.messages.internal.relay import RelayRequest, RelayResponse
-from anabranch.protocol.registry import INTERNAL_APIS
 from anabranch.wal.interface import Buffer
 
 SWEEP_S: Final = 2.5
@@ -51,11 +47,6 @@ CONNECTIONS_MAX: Final = 1000
 CONNECTIONS_PER_ADDRESS_MAX: Final = 100
 CONNECTION_BYTES_MAX: Final = 4 * MIB
 NODE_BYTES_MAX: Final = 16 * MIB
-
-
-def _internal(key: int, function: HandlerFunction) -> Handler:
-    api = INTERNAL_APIS[key]
-    return Handler(api, api.min_version, api.max_version, function)
 
 
 def _prepare_move(node: Node, request: PrepareMoveRequest, _: Exchange) -> PrepareMoveResponse:
@@ -90,24 +81,28 @@ def describe_runs(node: Node, request: DescribeRunsRequest, _: Exchange | None =
     )
 
 
-INTERNAL_HANDLERS: Final[Mapping[int, Handler]] = {
-    write_txn_markers.KEY: HANDLERS[write_txn_markers.KEY],
-    add_partitions_to_txn.KEY: replace(HANDLERS[add_partitions_to_txn.KEY], min_version=BATCH_VERSION),
-    prepare_move.KEY: _internal(prepare_move.KEY, _prepare_move),
-    hand_over.KEY: _internal(hand_over.KEY, _hand_over),
-    describe_runs_api.KEY: _internal(describe_runs_api.KEY, describe_runs),
-    describe_quorum.KEY: replace(HANDLERS[describe_quorum.KEY], min_version=NODES_SINCE, function=report),
-}
+def _by_key(*handlers: Handler) -> Handlers:
+    return {handler.api.key: handler for handler in handlers}
+
+
+INTERNAL_HANDLERS: Final = _by_key(
+    write_txn_markers.API,
+    replace(add_partitions_to_txn.API, min_version=add_partitions_to_txn.BATCH_VERSION),
+    declare(PrepareMoveRequest, _prepare_move, guard=open_to_all),
+    declare(HandOverRequest, _hand_over, guard=open_to_all),
+    declare(DescribeRunsRequest, describe_runs, guard=open_to_all),
+    replace(describe_quorum.API, min_version=describe_quorum.NODES_SINCE, function=describe_quorum.report),
+)
 """The APIs that nodes send to each other. Only their versions for brokers."""
 
 
-def internal_handlers(local: LocalRequests) -> Mapping[int, Handler]:
+def internal_handlers(local: LocalRequests) -> Handlers:
     """Return these APIs, and Relay, which asks this node on behalf of another one's admin port."""
 
     def relay(_node: Node, request: RelayRequest, _exchange: Exchange) -> Coroutine[Any, Any, RelayResponse]:
         return local.relay(request)
 
-    return {**INTERNAL_HANDLERS, relay_api.KEY: _internal(relay_api.KEY, relay)}
+    return {**INTERNAL_HANDLERS, **_by_key(declare(RelayRequest, relay, guard=open_to_all))}
 
 
 def internal_server(network: NetworkSettings, memory: MemorySizes) -> Server:
@@ -120,7 +115,7 @@ def internal_server(network: NetworkSettings, memory: MemorySizes) -> Server:
         "connections_per_address_max": CONNECTIONS_PER_ADDRESS_MAX,
     }
     sizes = replace(memory, node_bytes_max=NODE_BYTES_MAX, slab_pool_bytes=CONNECTION_BYTES_MAX)
-    return Server(network.model_copy(update=limits), sizes)
+    return Server(network.model_copy(update=limits), sizes, pipelined=frozenset())
 
 
 class _Refused(Exception):

@@ -2,7 +2,12 @@
 
 import asyncio
 
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.guard import GROUP_DENIED, Passed, Refused, Verdict
+from anabranch.broker.api.declaration import declare
+from anabranch.broker.api.waits import group
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.groups.member_requests import respond_to
 from anabranch.broker.kafka.groups.requests import JoinRequest, JoinResponse, MemberProtocol
 from anabranch.broker.node.net.exchange import Exchange
@@ -77,3 +82,14 @@ def _response(answer: JoinResponse, version: int) -> JoinGroupResponse:
             for member in answer.members
         ],
     )
+
+
+def guard(caller: Caller, request: JoinGroupRequest) -> Verdict:
+    """Check READ on the group."""
+    if caller.may_group(AclOperation.READ, request.group_id):
+        return Passed(request)
+    name = None if caller.version >= NULLABLE_PROTOCOL_NAME_VERSION else ""
+    return Refused(JoinGroupResponse(error_code=GROUP_DENIED, protocol_name=name))
+
+
+API = declare(JoinGroupRequest, handle, guard=guard, waits_for=group)

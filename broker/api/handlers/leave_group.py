@@ -1,5 +1,8 @@
 """LeaveGroup: members leave, or an administrator removes static members by their instance ids (KIP-345)."""
 
+from anabranch.broker.api.access.groups import reads_group
+from anabranch.broker.api.declaration import declare
+from anabranch.broker.api.waits import group
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.groups.requests import LeaveRequest, LeavingMember
 from anabranch.broker.node.net.exchange import Exchange
@@ -29,3 +32,6 @@ def handle(node: Node, request: LeaveGroupRequest, exchange: Exchange) -> LeaveG
             for leaver, error in zip(leavers, errors, strict=True)
         ]
     )
+
+
+API = declare(LeaveGroupRequest, handle, guard=reads_group(LeaveGroupResponse), waits_for=group)

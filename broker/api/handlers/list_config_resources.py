@@ -1,8 +1,11 @@
 """ListConfigResources (KIP-1142): all topics and living nodes, and the groups and subscriptions that have configs."""
 
+from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.resources.table import RESOURCES
 from anabranch.broker.api.resources.values import ResourceType
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.list_config_resources import (
@@ -29,3 +32,11 @@ def handle(node: Node, request: ListConfigResourcesRequest, exchange: Exchange) 
             for name in resource.names(node)
         ]
     )
+
+
+def refusal(_request: ListConfigResourcesRequest, _version: int) -> ListConfigResourcesResponse:
+    """Return the answer to a client that is not authorized."""
+    return ListConfigResourcesResponse(error_code=CLUSTER_DENIED)
+
+
+API = declare(ListConfigResourcesRequest, handle, guard=needs_cluster(AclOperation.DESCRIBE_CONFIGS, refusal))

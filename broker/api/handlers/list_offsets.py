@@ -3,9 +3,15 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Collection, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.guard import TOPIC_DENIED, Verdict, merged, split
+from anabranch.broker.api.declaration import declare
+from anabranch.broker.api.waits import partitions
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.partitions.partition import Partition
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -14,6 +20,7 @@ from anabranch.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
 from anabranch.s3stream.errors import ObjectDamage, StorageError
@@ -145,3 +152,31 @@ def _respond(answers: Answers, *, with_epoch: bool) -> ListOffsetsResponse:
         assert len(done) == len(parts), "every look-up has been awaited"
         topics.append(ListOffsetsTopicResponse(name=name, partitions=done))
     return ListOffsetsResponse(topics=topics)
+
+
+def guard(caller: Caller, request: ListOffsetsRequest) -> Verdict:
+    """Check DESCRIBE on each topic."""
+    describable = caller.topics(AclOperation.DESCRIBE, (topic.name for topic in request.topics))
+    allowed, denied = split(request.topics, lambda topic: topic.name in describable)
+    return merged(replace(request, topics=allowed), [_listed(topic) for topic in denied])
+
+
+def _listed(topic: ListOffsetsTopic) -> ListOffsetsTopicResponse:
+    return ListOffsetsTopicResponse(
+        name=topic.name,
+        partitions=[
+            ListOffsetsPartitionResponse(partition_index=each.partition_index, error_code=TOPIC_DENIED)
+            for each in topic.partitions
+        ],
+    )
+
+
+API = declare(
+    ListOffsetsRequest,
+    handle,
+    guard=guard,
+    waits_for=partitions(
+        lambda request: ((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
+    ),
+    relayed=True,
+)

@@ -5,7 +5,10 @@ A failed order is not listed, since it is not carried out.
 
 from collections.abc import Collection
 
+from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.topics.topic import Topic
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.messages.list_partition_reassignments import (
@@ -45,3 +48,21 @@ def _ongoing(topic: Topic, indexes: Collection[int] | None) -> OngoingTopicReass
             )
         )
     return OngoingTopicReassignment(name=topic.name, partitions=partitions)
+
+
+def refusal(request: ListPartitionReassignmentsRequest, _version: int) -> ListPartitionReassignmentsResponse:
+    """Return the answer to a client that is not authorized."""
+    return ListPartitionReassignmentsResponse(
+        error_code=CLUSTER_DENIED,
+        error_message=CLUSTER_DENIED.message,
+        topics=[
+            OngoingTopicReassignment(
+                name=topic.name,
+                partitions=[OngoingPartitionReassignment(partition_index=index) for index in topic.partition_indexes],
+            )
+            for topic in request.topics or ()
+        ],
+    )
+
+
+API = declare(ListPartitionReassignmentsRequest, handle, guard=needs_cluster(AclOperation.DESCRIBE, refusal))

@@ -5,7 +5,11 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
 
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.guard import Passed, Verdict
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.coordination.patterns import Pattern
 from anabranch.broker.kafka.transactions.state_table import BY_LABEL
 from anabranch.broker.node.net.exchange import Exchange
@@ -56,3 +60,20 @@ async def _matching(answer: ListTransactionsResponse, pattern: Pattern) -> ListT
         if at % MATCHED_AT_ONCE == 0:
             await asyncio.sleep(0)
     return replace(answer, transaction_states=found)
+
+
+def guard(caller: Caller, request: ListTransactionsRequest) -> Verdict:
+    """Leave out transactional ids that the client may not describe."""
+
+    def amend(response: ListTransactionsResponse) -> ListTransactionsResponse:
+        seen = [
+            state
+            for state in response.transaction_states
+            if caller.may_transaction(AclOperation.DESCRIBE, state.transactional_id)
+        ]
+        return replace(response, transaction_states=seen)
+
+    return Passed(request, amend)
+
+
+API = declare(ListTransactionsRequest, handle, guard=guard, reads=True, relayed=True)

@@ -5,61 +5,23 @@ not apply: the admin port has its own access control (`broker.operator.admin.acc
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import CoroutineType
 from typing import Any, Final, NamedTuple
 
-from anabranch.broker.api.handlers import Handler
-from anabranch.broker.api.handlers.parking import may_read
+from anabranch.broker.api.declaration import Handler, Handlers
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.node.net.connection import UNKNOWN_SOFTWARE
 from anabranch.broker.node.net.exchange import Exchange, Peer, RefusedBatch
 from anabranch.broker.node.peers.links import RESPONSE_BYTES_MAX
 from anabranch.protocol.codec import decode_exact, encode
 from anabranch.protocol.errors import KafkaError, ProtocolError
-from anabranch.protocol.messages import (
-    consumer_group_describe,
-    delete_groups,
-    describe_groups,
-    describe_log_dirs,
-    describe_producers,
-    describe_transactions,
-    fetch,
-    list_groups,
-    list_offsets,
-    list_transactions,
-    offset_commit,
-    offset_fetch,
-    produce,
-)
 from anabranch.protocol.messages.internal.relay import RelayRequest, RelayResponse
-from anabranch.protocol.registry import APIS
 from anabranch.s3stream.errors import StorageError
 
-RELAYED: Final = frozenset(
-    {
-        consumer_group_describe.KEY,
-        delete_groups.KEY,
-        describe_groups.KEY,
-        describe_log_dirs.KEY,
-        describe_producers.KEY,
-        describe_transactions.KEY,
-        fetch.KEY,
-        list_groups.KEY,
-        list_offsets.KEY,
-        list_transactions.KEY,
-        offset_commit.KEY,
-        offset_fetch.KEY,
-        produce.KEY,
-    }
-)
-"""APIs that a node serves for another one: those that only a leader or a coordinator can answer."""
 CLIENT_ID: Final = "admin"
 RELAYED_S = 5.0
 """Time limit of a relayed request. The other node does not wait for longer (`broker.node.peers.links`)."""
-_KEYS: Final = {api.request: key for key, api in APIS.items()}
-_VERSIONS: Final = {fetch.KEY: 12, produce.KEY: 12, offset_commit.KEY: 9, offset_fetch.KEY: 9}
-"""Versions of requests that name topics by name; of the others, the newest one."""
 
 
 class LocalRefusal(Exception):
@@ -131,19 +93,24 @@ class _LocalExchange(Exchange):
 class LocalRequests:
     """Calls the handlers of this node."""
 
-    def __init__(self, node: Node, handlers: Mapping[int, Handler]) -> None:
+    def __init__(self, node: Node, handlers: Handlers) -> None:
         self._node = node
         self._handlers = handlers
+        self._by_request = {handler.api.request: handler for handler in handlers.values()}
+
+    def handler_of(self, request: object) -> Handler:
+        """Return the handler of a request message."""
+        return self._by_request[type(request)]
 
     async def call(self, request: Any, user: User, version: int | None = None) -> Any:
         """Return the response to a request message. Raises LocalRefusal, KafkaError, StorageError."""
-        key = _KEYS[type(request)]
-        if not may_read(self._node, key):
+        handler = self.handler_of(request)
+        if not handler.may_answer(self._node):
             raise LocalRefusal(f"node {self._node.node_id} cannot prove that it still leads its partitions")
         connection = _LocalConnection(self._node, user)
-        exchange = _LocalExchange(connection, key, version_of(key) if version is None else version)
+        exchange = _LocalExchange(connection, handler.api.key, handler.local_version if version is None else version)
         try:
-            response = self._handlers[key].function(self._node, request, exchange)
+            response = handler.function(self._node, request, exchange)
             if type(response) is CoroutineType:
                 response = await response
             if response is not None:
@@ -157,24 +124,19 @@ class LocalRequests:
     async def relay(self, request: RelayRequest) -> RelayResponse:
         """Answer a request that another node passes on for its user."""
         key, version = request.api_key, request.api_version
-        api = APIS.get(key)
-        if key not in RELAYED or api is None or not api.min_version <= version <= api.max_version:
+        handler = self._handlers.get(key)
+        if handler is None or not (handler.relayed and handler.min_version <= version <= handler.max_version):
             return RelayResponse(failure=f"API key {key} in version {version} is not relayed")
         try:
             # In memory of its own that can be written: batches of Produce are changed in place.
-            message = decode_exact(api.request, bytearray(request.body), version)
+            message = decode_exact(handler.api.request, bytearray(request.body), version)
             async with asyncio.timeout(RELAYED_S):
                 response = await self.call(message, User(request.principal, request.host), version)
             body = b"" if response is None else encode(response, version)
         except TimeoutError:
-            return RelayResponse(failure=f"{api.name} has taken longer than {RELAYED_S:g} s")
+            return RelayResponse(failure=f"{handler.api.name} has taken longer than {RELAYED_S:g} s")
         except (LocalRefusal, ProtocolError, KafkaError, StorageError) as error:
             return RelayResponse(failure=str(error))
         if len(body) > RESPONSE_BYTES_MAX - 1024:
             return RelayResponse(failure=f"the response has {len(body)} bytes, too many for the link between nodes")
         return RelayResponse(body=body)
-
-
-def version_of(key: int) -> int:
-    """Return the version of an API that this module's requests use."""
-    return _VERSIONS.get(key, APIS[key].max_version)

@@ -1,11 +1,16 @@
 """Metadata: nodes, topics and the leader of each partition. Creates unknown topics if the request allows it."""
 
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.guard import TOPIC_DENIED, Passed, Verdict, split
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from anabranch.broker.api.handlers.leadership import NO_LEADER, leadership_of
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation, AclResourceType
 from anabranch.broker.kafka.configs.broker_table import AUTO_CREATE
 from anabranch.broker.kafka.topics.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, check_topic_name
 from anabranch.broker.kafka.topics.topic import Topic
@@ -183,3 +188,84 @@ def _respond(asked: _Asked, topics: Sequence[MetadataResponseTopic]) -> Metadata
             CLUSTER_OPERATIONS if asked.request.include_cluster_authorized_operations else NOT_REQUESTED
         ),
     )
+
+
+def guard(caller: Caller, request: MetadataRequest) -> Verdict:
+    """Check DESCRIBE on each topic, and CREATE on the cluster or the topic before one is created.
+
+    A topic that the client may not describe looks the same whether it exists or not. An answer about all topics leaves
+    it out.
+    """
+    version = caller.version
+    if request.topics is None or (version == 0 and not request.topics):
+        return Passed(request, lambda response: _all_seen(caller, request, response))
+    requested = tuple(dict.fromkeys(request.topics))
+    if version < IDS_SINCE and any(each.name is None or each.topic_id != ZERO_UUID for each in requested):
+        return Passed(request)  # it is refused
+    allowed: list[MetadataRequestTopic] = []
+    errors: list[MetadataResponseTopic] = []
+    for each in requested:
+        name = caller.name_of(each.name or "", each.topic_id)
+        if name is None:
+            unknown = MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=each.topic_id)
+            errors.append(unknown)
+        elif caller.may_topic(AclOperation.DESCRIBE, name):
+            allowed.append(each)
+        elif each.topic_id != ZERO_UUID:
+            errors.append(MetadataResponseTopic(error_code=TOPIC_DENIED, name=None, topic_id=each.topic_id))
+        else:
+            errors.append(MetadataResponseTopic(error_code=TOPIC_DENIED, name=name))
+    if request.allow_auto_topic_creation and caller.node.broker_configs.is_on(AUTO_CREATE):
+        allowed, denied = _split_missing(caller, allowed)
+        errors += [MetadataResponseTopic(error_code=TOPIC_DENIED, name=each.name or "") for each in denied]
+    if not allowed and version == 0:
+        # No topics stand for all in this version.
+        return Passed(
+            request=replace(request, topics=None),
+            amend=lambda response: replace(response, topics=errors),
+        )
+    return Passed(
+        replace(request, topics=allowed),
+        lambda response: _with_operations(caller, request, response, errors),
+    )
+
+
+def _all_seen(caller: Caller, request: MetadataRequest, response: MetadataResponse) -> MetadataResponse:
+    names = (topic.name for topic in response.topics if topic.name is not None)
+    seen = caller.topics(AclOperation.DESCRIBE, names, audited=False)
+    shown = replace(response, topics=[topic for topic in response.topics if topic.name in seen])
+    return _with_operations(caller, request, shown, ())
+
+
+def _with_operations(
+    caller: Caller, request: MetadataRequest, response: MetadataResponse, errors: Sequence[MetadataResponseTopic]
+) -> MetadataResponse:
+    topics = response.topics
+    if request.include_topic_authorized_operations:
+        topics = [
+            topic
+            if topic.name is None
+            else replace(topic, topic_authorized_operations=caller.operations(AclResourceType.TOPIC, topic.name))
+            for topic in topics
+        ]
+    amended = replace(response, topics=[*topics, *errors])
+    if request.include_cluster_authorized_operations:
+        amended = replace(amended, cluster_authorized_operations=caller.cluster_operations())
+    return amended
+
+
+def _split_missing(
+    caller: Caller, topics: Sequence[MetadataRequestTopic]
+) -> tuple[list[MetadataRequestTopic], list[MetadataRequestTopic]]:
+    """Split into those that exist or that the client may create, and the others."""
+    known = caller.node.topics
+    missing = {
+        name for each in topics if (name := each.name) and each.topic_id == ZERO_UUID and known.get(name) is None
+    }
+    if not missing or caller.may_cluster(AclOperation.CREATE, audited=False):
+        return list(topics), []
+    creatable = caller.topics(AclOperation.CREATE, missing)
+    return split(topics, lambda each: each.name not in missing or each.name in creatable)
+
+
+API = declare(MetadataRequest, handle, guard=guard)

@@ -3,7 +3,14 @@
 Since consumers commit often, the request needs no task, and commits of one turn of the loop share one record batch.
 """
 
+from dataclasses import replace
+
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.guard import GROUP_DENIED, Passed, Refused, Verdict, split, topic_error
+from anabranch.broker.api.declaration import declare
+from anabranch.broker.api.waits import group
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
 from anabranch.broker.kafka.groups.offsets import CommittedOffset
 from anabranch.broker.kafka.topics.topic import Topic
@@ -24,7 +31,7 @@ TOPIC_ID_VERSION = 10
 NO_RETENTION_MS = -1
 TIMESTAMP_MAX_MS = (1 << 63) - 1
 
-Refused = dict[tuple[int, int], ErrorCode]
+Refusals = dict[tuple[int, int], ErrorCode]
 """Errors by position of topic and partition in the request. The others get the outcome of the write."""
 
 
@@ -50,9 +57,9 @@ def handle(node: Node, request: OffsetCommitRequest, exchange: Exchange) -> Offs
 
 def _plan(
     node: Node, request: OffsetCommitRequest, version: int
-) -> tuple[list[tuple[TopicPartition, CommittedOffset]], Refused]:
+) -> tuple[list[tuple[TopicPartition, CommittedOffset]], Refusals]:
     offsets: list[tuple[TopicPartition, CommittedOffset]] = []
-    refused: Refused = {}
+    refused: Refusals = {}
     now_ms = node.now_ms()
     retention_ms = request.retention_time_ms
     expire_timestamp_ms = -1 if retention_ms == NO_RETENTION_MS else min(now_ms + retention_ms, TIMESTAMP_MAX_MS)
@@ -96,7 +103,7 @@ def _commit_error(error: ErrorCode) -> ErrorCode:
     return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error == ErrorCode.MESSAGE_TOO_LARGE else error
 
 
-def _response(request: OffsetCommitRequest, refused: Refused, error: ErrorCode) -> OffsetCommitResponse:
+def _response(request: OffsetCommitRequest, refused: Refusals, error: ErrorCode) -> OffsetCommitResponse:
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -113,3 +120,42 @@ def _response(request: OffsetCommitRequest, refused: Refused, error: ErrorCode) 
             for topic_index, topic in enumerate(request.topics)
         ]
     )
+
+
+def guard(caller: Caller, request: OffsetCommitRequest) -> Verdict:
+    """Check READ on the group and on each topic."""
+    if not caller.may_group(AclOperation.READ, request.group_id):
+        return Refused(OffsetCommitResponse(topics=[_uncommitted(each, GROUP_DENIED) for each in request.topics]))
+    codes = {id(topic): topic_error(caller, AclOperation.READ, topic) for topic in request.topics}
+    allowed, refused = split(request.topics, lambda topic: codes[id(topic)] is ErrorCode.NONE)
+    errors = [_uncommitted(topic, codes[id(topic)]) for topic in refused]
+    if not errors:
+        return Passed(request)
+    if not allowed:
+        return Refused(OffsetCommitResponse(topics=errors))
+
+    def amend(response: OffsetCommitResponse) -> OffsetCommitResponse:
+        return replace(response, topics=[*response.topics, *errors])
+
+    return Passed(replace(request, topics=allowed), amend)
+
+
+def _uncommitted(topic: OffsetCommitRequestTopic, code: ErrorCode) -> OffsetCommitResponseTopic:
+    return OffsetCommitResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
+            for each in topic.partitions
+        ],
+    )
+
+
+API = declare(
+    OffsetCommitRequest,
+    handle,
+    guard=guard,
+    waits_for=group,
+    relayed=True,
+    local_version=9,  # the newest that names topics by name
+)

@@ -1,9 +1,15 @@
 """OffsetFetch: durable committed offsets of groups. A partition without one has offset -1 and no error."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.guard import GROUP_DENIED, TOPIC_DENIED, Passed, Refused, Verdict, split, topic_error
+from anabranch.broker.api.declaration import declare
+from anabranch.broker.api.waits import groups
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.groups.offsets import CommittedOffset, GroupOffsets
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -155,3 +161,97 @@ def _new_topic(topic: FoundTopic) -> OffsetFetchResponseTopics:
             for index, committed in topic.offsets.items()
         ],
     )
+
+
+def guard(caller: Caller, request: OffsetFetchRequest) -> Verdict:
+    """Check DESCRIBE on each group and topic. Answers about all topics leave out the offsets of the others."""
+    return (_fetch_many if caller.version >= GROUPS_VERSION else _fetch_one)(caller, request)
+
+
+def _fetch_many(caller: Caller, request: OffsetFetchRequest) -> Verdict:
+    refused: dict[int, OffsetFetchResponseGroup] = {}
+    passed: list[OffsetFetchRequestGroup] = []
+    errors: list[list[OffsetFetchResponseTopics] | None] = []
+    """By passed group: errors of topics; None: all topics are asked for."""
+    for place, group in enumerate(request.groups):
+        if not caller.may_group(AclOperation.DESCRIBE, group.group_id):
+            refused[place] = OffsetFetchResponseGroup(group_id=group.group_id, error_code=GROUP_DENIED)
+        elif group.topics is None:
+            passed.append(group)
+            errors.append(None)
+        else:
+            codes = {id(topic): topic_error(caller, AclOperation.DESCRIBE, topic) for topic in group.topics}
+            passed.append(replace(group, topics=[each for each in group.topics if not codes[id(each)]]))
+            errors.append([_new_error(each, codes[id(each)]) for each in group.topics if codes[id(each)]])
+
+    def amend(response: OffsetFetchResponse) -> OffsetFetchResponse:
+        groups = [_seen(caller, *each) for each in zip(response.groups, errors, strict=True)]
+        for place, group in refused.items():
+            groups.insert(place, group)
+        return replace(response, groups=groups)
+
+    return Passed(replace(request, groups=passed), amend)
+
+
+def _new_error(topic: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, metadata="", error_code=code)
+            for index in topic.partition_indexes
+        ],
+    )
+
+
+def _seen(
+    caller: Caller, group: OffsetFetchResponseGroup, errors: Sequence[OffsetFetchResponseTopics] | None
+) -> OffsetFetchResponseGroup:
+    if group.error_code:
+        return group
+    if errors is None:
+        seen = [each for each in group.topics if topic_error(caller, AclOperation.DESCRIBE, each) is ErrorCode.NONE]
+        return replace(group, topics=seen)
+    return replace(group, topics=[*group.topics, *errors])
+
+
+def _fetch_one(caller: Caller, request: OffsetFetchRequest) -> Verdict:
+    if not caller.may_group(AclOperation.DESCRIBE, request.group_id):
+        if caller.version >= ERROR_FIELD_VERSION:
+            return Refused(OffsetFetchResponse(error_code=GROUP_DENIED))
+        return Refused(OffsetFetchResponse(topics=[_old_error(each, GROUP_DENIED) for each in request.topics or ()]))
+    if request.topics is None:
+
+        def hide(response: OffsetFetchResponse) -> OffsetFetchResponse:
+            seen = caller.topics(AclOperation.DESCRIBE, (topic.name for topic in response.topics))
+            return replace(response, topics=[topic for topic in response.topics if topic.name in seen])
+
+        return Passed(request, hide)
+    describable = caller.topics(AclOperation.DESCRIBE, (topic.name for topic in request.topics))
+    allowed, denied = split(request.topics, lambda topic: topic.name in describable)
+    errors = [_old_error(topic, TOPIC_DENIED) for topic in denied]
+
+    def amend(response: OffsetFetchResponse) -> OffsetFetchResponse:
+        return response if response.error_code else replace(response, topics=[*response.topics, *errors])
+
+    return Passed(replace(request, topics=allowed), amend if errors else None)
+
+
+def _old_error(topic: OffsetFetchRequestTopic, code: ErrorCode) -> OffsetFetchResponseTopic:
+    return OffsetFetchResponseTopic(
+        name=topic.name,
+        partitions=[
+            OffsetFetchResponsePartition(partition_index=index, committed_offset=-1, metadata="", error_code=code)
+            for index in topic.partition_indexes
+        ],
+    )
+
+
+API = declare(
+    OffsetFetchRequest,
+    handle,
+    guard=guard,
+    waits_for=groups(lambda request: [each.group_id for each in request.groups] or (request.group_id,)),
+    relayed=True,
+    local_version=9,  # the newest that names topics by name
+)

@@ -8,11 +8,14 @@ Meanwhile the connection starts no other request, so that batches keep the order
 """
 
 import asyncio
-import dataclasses
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.guard import Passed, Refused, Verdict, split, topic_error
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.leadership import find_leadership
 from anabranch.broker.api.handlers.produce_response import (
     BatchItem,
@@ -24,20 +27,25 @@ from anabranch.broker.api.handlers.produce_response import (
 )
 from anabranch.broker.api.handlers.produce_transaction import ProduceTransaction
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.partitions.partition import AppendResult, InspectionWait, Partition, VerificationWait
 from anabranch.broker.kafka.partitions.record_checks import PreparedBatch
+from anabranch.broker.kafka.quotas.metering import Metered
 from anabranch.broker.kafka.topics.names import INTERNAL_TOPICS
 from anabranch.broker.kafka.topics.parking import parked_until_s
 from anabranch.broker.kafka.topics.topic import Topic
 from anabranch.broker.node.net.exchange import Exchange, RefusedBatch
 from anabranch.broker.node.peers.members import Member
-from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.batch import iterate_batches
+from anabranch.protocol.errors import CorruptBatch, ErrorCode, KafkaError, ProtocolError
 from anabranch.protocol.messages.produce import (
     LeaderIdAndEpoch,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
 )
 from anabranch.s3stream.errors import LogStalled, StorageError, StorageFull, StreamSealed
 from anabranch.wal.interface import Durable, WalError
@@ -257,7 +265,7 @@ class _ProduceCall:
             return result
         self._leaders[found.leader.node_id] = found.leader
         leader = LeaderIdAndEpoch(leader_id=found.leader.node_id, leader_epoch=found.leader_epoch)
-        return dataclasses.replace(result, current_leader=leader)
+        return replace(result, current_leader=leader)
 
     def response(self, error: WalError | None = None) -> ProduceResponse:
         """Build the answer. With `error` the log has failed, and no batch counts as written."""
@@ -366,3 +374,66 @@ def _last_of_each(work: list[BatchItem]) -> list[BatchItem]:
         return work
     found = {(topic.name, topic.topic_id, data.index): (topic, data) for topic, data in work}
     return work if len(found) == len(work) else list(found.values())
+
+
+def guard(caller: Caller, request: ProduceRequest) -> Verdict:
+    """Check WRITE on the transactional id, if a batch is transactional, and on each topic."""
+    if _is_transactional(request):
+        transactional_id = request.transactional_id
+        if transactional_id is None or not caller.may_transaction(AclOperation.WRITE, transactional_id):
+            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            if request.acks == 0:
+                return Passed(replace(request, topic_data=()), failure=_no_answer(code))
+            return Refused(refuse_all(request, code))
+    codes = {id(topic): topic_error(caller, AclOperation.WRITE, topic) for topic in request.topic_data}
+    allowed, refused = split(request.topic_data, lambda topic: codes[id(topic)] is ErrorCode.NONE)
+    if not refused:
+        return Passed(request)
+    passed = replace(request, topic_data=allowed)
+    if request.acks == 0:
+        return Passed(passed, failure=_no_answer(codes[id(refused[0])]))
+    errors = [_unwritten(topic, codes[id(topic)]) for topic in refused]
+
+    def amend(response: ProduceResponse) -> ProduceResponse:
+        return replace(response, responses=[*response.responses, *errors])
+
+    return Passed(passed, amend)
+
+
+def _is_transactional(request: ProduceRequest) -> bool:
+    """Return whether a batch is transactional, as far as its header can be read: its partition refuses it otherwise."""
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            if data.records is None:
+                continue
+            try:
+                if any(header.is_transactional for header, _ in iterate_batches(data.records)):
+                    return True
+            except (ProtocolError, KafkaError, CorruptBatch):
+                continue
+    return False
+
+
+def _no_answer(code: ErrorCode) -> str:
+    return f"a Produce request with acks=0 failed: {code.message}"
+
+
+def _unwritten(topic: TopicProduceData, code: ErrorCode) -> TopicProduceResponse:
+    return TopicProduceResponse(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partition_responses=[
+            PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1) for data in topic.partition_data
+        ],
+    )
+
+
+API = declare(
+    ProduceRequest,
+    handle,
+    guard=guard,
+    relayed=True,
+    local_version=12,  # the newest that names topics by name
+    pipelined=True,
+    metered=Metered.BYTES_AND_TIME,
+)

@@ -1,5 +1,7 @@
 """PushTelemetry (KIP-714): accept the metrics of a client for the node's metrics page."""
 
+from anabranch.broker.api.access.guard import open_to_all
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.client_attributes import client_attributes
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.telemetry.clients import Push
@@ -22,3 +24,6 @@ def handle(node: Node, request: PushTelemetryRequest, exchange: Exchange) -> Pus
     except KafkaError as error:
         return PushTelemetryResponse(error_code=error.code)
     return PushTelemetryResponse()
+
+
+API = declare(PushTelemetryRequest, handle, guard=open_to_all, of_telemetry=True)

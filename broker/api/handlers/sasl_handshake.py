@@ -3,7 +3,10 @@
 At listeners with SASL, `broker.api.handlers.authentication` answers it.
 """
 
+from anabranch.broker.api.access.guard import open_to_all
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.quotas.metering import Metered
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -12,3 +15,11 @@ from anabranch.protocol.messages.sasl_handshake import SaslHandshakeRequest, Sas
 def handle(_node: Node, _request: SaslHandshakeRequest, _exchange: Exchange) -> SaslHandshakeResponse:
     """Refuse it, as Apache Kafka does."""
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+
+
+API = declare(
+    SaslHandshakeRequest,
+    handle,
+    guard=open_to_all,
+    metered=Metered.NOTHING,  # as in Apache Kafka
+)

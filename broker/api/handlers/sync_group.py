@@ -2,7 +2,12 @@
 
 import asyncio
 
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.guard import GROUP_DENIED, Passed, Refused, Verdict
+from anabranch.broker.api.declaration import declare
+from anabranch.broker.api.waits import group
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.groups.member_requests import respond_to
 from anabranch.broker.kafka.groups.requests import SyncRequest, SyncResponse
 from anabranch.broker.node.net.exchange import Exchange
@@ -39,3 +44,15 @@ async def handle(node: Node, request: SyncGroupRequest, exchange: Exchange) -> S
         protocol_name=answer.protocol_name,
         assignment=answer.assignment,
     )
+
+
+def guard(caller: Caller, request: SyncGroupRequest) -> Verdict:
+    """Check READ on the group, after what a request must have."""
+    if caller.version >= NAMES_PROTOCOL_SINCE and None in {request.protocol_type, request.protocol_name}:
+        return Passed(request)  # it is refused
+    if caller.may_group(AclOperation.READ, request.group_id):
+        return Passed(request)
+    return Refused(SyncGroupResponse(error_code=GROUP_DENIED))
+
+
+API = declare(SyncGroupRequest, handle, guard=guard, waits_for=group)

@@ -1,23 +1,19 @@
 """Checks and errors that the handlers of delegation tokens (KIP-48) have in common."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from anabranch.broker.api.access.caller import may_ask_for_tokens
+from anabranch.broker.api.access.changes import Change
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.sasl.delegation_tokens import DelegationTokens
-from anabranch.broker.node.net.exchange import ClientConnection, Exchange
-from anabranch.broker.node.net.principals import ANONYMOUS
+from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.s3stream.errors import StorageError
 
 USER_TYPE: Final = "User"
 NO_TIME: Final = -1
 REQUESTER_SINCE: Final = 3
-
-
-def may_ask(connection: ClientConnection) -> bool:
-    """Return whether a client is authenticated, and not by a delegation token."""
-    return connection.principal != ANONYMOUS and not connection.has_delegation_token
 
 
 def split(principal: str) -> tuple[str, str]:
@@ -44,7 +40,7 @@ async def current_tokens(node: Node, exchange: Exchange) -> DelegationTokens:
 
     Raises StorageError, DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, DELEGATION_TOKEN_AUTH_DISABLED.
     """
-    if not may_ask(exchange.connection):
+    if not may_ask_for_tokens(exchange.connection):
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
     if node.delegation_tokens is None:
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
@@ -57,3 +53,13 @@ async def current_tokens(node: Node, exchange: Exchange) -> DelegationTokens:
 def code_of(error: KafkaError | StorageError) -> ErrorCode:
     """Return the code of an error, for answers that have no text."""
     return error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def token_id(node: Node, request: Any) -> str:
+    """Return the id of the token that a request names by its HMAC, which is a secret; empty if there is none."""
+    return "" if node.delegation_tokens is None else node.delegation_tokens.id_of(request.hmac)
+
+
+def changed_token(_request: Any, response: Any) -> Iterable[Change]:
+    """Return the token that was to be changed, which neither request nor response names."""
+    return (Change("DELEGATION_TOKEN", "", response.error_code),)

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from opentelemetry.trace import Link
 
-from anabranch.broker.api.handlers import Handler, HandlerFunction
+from anabranch.broker.api.access.guard import HandlerFunction
+from anabranch.broker.api.declaration import Handlers
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.broker.node.tracing.tracer import Attribute, NodeTracer, Step, Work
@@ -39,7 +40,7 @@ LINKED_BYTES_MAX: Final = 64 * 1024
 _BASE_OFFSET: Final = Struct(">q")
 
 
-def traced(handlers: Mapping[int, Handler], tracer: NodeTracer) -> Mapping[int, Handler]:
+def traced(handlers: Handlers, tracer: NodeTracer) -> Handlers:
     """Return the handlers, of which those of Produce and Fetch trace a share of their requests."""
     kinds: Mapping[int, type[_Request]] = {produce.KEY: _Produce, fetch.KEY: _Fetch}
     return {
@@ -48,7 +49,7 @@ def traced(handlers: Mapping[int, Handler], tracer: NodeTracer) -> Mapping[int, 
     }
 
 
-def _traced(function: HandlerFunction, kind: "type[_Request]", tracer: NodeTracer) -> HandlerFunction:
+def _traced(function: HandlerFunction[Any], kind: "type[_Request]", tracer: NodeTracer) -> HandlerFunction[Any]:
     def handle(node: Node, request: Any, exchange: Exchange) -> Any:
         if not tracer.is_sampled():
             return function(node, request, exchange)

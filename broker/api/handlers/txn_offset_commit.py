@@ -4,8 +4,22 @@ A client of transaction.version 2 does not send AddOffsetsToTxn first: from vers
 """
 
 import asyncio
+from dataclasses import replace
 
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.guard import (
+    GROUP_DENIED,
+    TOPIC_DENIED,
+    TRANSACTION_DENIED,
+    Passed,
+    Refused,
+    Verdict,
+    split,
+)
+from anabranch.broker.api.declaration import declare
+from anabranch.broker.api.waits import group
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC
 from anabranch.broker.kafka.coordination.shards import partition_of
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
@@ -18,6 +32,7 @@ from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
@@ -27,7 +42,7 @@ from anabranch.s3stream.errors import StorageError
 ABORTABLE_VERSION = 4
 ADD_VERSION = 5
 
-Refused = dict[TopicPartition, ErrorCode]
+Refusals = dict[TopicPartition, ErrorCode]
 
 
 async def handle(node: Node, request: TxnOffsetCommitRequest, exchange: Exchange) -> TxnOffsetCommitResponse:
@@ -60,9 +75,9 @@ async def handle(node: Node, request: TxnOffsetCommitRequest, exchange: Exchange
     )
 
 
-def _plan(node: Node, request: TxnOffsetCommitRequest) -> tuple[list[tuple[TopicPartition, CommittedOffset]], Refused]:
+def _plan(node: Node, request: TxnOffsetCommitRequest) -> tuple[list[tuple[TopicPartition, CommittedOffset]], Refusals]:
     offsets: list[tuple[TopicPartition, CommittedOffset]] = []
-    refused: Refused = {}
+    refused: Refusals = {}
     now_ms = node.now_ms()
     for requested in request.topics:
         topic = node.topics.get(requested.name)
@@ -148,3 +163,37 @@ async def _append(
         producer,
     )
     return await outcome
+
+
+def guard(caller: Caller, request: TxnOffsetCommitRequest) -> Verdict:
+    """Check WRITE on the transactional id, and READ on the group and each topic."""
+    code = None
+    if not caller.may_transaction(AclOperation.WRITE, request.transactional_id):
+        code = TRANSACTION_DENIED
+    elif not caller.may_group(AclOperation.READ, request.group_id):
+        code = GROUP_DENIED
+    if code is not None:
+        return Refused(TxnOffsetCommitResponse(topics=[_uncommitted(topic, code) for topic in request.topics]))
+    readable = caller.topics(AclOperation.READ, (topic.name for topic in request.topics))
+    allowed, denied = split(request.topics, lambda topic: topic.name in readable)
+    errors = [_uncommitted(topic, TOPIC_DENIED) for topic in denied]
+    if errors and not allowed:
+        return Refused(TxnOffsetCommitResponse(topics=errors))
+
+    def amend(response: TxnOffsetCommitResponse) -> TxnOffsetCommitResponse:
+        return replace(response, topics=[*response.topics, *errors])
+
+    return Passed(replace(request, topics=allowed), amend if errors else None)
+
+
+def _uncommitted(topic: TxnOffsetCommitRequestTopic, code: ErrorCode) -> TxnOffsetCommitResponseTopic:
+    return TxnOffsetCommitResponseTopic(
+        name=topic.name,
+        partitions=[
+            TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
+            for each in topic.partitions
+        ],
+    )
+
+
+API = declare(TxnOffsetCommitRequest, handle, guard=guard, waits_for=group)

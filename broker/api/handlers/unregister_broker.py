@@ -3,7 +3,13 @@
 One that is alive, leads partitions, or whose log is not drained is refused.
 """
 
+from collections.abc import Iterable
+
+from anabranch.broker.api.access.changes import Change
+from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
@@ -23,3 +29,15 @@ async def handle(node: Node, request: UnregisterBrokerRequest, _exchange: Exchan
     except StorageError as error:
         code, message = ErrorCode.UNKNOWN_SERVER_ERROR, str(error)
     return UnregisterBrokerResponse(error_code=code, error_message=message)
+
+
+def refusal(_request: UnregisterBrokerRequest, _version: int) -> UnregisterBrokerResponse:
+    """Return the answer to a client that is not authorized."""
+    return UnregisterBrokerResponse(error_code=CLUSTER_DENIED, error_message=CLUSTER_DENIED.message)
+
+
+def _changes(request: UnregisterBrokerRequest, response: UnregisterBrokerResponse) -> Iterable[Change]:
+    return (Change("BROKER", str(request.broker_id), response.error_code),)
+
+
+API = declare(UnregisterBrokerRequest, handle, guard=needs_cluster(AclOperation.ALTER, refusal), changes=_changes)

@@ -1,6 +1,12 @@
 """UpdateFeatures (KIP-584): raise or lower the levels of features, all of the request or none."""
 
+from collections.abc import Iterable
+
+from anabranch.broker.api.access.changes import Change
+from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.configs.features import FeatureUpdate, UpgradeType
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -32,3 +38,16 @@ async def handle(node: Node, request: UpdateFeaturesRequest, exchange: Exchange)
         return UpdateFeaturesResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, error_message=str(error))
     results = [UpdatableFeatureResult(feature=name, error_message=ErrorCode.NONE.name) for name in requested]
     return UpdateFeaturesResponse(error_message=None, results=results if version <= RESULTS_UNTIL else ())
+
+
+def refusal(_request: UpdateFeaturesRequest, _version: int) -> UpdateFeaturesResponse:
+    """Return the answer to a client that is not authorized."""
+    return UpdateFeaturesResponse(error_code=CLUSTER_DENIED, error_message=CLUSTER_DENIED.message)
+
+
+def _changes(request: UpdateFeaturesRequest, response: UpdateFeaturesResponse) -> Iterable[Change]:
+    names = ",".join(each.feature for each in request.feature_updates)
+    return (Change("FEATURE", names, response.error_code),)
+
+
+API = declare(UpdateFeaturesRequest, handle, guard=needs_cluster(AclOperation.ALTER, refusal), changes=_changes)

@@ -4,12 +4,18 @@ Coordinators on other nodes send it, and tools that end a hanging transaction (`
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.changes import Change
+from anabranch.broker.api.access.guard import CLUSTER_DENIED, Passed, Refused, Verdict
+from anabranch.broker.api.declaration import declare
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
 from anabranch.broker.kafka.partitions.producers import Producer
+from anabranch.broker.kafka.quotas.metering import Metered
 from anabranch.broker.kafka.transactions.markers import NOT_CHECKED, Marker
 from anabranch.broker.kafka.transactions.state_machine import VERSION_2
 from anabranch.broker.node.net.exchange import Exchange, Peer
@@ -119,3 +125,46 @@ def _outcome(code: ErrorCode | None = None) -> "asyncio.Future[ErrorCode]":
 def _done(outcome: "asyncio.Future[ErrorCode]", error: WalError | None) -> None:
     if not outcome.done():
         outcome.set_result(ErrorCode.NONE if error is None else ErrorCode.KAFKA_STORAGE_ERROR)
+
+
+def guard(caller: Caller, request: WriteTxnMarkersRequest) -> Verdict:
+    """Check ALTER or CLUSTER_ACTION on the cluster."""
+    may_alter = caller.may_cluster(AclOperation.ALTER, audited=False)
+    if may_alter or caller.may_cluster(AclOperation.CLUSTER_ACTION):
+        return Passed(request)
+    return Refused(
+        WriteTxnMarkersResponse(
+            markers=[
+                WritableTxnMarkerResult(
+                    producer_id=marker.producer_id,
+                    topics=[
+                        WritableTxnMarkerTopicResult(
+                            name=topic.name,
+                            partitions=[
+                                WritableTxnMarkerPartitionResult(partition_index=index, error_code=CLUSTER_DENIED)
+                                for index in topic.partition_indexes
+                            ],
+                        )
+                        for topic in marker.topics
+                    ],
+                )
+                for marker in request.markers
+            ]
+        )
+    )
+
+
+def _changes(_request: WriteTxnMarkersRequest, response: WriteTxnMarkersResponse) -> Iterable[Change]:
+    for marker in response.markers:
+        for topic in marker.topics:
+            for each in topic.partitions:
+                yield Change("TOPIC", f"{topic.name}-{each.partition_index}", each.error_code)
+
+
+API = declare(
+    WriteTxnMarkersRequest,
+    handle,
+    guard=guard,
+    changes=_changes,
+    metered=Metered.NOTHING,  # as in Apache Kafka
+)

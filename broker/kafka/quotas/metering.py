@@ -11,29 +11,42 @@ handler that waits, and in encoding and writing the answer. Work of other thread
 """
 
 import dataclasses
-from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Final
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from enum import Enum, auto
+from typing import Any
 
 from anabranch.broker.kafka.quotas.clients import ClientQuotas
 from anabranch.broker.node.net.exchange import ClientConnection, Exchange, MutationQuota
 from anabranch.broker.node.net.server import Server
 from anabranch.wal.interface import Buffer
 
-PRODUCE_KEY: Final = 0
-EXEMPT_KEYS: Final = frozenset({17, 27, 36})
-"""SaslHandshake, WriteTxnMarkers and SaslAuthenticate: their time is not counted, as in Apache Kafka."""
 Dispatch = Callable[[Exchange, Buffer], None]
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
+
+
+class Metered(Enum):
+    """Resources that requests of an API use up of their clients' quotas."""
+
+    TIME = auto()
+    BYTES_AND_TIME = auto()
+    """Also the bytes of each request, against the quota of producers."""
+    NOTHING = auto()
 
 
 class Metering:
     """Meters the requests of a server while clients have quotas.
 
-    `make_dispatch` returns a dispatcher that runs coroutines by the function that it gets.
+    `kinds` has what is counted of each API that is served. `make_dispatch` returns a dispatcher that runs coroutines by
+    the function that it gets.
     """
 
     def __init__(
-        self, server: Server, quotas: ClientQuotas, make_dispatch: Callable[[Spawn], Dispatch], spawn: Spawn
+        self,
+        server: Server,
+        quotas: ClientQuotas,
+        kinds: Mapping[int, Metered],
+        make_dispatch: Callable[[Spawn], Dispatch],
+        spawn: Spawn,
     ) -> None:
         self._server = server
         self._spawn = spawn
@@ -42,6 +55,7 @@ class Metering:
         self._running: MeteredExchange | None = None
         """The request whose time passes now."""
         self.quotas = quotas
+        self.kinds = kinds
         server.dispatch = self._plain
 
     def update(self) -> None:
@@ -59,7 +73,7 @@ class Metering:
 
     def _dispatch(self, exchange: Exchange, frame: Buffer) -> None:
         assert isinstance(exchange, MeteredExchange), "exchanges are created and dispatched in one turn"
-        if exchange.api_key == PRODUCE_KEY:
+        if exchange.kind is Metered.BYTES_AND_TIME:
             exchange.throttle(self.quotas.produced(exchange.user, exchange.client_name, len(frame)))
         outer = self.begin_step(exchange)
         try:
@@ -127,7 +141,17 @@ class _Steps:
 class MeteredExchange(Exchange):
     """A request whose client may have quotas."""
 
-    __slots__ = ("_charged", "_metering", "_mutations", "_resumed_s", "_spent_s", "_throttle_ms", "client_name", "user")
+    __slots__ = (
+        "_charged",
+        "_metering",
+        "_mutations",
+        "_resumed_s",
+        "_spent_s",
+        "_throttle_ms",
+        "client_name",
+        "kind",
+        "user",
+    )
 
     def __init__(
         self,
@@ -145,7 +169,8 @@ class MeteredExchange(Exchange):
         """Client id; empty if there is none."""
         self._throttle_ms = 0
         self._mutations: MutationQuota | None = None
-        self._charged = api_key in EXEMPT_KEYS
+        self.kind = metering.kinds.get(api_key, Metered.TIME)
+        self._charged = self.kind is Metered.NOTHING
         """True if the request's time can no longer throttle its client."""
         self._spent_s = self._resumed_s = 0.0
 
@@ -161,7 +186,7 @@ class MeteredExchange(Exchange):
 
     def settle(self) -> None:
         """Count the time that was spent since the last count. It does not throttle the client at once."""
-        if self.api_key not in EXEMPT_KEYS:
+        if self.kind is not Metered.NOTHING:
             self._count(may_throttle=False)
         self._spent_s = 0.0
 

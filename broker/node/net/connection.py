@@ -4,8 +4,9 @@ Invariants:
 
 - A frame that does not arrive in one read gets a buffer of its size, and the kernel fills the rest of it directly. From
   then on a record batch is a memoryview of that buffer.
-- Responses are sent in the order of requests. Produce requests are pipelined: each is appended at once and answered
-  when durable. Any other request starts only when all before it are answered, and blocks those after it.
+- Responses are sent in the order of requests. Those of pipelined APIs (Produce) start next to each other: each is
+  appended at once and answered when durable. Any other starts only when all before it are answered, and blocks those
+  after it.
 - Requests of another node start at once, and their responses are sent in any order: it matches them by their ids.
 - Reading is paused while too much is in flight on the connection, or while the client does not read its responses.
 - The rest of a frame is read only when the node's budget (`broker.node.net.budget`) has reserved all of it. A large
@@ -41,7 +42,6 @@ FRAME_BYTES_MIN = 8
 LARGE_FRAME_BYTES = SCRATCH_BYTES + 1
 """Frames of this size, length prefix included, never arrive in one read."""
 WRITE_HIGH_BYTES = 4 << 20
-PRODUCE_KEY = 0
 UNKNOWN_SOFTWARE = "unknown"
 _OTHER_PROTOCOLS: Mapping[bytes, str] = {
     b"\x16\x03": "a TLS handshake",
@@ -69,6 +69,8 @@ class ConnectionManager(Protocol):
     requests_in_flight_max: int
     connection_bytes_max: int
     frame_timeout_s: float
+    pipelined: frozenset[int]
+    """Keys of the APIs whose requests start next to each other."""
 
     @property
     def clock(self) -> Callable[[], float]:
@@ -135,6 +137,7 @@ class Connection(asyncio.BufferedProtocol):
         "_outgoing",
         "_outstanding",
         "_paused_reading",
+        "_pipelined",
         "_prefix",
         "_pumping",
         "_queue",
@@ -166,6 +169,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, manager: ConnectionManager, number: int, listener: str = DEFAULT_LISTENER) -> None:
         self._manager = manager
         self._budget = manager.budget
+        self._pipelined = manager.pipelined
         self._request_bytes_max = manager.request_bytes_max
         self._requests_in_flight_max = manager.requests_in_flight_max
         self._dispatch: Callable[[Exchange, Buffer], None] | None = None
@@ -208,8 +212,7 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._exclusive: Exchange | None = None
         self._pumping = False
-        self._paused_reading = False
-        self._writing_paused = False
+        self._paused_reading = self._writing_paused = False
         self._unread_since: object = None
         """Identity of the current period without reading by the client."""
         self._unmute: asyncio.TimerHandle | None = None
@@ -440,8 +443,8 @@ class Connection(asyncio.BufferedProtocol):
         exclusive = self._exclusive
         return (
             self._writing_paused
-            or (exclusive is not None and exclusive.api_key != PRODUCE_KEY)
-            or any(frame[0] or frame[1] for frame in self._queue)  # the API key, as above
+            or (exclusive is not None and exclusive.api_key not in self._pipelined)
+            or any((frame[0] << 8 | frame[1]) not in self._pipelined for frame in self._queue)  # the API key
         )
 
     def _withdraw_request(self) -> None:
@@ -488,11 +491,13 @@ class Connection(asyncio.BufferedProtocol):
             self._start(frame)
 
     def _may_start(self, frame: Buffer) -> bool:
-        """Return whether a frame may start: Produce next to other Produce requests, others if none is in progress.
+        """Return whether a frame may start: pipelined ones next to each other, others if none is in progress.
 
         Requests of another node always may.
         """
-        return not self._outstanding or not (frame[0] or frame[1]) or self.peer is not None  # the API key; 0 is Produce
+        return (
+            not self._outstanding or (frame[0] << 8 | frame[1]) in self._pipelined or self.peer is not None
+        )  # its key
 
     # requests
 
@@ -520,13 +525,13 @@ class Connection(asyncio.BufferedProtocol):
         )
         exchange.header_end = header.body_offset
         exchange.frame_bytes = len(frame) + FRAME_SIZE_BYTES
-        if header.api_key != PRODUCE_KEY and self.peer is None:
+        if header.api_key not in self._pipelined and self.peer is None:
             self._exclusive = exchange
         self._outstanding.append(exchange)
         (self._dispatch or self._manager.dispatch)(exchange, frame)
 
     def hold(self, exchange: Exchange) -> None:
-        """Start no request until this Produce is answered: it could not append at once, and the order must be kept."""
+        """Start no request until this one is answered: it could not append at once, and the order must be kept."""
         if self.peer is None:
             self._exclusive = exchange
 
@@ -611,7 +616,7 @@ class Connection(asyncio.BufferedProtocol):
         self._budget.release_small(freed)
         if freed_large:
             self._give_large(freed_large)
-        if exchange.api_key != PRODUCE_KEY:
+        if exchange.api_key not in self._pipelined:
             self._flush()
         elif not self._flush_scheduled:
             # A block of the log completes many requests in a row: their responses are sent in one write.

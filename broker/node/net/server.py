@@ -117,6 +117,8 @@ class Server:
 
     settings: NetworkSettings
     memory: MemorySizes
+    pipelined: frozenset[int]
+    """Keys of the APIs whose requests start next to each other."""
     log: FilteringBoundLogger = field(default_factory=lambda: structlog.get_logger("network"))
     stats: NetworkStats = field(default_factory=NetworkStats)
     latency: dict[int, Latency] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from anabranch.broker.api.handlers import Handler
+from anabranch.broker.api.declaration import Handler
 from anabranch.broker.api.handlers.produce_response import refuse_all
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.node.net.exchange import Exchange

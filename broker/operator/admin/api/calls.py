@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from anabranch.broker.api.handlers.leadership import NO_LEADER, find_leadership
-from anabranch.broker.api.handlers.local import LocalRefusal, LocalRequests, User, version_of
+from anabranch.broker.api.handlers.local import LocalRefusal, LocalRequests, User
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC
 from anabranch.broker.kafka.coordination.shards import partition_of
@@ -13,7 +13,6 @@ from anabranch.broker.node.peers.interface import PeerUnavailable
 from anabranch.protocol.codec import decode_exact, encode
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.messages.internal.relay import RelayRequest
-from anabranch.protocol.registry import APIS
 from anabranch.s3stream.errors import StorageError
 
 SILENCE_S = 5.0
@@ -27,7 +26,6 @@ Partition = tuple[str, int]
 """Name of a topic, and index."""
 PIECE_PARTITIONS: Final = 1000
 """Partitions that one request asks a node about: a few ms of its time."""
-_APIS: Final = {api.request: api for api in APIS.values()}
 
 
 class Calls:
@@ -44,8 +42,8 @@ class Calls:
         async with asyncio.timeout(CALL_TIMEOUT_S):
             if node_id == self._node.node_id:
                 return await self._local.call(request, user)
-            api = _APIS[type(request)]
-            version = version_of(api.key)
+            handler = self._local.handler_of(request)
+            api, version = handler.api, handler.local_version
             relay = RelayRequest(
                 api_key=api.key,
                 api_version=version,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from anabranch.broker.api.handlers.caller import Caller
+from anabranch.broker.api.access.caller import Caller
 from anabranch.broker.kafka.acls.authorizer import Authorizer
 from anabranch.broker.kafka.acls.model import Acl, AclOperation, AclResourceType, PatternType, Permission
 from anabranch.broker.node.logging.audit import EVENTS_MAX, AuditLog

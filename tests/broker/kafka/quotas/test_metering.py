@@ -8,7 +8,7 @@ import pytest
 
 from anabranch.broker.kafka.quotas.clients import ClientQuotas
 from anabranch.broker.kafka.quotas.entities import QuotaEntity
-from anabranch.broker.kafka.quotas.metering import Dispatch, Metering, Spawn
+from anabranch.broker.kafka.quotas.metering import Dispatch, Metered, Metering, Spawn
 from anabranch.broker.kafka.quotas.table import QuotaTable
 from anabranch.broker.node.net.connection import Connection
 from anabranch.broker.node.net.exchange import Exchange
@@ -69,14 +69,16 @@ class Rig:
         loop = asyncio.get_running_loop()
         self.loop = loop
         self.handler = handler
-        self.server = SocketlessServer(NetworkSettings(), memory_for(Settings()).sizes)
+        self.server = SocketlessServer(NetworkSettings(), memory_for(Settings()).sizes, pipelined=frozenset({PRODUCE}))
         self.server.clock = loop.time
         self.configs = FakeConfigs()
         configs: Any = self.configs
         table = QuotaTable(configs)
         self.quotas = ClientQuotas(table, QuotaSettings(), lambda: int(loop.time() * 1000))
         self.tasks: list[asyncio.Task[None]] = []
-        self.metering = Metering(self.server, self.quotas, self._dispatcher, self._spawn)
+        self.metering = Metering(
+            self.server, self.quotas, {PRODUCE: Metered.BYTES_AND_TIME}, self._dispatcher, self._spawn
+        )
         self.quotas.watch(configs, self.metering.update)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -72,6 +72,7 @@ class FakeManager:
         self.requests_in_flight_max = 10
         self.connection_bytes_max = 1 << 20
         self.frame_timeout_s = 0.0
+        self.pipelined = frozenset({PRODUCE})
         self.budget = FrameBudget(16 << 20, small_bytes_max=LARGE_FRAME_BYTES - 1)
         self.bytes_in = 0
         self.clock = lambda: 0.0

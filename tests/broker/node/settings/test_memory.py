@@ -82,7 +82,7 @@ def test_requests_have_room_beside_the_largest_one_whatever_is_set() -> None:
     sizes = memory_for(settings).sizes
     assert sizes.node_bytes_max == frame_budget_bytes_min(100 * MIB)
     assert with_sizes(settings, sizes).network.node_bytes_max == sizes.node_bytes_max, "what is shown is what holds"
-    server = Server(settings.network, sizes)
+    server = Server(settings.network, sizes, pipelined=frozenset())
     assert server.budget.bytes_max == sizes.node_bytes_max
 
 

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from anabranch.broker.api.handlers import Handler, local
+from anabranch.broker.api.handlers import HANDLERS, local
 from anabranch.broker.api.handlers.local import LocalRequests
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.node.peers.interface import PeerUnavailable
@@ -21,7 +22,6 @@ from anabranch.protocol.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from anabranch.protocol.registry import APIS
 from tests.support.admin_api import ApiClient, api_client
 from tests.support.node import running_nodes
 from tests.support.raw_client import RawClient, batch_of, raw_client
@@ -168,7 +168,7 @@ async def test_a_relayed_request_ends_in_limited_time(nodes: list[Node], monkeyp
     async def hang(*_: object) -> None:
         await asyncio.Event().wait()
 
-    handler = Handler(APIS[list_groups.KEY], 0, 5, hang)
+    handler = replace(HANDLERS[list_groups.KEY], function=hang)
     requests = LocalRequests(nodes[0], {list_groups.KEY: handler})
     monkeypatch.setattr(local, "RELAYED_S", 0.01)
     answer = await requests.relay(RelayRequest(api_key=list_groups.KEY, api_version=0, principal="", host="", body=b""))

@@ -1,16 +1,18 @@
-"""Every served API has a guard, and without an authorizer there are none."""
+"""APIs and their facts: every served API has a guard, which is in force only with an authorizer."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from anabranch.broker.api.access.guard import Passed, Verdict, guarded, open_to_all
-from anabranch.broker.api.access.table import GUARDS
+from anabranch.broker.api.access.caller import Caller
+from anabranch.broker.api.access.guard import Passed, Verdict, open_to_all
+from anabranch.broker.api.declaration import declare, guarded
 from anabranch.broker.api.handlers import HANDLERS
-from anabranch.broker.api.handlers.caller import Caller
+from anabranch.broker.api.handlers import list_groups as list_groups_handler
 from anabranch.protocol.messages import (
     api_versions,
     delete_groups,
@@ -18,6 +20,7 @@ from anabranch.protocol.messages import (
     fetch,
     get_telemetry_subscriptions,
     list_groups,
+    list_transactions,
     produce,
     push_telemetry,
     renew_delegation_token,
@@ -31,12 +34,8 @@ from tests.support.node import running_node
 from tests.support.raw_client import raw_client
 
 
-def test_every_served_api_has_a_guard() -> None:
-    assert GUARDS.keys() == HANDLERS.keys()
-
-
 def test_few_apis_are_open_to_all() -> None:
-    unguarded = {key for key, guard in GUARDS.items() if guard is open_to_all}
+    unguarded = {key for key, handler in HANDLERS.items() if handler.guard is open_to_all}
     assert unguarded == {
         api_versions.KEY,
         sasl_handshake.KEY,
@@ -49,9 +48,19 @@ def test_few_apis_are_open_to_all() -> None:
     }
 
 
-def test_an_api_that_was_forgotten_stops_the_start() -> None:
-    with pytest.raises(KeyError):
-        guarded(HANDLERS, {key: guard for key, guard in GUARDS.items() if key != fetch.KEY})
+def test_an_api_without_a_guard_fails_the_import() -> None:
+    declaration: Any = declare
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'guard'"):
+        declaration(ListGroupsRequest, list_groups_handler.handle)
+
+
+def test_what_a_request_waits_for_is_read() -> None:
+    assert all(handler.reads for handler in HANDLERS.values() if handler.waits_for is not None)
+    assert {key for key, handler in HANDLERS.items() if handler.reads and handler.waits_for is None} == {
+        fetch.KEY,
+        list_groups.KEY,
+        list_transactions.KEY,
+    }
 
 
 @pytest.mark.parametrize("enabled", [False, True])
@@ -72,7 +81,8 @@ async def test_a_bug_in_a_guard_closes_one_connection_only(tmp_path: Path, fails
 
     async with running_node(tmp_path, authorizer_enabled=True) as node:
         dispatcher = node.server.dispatch.__self__  # type: ignore[attr-defined]
-        dispatcher.handlers = guarded(HANDLERS, {**GUARDS, list_groups.KEY: guard, delete_groups.KEY: guard})
+        buggy = {key: replace(HANDLERS[key], guard=guard) for key in (list_groups.KEY, delete_groups.KEY)}
+        dispatcher.handlers = guarded({**HANDLERS, **buggy})
         for request in (ListGroupsRequest(), DeleteGroupsRequest(groups_names=[])):
             async with raw_client(node.bootstrap) as client, raw_client(node.bootstrap) as other:
                 client.send(request)

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
-from anabranch.broker.api.handlers.token_requests import may_ask
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.acls.model import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclOperation, AclResourceType
 from anabranch.broker.kafka.acls.store import ClusterAcls
 from anabranch.broker.node.logging.audit import EVENTS_MAX
-from anabranch.broker.node.net.exchange import Exchange
+from anabranch.broker.node.net.exchange import ClientConnection, Exchange
+from anabranch.broker.node.net.principals import ANONYMOUS
 from anabranch.protocol.registry import APIS
 from anabranch.protocol.wire import ZERO_UUID
 
@@ -43,7 +43,7 @@ class Caller:
     @property
     def may_ask_for_tokens(self) -> bool:
         """True if the client may send requests about delegation tokens."""
-        return may_ask(self._connection)
+        return may_ask_for_tokens(self._connection)
 
     def may(self, operation: AclOperation, resource_type: AclResourceType, name: str, *, audited: bool = True) -> bool:
         """Return whether the client may do an operation to a resource."""
@@ -129,3 +129,8 @@ def caller_of(node: Node, exchange: Exchange) -> Caller | None:
     if node.acls is None or exchange.peer is not None:
         return None
     return Caller(node, exchange, node.acls)
+
+
+def may_ask_for_tokens(connection: ClientConnection) -> bool:
+    """Return whether a client is authenticated, and not by a delegation token."""
+    return connection.principal != ANONYMOUS and not connection.has_delegation_token
