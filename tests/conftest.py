@@ -23,9 +23,11 @@ hypothesis.settings.register_profile("default", deadline=None)
 hypothesis.settings.register_profile("soak", deadline=None, max_examples=2_000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-JVM = "-XX:+UseSerialGC -Xss4m"
-QUICK_JVM = f"-XX:TieredStopAtLevel=1 {JVM}"
-"""For a JVM that lives for seconds: what its better compiler would save, it would cost."""
+QUICK_JVM = "-XX:+UseSerialGC -Xss4m -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:-UseCodeCacheFlushing"
+"""For a JVM that lives for minutes at most: what its better compiler would save, it would cost.
+
+The default size of the code cache with one compiler is so small that it would be swept again and again.
+"""
 SPARK_TIMEOUT_S = 900
 FAILED: pytest.StashKey[bool] = pytest.StashKey()
 """True for a test that has failed, in its set-up or clean-up too."""
@@ -70,6 +72,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, aws_credentials: Path) -> "I
     from anabranch.spark.jars import TABLE_JARS, all_jars, cached, installed_spark_version, spark_line
     from anabranch.spark.session import DRIVER_OPTIONS, build_session
     from tests.support import tools
+    from tests.support.java_names import remembered_names
 
     tools.java()
     version = installed_spark_version()
@@ -77,7 +80,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, aws_credentials: Path) -> "I
         tools.missing("Spark's Kafka source, table formats and S3")
     folder: Path = tmp_path_factory.mktemp("spark")
     settings = {
-        DRIVER_OPTIONS: f"{JVM} -Dderby.system.home={folder}",
+        DRIVER_OPTIONS: f"{QUICK_JVM} -Dderby.system.home={folder}",
         "spark.driver.memory": "1g",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
@@ -85,6 +88,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, aws_credentials: Path) -> "I
         # Compiling queries over a few rows takes longer than running them. Commands that tests start do compile.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.lightweightPlanChangeValidation": "false",
         # Delta reads its own log in 50 tasks by default.
         "spark.databricks.delta.snapshotPartitions": "1",
     }
@@ -99,7 +103,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory, aws_credentials: Path) -> "I
             s3=True,
             jdbc_url="jdbc:postgresql:",
         )
-    yield session
+    with remembered_names():
+        yield session
     with drop_sockets_of_py4j():
         session.stop()
 
