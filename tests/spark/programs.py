@@ -35,9 +35,13 @@ class Program:
 
         wait_until(holds, f"what a test expects of the program that writes to {self.log}", timeout_s=WAIT_S)
 
+    def executors(self) -> list[int]:
+        """Process ids of the executors that run below it."""
+        return [pid for pid, line in self._below().items() if "CoarseGrainedExecutorBackend" in line]
+
     def kill_executor(self) -> None:
         """Kill one executor that runs below it; there must be one."""
-        executors = [pid for pid, line in self._below().items() if "CoarseGrainedExecutorBackend" in line]
+        executors = self.executors()
         assert executors, "no executors"
         os.kill(executors[0], signal.SIGKILL)
 

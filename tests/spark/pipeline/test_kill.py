@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -69,9 +68,10 @@ files_min = 2
 """
 
 
-@contextmanager
-def standalone(folder: Path) -> Iterator[tuple[str, Program]]:
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Program]]:
     """A standalone master and a worker, each a process; gives the master's address and the worker."""
+    folder = tmp_path_factory.mktemp("standalone")
     environ = {**spark_environment(), "SPARK_NO_DAEMONIZE": "1", "SPARK_WORKER_DIR": str(folder / "worker")}
     environ |= {"SPARK_DAEMON_JAVA_OPTS": QUICK_JVM, "PYTHONPATH": str(ROOT)}
     spark_class = str(Path(environ["SPARK_HOME"]) / "bin" / "spark-class")
@@ -105,11 +105,13 @@ def run_and_kill(folder: Path, file: Path, master: str, worker: Program | None) 
 CLUSTERS = pytest.mark.parametrize("cluster", ["standalone", pytest.param("local", marks=LONG)])
 
 
-def run_and_kill_on(cluster: str, folder: Path, file: Path) -> None:
-    """Run the pipeline on a cluster of its own, and kill executor and driver."""
+def run_and_kill_on(cluster: str, folder: Path, file: Path, request: pytest.FixtureRequest) -> None:
+    """Run the pipeline on a cluster, and kill executor and driver."""
     if cluster == "standalone":
-        with standalone(folder) as (master, worker):
-            run_and_kill(folder, file, master, worker)
+        master, worker = request.getfixturevalue("standalone")
+        # Those of an earlier driver end by themselves.
+        worker.wait(lambda: not worker.executors())
+        run_and_kill(folder, file, master, worker)
     else:
         run_and_kill(folder, file, "local-cluster[2,1,1024]", None)
 
@@ -122,7 +124,7 @@ def run_rest(spark: SparkSession, pipeline: PipelineSettings) -> None:
 
 @CLUSTERS
 def test_every_record_is_there_once_over_a_killed_executor_and_driver(
-    spark: SparkSession, servers: str, topic: str, tmp_path: Path, cluster: str
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, cluster: str, request: pytest.FixtureRequest
 ) -> None:
     need("iceberg")
     (tmp_path / "values.ddl").write_text("n INT, name STRING")
@@ -134,7 +136,7 @@ def test_every_record_is_there_once_over_a_killed_executor_and_driver(
     events[50::100] = [event._replace(value=b"dead") for event in events[50::100]]
     send(servers, topic, events)
 
-    run_and_kill_on(cluster, tmp_path, file)
+    run_and_kill_on(cluster, tmp_path, file, request)
     pipeline = read_pipeline(file)
     table, dead_letters = open_tables(spark, pipeline)
     assert 0 < table.read().count() < COUNT, "the driver was killed in the middle"
@@ -149,7 +151,7 @@ def test_every_record_is_there_once_over_a_killed_executor_and_driver(
 
 @CLUSTERS
 def test_each_key_has_its_newest_row_over_a_killed_executor_and_driver(
-    spark: SparkSession, servers: str, topic: str, tmp_path: Path, cluster: str
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, cluster: str, request: pytest.FixtureRequest
 ) -> None:
     need("iceberg")
     (tmp_path / "values.ddl").write_text("n INT, name STRING")
@@ -162,7 +164,7 @@ def test_each_key_has_its_newest_row_over_a_killed_executor_and_driver(
     events[50::100] = [event._replace(value=b"dead") for event in events[50::100]]
     send(servers, topic, events)
 
-    run_and_kill_on(cluster, tmp_path, file)
+    run_and_kill_on(cluster, tmp_path, file, request)
 
     pipeline = read_pipeline(file)
     table, dead_letters = open_tables(spark, pipeline)
