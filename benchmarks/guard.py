@@ -121,7 +121,8 @@ async def measure(options: argparse.Namespace, *, counting_in: Path | None = Non
     """Measure the chosen paths in this process."""
     async with in_process_node() as lab:
         paths = [path for path in await hot_paths(lab) if _is_chosen(path.name, options.only)]
-        await lab.node.manifests.ensure_current()  # new topics are due for one, which would fall into a measurement
+        # New topics are due for one, which would fall into a measurement.
+        await lab.node.upkeep.manifests.ensure_current()
         # As in a serving node, and at the same points in each run.
         gc.freeze()
         gc.set_threshold(CYCLE_THRESHOLD, 20, 20)

@@ -89,7 +89,7 @@ async def measure(rounds: int) -> Report:
             tracing = {"tracing__endpoint": url, "tracing__sample_ratio": ratio, "tracing__enabled": "true"}
             lab = await stack.enter_async_context(in_process_node(**({} if ratio == "off" else tracing)))
             paths = [path for path in await hot_paths(lab) if any(text in path.name for text in PATHS)]
-            await lab.node.manifests.ensure_current()
+            await lab.node.upkeep.manifests.ensure_current()
             nodes[ratio] = lab, [path for path in paths if "to each of" not in path.name]
         gc.freeze()
         gc.set_threshold(CYCLE_THRESHOLD, 20, 20)

@@ -13,15 +13,13 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from anabranch.addresses import host_port
-from anabranch.broker.cluster.handover.orders import MoveOrders
 from anabranch.broker.cluster.handover.target import PartitionTarget
-from anabranch.broker.cluster.membership.drain import Drain
-from anabranch.broker.cluster.membership.failover import Failover
 from anabranch.broker.cluster.membership.forgotten import report_forgotten
 from anabranch.broker.cluster.membership.loop import Membership
 from anabranch.broker.cluster.membership.operations import NodeOperations
 from anabranch.broker.cluster.membership.ownership import Ownership
 from anabranch.broker.cluster.membership.tasks import NodeTasks
+from anabranch.broker.cluster.upkeep import Upkeep
 from anabranch.broker.kafka.acls.store import ClusterAcls
 from anabranch.broker.kafka.configs.broker import BrokerConfigs
 from anabranch.broker.kafka.configs.broker_table import (
@@ -62,16 +60,11 @@ from anabranch.broker.node.peers.reach import Reach
 from anabranch.broker.node.settings.memory import MemoryPlan
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.tracing.stats import TracingStats
-from anabranch.compaction.context import CompactionContext
-from anabranch.compaction.scheduler import CleaningScheduler
-from anabranch.compaction.service import CompactionService
 from anabranch.protocol.messages.api_versions import ApiVersion
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import NodeListener
 from anabranch.s3stream.engine import S3Stream
 from anabranch.s3stream.errors import CatalogError, NodeFenced
-from anabranch.s3stream.maintain.gc import GarbageCollector
-from anabranch.s3stream.maintain.manifest_keeper import ManifestKeeper
 from anabranch.s3stream.store.interface import ObjectStore
 from anabranch.wal.interface import NodeWal, WalFenced
 
@@ -113,7 +106,7 @@ class Node:
     settings: Settings
     memory: MemoryPlan
     node_id: int
-    cluster_id: str
+    cluster_name: str
     node_epoch: int
     now_ms: Callable[[], int]
     cautious_now_ms: Callable[[], int]
@@ -124,19 +117,13 @@ class Node:
     stores: Mapping[str, ObjectStore]
     """Object stores by name. The first is the default store."""
     storage: S3Stream
-    manifests: ManifestKeeper
-    collector: GarbageCollector
-    compaction_context: CompactionContext
-    compaction: CompactionService
-    cleaning: CleaningScheduler
+    upkeep: Upkeep
 
     ownership: Ownership
     """Proof that reads may be answered."""
     members: Members
     membership: Membership
-    failover: Failover
     operations: NodeOperations
-    drain: Drain
     parking: Parking
     """Requests that wait for partitions, groups and transactions that this node is about to serve."""
     topics: TopicManager
@@ -145,8 +132,6 @@ class Node:
     moves: TopicMoves
     move_requests: MoveRequests
     """Orders to move partitions, of any node, asked for through this one."""
-    orders: MoveOrders
-    """Moves of partitions to other nodes."""
     target: PartitionTarget
     """Partitions that are received from other nodes."""
     groups: GroupCoordinator
@@ -237,14 +222,14 @@ class Node:
         for work in (
             self.groups.run(),
             self.transactions.run(),
-            self.collector.run(),
-            self.manifests.run(),
+            self.upkeep.collector.run(),
+            self.upkeep.manifests.run(),
             self._watch_storage(),
             self.membership.run(),
-            self.failover.run(),
+            self.upkeep.failover.run(),
             self.reach.run(),
-            self.drain.run(),
-            self.orders.run(),
+            self.upkeep.drain.run(),
+            self.upkeep.orders.run(),
             self.ownership.run(),
             keep_expiring(
                 led_partitions, self.cautious_now_ms, lambda: self.broker_configs.number(PRODUCER_ID_EXPIRATION)
@@ -253,8 +238,8 @@ class Node:
         ):
             self.tasks.spawn(work)
         if self.settings.compaction.enabled:
-            self.tasks.spawn(self._until_fenced(self.compaction.run()))
-            self.tasks.spawn(self._until_fenced(self.cleaning.run()))
+            self.tasks.spawn(self._until_fenced(self.upkeep.compaction.run()))
+            self.tasks.spawn(self._until_fenced(self.upkeep.cleaning.run()))
         if self.delegation_tokens is not None:
             self.tasks.spawn(self.delegation_tokens.run())
         await self.membership.start()
@@ -313,7 +298,7 @@ class Node:
         A node that is alone, or has failed, returns at once.
         """
         if not self.failed.done():
-            await self.drain.before_stop(self.settings.node.stop_upload_timeout_ms / 1000)
+            await self.upkeep.drain.before_stop(self.settings.node.stop_upload_timeout_ms / 1000)
 
     async def stop_accepting(self) -> None:
         """Begin to stop: refuse new connections. Those that are open are served until `stop`."""
@@ -329,7 +314,7 @@ class Node:
         await self.stop_accepting()
         if self.catalog.went_back:
             await report_forgotten(self.catalog, self.storage, self.topics)
-        await self.orders.close()
+        await self.upkeep.orders.close()
         await self.target.close()
         self.internal_topics.close()
         self.groups.close()
@@ -342,7 +327,7 @@ class Node:
         await self._close_storage()
         await self.wal.close()
         await self._leave()
-        await self.manifests.stop()
+        await self.upkeep.manifests.stop()
         _logger().info(
             "stopped",
             connections_cut_off=cut_off,

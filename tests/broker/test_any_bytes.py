@@ -53,7 +53,7 @@ async def test_every_reader_takes_any_bytes(tmp_path: Path) -> None:
         answer = (await client.produce("t", [batch])).responses[0].partition_responses[0]
         assert not answer.error_code, "a compacted topic takes them"
         await node.storage.flush()
-        await node.compaction.run_once()
+        await node.upkeep.compaction.run_once()
         (found,) = await stored(client)
         assert (found.key, found.value, found.offset) == (KEPT.key, KEPT.value, 1)
         assert [(header_name_bytes(name), value) for name, value in found.headers] == [

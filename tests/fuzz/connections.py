@@ -164,7 +164,7 @@ class Rig:
         client = RawClient(*await self.world.network.connect("stranger", address))
         if sender == OTHER_NODE:
             hello = HelloRequest(
-                cluster=node.cluster_id,
+                cluster=node.cluster_name,
                 node_id=node.node_id + 1,
                 node_epoch=1,
                 target_id=node.node_id,

@@ -69,7 +69,7 @@ def _respond(
         for member, address in addresses(node.members.listed(), listener)
     ]
     return DescribeClusterResponse(
-        cluster_id=node.cluster_id,
+        cluster_id=node.cluster_name,
         controller_id=node.members.controller_id,
         brokers=[*listed, *fenced],
         cluster_authorized_operations=(

@@ -181,7 +181,7 @@ def _respond(asked: _Asked, topics: Sequence[MetadataResponseTopic]) -> Metadata
             )
             for member, address in asked.addresses.values()
         ],
-        cluster_id=node.cluster_id,
+        cluster_id=node.cluster_name,
         controller_id=node.members.controller_id,
         topics=topics,
         cluster_authorized_operations=(

@@ -97,7 +97,7 @@ class ClusterEndpoints:
             authentication=not settings.is_open,
             may_read_records=may_read_records(self._node, call),
             version=VERSION,
-            cluster_id=self._node.cluster_id,
+            cluster_id=self._node.cluster_name,
             node_id=self._node.node_id,
         )
 
@@ -117,7 +117,7 @@ class ClusterEndpoints:
             groups = sum(len(answer.groups) for answer in answers.values())
         storage = node.storage
         return Cluster(
-            cluster_id=node.cluster_id,
+            cluster_id=node.cluster_name,
             node_id=node.node_id,
             version=VERSION,
             now_ms=node.now_ms(),

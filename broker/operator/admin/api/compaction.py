@@ -109,18 +109,18 @@ class CompactionEndpoints:
         return compaction_with_last(self._node)
 
     async def _run(self, _: Call) -> CompactionRun:
-        return CompactionRun(await self._node.compaction.run_once())
+        return CompactionRun(await self._node.upkeep.compaction.run_once())
 
     async def _plan(self, _: Call) -> CompactionPlan:
-        plan = await self._node.compaction.plan()
-        return CompactionPlan.model_validate(plan.as_json(self._node.compaction_context))
+        plan = await self._node.upkeep.compaction.plan()
+        return CompactionPlan.model_validate(plan.as_json(self._node.upkeep.compaction_context))
 
 
 def compaction_state(node: Node) -> Compaction:
     """Describe the node's compaction."""
-    progress, stats = node.compaction.progress, node.compaction.stats
+    progress, stats = node.upkeep.compaction.progress, node.upkeep.compaction.stats
     return Compaction(
-        running=node.compaction.is_running,
+        running=node.upkeep.compaction.is_running,
         progress=None if progress is None else CompactionProgress(**progress._asdict()),
         commits=stats.commits,
         objects_in=stats.objects_in,
@@ -130,4 +130,4 @@ def compaction_state(node: Node) -> Compaction:
 
 def compaction_with_last(node: Node) -> CompactionWithLast:
     """Describe the node's compaction with its last run."""
-    return CompactionWithLast(**dict(compaction_state(node)), last=node.compaction.last)
+    return CompactionWithLast(**dict(compaction_state(node)), last=node.upkeep.compaction.last)

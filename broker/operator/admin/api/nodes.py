@@ -158,7 +158,7 @@ async def cluster_facts(node: Node) -> ClusterFacts:
     catalog = node.catalog
     nodes = await catalog.list_nodes()
     silent = node.membership.silent()
-    judgements = [found for each in nodes if (found := node.failover.judge(each)) is not None]
+    judgements = [found for each in nodes if (found := node.upkeep.failover.judge(each)) is not None]
     return ClusterFacts(
         nodes=nodes,
         logs=await catalog.list_all_wals(),

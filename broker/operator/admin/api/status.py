@@ -187,7 +187,7 @@ async def node_status(node: Node) -> NodeStatus:
         node=NodeIdentity(
             id=node.node_id,
             epoch=node.node_epoch,
-            cluster=node.cluster_id,
+            cluster=node.cluster_name,
             address=node.bootstrap,
             data_dir=str(node.settings.node.data_dir.resolve()),
             writable=storage.writable,
@@ -219,7 +219,7 @@ async def node_status(node: Node) -> NodeStatus:
         block_cache_bytes=storage.block_cache_bytes,
         objects=objects,
         damaged_objects=[DamagedObject(**damage.as_json()) for damage in storage.damaged.entries()],
-        manifest=node.manifests.stats,
+        manifest=node.upkeep.manifests.stats,
         store_calls=store_calls(node),
         storage={
             each.name: value
@@ -246,7 +246,7 @@ def _compacted_by_key(node: Node) -> dict[str, CleanedTopic]:
     found = {}
     for topic in node.topics:
         if topic.config.compacted:
-            states = [node.cleaning.states.get(stream.stream_id) for stream in topic.streams]
+            states = [node.upkeep.cleaning.states.get(stream.stream_id) for stream in topic.streams]
             needs = [state.need for state in states if state is not None]
             found[topic.name] = CleanedTopic(
                 partitions=len(needs),

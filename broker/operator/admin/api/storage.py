@@ -233,7 +233,7 @@ class StorageEndpoints:
             end_offset=location.range.end_offset,
             bytes=location.range.size_bytes,
             object_id=found.object_id,
-            key=object_key(self._node.cluster_id, found.object_id),
+            key=object_key(self._node.cluster_name, found.object_id),
             store=found.store,
             committed_ms=found.committed_ms or None,
         )

@@ -201,13 +201,13 @@ def collect(node: Node) -> Iterator[Metric]:
 
 def _maintenance(node: Node) -> Iterator[Metric]:
     """Yield the metrics of compaction, collection and manifests."""
-    yield RUNNING.single(node.compaction.is_running)
-    yield from of_stats(COMPACTION, node.compaction.stats)
-    needs = [state.need for state in node.cleaning.states.values()]
+    yield RUNNING.single(node.upkeep.compaction.is_running)
+    yield from of_stats(COMPACTION, node.upkeep.compaction.stats)
+    needs = [state.need for state in node.upkeep.cleaning.states.values()]
     yield DIRTY.single(sum(each.dirty_bytes for each in needs))
     yield CLEAN.single(sum(each.clean_bytes for each in needs))
-    yield from of_stats(COLLECTION, node.collector.stats)
-    manifests = node.manifests.stats
+    yield from of_stats(COLLECTION, node.upkeep.collector.stats)
+    manifests = node.upkeep.manifests.stats
     yield MANIFESTS.single(manifests.writes)
     yield MANIFEST_FAILURES.single(manifests.failures)
     yield MANIFEST_CURRENT.single(manifests.error is None)

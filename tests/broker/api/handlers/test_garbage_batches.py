@@ -123,7 +123,7 @@ async def test_it_does_not_stop_the_cleaning_of_what_is_around_it(node: Node) ->
         await produce(client, keyed(b"newest"))
         await node.storage.flush()
         async with asyncio.timeout(30):
-            await node.compaction.run_once()
+            await node.upkeep.compaction.run_once()
         bases = await fetched(client)
         assert 2 in bases, "what cannot be read stays"
         assert await produce(client, keyed(b"more")) == 6

@@ -46,7 +46,7 @@ async def node(tmp_path: Path, collector: TraceCollector, request: pytest.Fixtur
 async def stopped(node: Node, collector: TraceCollector, name: str) -> ReceivedSpan:
     """The only span of that name, after its delivery."""
     assert node.tracing is not None
-    tracer = node.compaction_context.tracing
+    tracer = node.upkeep.compaction_context.tracing
     assert isinstance(tracer, NodeTracer)
     await tracer.close()
     (span,) = collector.named(name)

@@ -295,9 +295,9 @@ async def test_pieces_that_do_not_fit_together_are_refused(moving: Moving) -> No
 async def test_a_node_that_stops_knows_the_outcome_of_its_moves_first(moving: Moving) -> None:
     await produce(moving.first)
     await moving.order()
-    await until(lambda: moving.first.orders.under_way > 0 or moving.is_at(moving.second), timeout_s=60)
-    await moving.first.orders.close()
-    assert moving.first.orders.under_way == 0
+    await until(lambda: moving.first.upkeep.orders.under_way > 0 or moving.is_at(moving.second), timeout_s=60)
+    await moving.first.upkeep.orders.close()
+    assert moving.first.upkeep.orders.under_way == 0
     assert moving.is_at(moving.second)
 
 

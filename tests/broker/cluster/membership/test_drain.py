@@ -99,13 +99,13 @@ async def test_an_order_of_a_person_is_not_replaced_by_a_drain(nodes: list[Node]
 
 async def test_before_a_stop_everything_moves_to_others(nodes: list[Node]) -> None:
     async with moves_carried_out(nodes):
-        await nodes[0].drain.before_stop(60)
+        await nodes[0].upkeep.drain.before_stop(60)
         assert not nodes[0].move_requests.led_by(1)
     assert leaders(nodes[0]) == {2: COUNT // 2, 3: COUNT // 2}
 
 
 async def test_a_stop_does_not_wait_for_moves_that_fail_or_have_no_target(nodes: list[Node]) -> None:
-    stopping = asyncio.create_task(nodes[0].drain.before_stop(600))
+    stopping = asyncio.create_task(nodes[0].upkeep.drain.before_stop(600))
     await until(lambda: all(nodes[0].move_requests.info(place).order for place in PLACES), timeout_s=60, pause_s=0.01)
     for place in PLACES:
         order = nodes[0].move_requests.info(place).order
@@ -116,7 +116,7 @@ async def test_a_stop_does_not_wait_for_moves_that_fail_or_have_no_target(nodes:
     for node_id in (2, 3):
         await nodes[1].move_requests.set_draining(node_id, draining=True)
     await nodes[0].membership.catch_up()
-    await nodes[0].drain.before_stop(600)
+    await nodes[0].upkeep.drain.before_stop(600)
     assert leaders(nodes[0]) == {1: COUNT}
 
 

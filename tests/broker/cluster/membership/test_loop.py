@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.broker import app
 from anabranch.broker.api.handlers.leadership import find_leadership
 from anabranch.broker.cluster.membership.join import NO_ADDRESS
 from anabranch.broker.cluster.node import Node
@@ -73,7 +72,7 @@ async def test_a_node_of_a_version_that_takes_no_connections_gets_no_partitions(
 ) -> None:
     shared = {"catalog_url": f"sqlite:///{tmp_path}/catalog.db", "objects_path": tmp_path / "objects"}
     async with running_node(tmp_path / "1", node_id=1, **shared) as linked:
-        monkeypatch.setattr(app, "internal_address", lambda *_: NO_ADDRESS)
+        monkeypatch.setattr("anabranch.broker.app.internal_address", lambda *_: NO_ADDRESS)
         async with running_node(tmp_path / "2", node_id=2, **shared):
             await eventually(lambda: len(linked.members.living()) == 2)
             await linked.topic_commands.create("t", partitions=12, configs={})
@@ -232,7 +231,7 @@ async def test_a_node_that_is_cut_off_from_the_catalog_only_is_named_as_long_as_
             async def unreachable(_: object) -> bool:
                 return False
 
-            patch.setattr(other.failover, "_reaches", unreachable)
+            patch.setattr(other.upkeep.failover, "_reaches", unreachable)
             patch.setattr("anabranch.broker.cluster.membership.loop.VOUCHED_S", 0.0)
             await eventually(lambda: named() is None)
         await eventually(lambda: other.members.get(cut_off.node_id) is not None)

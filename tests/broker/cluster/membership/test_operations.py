@@ -162,7 +162,7 @@ async def test_partitions_that_were_given_up_do_not_get_their_old_records_back_w
 
 async def test_a_log_that_can_be_opened_is_not_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_node(tmp_path / "2", node_id=2, **shared(tmp_path)) as other:
-        monkeypatch.setattr(other.failover, "_take_over", lambda *_: asyncio.sleep(0))
+        monkeypatch.setattr(other.upkeep.failover, "_take_over", lambda *_: asyncio.sleep(0))
         async with killed_after(tmp_path, 1) as first:
             await first.topic_commands.create("t", partitions=1, configs={})
             await until(lambda: len(other.members.living()) == 2, timeout_s=60, pause_s=0.01)
@@ -201,11 +201,11 @@ async def test_compaction_takes_what_is_inherited_and_the_storage_is_as_it_shoul
             with pytest.raises(NotFound):
                 await other.operations.remove(1)
             assert [node.node_id for node in await other.catalog.list_nodes()] == [2]
-            summary = await other.compaction.run_once()
+            summary = await other.upkeep.compaction.run_once()
             assert (summary.sso_before, summary.sso_after) == (len(before), 1)
             found = await other.catalog.get_objects(sorted(before))
             assert {each.state for each in found.values()} == {ObjectState.DESTROYED}
-            report = await verify(catalog=other.catalog, stores=other.stores, cluster=other.cluster_id, deep=True)
+            report = await verify(catalog=other.catalog, stores=other.stores, cluster=other.cluster_name, deep=True)
             assert report.ok, report.findings
             assert await read(other, len(VALUES)) == VALUES
 

@@ -77,7 +77,7 @@ async def test_a_rebuilt_catalog_keeps_the_claim_and_no_other_is_rebuilt(tmp_pat
     entropy = ClockAndIds(lambda: NOW_MS, Environment().new_topic_id, random.Random(1))
     async with running_node(tmp_path) as node:
         await node.topic_commands.create("t", partitions=1, configs={})
-        await node.manifests.ensure_current()
+        await node.upkeep.manifests.ensure_current()
         identity = node.catalog.identity()
     settings = settings_for(tmp_path)
     for file in settings.node.data_dir.glob("catalog.db*"):

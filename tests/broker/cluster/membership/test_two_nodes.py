@@ -86,7 +86,7 @@ async def test_two_nodes_may_begin_a_new_cluster_at_once(
     """The second one finds the catalog empty, and then an object, which the first one has written meanwhile."""
     shared = {"catalog_url": postgres.new_database(), "objects_path": tmp_path / "objects"}
     async with running_node(tmp_path / "1", node_id=1, **shared) as first:
-        await first.manifests.ensure_current()
+        await first.upkeep.manifests.ensure_current()
         answers = [True]
         is_blank = Catalog.is_blank
 

@@ -78,7 +78,7 @@ async def test_consumers_find_the_newest_of_each_key(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await create(node)
         await produce(node, "gzip", range(ROUNDS))
-        summary = await node.compaction.run_once()
+        summary = await node.upkeep.compaction.run_once()
         assert summary.streams_cleaned == 1
         # All but the last round is superseded.
         assert summary.records_removed == end - KEYS
@@ -103,7 +103,7 @@ async def test_records_that_are_none_do_not_end_compaction(tmp_path: Path) -> No
         await node.storage.flush()
         configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
         await node.topic_commands.alter("t", set_configs=configs, unset=())
-        summary = await node.compaction.run_once()
+        summary = await node.upkeep.compaction.run_once()
         assert (summary.streams_cleaned, summary.errors) == (1, [])
 
 
@@ -139,7 +139,7 @@ async def test_records_that_cannot_be_written_anew_do_not_end_compaction(
         answer = (await client.produce("t", [make()])).responses[0].partition_responses[0]
         assert answer.error_code == ErrorCode.INVALID_RECORD
         assert [error.batch_index for error in answer.record_errors] == [0 if make is without_room else 1]
-        summary = await node.compaction.run_once()
+        summary = await node.upkeep.compaction.run_once()
         assert (summary.streams_cleaned, summary.records_removed, summary.errors) == (1, 1, [])
         stored = node.topics.partition("t", 0).stream
         kept = await stored.read(0, 1 << 20)
@@ -171,7 +171,7 @@ async def test_what_is_cleaned_is_gone_from_memory_and_from_look_ups_at_once(tmp
             assert (await client.produce("t", [batch])).responses[0].partition_responses[0].error_code == 0
         assert await look_up(client, -3) == (0, t + 900)
         await node.storage.flush()
-        assert (await node.compaction.run_once()).records_removed == 2
+        assert (await node.upkeep.compaction.run_once()).records_removed == 2
         assert await fetch_all(client) == {b"b": None, b"a": b"2"}
         assert await look_up(client, -3) == (3, t + 2)
         assert await look_up(client, t + 3) == (-1, -1)
@@ -179,5 +179,5 @@ async def test_what_is_cleaned_is_gone_from_memory_and_from_look_ups_at_once(tmp
         batch = build_batch([Record(key=b"c", value=b"3", timestamp_ms=t + 3)])
         _ = await client.produce("t", [batch])
         await node.storage.flush()
-        assert (await node.compaction.run_once()).records_removed == 1, "the tombstone, once its time is over"
+        assert (await node.upkeep.compaction.run_once()).records_removed == 1, "the tombstone, once its time is over"
         assert await fetch_all(client) == {b"a": b"2", b"c": b"3"}

@@ -114,7 +114,7 @@ async def test_records_without_a_timestamp_stay_beside_old_ones(
         if stored == "joined":
             await send(client, OLD)
             await node.storage.flush()
-            _ = await node.compaction.run_once()
+            _ = await node.upkeep.compaction.run_once()
         if stored == "cloned":
             _ = await node.moves.clone("t", "u")
         if stored != "restarted":

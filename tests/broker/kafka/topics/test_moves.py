@@ -73,7 +73,7 @@ async def contents(node: Node, name: str) -> list[list[bytes]]:
 
 
 async def sound(node: Node) -> None:
-    report = await verify(catalog=node.catalog, stores=node.stores, cluster=node.cluster_id, deep=True)
+    report = await verify(catalog=node.catalog, stores=node.stores, cluster=node.cluster_name, deep=True)
     assert report.findings == []
 
 
@@ -140,7 +140,7 @@ async def test_a_detached_topic_outlives_restarts_and_collections(tmp_path: Path
     async with serving(tmp_path, storage_delete_delay_ms=0) as (node, client):
         assert node.topics.get("t") is None
         await made(node, client)  # the name is free
-        await node.compaction.run_once()
+        await node.upkeep.compaction.run_once()
         error = await refused(node.moves.attach("t"))
         assert error.code == ErrorCode.TOPIC_ALREADY_EXISTS
         await sound(node)
@@ -210,11 +210,11 @@ async def test_a_clone_has_the_records_and_goes_its_own_way(tmp_path: Path) -> N
     async with serving(tmp_path) as (node, client):
         await made(node, client)
         before = await contents(node, "t")
-        puts = sum(store.calls.put for store in node.stores.values()) - node.manifests.stats.writes
+        puts = sum(store.calls.put for store in node.stores.values()) - node.upkeep.manifests.stats.writes
         written = sum(store.calls.bytes_written for store in node.stores.values())
         uncommitted = node.storage.uncommitted_bytes
         await node.moves.clone("t", "u")
-        puts = sum(store.calls.put for store in node.stores.values()) - node.manifests.stats.writes - puts
+        puts = sum(store.calls.put for store in node.stores.values()) - node.upkeep.manifests.stats.writes - puts
         assert puts <= 2, "what was only in the log, and its mark"
         assert sum(store.calls.bytes_written for store in node.stores.values()) - written <= uncommitted + 4096
         assert await contents(node, "u") == before
@@ -237,7 +237,7 @@ async def test_the_original_may_go_and_the_clone_stays(tmp_path: Path) -> None:
         node.storage.invalidate([stream.stream_id for stream in topic_of(node, "u").streams])
         assert await contents(node, "u") == before
         await sound(node)
-        await node.compaction.run_once()
+        await node.upkeep.compaction.run_once()
         assert await contents(node, "u") == before
         await sound(node)
         await node.topic_commands.delete("u")
@@ -256,7 +256,7 @@ async def test_both_are_read_after_a_compaction_and_trimmed_each_by_itself(tmp_p
             await stream.trim(3)
         assert await contents(node, "t") == [batches[3:] for batches in before]
         assert await contents(node, "u") == before
-        summary = await node.compaction.run_once()
+        summary = await node.upkeep.compaction.run_once()
         assert summary.errors == []
         assert await contents(node, "t") == [batches[3:] for batches in before]
         assert await contents(node, "u") == before

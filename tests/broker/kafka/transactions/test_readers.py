@@ -35,7 +35,7 @@ class Held:
     async def begin(self, node: Node, partition: Partition, monkeypatch: pytest.MonkeyPatch) -> None:
         store = next(iter(node.stores.values()))
         (first, *_) = await node.catalog.find_ranges(partition.stream.stream_id, 0, 1, limit=1)
-        held = node.compaction_context.key(first.object.object_id)
+        held = node.upkeep.compaction_context.key(first.object.object_id)
         get = store.get
 
         async def hold(key: str, start: int, end: int) -> memoryview:

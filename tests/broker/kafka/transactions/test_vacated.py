@@ -75,7 +75,7 @@ async def clean(node: Node) -> None:
     finally:
         await producer.stop()
     await node.storage.flush()
-    summary = await node.compaction.run_once()
+    summary = await node.upkeep.compaction.run_once()
     assert summary.streams_cleaned > 0
     assert summary.errors == []
 

@@ -208,7 +208,7 @@ async def test_a_node_uses_and_shows_the_sizes(tmp_path: Path) -> None:
         assert node.server.budget.bytes_max == sizes.node_bytes_max
         assert node.storage.settings.log_cache_bytes == sizes.log_cache_bytes == 16 * MIB
         assert node.settings.network.node_bytes_max == sizes.node_bytes_max
-        assert node.compaction_context.settings.memory_bytes == sizes.compaction_bytes
+        assert node.upkeep.compaction_context.settings.memory_bytes == sizes.compaction_bytes
         async with raw_client(node.bootstrap) as client:
             await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
             answer = (await client.produce("t", [batch_of(bytes(1000 * KIB))])).responses[0].partition_responses[0]

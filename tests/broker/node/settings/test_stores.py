@@ -87,7 +87,7 @@ async def test_new_data_goes_where_the_policy_says_and_old_data_stays(tmp_path: 
         assert result.next_offset == 3
         await put(node, client)
         assert (await placed(node))[-1] == "cold", "the policy is known after a restart"
-        assert not (await node.compaction.run_once()).errors
+        assert not (await node.upkeep.compaction.run_once()).errors
         assert (await partition.stream.read(0, 1 << 20)).next_offset == 4
 
 

@@ -244,7 +244,7 @@ async def main() -> None:
     async with run_node(settings_for(Path(sys.argv[1]))) as node:
         await asyncio.to_thread(work, node.bootstrap)
         await node.storage.flush()
-        await node.compaction.run_once()
+        await node.upkeep.compaction.run_once()
 
 def work(bootstrap: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap})

@@ -109,7 +109,7 @@ async def test_requests_behind_one_under_way_are_limited_in_bytes(node: Node, mo
         begun.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(type(node.compaction), "run_once", lambda _: wait_for_ever())
+    monkeypatch.setattr(type(node.upkeep.compaction), "run_once", lambda _: wait_for_ever())
     async with AsyncExitStack() as stack:
         reader, writer = await connect(node, stack)
         writer.write(b"POST /api/v1/compaction HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -140,7 +140,7 @@ async def test_a_body_is_not_read(node: Node) -> None:
         b"GET //[x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
         b"GET /metrics HTTP/1.1\r\n\r\n",
         b"GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
-        b"GET /console/../../broker/app.py HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        b"GET /console/../../broker/cluster/node.py HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
         b"GET /console/%2e%2e%2fapp.py HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
         b"GET /console/%00 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
     ],

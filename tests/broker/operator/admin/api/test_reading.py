@@ -53,7 +53,7 @@ async def test_the_session_tells_who_may_do_what(tmp_path: Path) -> None:
                 found = await api.get("/session")
             assert (found["principal"], found["role"], found["authentication"]) == (principal, role, True)
             assert found["may_read_records"] is (role == "operator")
-            assert (found["node_id"], found["cluster_id"]) == (node.node_id, node.cluster_id)
+            assert (found["node_id"], found["cluster_id"]) == (node.node_id, node.cluster_name)
         async with api_client(node) as api:
             status, answer, headers = await api.answer("GET", "/session")
         assert (status, headers["WWW-Authenticate"]) == (401, "Bearer")
@@ -231,7 +231,7 @@ async def test_the_parts_of_a_partition_in_log_memory_and_objects(
     assert (found["start_offset"], found["committed_offset"], found["end_offset"]) == (0, 2, 3)
     (stored,) = found["objects"]
     assert (stored["base_offset"], stored["end_offset"]) == (0, 2)
-    assert stored["key"].endswith(f"/{node.cluster_id}/{stored['object_id']}")
+    assert stored["key"].endswith(f"/{node.cluster_name}/{stored['object_id']}")
     assert stored["committed_ms"] > 0
     assert [(run["base_offset"], run["end_offset"]) for run in found["log_cache"]] == [(0, 2), (2, 3)]
     (logged,) = found["wal"]

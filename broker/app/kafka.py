@@ -1,0 +1,104 @@
+"""Components of Kafka's semantics: topics, coordinators, configs and quotas."""
+
+from dataclasses import dataclass
+
+from anabranch.broker.app.storage import Basis, OpenStorage
+from anabranch.broker.cluster.membership.tasks import NodeTasks
+from anabranch.broker.kafka.configs.broker import BrokerConfigs
+from anabranch.broker.kafka.configs.group import GroupConfigs
+from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC, CoordinatorTopic
+from anabranch.broker.kafka.groups.consumer.topic_image import TopicImageSource
+from anabranch.broker.kafka.groups.coordinator import GroupCoordinator
+from anabranch.broker.kafka.quotas.addresses import AddressQuotas
+from anabranch.broker.kafka.quotas.clients import ClientQuotas
+from anabranch.broker.kafka.quotas.table import QuotaTable
+from anabranch.broker.kafka.topics.manager import TopicManager
+from anabranch.broker.kafka.transactions.coordinator import TransactionCoordinator
+from anabranch.broker.kafka.transactions.marker_router import MarkerRouter
+from anabranch.broker.kafka.transactions.markers import MarkerWriter
+from anabranch.broker.kafka.transactions.producer_ids import ProducerIds
+from anabranch.broker.kafka.transactions.verifier import TransactionVerifier
+from anabranch.broker.node.net.ports import resolve
+from anabranch.broker.node.peers.links import Links
+from anabranch.broker.node.peers.members import Members
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coordinators:
+    """Coordinators of groups and transactions, and what transactions need on the nodes of their partitions."""
+
+    group_configs: GroupConfigs
+    groups: GroupCoordinator
+    producer_ids: ProducerIds
+    markers: MarkerWriter
+    transactions: TransactionCoordinator
+    verifier: TransactionVerifier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quotas:
+    """Quotas as they are set, and what clients and addresses have used of them."""
+
+    table: QuotaTable
+    clients: ClientQuotas
+    addresses: AddressQuotas
+
+
+def make_topics(basis: Basis, opened: OpenStorage, members: Members, defaults: BrokerConfigs) -> TopicManager:
+    """Build the topics of this node. None are loaded yet."""
+    return TopicManager(
+        catalog=opened.catalog,
+        storage=opened.storage,
+        settings=basis.settings,
+        work=opened.work,
+        defaults=defaults,
+        members=members,
+        now_ms=basis.environment.now_ms,
+    )
+
+
+def make_coordinators(
+    basis: Basis, opened: OpenStorage, topics: TopicManager, links: Links, tasks: NodeTasks
+) -> Coordinators:
+    """Build the coordinators. They coordinate nothing before their `start`."""
+    environment, settings, info = basis.environment, basis.settings, opened.info
+    group_configs = GroupConfigs(opened.shared.configs, settings.group)
+    groups = GroupCoordinator(
+        CoordinatorTopic(topics, OFFSETS_TOPIC, environment.now_ms),
+        settings.group,
+        now_ms=environment.now_ms,
+        new_id=lambda: str(environment.new_uuid()),
+        topics=TopicImageSource(topics),
+        session_timeout_ms=group_configs.session_timeout_ms,
+        expiry_now_ms=basis.cautious.now_ms,
+        read_topic_names=topics.read_names,
+        parking=topics.parking,
+    )
+    markers = MarkerWriter(topics, groups)
+    producer_ids = ProducerIds(opened.catalog)
+    transactions = TransactionCoordinator(
+        CoordinatorTopic(topics, TRANSACTION_TOPIC, environment.now_ms),
+        MarkerRouter(markers, topics, links, node_id=info.node_id, node_epoch=info.epoch, spawn=tasks.spawn),
+        settings.transaction,
+        now_ms=environment.now_ms,
+        next_producer_id=producer_ids.next,
+        parking=topics.parking,
+    )
+    return Coordinators(
+        group_configs=group_configs,
+        groups=groups,
+        producer_ids=producer_ids,
+        markers=markers,
+        transactions=transactions,
+        verifier=TransactionVerifier(transactions, topics, links, node_id=info.node_id),
+    )
+
+
+def make_quotas(basis: Basis, opened: OpenStorage, tasks: NodeTasks) -> Quotas:
+    """Build the quotas. They do not follow the configs yet."""
+    table, area, steady_ms = QuotaTable(opened.shared.configs), basis.settings.quota, basis.environment.steady_ms
+    return Quotas(
+        table=table,
+        clients=ClientQuotas(table, area, steady_ms),
+        addresses=AddressQuotas(table, area, steady_ms, resolve=resolve, spawn=tasks.spawn),
+    )

@@ -1,0 +1,53 @@
+"""Ports of a node: their certificates, and listening on them."""
+
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from anabranch.broker.cluster.membership.tasks import NodeTasks
+from anabranch.broker.node.net.ports import warn_if_internal_open, warn_if_open
+from anabranch.broker.node.net.server import Server
+from anabranch.broker.node.net.tls import Tls
+from anabranch.broker.node.settings.model import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTls:
+    """TLS of the listeners, and of the internal port with connections to other nodes. None: not used."""
+
+    clients: Tls | None
+    nodes: Tls | None
+
+
+def open_tls(settings: Settings, now_ms: Callable[[], int]) -> NodeTls:
+    """Read the files of TLS. Raises TlsError."""
+    area = settings.internal_ssl
+    return NodeTls(
+        clients=Tls(settings.ssl, now_ms) if settings.uses_tls else None,
+        nodes=None if area is None else Tls(area, now_ms),
+    )
+
+
+async def listen_to_nodes(
+    server: Server, settings: Settings, bound: socket.socket, tls: Tls | None, tasks: NodeTasks
+) -> None:
+    """Accept connections of other nodes, with TLS or without."""
+    warn_if_internal_open(settings, bound)
+    if tls is None:
+        await server.listen(bound)
+        return
+    accepts_plaintext = settings.cluster.internal_tls != "required"
+    server.listen_tls(bound, "internal", tls, tasks.spawn, accepts_plaintext=accepts_plaintext)
+    tasks.spawn(tls.run())
+
+
+async def listen_to_clients(
+    server: Server, settings: Settings, bound: Sequence[socket.socket], tls: Tls | None, tasks: NodeTasks
+) -> None:
+    """Accept connections of clients on all listeners."""
+    for listener, port in zip(settings.listeners, bound, strict=True):
+        if listener.protocol.uses_tls and tls is not None:
+            server.listen_tls(port, listener.name, tls, tasks.spawn)
+        else:
+            await server.listen(port, listener.name)
+        warn_if_open(listener, port)
