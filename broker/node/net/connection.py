@@ -1,13 +1,7 @@
-"""One client connection: passes received frames to the dispatcher, and sends responses in the order of their requests.
+"""One client connection: passes received frames to the dispatcher, and sends the responses.
 
-Invariants:
+Bytes become frames in `framer`; `request_order` decides which request starts, and whose response is next. Invariants:
 
-- A frame that does not arrive in one read gets a buffer of its size, and the kernel fills the rest of it directly. From
-  then on a record batch is a memoryview of that buffer.
-- Responses are sent in the order of requests. Those of pipelined APIs (Produce) start next to each other: each is
-  appended at once and answered when durable. Any other starts only when all before it are answered, and blocks those
-  after it.
-- Requests of another node start at once, and their responses are sent in any order: it matches them by their ids.
 - Reading is paused while too much is in flight on the connection, or while the client does not read its responses.
 - The rest of a frame is read only when the node's budget (`broker.node.net.budget`) has reserved all of it. A large
   frame is reserved only when no request before it can wait as long as its client chooses: it would hold memory for
@@ -15,15 +9,15 @@ Invariants:
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Mapping
-from struct import Struct
+from collections.abc import Callable
 from typing import Protocol, cast
 
 from anabranch.addresses import normal_host
 from anabranch.broker.node.net.budget import FrameBudget
 from anabranch.broker.node.net.exchange import Exchange, Peer, RefusedBatch
+from anabranch.broker.node.net.framer import LARGE_FRAME_BYTES, SCRATCH_BYTES, Framer, InvalidFrame
 from anabranch.broker.node.net.principals import ANONYMOUS
+from anabranch.broker.node.net.request_order import RequestOrder
 from anabranch.broker.node.net.slabs import SlabPool
 from anabranch.broker.node.net.stalls import Transfer
 from anabranch.broker.node.settings.memory import FRAME_SIZE_BYTES
@@ -32,29 +26,8 @@ from anabranch.protocol.header import parse_request_header
 from anabranch.s3stream.catalog.values import DEFAULT_LISTENER
 from anabranch.wal.interface import Buffer
 
-SCRATCH_BYTES = 64 << 10
-"""Size of the buffer for reads between frames, shared by all connections of a loop."""
-SMALL_FRAME_BYTES = 4 << 10
-"""Frames up to this size are bytearrays: cheaper than a slice of a slab, and they do not keep a slab alive."""
-_SIZE = Struct(">i")
-FRAME_BYTES_MIN = 8
-"""API key, version and correlation id: the minimum of a request."""
-LARGE_FRAME_BYTES = SCRATCH_BYTES + 1
-"""Frames of this size, length prefix included, never arrive in one read."""
 WRITE_HIGH_BYTES = 4 << 20
 UNKNOWN_SOFTWARE = "unknown"
-_OTHER_PROTOCOLS: Mapping[bytes, str] = {
-    b"\x16\x03": "a TLS handshake",
-    b"SSH-": "an SSH client",
-    b"PRI ": "an HTTP/2 request",
-    **dict.fromkeys((b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"CONN", b"PATC"), "an HTTP request"),
-}
-"""Protocols of clients that connect to the wrong port, by the first bytes that they send."""
-
-
-def other_protocol(head: bytes) -> str:
-    """Return the protocol of a client that connects to the wrong port, by its first bytes; empty if it is unknown."""
-    return _OTHER_PROTOCOLS.get(head[:4]) or _OTHER_PROTOCOLS.get(head[:2]) or ""
 
 
 class ConnectionManager(Protocol):
@@ -127,27 +100,20 @@ class Connection(asyncio.BufferedProtocol):
         "_budget",
         "_bytes_held",
         "_dispatch",
-        "_exclusive",
-        "_filled",
         "_flush_scheduled",
-        "_frame",
+        "_framer",
         "_large_bytes_held",
         "_loop",
         "_manager",
+        "_order",
         "_outgoing",
-        "_outstanding",
         "_paused_reading",
         "_pipelined",
-        "_prefix",
         "_pumping",
-        "_queue",
-        "_request_bytes_max",
         "_requests_in_flight_max",
         "_transport",
         "_unmute",
         "_unread_since",
-        "_waiting_frame_bytes",
-        "_waiting_frame_start",
         "_writing_paused",
         "active_tick",
         "clock",
@@ -170,7 +136,8 @@ class Connection(asyncio.BufferedProtocol):
         self._manager = manager
         self._budget = manager.budget
         self._pipelined = manager.pipelined
-        self._request_bytes_max = manager.request_bytes_max
+        self._framer = Framer(manager.scratch, manager.slabs, manager.request_bytes_max)
+        self._order = RequestOrder(manager.pipelined)
         self._requests_in_flight_max = manager.requests_in_flight_max
         self._dispatch: Callable[[Exchange, Buffer], None] | None = None
         """Takes the requests instead of the server; None: the server does."""
@@ -193,24 +160,14 @@ class Connection(asyncio.BufferedProtocol):
         self.draining = False
         self.active_tick = manager.tick
         self._transport: asyncio.Transport | None = None
-        self._prefix = b""
-        self._frame: memoryview | None = None
-        self._filled = 0
-        self._waiting_frame_bytes = 0
-        """Size of the frame that waits for its reservation, without the length prefix; 0 if none does."""
-        self._waiting_frame_start = b""
-        """First bytes of that frame."""
-        self._queue: deque[Buffer] = deque()
         self._bytes_held = 0
         self._awaits_grant = False
-        """True if the budget will call `granted` for that frame."""
+        """True if the budget will call `granted` for the frame that waits."""
         self._large_bytes_held = 0
         """Part of `_bytes_held` for large frames."""
-        self._outstanding: deque[Exchange] = deque()
         self._outgoing: list[Buffer] = []
         self._flush_scheduled = False
         self._loop = asyncio.get_running_loop()
-        self._exclusive: Exchange | None = None
         self._pumping = False
         self._paused_reading = self._writing_paused = False
         self._unread_since: object = None
@@ -252,12 +209,10 @@ class Connection(asyncio.BufferedProtocol):
         budget = self._budget
         large, small = self._large_bytes_held, self._bytes_held - self._large_bytes_held
         self._bytes_held = self._large_bytes_held = 0
-        self._queue.clear()
-        self._frame = None
+        self._framer.forget_frame()
         budget.release_small(small)
         budget.release_large(large)
-        outstanding, self._outstanding = self._outstanding, deque()
-        for exchange in outstanding:
+        for exchange in self._order.drop_all():
             if exchange.on_close is not None and not exchange.done:
                 exchange.on_close()
         self._manager.disconnected(self, exc)
@@ -276,7 +231,8 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def idle(self) -> bool:
         """True if no request or frame is in progress, and the client is not throttled."""
-        return not (self._outstanding or self._queue or self._waiting_frame_bytes or self._unmute)
+        order = self._order
+        return not (order.in_progress or order.waiting or self._framer.waiting_bytes or self._unmute)
 
     @property
     def is_muted(self) -> bool:
@@ -296,9 +252,9 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def transfer(self) -> Transfer | None:
         """Transfer that the client must complete before the memory held here can be released; None if there is none."""
-        frame, transport = self._frame, self._transport
+        frame, transport = self._framer.frame, self._transport
         if frame is not None and not self.closed:
-            return Transfer(frame, len(frame), self._filled)
+            return Transfer(frame, len(frame), self._framer.filled)
         if transport is None or not self._bytes_held or not (self.closed or self._writing_paused):
             return None
         left = transport.get_write_buffer_size()
@@ -344,174 +300,108 @@ class Connection(asyncio.BufferedProtocol):
         """Refuse new requests, and close as soon as those in progress are answered."""
         self.draining = True
         self._withdraw_request()
-        self._queue.clear()
+        self._order.drop_waiting()
         self._update_reading()
-        for exchange in list(self._outstanding):
+        for exchange in list(self._order.in_progress):
             if exchange.on_drain is not None and not exchange.done:
                 exchange.on_drain()
-        if not self._outstanding:
+        if not self._order.in_progress:
             self.close()
 
     # bytes in
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the loop's interface
-        """Return the memory for the next bytes: the rest of the current frame, else the shared scratch buffer."""
-        if self._frame is not None:
-            return self._frame[self._filled :]
-        prefix = self._prefix
-        scratch = self._manager.scratch
-        if self._budget.crowded:
-            scratch = scratch[:FRAME_SIZE_BYTES]  # the size only: memory for the frame must be reserved first
-        if not prefix:
-            return scratch
-        scratch[: len(prefix)] = prefix
-        return scratch[len(prefix) :]
+        """Return the memory for the next bytes: of a crowded node for a size, as a frame must be reserved first."""
+        return self._framer.buffer(FRAME_SIZE_BYTES if self._budget.crowded else SCRATCH_BYTES)
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Split the received bytes into frames."""
-        manager = self._manager
+        """Process the frames that the received bytes complete."""
+        manager, framer = self._manager, self._framer
         self.active_tick = manager.tick
         manager.bytes_in += nbytes
-        frame = self._frame
-        if frame is None:
-            self._split_frames(len(self._prefix) + nbytes)
-        else:
-            self._filled += nbytes
-            if self._filled < len(frame):
+        if framer.frame is not None:
+            filled = framer.fill(nbytes)
+            if filled is None:
                 return
-            self._frame = None
-            self._receive(frame)
-        if self._outstanding or self._bytes_held or self._waiting_frame_bytes or self._paused_reading:
+            self._receive(filled)
+        else:
+            try:
+                frame = framer.next_frame(nbytes)
+                while frame is not None:
+                    size = FRAME_SIZE_BYTES + len(frame)
+                    self._bytes_held += size
+                    self._budget.take(size)
+                    self._receive(frame)
+                    if self.closed or not framer.unread_bytes:
+                        break
+                    frame = framer.next_frame()
+            except InvalidFrame as error:
+                self.refuse(str(error))
+            if framer.waiting_bytes:
+                self._reserve_frame()
+        if self._order.in_progress or self._bytes_held or framer.waiting_bytes or self._paused_reading:
             self._update_reading()
 
-    def _split_frames(self, end: int) -> None:
-        """Process the frames in the first `end` bytes of the scratch buffer."""
-        manager = self._manager
-        self._prefix = b""
-        scratch = manager.scratch
-        start = 0
-        while end - start >= FRAME_SIZE_BYTES:
-            (size,) = _SIZE.unpack_from(scratch, start)
-            start += FRAME_SIZE_BYTES
-            if not FRAME_BYTES_MIN <= size <= self._request_bytes_max:
-                self._refuse_size(size)
-                return
-            stop = start + size
-            if stop > end:
-                self._waiting_frame_bytes = size
-                if not self._reserve_frame(scratch[start:end]):
-                    self._waiting_frame_start = bytes(scratch[start:end])
-                return
-            self._bytes_held += FRAME_SIZE_BYTES + size
-            self._budget.take(FRAME_SIZE_BYTES + size)
-            if size <= SMALL_FRAME_BYTES:
-                self._receive(bytearray(scratch[start:stop]))
-            else:
-                copy = manager.slabs.allocate(size)
-                copy[:] = scratch[start:stop]
-                self._receive(copy)
-            if self.closed:
-                return
-            start = stop
-        if start < end:
-            self._prefix = bytes(scratch[start:end])
-
-    def _refuse_size(self, size: int) -> None:
-        other = other_protocol(_SIZE.pack(size))
-        if other:
-            self.refuse(f"{other}, but this port expects Kafka's protocol without TLS")
-        else:
-            self.refuse(f"frame of {size} bytes, allowed are {FRAME_BYTES_MIN} to {self._request_bytes_max}")
-
-    def _reserve_frame(self, head: Buffer) -> bool:
-        """Reserve the waiting frame, which begins with `head`, and begin it; return False if it must wait.
+    def _reserve_frame(self) -> None:
+        """Reserve the frame that waits, and begin it, or let it wait.
 
         A large one is not reserved while the request before it can wait as long as the client chooses.
         """
-        size = self._waiting_frame_bytes + FRAME_SIZE_BYTES
-        if self.draining or (size >= LARGE_FRAME_BYTES and (self._unmute or self._next_may_wait_long)):
-            return False
-        if self._manager.reserve(self, size):
-            self._begin_frame(head)
-            return True
-        self._awaits_grant = True
-        return False
+        size = self._framer.waiting_bytes + FRAME_SIZE_BYTES
+        if not (self.draining or (size >= LARGE_FRAME_BYTES and (self._unmute or self._next_may_wait_long))):
+            if self._manager.reserve(self, size):
+                self._begin_frame()
+                return
+            self._awaits_grant = True
+        self._framer.set_aside()
 
     @property
     def _next_may_wait_long(self) -> bool:
         """True if a request may wait as long as its client chooses: behind Fetch, JoinGroup or unread responses."""
-        exclusive = self._exclusive
-        return (
-            self._writing_paused
-            or (exclusive is not None and exclusive.api_key not in self._pipelined)
-            or any((frame[0] << 8 | frame[1]) not in self._pipelined for frame in self._queue)  # the API key
-        )
+        return self._writing_paused or self._order.next_may_wait_long
 
     def _withdraw_request(self) -> None:
         """Cancel the reservation of a frame that will not be read further."""
         self._budget.withdraw(self)
         self._awaits_grant = False
-        self._waiting_frame_bytes = 0
-        self._waiting_frame_start = b""
+        self._framer.forget_waiting()
 
     def granted(self) -> None:
         """Read the frame that waited, for which memory is now reserved."""
         self._awaits_grant = False
-        self._begin_frame(self._waiting_frame_start)
+        self._begin_frame()
         self._update_reading()
 
-    def _begin_frame(self, head: Buffer) -> None:
-        size = self._waiting_frame_bytes
-        self._waiting_frame_bytes = 0
-        self._waiting_frame_start = b""
+    def _begin_frame(self) -> None:
+        size = self._framer.waiting_bytes
         self._bytes_held += size + FRAME_SIZE_BYTES
         if size + FRAME_SIZE_BYTES >= LARGE_FRAME_BYTES:
             self._large_bytes_held += size + FRAME_SIZE_BYTES
         try:
-            frame = self._manager.slabs.allocate(size) if size > SMALL_FRAME_BYTES else memoryview(bytearray(size))
+            self._framer.begin()
         except (MemoryError, OSError) as error:
             self.refuse(f"no memory for a frame of {size} bytes: {error}")
-            return
-        frame[: len(head)] = head
-        self._frame = frame
-        self._filled = len(head)
 
     def _receive(self, frame: Buffer) -> None:
         if self.draining or self.closed:
             return
-        if (
-            self._queue
-            or self._exclusive is not None
-            or self._writing_paused
-            or self._unmute is not None
-            or not self._may_start(frame)
-        ):
-            self._queue.append(frame)
+        order = self._order
+        if order.waiting or self._writing_paused or self._unmute is not None or not order.may_start(frame):
+            order.add_waiting(frame)
         else:
             self._start(frame)
-
-    def _may_start(self, frame: Buffer) -> bool:
-        """Return whether a frame may start: pipelined ones next to each other, others if none is in progress.
-
-        Requests of another node always may.
-        """
-        return (
-            not self._outstanding or (frame[0] << 8 | frame[1]) in self._pipelined or self.peer is not None
-        )  # its key
 
     # requests
 
     def pump(self) -> None:
         """Start the requests that may start, and resume reading if there is room."""
-        queue = self._queue
+        order = self._order
         self._pumping = True
-        while queue and self._exclusive is None and not (self._writing_paused or self._unmute or self.closed):
-            if not self._may_start(queue[0]):
-                break
-            self._start(queue.popleft())
+        while not (self._writing_paused or self._unmute or self.closed) and (frame := order.next_waiting()) is not None:
+            self._start(frame)
         self._pumping = False
-        if self._waiting_frame_bytes and not (self._awaits_grant or self.closed):
-            self._reserve_frame(self._waiting_frame_start)
+        if self._framer.waiting_bytes and not (self._awaits_grant or self.closed):
+            self._reserve_frame()
         self._update_reading()
 
     def _start(self, frame: Buffer) -> None:
@@ -525,27 +415,25 @@ class Connection(asyncio.BufferedProtocol):
         )
         exchange.header_end = header.body_offset
         exchange.frame_bytes = len(frame) + FRAME_SIZE_BYTES
-        if header.api_key not in self._pipelined and self.peer is None:
-            self._exclusive = exchange
-        self._outstanding.append(exchange)
+        self._order.start(exchange)
         (self._dispatch or self._manager.dispatch)(exchange, frame)
 
     def hold(self, exchange: Exchange) -> None:
         """Start no request until this one is answered: it could not append at once, and the order must be kept."""
-        if self.peer is None:
-            self._exclusive = exchange
+        self._order.hold(exchange)
 
     def trust(self, peer: Peer, *, request_bytes_max: int) -> None:
         """Serve another node from now on: requests of up to that size, each answered as soon as it is done."""
         self.peer = peer
-        self._request_bytes_max = request_bytes_max
+        self._order.allow_any_order()
+        self._framer.frame_bytes_max = request_bytes_max
 
     def intercept(
         self, dispatch: Callable[[Exchange, Buffer], None], *, request_bytes_max: int, requests_in_flight_max: int
     ) -> None:
         """Pass requests, within these limits, to `dispatch` instead of the server, until `admit`."""
         self._dispatch = dispatch
-        self._request_bytes_max = request_bytes_max
+        self._framer.frame_bytes_max = request_bytes_max
         self._requests_in_flight_max = requests_in_flight_max
 
     def admit(
@@ -562,7 +450,7 @@ class Connection(asyncio.BufferedProtocol):
         self.has_delegation_token = has_delegation_token
         self.has_scram_credential = has_scram_credential
         self._dispatch = dispatch
-        self._request_bytes_max = manager.request_bytes_max
+        self._framer.frame_bytes_max = manager.request_bytes_max
         self._requests_in_flight_max = manager.requests_in_flight_max
 
     def mute(self, seconds: float) -> None:
@@ -596,20 +484,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def completed(self, exchange: Exchange) -> None:
         """Send the responses that are next in order, and start the requests that waited for them."""
-        outstanding = self._outstanding
-        if self.closed or (outstanding[0] is not exchange and not self._bring_forward(exchange)):
+        if self.closed or not (answered := self._order.complete(exchange)):
             return
         freed = freed_large = 0
-        while outstanding and outstanding[0].done:
-            first = outstanding.popleft()
+        for first in answered:
             size = first.frame_bytes
             if size >= LARGE_FRAME_BYTES:
                 freed_large += size
             else:
                 freed += size
             self._manager.answered(first)
-            if first is self._exclusive:
-                self._exclusive = None
             if first.parts is not None:
                 self._outgoing += first.parts
         self._bytes_held -= freed
@@ -622,18 +506,10 @@ class Connection(asyncio.BufferedProtocol):
             # A block of the log completes many requests in a row: their responses are sent in one write.
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
-        if self.draining and not outstanding:
+        if self.draining and not self._order.in_progress:
             self.close()
-        elif not self._pumping and (self._queue or self._paused_reading or self._waiting_frame_bytes):
+        elif not self._pumping and (self._order.waiting or self._paused_reading or self._framer.waiting_bytes):
             self.pump()
-
-    def _bring_forward(self, exchange: Exchange) -> bool:
-        """Make a response the next one, and return True, if the other end accepts any order."""
-        if self.peer is None:
-            return False
-        self._outstanding.remove(exchange)
-        self._outstanding.appendleft(exchange)
-        return True
 
     def _give_large(self, size: int) -> None:
         self._bytes_held -= size
@@ -651,18 +527,18 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        manager = self._manager
+        manager, framer, order = self._manager, self._framer, self._order
         full = (
             self.draining
             or self._writing_paused
             or self._unmute is not None
-            or len(self._queue) + len(self._outstanding) >= self._requests_in_flight_max
+            or len(order.waiting) + len(order.in_progress) >= self._requests_in_flight_max
             or self._bytes_held >= manager.connection_bytes_max
-            or self._waiting_frame_bytes
-            or (self._queue and self._bytes_held > SCRATCH_BYTES and self._next_may_wait_long)
+            or framer.waiting_bytes
+            or (order.waiting and self._bytes_held > SCRATCH_BYTES and self._next_may_wait_long)
         )
         # A frame that has begun is always read to its end: its memory is taken, and only the client can complete it.
-        pause = self._frame is None and bool(full)
+        pause = framer.frame is None and bool(full)
         if pause != self._paused_reading:
             self._paused_reading = pause
             if pause:

@@ -19,8 +19,9 @@ from structlog.typing import FilteringBoundLogger
 from anabranch.broker.node.logging.line_limit import LineLimit
 from anabranch.broker.node.net.budget import FrameBudget
 from anabranch.broker.node.net.closed_peers import find_closed_peers
-from anabranch.broker.node.net.connection import LARGE_FRAME_BYTES, SCRATCH_BYTES, Connection
+from anabranch.broker.node.net.connection import Connection
 from anabranch.broker.node.net.exchange import Exchange
+from anabranch.broker.node.net.framer import LARGE_FRAME_BYTES, SCRATCH_BYTES
 from anabranch.broker.node.net.slabs import SlabPool
 from anabranch.broker.node.net.stalls import STALL_CHECKS, TransferProgress, check_stalls
 from anabranch.broker.node.net.tls import Tls

@@ -18,7 +18,8 @@ from typing import Any, Final, Protocol
 import structlog
 
 from anabranch.addresses import normal_host
-from anabranch.broker.node.net.connection import Connection, ConnectionManager, other_protocol
+from anabranch.broker.node.net.connection import Connection, ConnectionManager
+from anabranch.broker.node.net.framer import other_protocol
 from anabranch.broker.node.net.tls import Tls
 from anabranch.broker.node.net.tls_connection import TlsConnection
 

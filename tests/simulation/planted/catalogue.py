@@ -124,9 +124,9 @@ PLANTED: Sequence[Planted] = (
         "responses leave in the order in which they are complete",
         [
             Edit(
-                "anabranch.broker.node.net.connection",
-                "        if self.peer is None:\n            return False\n        self._outstanding.remove",
-                "        self._outstanding.remove",
+                "anabranch.broker.node.net.request_order",
+                "        elif self._is_ordered:\n            return ()\n",
+                "",
             )
         ],
         found_by=ORDER,

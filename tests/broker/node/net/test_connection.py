@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.broker.node.net.budget import FrameBudget
-from anabranch.broker.node.net.connection import LARGE_FRAME_BYTES, SCRATCH_BYTES, Connection
+from anabranch.broker.node.net.connection import Connection
 from anabranch.broker.node.net.exchange import Exchange, Peer
+from anabranch.broker.node.net.framer import LARGE_FRAME_BYTES, SCRATCH_BYTES
 from anabranch.broker.node.net.slabs import SlabPool
 from anabranch.broker.node.net.stalls import Transfer
 from anabranch.protocol.messages.api_versions import ApiVersionsResponse
