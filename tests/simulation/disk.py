@@ -39,7 +39,7 @@ class SimLogDevice(SimDevice):
 
     def go_on(self) -> None:
         """Complete what is under way, after `faults.hang` has ended."""
-        if self.under_way:
+        if self.under_way and not self.closed:
             self._schedule()
 
     def _complete(self, request: IoRequest) -> None:
@@ -57,6 +57,7 @@ class SimLogFiles:
         self.faults = DeviceFaults()
         """Faults of devices opened from now on."""
         self.open_device: SimLogDevice | None = None
+        self._openings: list[SimLogDevice] = []
 
     def exists(self, path: Path) -> bool:
         return path in self.disks
@@ -70,6 +71,7 @@ class SimLogFiles:
             disk = SimDisk(settings.capacity_bytes, self._random, new=True, direct=not self._volatile(), volatile=False)
             self.disks[path] = disk
         self.open_device = SimLogDevice(disk, self.faults, self._loop, self._random)
+        self._openings = [*(each for each in self._openings if not each.closed), self.open_device]
         return self.open_device
 
     @property
@@ -78,10 +80,11 @@ class SimLogFiles:
         return self.open_device is not None and not self.open_device.closed
 
     def hang(self, *, hangs: bool) -> None:
-        """Let the disks complete no request, or all of them again."""
+        """Let the disks complete no request, or all of them again, also those of a node that another one recovers."""
         self.faults.hang = hangs
-        if not hangs and self.is_open and self.open_device is not None:
-            self.open_device.go_on()
+        if not hangs:
+            for device in self._openings:
+                device.go_on()
 
     def share(self) -> None:
         """Let another machine open the disks while a process of this one has them open."""
