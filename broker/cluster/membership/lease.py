@@ -125,6 +125,8 @@ class Lease:
         self._now_ms = now_ms
         self._promised_s = self.length_s / BEATS
         """Longest interval to the next beat that others have been told."""
+        self.is_lost = False
+        """True once the catalog has said that no further beat can renew it."""
         self._is_failing = False
         self._hurry = asyncio.Event()
 
@@ -159,6 +161,7 @@ class Lease:
                 due_ms=int(next_s * 1000),
             )
         except (NodeFenced, CatalogDamaged):
+            self.is_lost = True
             raise
         except StorageError as error:
             if not self._is_failing:

@@ -94,6 +94,8 @@ class Membership:
         """Beat at once, and from now on as often as other nodes expect it."""
         self._limit_tail()
         await self._lease.tasks.end()
+        if self._lease.is_lost:  # during the start, which has been told
+            return
         self._lease.beat_soon()
         self._lease.tasks.spawn(self._beat())
         self._lease.tasks.spawn(self._complete())

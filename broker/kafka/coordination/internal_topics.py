@@ -100,12 +100,14 @@ class InternalTopics:
         self._topics = topics
         self._commands = commands
         self._partition_counts = {OFFSETS_TOPIC: offsets_partitions, TRANSACTION_TOPIC: state_partitions}
-        self._creation = asyncio.Lock()
+        self._creations = {name: asyncio.Lock() for name in self._partition_counts}
         self._closed = False
 
     async def ensure(self, name: str) -> None:
         """Create OFFSETS_TOPIC or TRANSACTION_TOPIC unless it exists. Raises KafkaError or StorageError."""
-        async with self._creation:
+        if self._topics.get(name) is not None:
+            return
+        async with self._creations[name]:
             if self._topics.get(name) is None and not self._closed:
                 await self._commands.ensure(
                     name, partitions=self._partition_counts[name], configs=TOPIC_CONFIGS[name], internal=True

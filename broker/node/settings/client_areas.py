@@ -249,7 +249,7 @@ class GroupSettings(Area):
         ge=1,
         description="Interval between checks for expired offsets (Kafka: offsets.retention.check.interval.ms).",
     )
-    offset_metadata_bytes_max: int = Field(
+    offset_metadata_bytes_max: Bytes = Field(
         default=4096, ge=0, description="Largest metadata of an offset commit (Kafka: offset.metadata.max.bytes)."
     )
     offsets_partitions: int = Field(

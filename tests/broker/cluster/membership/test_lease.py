@@ -231,8 +231,10 @@ def test_a_start_beats_as_if_others_watched_until_its_lease_is_lost(
             tasks.spawn(beat_during_start(lease, lost.append))
             await asyncio.sleep(3.25)
             assert row.renewals == [1_000, 1_500, 2_000, 2_500, 3_000]
+            assert not lease.is_lost
             row.errors.append(error)
             await asyncio.sleep(3)
+            assert lease.is_lost
 
     virtual.run_until_complete(run())
     assert (len(row.renewals), lost) == (5, [error])

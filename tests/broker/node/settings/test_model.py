@@ -10,7 +10,7 @@ from anabranch.broker.node.settings.area import GIB
 from anabranch.broker.node.settings.documentation import documentation
 from anabranch.broker.node.settings.errors import SettingsError
 from anabranch.broker.node.settings.model import Settings
-from anabranch.broker.node.settings.names import all_settings
+from anabranch.broker.node.settings.names import Setting, all_settings, describe_default
 from anabranch.broker.node.settings.sources import load, unknown_environment
 from anabranch.broker.node.settings.stores import store_configs
 from anabranch.broker.operator.cli.serve import serve
@@ -258,3 +258,11 @@ def test_a_bad_store_is_named_in_one_line(tmp_path: Path, what: str) -> None:
 def test_a_store_flag_names_store_and_field() -> None:
     with pytest.raises(SettingsError, match=r"flag --store: expected NAME.FIELD=VALUE, .* found 'cold'"):
         load({"stores": ("cold",)}, {})
+
+
+@pytest.mark.parametrize(
+    "setting", [each for each in all_settings() if isinstance(each.field.default, int)], ids=lambda each: each.key
+)
+def test_a_default_is_taken_as_help_shows_it(setting: Setting) -> None:
+    found = load({setting.key: describe_default(setting)}, {})
+    assert getattr(getattr(found, setting.area), setting.name) == setting.field.default
