@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import NodeInfo, UploadCommit
-from anabranch.s3stream.model import NewObject, ObjectKind, StreamOwner, StreamRange
+from anabranch.s3stream.model import NewObject, NodeIdentity, ObjectKind, StreamOwner, StreamRange
 from benchmarks.support import Report, middle, p99, parser
 
 NODE = 1
@@ -61,8 +61,7 @@ class Filler:
         for first in range(0, count, OBJECTS_PER_PREPARE):
             ids = await self.catalog.prepare_objects(
                 min(OBJECTS_PER_PREPARE, count - first),
-                node_id=NODE,
-                node_epoch=self.node.epoch,
+                node=NodeIdentity(NODE, self.node.epoch),
                 writer_id="writer",
                 store="main",
                 now_ms=0,
@@ -75,7 +74,9 @@ class Filler:
                 size_bytes = 10_000 * len(self.streams) + 48
                 made = NewObject(object_id=object_id, kind=ObjectKind.SSO, size_bytes=size_bytes, ranges=ranges)
                 epochs = dict.fromkeys(self.streams, 1)
-                await self.catalog.commit_upload(UploadCommit(NODE, self.node.epoch, [made], epochs, {}, 0))
+                await self.catalog.commit_upload(
+                    UploadCommit(NodeIdentity(NODE, self.node.epoch), [made], epochs, {}, 0)
+                )
                 self.objects += 1
         return (time.perf_counter() - began) / count
 

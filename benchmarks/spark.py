@@ -28,7 +28,7 @@ from anabranch.compaction.blocks import BLOCK_COST_BYTES
 from anabranch.compaction.settings import CompactionSettings
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import UploadCommit
-from anabranch.s3stream.model import ObjectKind, StreamBatch, StreamOwner, object_key
+from anabranch.s3stream.model import NodeIdentity, ObjectKind, StreamBatch, StreamOwner, object_key
 from anabranch.s3stream.object.writer import ObjectWriter
 from anabranch.s3stream.store.config import StoreConfig
 from anabranch.spark.compact import SparkCompaction
@@ -283,7 +283,7 @@ async def fill_sets(location: StorageLocation, backlog: Backlog) -> None:
             payload = os.urandom(backlog.size_bytes // BACKLOG_OBJECTS // backlog.streams - 64)
             for number in range(BACKLOG_OBJECTS):
                 (object_id,) = await catalog.prepare_objects(
-                    1, node_id=1, node_epoch=node.epoch, writer_id="bench", store=name, now_ms=now_ms,
+                    1, node=NodeIdentity(1, node.epoch), writer_id="bench", store=name, now_ms=now_ms,
                     deadline_ms=now_ms + 3_600_000,
                 )  # fmt: skip
                 writer = ObjectWriter(
@@ -297,7 +297,7 @@ async def fill_sets(location: StorageLocation, backlog: Backlog) -> None:
                     for stream_id in ids:
                         await writer.write(StreamBatch(stream_id, number, number + 1, 1, now_ms, payload))
                     made = await writer.close()
-                await catalog.commit_upload(UploadCommit(1, node.epoch, [made], epochs, {}, now_ms))
+                await catalog.commit_upload(UploadCommit(NodeIdentity(1, node.epoch), [made], epochs, {}, now_ms))
     finally:
         await catalog.close()
 

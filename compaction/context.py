@@ -15,7 +15,7 @@ from anabranch.s3stream.background import Pace
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import CompactionCommit
 from anabranch.s3stream.errors import CatalogUnavailable, ObjectDamage, StorageError
-from anabranch.s3stream.model import NewObject, ObjectInfo, ObjectState, object_key
+from anabranch.s3stream.model import NewObject, NodeIdentity, ObjectInfo, ObjectState, object_key
 from anabranch.s3stream.object.reader import ObjectIndex
 from anabranch.s3stream.store.interface import ObjectStore
 from anabranch.s3stream.tracing import NO_TRACING, Tracing
@@ -71,8 +71,7 @@ class CompactionContext:
     stores: Mapping[str, ObjectStore]
     settings: CompactionSettings
     cluster: str
-    node_id: int
-    node_epoch: int
+    identity: NodeIdentity
     now_ms: Callable[[], int]
     new_writer_id: Callable[[], str]
     cleaning: CleaningHooks | None = None
@@ -160,8 +159,7 @@ class CompactionContext:
         for attempt in range(1, COMMIT_ATTEMPTS + 1):
             now_ms = self.now_ms()  # readers find the inputs until the attempt that succeeds
             commit = CompactionCommit(
-                node_id=self.node_id,
-                node_epoch=self.node_epoch,
+                node=self.identity,
                 inputs=inputs,
                 outputs=outputs,
                 now_ms=now_ms,

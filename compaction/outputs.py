@@ -32,8 +32,7 @@ class PreparedOutputs:
         now_ms = self._context.now_ms()
         object_ids = await self._context.catalog.prepare_objects(
             count,
-            node_id=self._context.node_id,
-            node_epoch=self._context.node_epoch,
+            node=self._context.identity,
             writer_id=writer.writer_id,
             store=self._store.name,
             now_ms=now_ms,

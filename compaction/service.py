@@ -163,7 +163,9 @@ class CompactionService:
     async def _backlog(self) -> int:
         context = self._context
         try:
-            found = await context.catalog.list_node_ssos(context.node_id, limit=context.settings.backlog_objects)
+            found = await context.catalog.list_node_ssos(
+                context.identity.node_id, limit=context.settings.backlog_objects
+            )
         except CatalogError as error:
             log.warning("compaction cannot count its backlog; it waits for the period", error=str(error))
             return 0

@@ -34,6 +34,7 @@ from anabranch.s3stream.append.wal_trim import WalTrimmer
 from anabranch.s3stream.background import BackgroundIo
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.errors import StorageError, StorageStopped
+from anabranch.s3stream.model import NodeIdentity
 from anabranch.s3stream.object.marks import MarkPlace, MarkWriter
 from anabranch.s3stream.outages import Outages
 from anabranch.s3stream.read.cold_read import ColdReader
@@ -60,7 +61,7 @@ class S3Stream:
     are in the WAL.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts of a node, by name
+    def __init__(
         self,
         *,
         wal: WriteAheadLog,
@@ -69,8 +70,7 @@ class S3Stream:
         default_store: str,
         settings: StorageSettings,
         cluster: str,
-        node_id: int,
-        node_epoch: int,
+        node: NodeIdentity,
         now_ms: Callable[[], int],
         new_writer_id: Callable[[], str],
         tracing: Tracing = NO_TRACING,
@@ -86,8 +86,7 @@ class S3Stream:
         self.settings = settings
         self._wal = wal
         self._catalog = catalog
-        self._node_id = node_id
-        self._node_epoch = node_epoch
+        self._node = node
         threshold = settings.threshold_bytes(wal.capacity_bytes)
         self._cache = cache = LogCache(settings.log_cache_bytes, self.stats)
         self._admission = Admission(
@@ -134,7 +133,7 @@ class S3Stream:
         self.handovers = StreamHandovers(journal, self.wal_trimmer, self._streams)
         """Streams on their way to and from other nodes."""
         place = MarkPlace(stores[default_store], cluster, catalog.identity())
-        self.marks = MarkWriter(place, node_id, new_writer_id)
+        self.marks = MarkWriter(place, node.node_id, new_writer_id)
         """Writer of marks of the catalog's progress."""
         self._pipeline = UploadPipeline(
             journal=journal,
@@ -146,7 +145,7 @@ class S3Stream:
                 settings=settings,
                 stats=self.stats,
                 outages=self.outages,
-                identity=WriterIdentity(cluster, node_id, node_epoch, new_writer_id),
+                identity=WriterIdentity(cluster, node, new_writer_id),
                 now_ms=now_ms,
                 streams=self._streams,
                 marks=self.marks,
@@ -224,7 +223,7 @@ class S3Stream:
         Raises UnknownStreams when the WAL and the catalog do not belong together: nothing is trimmed then.
         """
         assert not self._recovered, "recover() runs once"
-        owner, plan = await scan_wal(self._wal, self._catalog, self._node_id, self._node_epoch)
+        owner, plan = await scan_wal(self._wal, self._catalog, self._node)
         await self._streams.adopt(owner, plan)
         if plan.last_wal_offset >= 0 and not plan.live:
             await self.wal_trimmer.trim(plan.last_wal_offset)

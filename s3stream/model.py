@@ -124,6 +124,13 @@ class NewObject:
     ranges: Sequence[StreamRange]
 
 
+class NodeIdentity(NamedTuple):
+    """One registration of a node. A later one of the same node, with a higher epoch, fences what it writes."""
+
+    node_id: int
+    epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class StreamOwner:
     """Owner of streams: one registration of a node, with the log that it acknowledges into."""
@@ -132,6 +139,11 @@ class StreamOwner:
     node_epoch: int
     wal_id: str
     """The log's id in the catalog, 16 hex digits."""
+
+    @property
+    def identity(self) -> NodeIdentity:
+        """The registration."""
+        return NodeIdentity(self.node_id, self.node_epoch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,8 +236,7 @@ class SparkCompaction:
             stores=stores,
             settings=self._settings,
             cluster=self._location.cluster,
-            node_id=info.node_id,
-            node_epoch=info.epoch,
+            identity=info.identity,
             now_ms=self._now_ms,
             new_writer_id=self._new_writer_id,
         )
@@ -270,7 +269,7 @@ class SparkCompaction:
         prepared = PreparedOutputs(node, node.stores[plan.store])
         shares = await prepare_shares(node, plan, prepared)
         tasks = [_ShareTask(share, await self._share_ids(prepared, share), plan.store) for share in shares]
-        self._report(f"node {node.node_id}: {len(plan.inputs)} stream set objects in {len(tasks)} tasks")
+        self._report(f"node {node.identity.node_id}: {len(plan.inputs)} stream set objects in {len(tasks)} tasks")
         try:
             done = await self._run_tasks(tasks, run_share)
         except CompactionFailed as error:
@@ -323,7 +322,7 @@ class SparkCompaction:
             tasks.append(_JoinTask(joins, store.name))
         if not tasks:
             return False
-        self._report(f"node {node.node_id}: {len(groups)} groups of stream objects in {len(tasks)} tasks")
+        self._report(f"node {node.identity.node_id}: {len(groups)} groups of stream objects in {len(tasks)} tasks")
         try:
             done = await self._run_tasks(tasks, run_joins)
         except CompactionFailed as error:

@@ -127,7 +127,7 @@ async def open_storage(basis: Basis, *, listeners: Sequence[NodeListener], inter
     )
     if basis.tracer is not None:  # not earlier: the log uses the same stores, and its writes belong to no request
         stores = basis.tracer.wrap_stores(stores)
-    catalog.act_for(info.node_id, info.epoch)
+    catalog.act_for(info.identity)
     lease = Lease(catalog, info, await stack.enter_async_context(NodeTasks()), now_ms=environment.now_ms)
     lease.tasks.spawn(beat_during_start(lease, basis.failure.report))
     wal = await log.open_wal(log_owner(settings, catalog, info.epoch), environment.now_ms)
@@ -168,25 +168,21 @@ async def _recover(
         default_store=settings.objects.store,
         settings=storage_settings(settings, basis.memory.sizes),
         cluster=settings.node.cluster,
-        node_id=info.node_id,
-        node_epoch=info.epoch,
+        node=info.identity,
         now_ms=now_ms,
         new_writer_id=basis.new_writer_id,
         tracing=basis.tracer or NO_TRACING,
     )
     await basis.stack.enter_async_context(storage)
     if (found := log.found) is not None:
-        await catalog.reclaim_streams(
-            found.wal_id, node_id=info.node_id, node_epoch=info.epoch, claimed_epoch=found.node_epoch
-        )
+        await catalog.reclaim_streams(found.wal_id, node=info.identity, claimed_epoch=found.node_epoch)
     with log.errors_with_path():
         await storage.recover()
     # The log would find its fence by itself, but only once its store answers: the stop would wait for that.
     basis.failure.watch_fence(lambda error: wal.failed(WalFenced(str(error))))
     await catalog.open_wal(
         wal.wal_id,
-        node_id=info.node_id,
-        node_epoch=info.epoch,
+        node=info.identity,
         kind=log.kind,
         location=log.location,
         takeover=takeover_of(settings, wal),

@@ -65,6 +65,7 @@ from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import NodeListener
 from anabranch.s3stream.engine import S3Stream
 from anabranch.s3stream.errors import CatalogError, NodeFenced
+from anabranch.s3stream.model import NodeIdentity
 from anabranch.s3stream.store.interface import ObjectStore
 from anabranch.wal.interface import NodeWal, WalFenced
 
@@ -359,8 +360,7 @@ class Node:
         drained = self.wal.wal_id if self.wal.drained else None
         try:
             await self.catalog.stop_node(
-                self.node_id,
-                self.node_epoch,
+                NodeIdentity(self.node_id, self.node_epoch),
                 drained_wal=drained,
                 successors=[each for each in self.topics.new_leaders() if each != self.node_id],
                 now_ms=self.now_ms(),

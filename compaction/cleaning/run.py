@@ -29,7 +29,7 @@ async def plan_cleanings(
     streams = await context.catalog.get_streams(sorted(wanted))
     plans = []
     for stream_id, info in streams.items():
-        if info.node_id != context.node_id:
+        if info.node_id != context.identity.node_id:
             continue
         # Listed after the stream's state was read: newer data is past that state's end, and is not cleaned.
         objects = await context.catalog.list_stream_objects(stream_id)

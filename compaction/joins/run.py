@@ -21,7 +21,7 @@ async def plan_joins(context: CompactionContext, *, full: bool) -> list[JoinGrou
     settings = context.settings
     # A single object may be worth rewriting to drop what is before the stream's start.
     stream_ids = await context.catalog.list_compactable_streams(
-        context.node_id, objects_min=1, limit=settings.streams_max
+        context.identity.node_id, objects_min=1, limit=settings.streams_max
     )
     by_key = context.cleaning.policies() if context.cleaning is not None else {}
     # Objects that a clone of the topic also refers to are not joined: that would duplicate their data.

@@ -71,7 +71,7 @@ async def plan_sets(context: CompactionContext, *, full: bool, selection: SetSel
 
     Changes nothing. Raises UnreadableInput for an object that cannot be read.
     """
-    infos = await context.catalog.list_node_ssos(context.node_id, limit=context.settings.objects_max)
+    infos = await context.catalog.list_node_ssos(context.identity.node_id, limit=context.settings.objects_max)
     by_store: dict[str, list[ObjectInfo]] = {}
     for info in infos:
         is_chosen = selection is None or info.object_id in selection.objects

@@ -9,7 +9,7 @@ import asyncio
 from anabranch.s3stream.append.recovery import RecoveryPlan, RecoveryPlanner, check_streams_known
 from anabranch.s3stream.append.wal_record import WalRecord, decode_record
 from anabranch.s3stream.catalog.catalog import Catalog
-from anabranch.s3stream.model import StreamInfo, StreamOwner
+from anabranch.s3stream.model import NodeIdentity, StreamInfo, StreamOwner
 from anabranch.s3stream.tasks import STEPS_PER_TURN, Turns
 from anabranch.wal.interface import WriteAheadLog
 
@@ -17,9 +17,7 @@ STREAMS_PER_LOOKUP = 1000
 """Streams per catalog look-up."""
 
 
-async def scan_wal(
-    wal: WriteAheadLog, catalog: Catalog, node_id: int, node_epoch: int
-) -> tuple[StreamOwner, RecoveryPlan]:
+async def scan_wal(wal: WriteAheadLog, catalog: Catalog, node: NodeIdentity) -> tuple[StreamOwner, RecoveryPlan]:
     """Recover the WAL and sort its records by the catalog's streams; returns also what may own streams with it.
 
     Raises UnknownStreams when the WAL and the catalog do not belong together, WalRecordError, WalError, CatalogError.
@@ -40,7 +38,7 @@ async def scan_wal(
     next_stream_id = await catalog.next_stream_id()
     if ids and ids[-1] >= next_stream_id:
         check_streams_known(records, next_stream_id)
-    owner = StreamOwner(node_id, node_epoch, wal.wal_id)
+    owner = StreamOwner(*node, wal.wal_id)
     planner = RecoveryPlanner(infos, owner)
     async for some in Turns().pieces(records):
         planner.add(some)

@@ -6,7 +6,7 @@ method is one transaction of `Database`; the modules of this package hold the bo
 Invariants:
 
 - Commands are idempotent: repeating one that succeeded succeeds again.
-- Commands that take `node_epoch` or a stream's epoch refuse old ones (two fences).
+- Commands that take a `NodeIdentity` or a stream's epoch refuse old ones (two fences).
 - Queries have no side effects.
 
 Times are ms since 1970 and are always passed in. Errors are those of `s3stream.errors`.
@@ -65,7 +65,7 @@ from anabranch.s3stream.catalog.values import (
     WalInfo,
 )
 from anabranch.s3stream.errors import AlreadyExists, CatalogError, CatalogUnavailable, CatalogWentBack, StorageError
-from anabranch.s3stream.model import ObjectInfo, RangeLocation, StreamInfo, StreamOwner
+from anabranch.s3stream.model import NodeIdentity, ObjectInfo, RangeLocation, StreamInfo, StreamOwner
 
 Result = TypeVar("Result")
 
@@ -83,7 +83,7 @@ class Catalog:
     def __init__(self, url: str, *, read_only: bool = False) -> None:
         self._database = Database(url, read_only=read_only, on_session=self._check_session)
         self._read_only = read_only
-        self._node: tuple[int, int] | None = None
+        self._node: NodeIdentity | None = None
         """Registration under which topics and configs are changed."""
         self._identity = nodes.UNKNOWN_ID
         self._watchers: list[Callable[[], None]] = []
@@ -144,20 +144,20 @@ class Catalog:
         self._note(CatalogProgress(change))
         return result
 
-    def act_for(self, node_id: int, node_epoch: int) -> None:
+    def act_for(self, node: NodeIdentity) -> None:
         """Change topics and configs for this registration of a node only: a later one fences this catalog's changes.
 
         The process of the later one serves what it has read. A change that it does not see would go past it: it would
         acknowledge records into a topic that is deleted.
         """
-        self._node = (node_id, node_epoch)
+        self._node = node
 
     async def _change_as_node(self, command: Callable[[Connection], Result]) -> Result:
         """Change topics or configs. Raises NodeFenced."""
 
         def checked(connection: Connection) -> Result:
             if self._node is not None:
-                rows.check_node(connection, *self._node)
+                rows.check_node(connection, self._node)
             return command(connection)
 
         return await self._change(checked)
@@ -188,27 +188,27 @@ class Catalog:
         node = NodeInfo(node_id, 0, host, port, now_ms + lease_ms, lease_ms, holder, rack, *internal, listeners=named)
         return await self._change(lambda c: nodes.register_node(c, node, after_epoch))
 
-    async def beat(self, node_id: int, node_epoch: int, *, now_ms: int, lease_ms: int, due_ms: int = 0) -> Pulse:
+    async def beat(self, node: NodeIdentity, *, now_ms: int, lease_ms: int, due_ms: int = 0) -> Pulse:
         """Show that the node lives, and extend its lease; the next beat is due within `due_ms` (0: unknown).
 
         Raises NodeFenced when the epoch is old, and CatalogWentBack when the catalog lacks what it was seen to have.
         """
         # What is known before the beat is sent: it sees at least that.
-        known = CatalogProgress(self._seen.change, {node_id: self._seen.uploads.get(node_id, 0)})
-        pulse = await self._database.beat(lambda c: nodes.beat(c, node_id, node_epoch, now_ms + lease_ms, due_ms))
-        found = CatalogProgress(pulse.version, {node_id: pulse.uploads})
+        known = CatalogProgress(self._seen.change, {node.node_id: self._seen.uploads.get(node.node_id, 0)})
+        pulse = await self._database.beat(lambda c: nodes.beat(c, node, now_ms + lease_ms, due_ms))
+        found = CatalogProgress(pulse.version, {node.node_id: pulse.uploads})
         self._check_not_behind(found, known)
         self._note(found)
         return pulse
 
     async def stop_node(
-        self, node_id: int, node_epoch: int, *, drained_wal: str | None, successors: Sequence[int] = (), now_ms: int
+        self, node: NodeIdentity, *, drained_wal: str | None, successors: Sequence[int] = (), now_ms: int
     ) -> None:
         """End the lease of a node that stops, and mark its log, if named, as drained. Raises NodeFenced.
 
         The partitions of a node that is drained go to the successors, if there are any.
         """
-        await self._database.write(lambda c: nodes.stop_node(c, node_id, node_epoch, drained_wal, successors, now_ms))
+        await self._database.write(lambda c: nodes.stop_node(c, node, drained_wal, successors, now_ms))
 
     async def take_over(
         self,
@@ -216,17 +216,17 @@ class Catalog:
         seen: NodeBeat,
         *,
         wal_id: str | None,
-        recoverer: tuple[int, int],
+        recoverer: NodeIdentity,
         leaders: Sequence[int],
         now_ms: int,
         even_if_alive: bool = False,
     ) -> int:
         """Fence a node that is dead: it has not beaten since `seen`. Returns the epoch in which the caller acts for it.
 
-        The caller, `recoverer` by node id and epoch, recovers its log `wal_id`, which it has open (None: there is none
-        to recover). Its partitions are placed over `leaders`. `even_if_alive` fences a node that beats in the epoch of
-        `seen`, too. Raises NodeInUse when it is alive or another node was faster, NodeFenced when the caller is fenced,
-        CatalogError when the node has another log.
+        The caller, `recoverer`, recovers its log `wal_id`, which it has open (None: there is none to recover). Its
+        partitions are placed over `leaders`. `even_if_alive` fences a node that beats in the epoch of `seen`, too.
+        Raises NodeInUse when it is alive or another node was faster, NodeFenced when the caller is fenced, CatalogError
+        when the node has another log.
         """
         return await self._change(
             lambda c: takeovers.take_over(
@@ -234,18 +234,16 @@ class Catalog:
             )
         )
 
-    async def release_recovered(
-        self, node_id: int, node_epoch: int, wal_id: str, *, kept: Collection[int], now_ms: int
-    ) -> None:
+    async def release_recovered(self, node: NodeIdentity, wal_id: str, *, kept: Collection[int], now_ms: int) -> None:
         """Let others open the streams of a dead node, except `kept`: its log has nothing past their ends.
 
         If none is kept the log is drained. Raises NodeFenced.
         """
-        await self._change(lambda c: takeovers.release_recovered(c, node_id, node_epoch, wal_id, kept, now_ms))
+        await self._change(lambda c: takeovers.release_recovered(c, node, wal_id, kept, now_ms))
 
-    async def return_streams(self, node_id: int, node_epoch: int) -> None:
+    async def return_streams(self, node: NodeIdentity) -> None:
         """Let a dead node lead what it still owns, and wait for its return. Raises NodeFenced."""
-        await self._change(lambda c: takeovers.return_streams(c, node_id, node_epoch))
+        await self._change(lambda c: takeovers.return_streams(c, node))
 
     async def remove_node(self, seen: NodeInfo, *, heir: int, now_ms: int) -> int:
         """Remove the registration of a dead node that leads nothing and whose log is not needed.
@@ -284,8 +282,7 @@ class Catalog:
         self,
         wal_id: str,
         *,
-        node_id: int,
-        node_epoch: int,
+        node: NodeIdentity,
         kind: str = nodes.DEVICE,
         location: str,
         takeover: Takeover = Takeover.NONE,
@@ -298,17 +295,15 @@ class Catalog:
         Raises NodeFenced; CatalogError when the log was given up, or another log may hold records of the node's
         streams.
         """
-        await self._change(
-            lambda c: nodes.open_wal(c, wal_id, node_id, node_epoch, kind, location, takeover, held, now_ms)
-        )
+        await self._change(lambda c: nodes.open_wal(c, wal_id, node, kind, location, takeover, held, now_ms))
 
-    async def reclaim_streams(self, wal_id: str, *, node_id: int, node_epoch: int, claimed_epoch: int) -> None:
+    async def reclaim_streams(self, wal_id: str, *, node: NodeIdentity, claimed_epoch: int) -> None:
         """Note before a recovery that the node's log may hold records of streams, which an older catalog may not know.
 
         `claimed_epoch` is the node epoch in the log's header. Nothing changes unless it is newer than the catalog's.
         Raises NodeFenced.
         """
-        await self._change(lambda c: nodes.reclaim_streams(c, node_id, node_epoch, wal_id, claimed_epoch))
+        await self._change(lambda c: nodes.reclaim_streams(c, node, wal_id, claimed_epoch))
 
     async def give_up_wal(self, wal_id: str, *, seen: NodeInfo, leaders: Sequence[int] = (), now_ms: int) -> None:
         """Accept the loss of the records of a log that are in no object.
@@ -511,7 +506,7 @@ class Catalog:
     # detach, attach and clone: catalog changes only, no data is touched
 
     async def detach_topic(
-        self, name: str, topic_id: bytes, *, ends: Mapping[int, int], node_id: int, node_epoch: int, now_ms: int
+        self, name: str, topic_id: bytes, *, ends: Mapping[int, int], node: NodeIdentity, now_ms: int
     ) -> None:
         """Take a topic out of the cluster; its objects are kept until it is attached and deleted.
 
@@ -519,18 +514,14 @@ class Catalog:
         when the committed ends differ from `ends`, StreamFenced when another node has one of the streams open,
         NotFound.
         """
-        await self._change(
-            lambda c: detach.detach_topic(
-                c, name, topic_id, ends=ends, node_id=node_id, node_epoch=node_epoch, now_ms=now_ms
-            )
-        )
+        await self._change(lambda c: detach.detach_topic(c, name, topic_id, ends=ends, node=node, now_ms=now_ms))
 
-    async def attach_topic(self, topic_id: bytes, name: str, *, node_id: int, node_epoch: int) -> TopicInfo:
+    async def attach_topic(self, topic_id: bytes, name: str, *, node: NodeIdentity) -> TopicInfo:
         """Bring a detached topic back as `name`, led by the node. Raises NotFound; AlreadyExists for a taken name."""
-        return await self._change(lambda c: detach.attach_topic(c, topic_id, name, node_id, node_epoch))
+        return await self._change(lambda c: detach.attach_topic(c, topic_id, name, node))
 
     async def clone_topic(
-        self, name: str, new_name: str, topic_id: bytes, *, ends: Mapping[int, int], node_id: int, node_epoch: int
+        self, name: str, new_name: str, topic_id: bytes, *, ends: Mapping[int, int], node: NodeIdentity
     ) -> TopicInfo:
         """Create `new_name`, led by the node, with the records that `name` has up to `ends`.
 
@@ -538,9 +529,7 @@ class Catalog:
         EndMoved unless `ends` are the committed ends of all streams of `name`, NotFound, and AlreadyExists unless
         `new_name` has this `topic_id`.
         """
-        return await self._change(
-            lambda c: detach.clone_topic(c, name, new_name, topic_id, ends=ends, node_id=node_id, node_epoch=node_epoch)
-        )
+        return await self._change(lambda c: detach.clone_topic(c, name, new_name, topic_id, ends=ends, node=node))
 
     async def list_detached(self) -> Sequence[DetachedTopic]:
         """Return the detached topics by name, the most recently detached first."""
@@ -612,8 +601,7 @@ class Catalog:
         self,
         count: int,
         *,
-        node_id: int,
-        node_epoch: int,
+        node: NodeIdentity,
         writer_id: str,
         store: str,
         now_ms: int,
@@ -631,8 +619,7 @@ class Catalog:
             lambda c: objects.prepare_objects(
                 c,
                 count,
-                node_id=node_id,
-                node_epoch=node_epoch,
+                node=node,
                 writer_id=writer_id,
                 store=store,
                 deadline_ms=deadline.ms,
@@ -658,7 +645,7 @@ class Catalog:
         except StorageError:
             self._check_not_behind(await self.progress(), known)
             raise
-        self._note(CatalogProgress(0, {commit.node_id: number}))
+        self._note(CatalogProgress(0, {commit.node.node_id: number}))
 
     async def get_uploaded_streams(self, node_id: int, stream_ids: Sequence[int]) -> dict[int, StreamInfo]:
         """Return existing streams by id, and see how many uploads of the node are committed in the same state."""

@@ -23,6 +23,7 @@ from anabranch.s3stream.catalog.schema import detached_partitions, detached_topi
 from anabranch.s3stream.catalog.topics import NOBODY, find_topic_by_id, get_topic, parse_configs
 from anabranch.s3stream.catalog.values import DetachedTopic, TopicInfo
 from anabranch.s3stream.errors import AlreadyExists, EndMoved, NotFound, StreamFenced
+from anabranch.s3stream.model import NodeIdentity
 
 
 def detach_topic(
@@ -31,20 +32,19 @@ def detach_topic(
     topic_id: bytes,
     *,
     ends: Mapping[int, int],
-    node_id: int,
-    node_epoch: int,
+    node: NodeIdentity,
     now_ms: int,
 ) -> None:
     """Move the topic to the detached topics and fence its streams."""
     row = connection.execute(select(topics).where(topics.c.name == name, topics.c.topic_id == topic_id)).first()
     if row is None and _find_detached(connection, topic_id) is not None:
         return
-    check_node(connection, node_id, node_epoch)
+    check_node(connection, node)
     if row is None:
         raise NotFound(f"topic {name!r} with id {topic_id.hex()} does not exist")
     info = get_topic(connection, name)
     stream_ids = [partition.stream_id for partition in info.partitions]
-    _check_ends(connection, stream_ids, ends, node_id)
+    _check_ends(connection, stream_ids, ends, node.node_id)
     connection.execute(
         insert(detached_topics).values(
             topic_id=topic_id, name=name, internal=row.internal, configs=row.configs, detached_ms=now_ms
@@ -63,12 +63,12 @@ def detach_topic(
     delete_orders(connection, stream_ids)
 
 
-def attach_topic(connection: Connection, topic_id: bytes, name: str, node_id: int, node_epoch: int) -> TopicInfo:
+def attach_topic(connection: Connection, topic_id: bytes, name: str, node: NodeIdentity) -> TopicInfo:
     """Move a detached topic back under a name; its id stays the same."""
     attached = find_topic_by_id(connection, topic_id)
     if attached == name:
         return get_topic(connection, name)
-    check_node(connection, node_id, node_epoch)
+    check_node(connection, node)
     if attached is not None:
         raise AlreadyExists(f"topic id {topic_id.hex()} is attached already, as {attached!r}")
     found = _find_detached(connection, topic_id)
@@ -85,7 +85,7 @@ def attach_topic(connection: Connection, topic_id: bytes, name: str, node_id: in
     connection.execute(delete(detached_partitions).where(mine))
     connection.execute(delete(detached_topics).where(detached_topics.c.topic_id == topic_id))
     for piece in chunks(found.stream_ids):
-        values = {"leader": node_id, "preferred": node_id, "changed": change}
+        values = {"leader": node.node_id, "preferred": node.node_id, "changed": change}
         led = update(streams).where(streams.c.stream_id.in_(piece)).values(values)
         connection.execute(led)
     return get_topic(connection, name)
@@ -98,14 +98,13 @@ def clone_topic(
     topic_id: bytes,
     *,
     ends: Mapping[int, int],
-    node_id: int,
-    node_epoch: int,
+    node: NodeIdentity,
 ) -> TopicInfo:
     """Insert a topic whose streams begin as copies of another's: bounds, state and ranges."""
     taken = find_topic_by_id(connection, topic_id)
     if taken == new_name:
         return get_topic(connection, new_name)
-    check_node(connection, node_id, node_epoch)
+    check_node(connection, node)
     if taken is not None:
         raise AlreadyExists(f"topic id {topic_id.hex()} belongs to topic {taken!r}")
     _check_free(connection, new_name)
@@ -119,7 +118,7 @@ def clone_topic(
     first = take_ids(connection, "stream", len(stream_ids))
     for partition in original.partitions:
         new_id = first + partition.index
-        _clone_stream(connection, partition.stream_id, new_id, node_id, change)
+        _clone_stream(connection, partition.stream_id, new_id, node.node_id, change)
         connection.execute(insert(partitions).values(topic=new_name, idx=partition.index, stream_id=new_id))
     return get_topic(connection, new_name)
 

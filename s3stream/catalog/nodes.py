@@ -25,6 +25,7 @@ from anabranch.s3stream.catalog.values import (
     WalState,
 )
 from anabranch.s3stream.errors import CatalogError, NodeFenced, NotFound
+from anabranch.s3stream.model import NodeIdentity
 
 REMOVED_MAX: Final = -1
 """Upper bound of the lease end of a removed node: minus the time of its removal, or this."""
@@ -180,13 +181,13 @@ def register_node(connection: Connection, wanted: NodeInfo, after_epoch: int | N
     return registered
 
 
-def beat(connection: Connection, node_id: int, node_epoch: int, lease_until_ms: int, due_ms: int) -> Pulse:
+def beat(connection: Connection, node: NodeIdentity, lease_until_ms: int, due_ms: int) -> Pulse:
     """Record the node's beat and when the next one is due, extend its lease, and return the beats of all nodes.
 
     One statement on PostgreSQL: other nodes' commands run beside it.
     """
-    own = {"own_id": node_id, "own_epoch": node_epoch, "until_ms": lease_until_ms, "due_ms": due_ms}
-    own_uploads = {"own_uploads": uploads_counter(node_id)}
+    own = {"own_id": node.node_id, "own_epoch": node.epoch, "until_ms": lease_until_ms, "due_ms": due_ms}
+    own_uploads = {"own_uploads": uploads_counter(node.node_id)}
     if connection.dialect.name == "postgresql":
         rows = connection.execute(BEAT_AND_READ, {**own, **own_uploads}).all()
         found = bool(rows) and bool(rows[0][-1])
@@ -194,28 +195,27 @@ def beat(connection: Connection, node_id: int, node_epoch: int, lease_until_ms: 
         found = bool(connection.execute(BEAT, own).rowcount)
         rows = connection.execute(READ_BEATS, own_uploads).all()
     if not found:
-        check_node(connection, node_id, node_epoch)
+        check_node(connection, node)
     beats = {key: NodeBeat(epoch, number, bool(has_lease), due) for key, epoch, number, has_lease, due, *_ in rows}
     return Pulse(beats, rows[0].version, rows[0].uploads or 0)
 
 
 def stop_node(
     connection: Connection,
-    node_id: int,
-    node_epoch: int,
+    node: NodeIdentity,
     drained_wal: str | None,
     successors: Sequence[int],
     now_ms: int,
 ) -> None:
     """End the lease; mark the node's log as drained, release its streams, and let the successors lead them."""
-    check_node(connection, node_id, node_epoch)
+    check_node(connection, node)
     change = next_change(connection)
-    connection.execute(update(nodes).where(nodes.c.node_id == node_id).values(lease_until_ms=ENDED))
-    leave_node(connection, node_id, f"node {node_id} was stopped")
+    connection.execute(update(nodes).where(nodes.c.node_id == node.node_id).values(lease_until_ms=ENDED))
+    leave_node(connection, node.node_id, f"node {node.node_id} was stopped")
     if drained_wal is not None:
         set_wal_state(connection, drained_wal, WalState.DRAINED, now_ms)
-        release_streams(connection, node_id, change)
-        give_leadership(connection, node_id, successors, change)
+        release_streams(connection, node.node_id, change)
+        give_leadership(connection, node.node_id, successors, change)
 
 
 def drain_node(connection: Connection, node_id: int, *, draining: bool) -> None:
@@ -292,8 +292,7 @@ def _to_wal(row: Row[*tuple[Any, ...]]) -> WalInfo:
 def open_wal(
     connection: Connection,
     wal_id: str,
-    node_id: int,
-    node_epoch: int,
+    node: NodeIdentity,
     kind: str,
     location: str,
     takeover: Takeover,
@@ -304,25 +303,25 @@ def open_wal(
 
     It holds records past the ends of the streams `held`. The node leads them, and owns no other streams.
     """
-    check_node(connection, node_id, node_epoch)
-    known = {wal.wal_id: wal for wal in list_wals(connection, node_id)}
+    check_node(connection, node)
+    known = {wal.wal_id: wal for wal in list_wals(connection, node.node_id)}
     found = known.pop(wal_id, None)
     if found is not None and found.state is WalState.GIVEN_UP:
-        raise CatalogError(f"the log {wal_id} of node {node_id} was given up")
+        raise CatalogError(f"the log {wal_id} of node {node.node_id} was given up")
     left = [wal for wal in known.values() if wal.state is WalState.OPEN]
-    if left and count_open_streams(connection, node_id):
-        raise CatalogError(f"the log {left[0].wal_id} of node {node_id} may hold records that are in no object")
+    if left and count_open_streams(connection, node.node_id):
+        raise CatalogError(f"the log {left[0].wal_id} of node {node.node_id} may hold records that are in no object")
     for wal in left:  # the node has no streams, so that the records in it are not needed
         set_wal_state(connection, wal.wal_id, WalState.DRAINED, now_ms)
-    if held is not None and count_open_streams(connection, node_id):
+    if held is not None and count_open_streams(connection, node.node_id):
         change = next_change(connection)
-        release_streams(connection, node_id, change, kept=held)
-        lead_owned(connection, node_id, change)
-    adopted = (streams.c.node_id == node_id, streams.c.wal_id == "")
+        release_streams(connection, node.node_id, change, kept=held)
+        lead_owned(connection, node.node_id, change)
+    adopted = (streams.c.node_id == node.node_id, streams.c.wal_id == "")
     connection.execute(update(streams).where(*adopted).values(wal_id=wal_id))
     values = {
-        "node_id": node_id,
-        "node_epoch": node_epoch,
+        "node_id": node.node_id,
+        "node_epoch": node.epoch,
         "kind": kind,
         "location": location,
         "state": int(WalState.OPEN),
@@ -337,16 +336,16 @@ def open_wal(
         connection.execute(update(wals).where(wals.c.wal_id == wal_id).values(values))
 
 
-def reclaim_streams(connection: Connection, node_id: int, node_epoch: int, wal_id: str, claimed_epoch: int) -> None:
+def reclaim_streams(connection: Connection, node: NodeIdentity, wal_id: str, claimed_epoch: int) -> None:
     """Own again the node's streams without owner, if its log was claimed after the newest claim known here.
 
     The catalog is an older copy, from after a clean stop: the node has opened streams since, and the log has records.
     """
-    check_node(connection, node_id, node_epoch)
+    check_node(connection, node)
     known = connection.execute(select(wals.c.node_epoch).where(wals.c.wal_id == wal_id)).scalar_one_or_none()
     if known is None or known < claimed_epoch:
-        free = (streams.c.node_id == NOBODY, streams.c.leader == node_id)
-        connection.execute(update(streams).where(*free).values(node_id=node_id, changed=next_change(connection)))
+        free = (streams.c.node_id == NOBODY, streams.c.leader == node.node_id)
+        connection.execute(update(streams).where(*free).values(node_id=node.node_id, changed=next_change(connection)))
 
 
 def count_open_streams(connection: Connection, node_id: int) -> int:

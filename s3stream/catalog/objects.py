@@ -48,7 +48,15 @@ from anabranch.s3stream.catalog.rows import (
 from anabranch.s3stream.catalog.schema import counters, objects, ranges, streams
 from anabranch.s3stream.catalog.values import CompactionCommit, UploadCommit
 from anabranch.s3stream.errors import CatalogError, NotFound
-from anabranch.s3stream.model import NewObject, ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamRange
+from anabranch.s3stream.model import (
+    NewObject,
+    NodeIdentity,
+    ObjectInfo,
+    ObjectKind,
+    ObjectState,
+    RangeLocation,
+    StreamRange,
+)
 
 OFFSET_MAX: Final = 2**63 - 1
 LOCATED: Final = select(*LOCATION_COLUMNS).join(objects, objects.c.object_id == ranges.c.object_id)
@@ -114,8 +122,7 @@ def prepare_objects(
     connection: Connection,
     count: int,
     *,
-    node_id: int,
-    node_epoch: int,
+    node: NodeIdentity,
     writer_id: str,
     store: str,
     deadline_ms: int,
@@ -123,7 +130,7 @@ def prepare_objects(
     cleaned: bool,
 ) -> Sequence[int]:
     """Insert `count` prepared objects under new ids."""
-    check_node(connection, node_id, node_epoch)
+    check_node(connection, node)
     if count < 1:
         return []
     first = take_ids(connection, "object", count)
@@ -132,7 +139,7 @@ def prepare_objects(
         "state": ObjectState.PREPARED,
         "store": store,
         "size_bytes": 0,
-        "node_id": node_id,
+        "node_id": node.node_id,
         "writer_id": writer_id,
         "deadline_ms": deadline_ms,
         "committed_ms": 0,
@@ -163,8 +170,8 @@ def commit_upload(connection: Connection, commit: UploadCommit) -> int:
         for row in _held_ranges(connection, found.keys()):
             held.setdefault(row.object_id, []).append(row.range)
         check_repeat(commit, held)
-        return count_uploads(connection, commit.node_id)
-    check_node(connection, commit.node_id, commit.node_epoch)
+        return count_uploads(connection, commit.node.node_id)
+    check_node(connection, commit.node)
     states = _stream_states(
         connection, {*commit.snapshots, *(span.stream_id for item in commit.objects for span in item.ranges)}
     )
@@ -172,8 +179,8 @@ def commit_upload(connection: Connection, commit: UploadCommit) -> int:
     _commit_objects(connection, commit.objects, plan, commit.now_ms)
     _insert_ranges(connection, plan.ranges)
     update_streams(connection, _stream_changes(plan))
-    number = count_uploads(connection, commit.node_id) + 1
-    set_uploads(connection, commit.node_id, number)
+    number = count_uploads(connection, commit.node.node_id) + 1
+    set_uploads(connection, commit.node.node_id, number)
     return number
 
 
@@ -196,7 +203,7 @@ def commit_compaction(connection: Connection, commit: CompactionCommit) -> None:
     found = find_objects(connection, {*commit.inputs, *output_ids})
     if is_repeat(commit.outputs, found):
         return
-    check_node(connection, commit.node_id, commit.node_epoch)
+    check_node(connection, commit.node)
     held = _held_ranges(connection, commit.inputs)
     if commit.streams is not None:
         held = [row for row in held if row.range.stream_id in commit.streams]

@@ -90,7 +90,7 @@ def plan_upload(
         elif stream_id >= next_stream_id:
             raise StreamNotFound(f"stream {stream_id} never existed: the newest is {next_stream_id - 1}")
     for item in commit.objects:
-        _check_object(item, found, commit.node_id)
+        _check_object(item, found, commit.node.node_id)
         for span in item.ranges:
             state = states.get(span.stream_id)
             if state is None:
@@ -133,7 +133,7 @@ def plan_compaction(
         inputs[row.range.stream_id].append(row)
     outputs: dict[int, list[tuple[NewObject, StreamRange]]] = defaultdict(list)
     for item in commit.outputs:
-        _check_object(item, found, commit.node_id)
+        _check_object(item, found, commit.node.node_id)
         for span in item.ranges:
             if commit.streams is not None and span.stream_id not in commit.streams:
                 raise CatalogError(f"compaction: stream {span.stream_id} is in an output, but not to be swapped")

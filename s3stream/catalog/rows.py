@@ -10,7 +10,15 @@ from sqlalchemy import Column, Connection, Row, Select, bindparam, exists, inser
 
 from anabranch.s3stream.catalog.schema import counters, nodes, objects, ranges, streams
 from anabranch.s3stream.errors import NodeFenced, NodeStopped
-from anabranch.s3stream.model import ObjectInfo, ObjectKind, ObjectState, RangeLocation, StreamInfo, StreamRange
+from anabranch.s3stream.model import (
+    NodeIdentity,
+    ObjectInfo,
+    ObjectKind,
+    ObjectState,
+    RangeLocation,
+    StreamInfo,
+    StreamRange,
+)
 
 Item = TypeVar("Item")
 
@@ -133,21 +141,22 @@ def next_change(connection: Connection, kind: ChangeKind | None = None) -> int:
     return number
 
 
-def check_node(connection: Connection, node_id: int, node_epoch: int) -> None:
+def check_node(connection: Connection, node: NodeIdentity) -> None:
     """Raise NodeFenced unless this is the node's newest epoch."""
-    found = connection.execute(select(nodes.c.epoch).where(nodes.c.node_id == node_id)).scalar_one_or_none()
+    found = connection.execute(select(nodes.c.epoch).where(nodes.c.node_id == node.node_id)).scalar_one_or_none()
     if found is None:
-        raise NodeFenced(f"node {node_id} is not registered")
-    if found != node_epoch:
-        raise NodeFenced(f"node {node_id}: epoch {node_epoch} is not the registered {found}")
+        raise NodeFenced(f"node {node.node_id} is not registered")
+    if found != node.epoch:
+        raise NodeFenced(f"node {node.node_id}: epoch {node.epoch} is not the registered {found}")
 
 
-def check_running(connection: Connection, node_id: int, node_epoch: int) -> None:
+def check_running(connection: Connection, node: NodeIdentity) -> None:
     """Raise NodeFenced unless this is the node's newest epoch, NodeStopped when the node has stopped in it."""
-    check_node(connection, node_id, node_epoch)
-    until_ms: int = connection.execute(select(nodes.c.lease_until_ms).where(nodes.c.node_id == node_id)).scalar_one()
+    check_node(connection, node)
+    lease = select(nodes.c.lease_until_ms).where(nodes.c.node_id == node.node_id)
+    until_ms: int = connection.execute(lease).scalar_one()
     if until_ms <= ENDED:
-        raise NodeStopped(f"node {node_id} has stopped: it opens no streams")
+        raise NodeStopped(f"node {node.node_id} has stopped: it opens no streams")
 
 
 def not_draining(connection: Connection, wanted: Sequence[int]) -> Sequence[int]:

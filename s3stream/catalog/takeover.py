@@ -20,6 +20,7 @@ from anabranch.s3stream.catalog.schema import nodes, streams, wals
 from anabranch.s3stream.catalog.topics import NOBODY, count_led
 from anabranch.s3stream.catalog.values import NodeBeat, WalState
 from anabranch.s3stream.errors import CatalogError, NodeInUse
+from anabranch.s3stream.model import NodeIdentity
 
 LIVE: Final = (int(WalState.OPEN), int(WalState.FENCED))
 """States of a log that may hold records that are in no object."""
@@ -30,7 +31,7 @@ def take_over(
     node_id: int,
     seen: NodeBeat,
     wal_id: str | None,
-    recoverer: tuple[int, int],
+    recoverer: NodeIdentity,
     leaders: Sequence[int],
     now_ms: int,
     *,
@@ -38,10 +39,10 @@ def take_over(
 ) -> int:
     """Fence a node that has not beaten since `seen`, and place its partitions over `leaders`; return its new epoch.
 
-    `recoverer`, a node id and epoch, recovers its log `wal_id`, which the caller has open; None: there is none.
+    `recoverer` recovers its log `wal_id`, which the caller has open; None: there is none.
     `even_if_alive`: the node may have beaten since, in the same epoch.
     """
-    check_node(connection, *recoverer)
+    check_node(connection, recoverer)
     row = connection.execute(select(nodes.c.epoch, nodes.c.beat).where(nodes.c.node_id == node_id)).one_or_none()
     epoch: int = 0 if row is None else row.epoch
     live = (wals.c.node_id == node_id, wals.c.state.in_(LIVE))
@@ -56,7 +57,7 @@ def take_over(
     connection.execute(
         update(nodes).where(nodes.c.node_id == node_id).values(epoch=epoch + 1, lease_until_ms=ENDED, beat=0)
     )
-    fenced = {"state": int(WalState.FENCED), "recoverer": recoverer[0], "recoverer_epoch": recoverer[1]}
+    fenced = {"state": int(WalState.FENCED), "recoverer": recoverer.node_id, "recoverer_epoch": recoverer.epoch}
     connection.execute(update(wals).where(*live).values(**fenced, seen_ms=now_ms))
     if not logs:
         release_streams(connection, node_id, change)
@@ -110,25 +111,25 @@ def give_leadership(
 
 
 def release_recovered(
-    connection: Connection, node_id: int, node_epoch: int, wal_id: str, kept: Collection[int], now_ms: int
+    connection: Connection, node: NodeIdentity, wal_id: str, kept: Collection[int], now_ms: int
 ) -> None:
     """Leave the dead node's streams without owner, except `kept`: its log has nothing past their ends.
 
     Without any that is kept the log is drained.
     """
-    check_node(connection, node_id, node_epoch)
-    release_streams(connection, node_id, next_change(connection), kept=kept)
+    check_node(connection, node)
+    release_streams(connection, node.node_id, next_change(connection), kept=kept)
     # The recoverer has claimed the log in this epoch: a copy from before lacks what it has voided.
-    values = {"node_epoch": node_epoch, "seen_ms": now_ms}
+    values = {"node_epoch": node.epoch, "seen_ms": now_ms}
     if not kept:
         values["state"] = int(WalState.DRAINED)
     connection.execute(update(wals).where(wals.c.wal_id == wal_id).values(values))
 
 
-def return_streams(connection: Connection, node_id: int, node_epoch: int) -> None:
+def return_streams(connection: Connection, node: NodeIdentity) -> None:
     """Let a dead node lead what it owns again, and wait for it: a part of its log cannot be recovered."""
-    check_node(connection, node_id, node_epoch)
-    end_recovery(connection, node_id, next_change(connection))
+    check_node(connection, node)
+    end_recovery(connection, node.node_id, next_change(connection))
 
 
 def end_recovery(connection: Connection, node_id: int, change: int) -> None:

@@ -278,7 +278,7 @@ def open_streams(connection: Connection, stream_ids: Sequence[int], owner: Strea
     A stopped node may not own any: its log is drained, so no node would recover them.
     """
     node_id, wal_id = owner.node_id, owner.wal_id
-    check_running(connection, node_id, owner.node_epoch)
+    check_running(connection, owner.identity)
     nobodys = and_(streams.c.node_id == NOBODY, streams.c.wal_id == "")
     own = and_(streams.c.node_id == node_id, streams.c.wal_id.in_((wal_id, "")))
     change = next_change(connection)

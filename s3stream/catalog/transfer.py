@@ -22,7 +22,7 @@ from anabranch.s3stream.model import StreamInfo, StreamOwner
 def transfer(connection: Connection, wanted: StreamTransfer) -> OpenStream:
     """Make the target the owner and leader of a stream, under its next epoch and leader epoch, as is ordered."""
     source, target = wanted.source, wanted.target
-    check_node(connection, target.node_id, target.node_epoch)
+    check_node(connection, target.identity)
     info, leader, leader_epoch = _read(connection, wanted.stream_id)
     which = f"stream {wanted.stream_id}"
     if info.epoch == wanted.epoch + 1 and leader_epoch == wanted.leader_epoch + 1 and _is_owned(info, target):
@@ -61,7 +61,7 @@ def transfer(connection: Connection, wanted: StreamTransfer) -> OpenStream:
 
 def cancel(connection: Connection, stream_id: int, epoch: int, source: StreamOwner) -> int:
     """Give a stream that the source still owns its next epoch, which a late transfer does not know; return it."""
-    check_node(connection, source.node_id, source.node_epoch)
+    check_node(connection, source.identity)
     info, _, _ = _read(connection, stream_id)
     if not _is_owned(info, source) or info.epoch not in {epoch, epoch + 1}:
         raise StreamFenced(f"stream {stream_id}: node {info.node_id} has it, under epoch {info.epoch}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
-from anabranch.s3stream.model import NewObject, StreamInfo, StreamOwner
+from anabranch.s3stream.model import NewObject, NodeIdentity, StreamInfo, StreamOwner
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,11 @@ class NodeInfo:
     """True: it gets no partitions, until its next start or until the drain is cancelled."""
     listeners: tuple[NodeListener, ...] = ()
     """Addresses that clients connect to; `host` and `port` are those of the first one."""
+
+    @property
+    def identity(self) -> NodeIdentity:
+        """Its last registration."""
+        return NodeIdentity(self.node_id, self.epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,8 +312,7 @@ class UploadCommit:
     Each range must begin where its stream ends, after the ranges before it in this commit.
     """
 
-    node_id: int
-    node_epoch: int
+    node: NodeIdentity
     objects: Sequence[NewObject]
     stream_epochs: Mapping[int, int]
     """Epoch under which each stream in `objects` was written."""
@@ -321,8 +325,7 @@ class UploadCommit:
 class CompactionCommit:
     """Replacement of ranges by ranges of other objects that cover them; inputs without any left become destroyed."""
 
-    node_id: int
-    node_epoch: int
+    node: NodeIdentity
     inputs: Sequence[int]
     outputs: Sequence[NewObject]
     now_ms: int

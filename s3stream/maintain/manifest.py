@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from anabranch.s3stream.catalog.manifest_state import BorrowedRange, CatalogState, StreamState, TopicState
 from anabranch.s3stream.catalog.values import AclRow, DetachedTopic, Takeover, TokenRow, WalInfo, WalState
 from anabranch.s3stream.errors import CorruptObject
+from anabranch.s3stream.model import NodeIdentity
 
 FORMAT: Final = "anabranch manifest"
 VERSION: Final = 1
@@ -35,8 +36,7 @@ class Manifest:
     sequence: int
     """Grows over all nodes of a catalog: a higher number means a later state."""
     cluster: str
-    node_id: int
-    node_epoch: int
+    node: NodeIdentity
     written_ms: int
     state: CatalogState
 
@@ -85,7 +85,7 @@ def json_text(manifest: Manifest) -> str:
         "version": VERSION,
         "sequence": manifest.sequence,
         "cluster": manifest.cluster,
-        "node": [manifest.node_id, manifest.node_epoch],
+        "node": list(manifest.node),
         "written_ms": manifest.written_ms,
         "catalog_id": state.catalog_id.hex(),
         "schema_version": state.schema_version,
@@ -178,8 +178,9 @@ def _manifest_of(content: Mapping[str, Any]) -> Manifest:
         committed={node_id: summed(ids) for node_id, ids in content["committed"]},
         prepared=summed(content["prepared"]),
     )
-    node_id, node_epoch = content["node"]
-    return Manifest(content["sequence"], content["cluster"], node_id, node_epoch, content["written_ms"], state)
+    return Manifest(
+        content["sequence"], content["cluster"], NodeIdentity(*content["node"]), content["written_ms"], state
+    )
 
 
 def _wal_of(wal: WalInfo, places: Mapping[str, tuple[str, Takeover]]) -> WalInfo:

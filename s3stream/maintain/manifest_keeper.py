@@ -28,6 +28,7 @@ from anabranch.s3stream.maintain.manifest import (
     manifest_prefix,
     parse_manifest_key,
 )
+from anabranch.s3stream.model import NodeIdentity
 from anabranch.s3stream.store.interface import ObjectStore
 
 log = structlog.get_logger(__name__)
@@ -75,8 +76,7 @@ class ManifestKeeper:
         catalog: Catalog,
         store: ObjectStore,
         cluster: str,
-        node_id: int,
-        node_epoch: int,
+        node: NodeIdentity,
         now_ms: Callable[[], int],
         new_writer_id: Callable[[], str],
         settings: ManifestSettings | None = None,
@@ -84,8 +84,7 @@ class ManifestKeeper:
         self._catalog = catalog
         self._store = store
         self._cluster = cluster
-        self._node_id = node_id
-        self._node_epoch = node_epoch
+        self._node = node
         self._now_ms = now_ms
         self._new_writer_id = new_writer_id
         self._settings = settings or ManifestSettings()
@@ -149,7 +148,7 @@ class ManifestKeeper:
         """List, once, the manifests that earlier processes of the node have left."""
         if self._listed:
             return
-        prefix = f"{manifest_prefix(self._cluster)}{self._node_id}/"
+        prefix = f"{manifest_prefix(self._cluster)}{self._node.node_id}/"
         keys = [parse_manifest_key(item.key) async for item in self._store.list(prefix)]
         self._own = [key.sequence for key in keys if key is not None]
         self._listed = True
@@ -163,9 +162,9 @@ class ManifestKeeper:
                 return number, state
 
     async def _write(self, number: int, state: CatalogState) -> None:
-        manifest = Manifest(number, self._cluster, self._node_id, self._node_epoch, self._now_ms(), state)
+        manifest = Manifest(number, self._cluster, self._node, self._now_ms(), state)
         data = await asyncio.to_thread(encode_manifest, manifest)
-        key = manifest_key(self._cluster, self._node_id, number)
+        key = manifest_key(self._cluster, self._node.node_id, number)
         try:
             await self._store.put(key, [data], writer_id=self._new_writer_id())
         except StoreError:
@@ -182,7 +181,7 @@ class ManifestKeeper:
         old = self._own[:-kept]
         if not old:
             return
-        keys = {number: manifest_key(self._cluster, self._node_id, number) for number in old}
+        keys = {number: manifest_key(self._cluster, self._node.node_id, number) for number in old}
         try:
             failed = await self._store.delete(list(keys.values()))
         except StorageError as error:

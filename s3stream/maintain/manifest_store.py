@@ -35,9 +35,9 @@ async def read_manifest(store: ObjectStore, key: str) -> Manifest:
     data = tail.data if len(tail.data) == tail.size_bytes else await store.get(key, 0, tail.size_bytes)
     manifest = decode_manifest(bytes(data), where=where)
     found = parse_manifest_key(key)
-    if found is None or (manifest.cluster, manifest.node_id, manifest.sequence) != found:
+    if found is None or (manifest.cluster, manifest.node.node_id, manifest.sequence) != found:
         raise CorruptObject(
-            f"manifest {where}: its content is number {manifest.sequence} of node {manifest.node_id}, cluster "
+            f"manifest {where}: its content is number {manifest.sequence} of node {manifest.node.node_id}, cluster "
             f"{manifest.cluster!r}"
         )
     return manifest

@@ -194,7 +194,7 @@ def _objects(
             is_output or isinstance(each, FoundObject)
         ):
             continue  # without a row it is never deleted
-        node_id = nodes.get(each.object_id, manifest.node_id if writer is None else writer.node_id)
+        node_id = nodes.get(each.object_id, manifest.node.node_id if writer is None else writer.node_id)
         taken = each.object_id in used
         committed_ms = max(1, each.modified_ms) if taken else 0
         compaction = parse_compaction_writer(each.writer_id)

@@ -25,6 +25,7 @@ from anabranch.s3stream.errors import CatalogUnavailable, NotFound, ObjectExists
 from anabranch.s3stream.model import (
     BATCH_OVERHEAD_BYTES,
     NewObject,
+    NodeIdentity,
     ObjectKind,
     ObjectState,
     object_key,
@@ -69,14 +70,13 @@ class WriterIdentity(NamedTuple):
     """Cluster, node and epoch of the writer of uploaded objects."""
 
     cluster: str
-    node_id: int
-    node_epoch: int
+    node: NodeIdentity
     new_writer_id: Callable[[], str]
     """Returns a fresh id for each upload: a rollback deletes only objects with that id."""
 
     def writer_id(self) -> str:
         """Return the writer id of one upload."""
-        return upload_writer_id(self.new_writer_id(), UploadWriter(self.node_id, self.node_epoch))
+        return upload_writer_id(self.new_writer_id(), UploadWriter(*self.node))
 
 
 class Uploader:
@@ -176,8 +176,7 @@ class Uploader:
             try:
                 object_ids = await self._catalog.prepare_objects(
                     count,
-                    node_id=self._identity.node_id,
-                    node_epoch=self._identity.node_epoch,
+                    node=self._identity.node,
                     writer_id=writer_id,
                     store=store,
                     now_ms=now_ms,
@@ -290,8 +289,7 @@ class Uploader:
         if not objects:
             return None
         return UploadCommit(
-            node_id=self._identity.node_id,
-            node_epoch=self._identity.node_epoch,
+            node=self._identity.node,
             objects=objects,
             stream_epochs={key: self._streams[key].epoch for key in block.runs},
             snapshots={key: block.snapshots[key] for key in block.runs if key in block.snapshots},
@@ -305,7 +303,7 @@ class Uploader:
         node moves a stream's end, and a commit moves all ends or none.
         """
         ends = {key: run.end_offset for key, run in block.runs.items()}
-        infos = await self._catalog.get_uploaded_streams(commit.node_id, list(ends))
+        infos = await self._catalog.get_uploaded_streams(commit.node.node_id, list(ends))
         own = [info for key, info in infos.items() if info.epoch == commit.stream_epochs[key]]
         return any(info.end_offset >= ends[info.stream_id] for info in own)
 

@@ -16,7 +16,7 @@ from anabranch.compaction.service import CompactionService
 from anabranch.compaction.sets.run import commit_sets, plan_sets, run_sets
 from anabranch.compaction.throttle import Throttle
 from anabranch.s3stream.errors import CatalogError
-from anabranch.s3stream.model import ObjectKind, StreamBatch
+from anabranch.s3stream.model import NodeIdentity, ObjectKind, StreamBatch
 from anabranch.s3stream.object.format import decode_block, encode_block
 from tests.compaction.cleaning.test_cleaner import kafka_batch, table
 from tests.compaction.sets.test_run import SMALL, every_object_is_accounted_for, fill
@@ -137,13 +137,13 @@ async def test_a_detached_topic_keeps_its_data(some: UploadingNode) -> None:
     topic = await some.find_topic("t")
     ends = {stream: some.ends[stream] for stream in streams}
     await some.catalog.detach_topic(
-        "t", topic.topic_id, ends=ends, node_id=NODE_ID, node_epoch=some.epoch, now_ms=some.clock.ms
+        "t", topic.topic_id, ends=ends, node=NodeIdentity(NODE_ID, some.epoch), now_ms=some.clock.ms
     )
     await run_sets(node, plan, timed=False, under_pressure=lambda: False, report=lambda _: None)
     assert await some.contents() == before
     assert (await some.service(SMALL).run_once()).errors == []
     assert await some.contents() == before
-    await some.catalog.attach_topic(topic.topic_id, "t", node_id=NODE_ID, node_epoch=some.epoch)
+    await some.catalog.attach_topic(topic.topic_id, "t", node=NodeIdentity(NODE_ID, some.epoch))
     assert (await some.service(SMALL).run_once()).errors == []
     assert await some.contents() == before
     await every_object_is_accounted_for(some)

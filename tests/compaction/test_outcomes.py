@@ -16,7 +16,7 @@ from anabranch.s3stream.catalog import database as database_module
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import CompactionCommit
 from anabranch.s3stream.errors import CatalogError, CatalogUnavailable, NodeFenced, OutcomeUnknown, StorageError
-from anabranch.s3stream.model import ObjectKind, ObjectState
+from anabranch.s3stream.model import NodeIdentity, ObjectKind, ObjectState
 from tests.compaction.cleaning.test_cleaner import kafka_batch
 from tests.compaction.sets.test_run import SMALL, every_object_is_accounted_for, fill
 from tests.compaction.test_concurrency import MIB, joinable, memory
@@ -157,7 +157,7 @@ async def test_an_object_of_another_writer_is_not_deleted_when_a_run_fails(some:
     """A catalog restored from a backup gives out ids again that objects made after the backup already have."""
     await sets(some)
     (next_id,) = await some.catalog.prepare_objects(
-        1, node_id=NODE_ID, node_epoch=some.epoch, writer_id="w", store="m", now_ms=0, deadline_ms=1 << 60
+        1, node=NodeIdentity(NODE_ID, some.epoch), writer_id="w", store="m", now_ms=0, deadline_ms=1 << 60
     )
     foreign = [some.compaction_context().key(next_id + at) for at in range(1, 50)]
     for key in foreign:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.errors import CatalogError
-from anabranch.s3stream.model import StreamOwner
+from anabranch.s3stream.model import NodeIdentity, StreamOwner
 from tests.fuzz.target import Choices, Target, check_message, edited, random_script
 from tests.support.catalog_node import CLUSTER, WAL_ID, MetadataNode, span
 
@@ -39,7 +39,7 @@ def image() -> bytes:
         ]
         await node.compact([uploads[0][0], uploads[1][0]], [span(streams[0], 0, 20)])
         await node.trim(streams[1], 30)
-        await catalog.open_wal("1", node_id=1, node_epoch=node.epoch, location="wal", now_ms=1)
+        await catalog.open_wal("1", node=NodeIdentity(1, node.epoch), location="wal", now_ms=1)
         await catalog.alter_config("topic", "t", set_configs={"retention.ms": "1000"}, unset=())
         await catalog.close()
 

@@ -23,7 +23,7 @@ from anabranch.s3stream.errors import (
     StorageStopped,
     UnknownStreams,
 )
-from anabranch.s3stream.model import ObjectKind, StreamBatch, StreamInfo
+from anabranch.s3stream.model import NodeIdentity, ObjectKind, StreamBatch, StreamInfo
 from anabranch.s3stream.upload import pipeline
 from anabranch.s3stream.upload.pace import UploadPace
 from anabranch.s3stream.upload.uploader import Uploader
@@ -587,8 +587,7 @@ async def test_records_from_before_another_node_took_over_never_come_back(tmp_pa
             default_store="main",
             settings=SMALL,
             cluster=CLUSTER,
-            node_id=2,
-            node_epoch=node.epoch,
+            node=NodeIdentity(2, node.epoch),
             now_ms=cluster.clock.now_ms,
             new_writer_id=cluster.new_writer_id,
         )

@@ -32,7 +32,7 @@ from anabranch.s3stream.catalog.values import (
     Takeover,
 )
 from anabranch.s3stream.errors import CatalogError, NodeFenced, NodeInUse, StorageError, StreamFenced, StreamHeld
-from anabranch.s3stream.model import StreamBatch, StreamInfo, StreamOwner
+from anabranch.s3stream.model import NodeIdentity, StreamBatch, StreamInfo, StreamOwner
 from tests.support.storage import plan_recovery
 
 IDS = (1, 2, 3)
@@ -158,7 +158,9 @@ class MoveModel:
         self.processes[node_id] = process = Process(owner, log)
         self.recoveries.pop(node_id, None)  # its commits are fenced from now on, and its claim is over
         plan = self._plan(owner)
-        node_rows.open_wal(self.connection, log.wal_id, node_id, epoch, "device", "/wal", Takeover.SHARED, plan.live, 1)
+        node_rows.open_wal(
+            self.connection, log.wal_id, NodeIdentity(node_id, epoch), "device", "/wal", Takeover.SHARED, plan.live, 1
+        )
         process.has_void = STREAM in plan.fenced
 
     def _plan(self, owner: StreamOwner) -> RecoveryPlan:
@@ -191,7 +193,7 @@ class MoveModel:
 
     def _commit(self, info: StreamInfo, owner: StreamOwner, epoch: int, tail: Sequence[StreamBatch]) -> None:
         """Commit an upload. Raises NodeFenced, StreamFenced."""
-        check_node(self.connection, owner.node_id, owner.node_epoch)
+        check_node(self.connection, owner.identity)
         if info.epoch != epoch:
             raise StreamFenced
         assert tail[0].base_offset == info.end_offset, "the range of a rightful upload begins at the end"
@@ -261,7 +263,7 @@ class MoveModel:
         if self.checks_source:
             return transfer.transfer(self.connection, wanted)
         info = self._info()
-        check_node(self.connection, wanted.target.node_id, wanted.target.node_epoch)
+        check_node(self.connection, wanted.target.identity)
         if (info.epoch, info.node_id, info.end_offset) == (wanted.epoch, wanted.source.node_id, wanted.end_offset):
             to = {"node_id": wanted.target.node_id, "leader": wanted.target.node_id, "wal_id": wanted.target.wal_id}
             to |= {"epoch": streams.c.epoch + 1, "leader_epoch": streams.c.leader_epoch + 1}
@@ -327,7 +329,7 @@ class MoveModel:
         epoch, beat = self.connection.execute(row).one()
         if not any(wal.is_live for wal in node_rows.list_wals(self.connection, dead)):
             return
-        log, by_owner = self.logs[dead], (by, recoverer.owner.node_epoch)
+        log, by_owner = self.logs[dead], recoverer.owner.identity
         try:
             new_epoch = takeover.take_over(
                 self.connection,
@@ -355,7 +357,7 @@ class MoveModel:
             if tail:
                 info = self._info()
                 self._commit(info, owner, info.epoch, tail)
-            takeover.release_recovered(self.connection, dead, owner.node_epoch, owner.wal_id, (), 1)
+            takeover.release_recovered(self.connection, NodeIdentity(dead, owner.node_epoch), owner.wal_id, (), 1)
         except (NodeFenced, StreamFenced):
             pass
 

@@ -16,7 +16,7 @@ from anabranch.s3stream.engine import S3Stream
 from anabranch.s3stream.errors import StorageError
 from anabranch.s3stream.maintain.gc import GarbageCollector
 from anabranch.s3stream.maintain.verify import verify
-from anabranch.s3stream.model import ObjectState, StreamBatch, object_key
+from anabranch.s3stream.model import NodeIdentity, ObjectState, StreamBatch, object_key
 from anabranch.s3stream.object.format import decode_block
 from anabranch.s3stream.object.reader import read_index
 from anabranch.wal.interface import WalError
@@ -263,8 +263,7 @@ async def leave_an_upload_behind(cluster: EngineCluster) -> None:
     now_ms = cluster.clock.ms
     (object_id,) = await cluster.catalog.prepare_objects(
         1,
-        node_id=9,
-        node_epoch=node.epoch,
+        node=NodeIdentity(9, node.epoch),
         writer_id="gone",
         store="main",
         now_ms=now_ms,

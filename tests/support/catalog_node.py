@@ -23,6 +23,7 @@ from anabranch.s3stream.catalog.values import CompactionCommit, TopicInfo, Uploa
 from anabranch.s3stream.maintain.gc import GarbageCollector
 from anabranch.s3stream.model import (
     NewObject,
+    NodeIdentity,
     ObjectInfo,
     ObjectKind,
     ObjectState,
@@ -75,6 +76,11 @@ class CatalogNode:
         self._writers = 0
 
     @property
+    def identity(self) -> NodeIdentity:
+        """The last registration."""
+        return NodeIdentity(self.node_id, self.epoch)
+
+    @property
     def store_name(self) -> str:
         """Name of the store of prepared objects."""
         return "main"
@@ -121,8 +127,7 @@ class CatalogNode:
             count,
             oldest_data_ms=oldest_data_ms,
             cleaned=cleaned,
-            node_id=self.node_id,
-            node_epoch=self.epoch,
+            node=self.identity,
             writer_id=writer_id,
             store=self.store_name,
             now_ms=self.clock.ms,
@@ -140,12 +145,12 @@ class CatalogNode:
         epochs = {
             stream: self.stream_epochs.get(stream, 1) if stream_epoch is None else stream_epoch for stream in streams
         }
-        return UploadCommit(self.node_id, self.epoch, objects, epochs, snapshots or {}, self.clock.ms)
+        return UploadCommit(self.identity, objects, epochs, snapshots or {}, self.clock.ms)
 
     def compaction(self, inputs: Sequence[NewObject | ObjectInfo], outputs: Sequence[NewObject]) -> CompactionCommit:
         """A commit that replaces some objects by others."""
         ids, now_ms = [each.object_id for each in inputs], self.clock.ms
-        return CompactionCommit(self.node_id, self.epoch, ids, outputs, now_ms, now_ms + self.delete_delay_ms)
+        return CompactionCommit(self.identity, ids, outputs, now_ms, now_ms + self.delete_delay_ms)
 
     async def find_topic(self, name: str = "t") -> TopicInfo:
         """The topic with that name."""
@@ -309,8 +314,7 @@ class UploadingNode(CatalogNode):
             new_name,
             topic_id_of(new_name),
             ends={stream: self.ends[stream] for stream in originals},
-            node_id=self.node_id,
-            node_epoch=self.epoch,
+            node=self.identity,
         )
         ids = [partition.stream_id for partition in topic.partitions]
         await self.open_streams(ids)
@@ -334,8 +338,7 @@ class UploadingNode(CatalogNode):
             stores={self.store.name: self.store},
             settings=settings or CompactionSettings(),
             cluster=CLUSTER,
-            node_id=self.node_id,
-            node_epoch=self.epoch,
+            identity=self.identity,
             now_ms=self.clock.now_ms,
             new_writer_id=self.new_writer_id,
         )

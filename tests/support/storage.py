@@ -10,7 +10,7 @@ from anabranch.s3stream.append.stream import Stream
 from anabranch.s3stream.append.wal_record import WalRecord
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.engine import S3Stream
-from anabranch.s3stream.model import StreamBatch, StreamInfo, StreamOwner, parse_object_key
+from anabranch.s3stream.model import NodeIdentity, StreamBatch, StreamInfo, StreamOwner, parse_object_key
 from anabranch.s3stream.object.marks import MARK_KEYS
 from anabranch.s3stream.settings import StorageSettings
 from anabranch.s3stream.store.interface import ObjectStore
@@ -95,8 +95,7 @@ class EngineCluster:
             default_store="main",
             settings=self.settings,
             cluster=self.cluster,
-            node_id=NODE_ID,
-            node_epoch=node.epoch,
+            node=NodeIdentity(NODE_ID, node.epoch),
             now_ms=self.clock.now_ms,
             new_writer_id=self.new_writer_id,
         )

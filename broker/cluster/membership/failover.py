@@ -18,6 +18,7 @@ from anabranch.broker.node.peers.liveness import DEAD_AFTER_S, SUSPECT_AFTER_S, 
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import NodeBeat, NodeInfo, Takeover, WalInfo, WalState
 from anabranch.s3stream.errors import NodeFenced, NodeInUse, StorageError
+from anabranch.s3stream.model import NodeIdentity
 from anabranch.wal.interface import WalCorrupt, WalError, WalInUse
 
 RETRY_S: Final = 1.0
@@ -56,7 +57,7 @@ class Failover:
         membership: Membership,
         recovery: LogRecovery,
         *,
-        own: tuple[int, int],
+        own: NodeIdentity,
         new_leaders: Callable[[], Sequence[int]],
         left_any: Callable[[int], bool],
         reaches: Callable[[NodeInfo], Awaitable[bool]],
@@ -159,7 +160,7 @@ class Failover:
         except BaseException:
             await dead_log.close()
             raise
-        await self._recovery.run(log, node.node_id, epoch, dead_log)
+        await self._recovery.run(log, NodeIdentity(node.node_id, epoch), dead_log)
         self._failures.pop(node.node_id, None)
         if any(wal.wal_id == log.wal_id and wal.is_live for wal in await self._catalog.list_wals(node.node_id)):
             self._left.add(log.wal_id)
@@ -186,7 +187,7 @@ class Failover:
 
     def _is_being_recovered(self, log: WalInfo) -> bool:
         """Return whether another living node recovers the log."""
-        if log.state is not WalState.FENCED or log.recoverer == self._own[0]:
+        if log.state is not WalState.FENCED or log.recoverer == self._own.node_id:
             return False
         recoverer = self._membership.silent().get(log.recoverer)
         return (
@@ -310,7 +311,7 @@ class Failover:
 
     def _known(self, node_id: int) -> tuple[NodeInfo, Silence]:
         """Return another node and how long it is silent. Raises TakeoverRefused."""
-        if node_id == self._own[0]:
+        if node_id == self._own.node_id:
             raise TakeoverRefused(f"this is node {node_id} itself: ask another node, or stop it")
         silence = self._membership.silent().get(node_id)
         found = [node for node in self._membership.nodes if node.node_id == node_id]

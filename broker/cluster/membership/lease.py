@@ -154,8 +154,7 @@ class Lease:
         self._promised_s = min(self._promised_s, next_s)
         try:
             pulse = await self._catalog.beat(
-                self._node.node_id,
-                self._node.epoch,
+                self._node.identity,
                 now_ms=self._now_ms(),
                 lease_ms=self._node.lease_ms,
                 due_ms=int(next_s * 1000),

@@ -26,6 +26,7 @@ from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import NodeInfo, PartitionInfo, Takeover, TopicInfo, WalInfo
 from anabranch.s3stream.engine import S3Stream
 from anabranch.s3stream.maintain.manifest_store import check_marks
+from anabranch.s3stream.model import NodeIdentity
 from anabranch.s3stream.settings import StorageSettings
 from anabranch.s3stream.store.interface import ObjectStore
 from anabranch.s3stream.tasks import Turns
@@ -146,7 +147,7 @@ class LogRecovery:
 
         return DeadLog(open_wal, close)
 
-    async def run(self, wal: WalInfo, node_id: int, node_epoch: int, dead_log: DeadLog) -> None:
+    async def run(self, wal: WalInfo, node: NodeIdentity, dead_log: DeadLog) -> None:
         """Claim the log as the dead node in its new epoch, upload its records, and release the node's streams.
 
         The log is closed afterwards.
@@ -154,7 +155,7 @@ class LogRecovery:
         Raises StorageError or WalError; released streams stay released, and the recovery may be repeated.
         """
         began = time.perf_counter()
-        log = dead_log.open_wal(node_epoch)
+        log = dead_log.open_wal(node.epoch)
         storage = S3Stream(
             wal=log,
             catalog=self.catalog,
@@ -162,8 +163,7 @@ class LogRecovery:
             default_store=self.settings.objects.store,
             settings=self.storage_settings,
             cluster=self.settings.node.cluster,
-            node_id=node_id,
-            node_epoch=node_epoch,
+            node=node,
             now_ms=self.now_ms,
             new_writer_id=self.new_writer_id,
         )
@@ -172,17 +172,17 @@ class LogRecovery:
                 await storage.recover()
                 left = {*storage.recovered_streams, *storage.stopped_streams}
                 if left:
-                    await self._release(wal, node_id, node_epoch, left)
+                    await self._release(wal, node, left)
                 await self._replay(storage)
                 await storage.flush()
-                await self._release(wal, node_id, node_epoch, set(storage.stopped_streams))
+                await self._release(wal, node, set(storage.stopped_streams))
                 if storage.stopped_streams:
-                    await self.catalog.return_streams(node_id, node_epoch)
+                    await self.catalog.return_streams(node)
         finally:
             await log.close()
         _log.info(
             "the log of a dead node is recovered",
-            dead_node_id=node_id,
+            dead_node_id=node.node_id,
             wal=wal.location,
             records=storage.stats.recovered_records,
             bytes=storage.stats.recovered_bytes,
@@ -194,8 +194,8 @@ class LogRecovery:
                 "a partition waits for the return of its dead node", stream_id=stream_id, reason=str(stopped.error)
             )
 
-    async def _release(self, wal: WalInfo, node_id: int, node_epoch: int, kept: set[int]) -> None:
-        await self.catalog.release_recovered(node_id, node_epoch, wal.wal_id, kept=kept, now_ms=self.now_ms())
+    async def _release(self, wal: WalInfo, node: NodeIdentity, kept: set[int]) -> None:
+        await self.catalog.release_recovered(node, wal.wal_id, kept=kept, now_ms=self.now_ms())
 
     async def _replay(self, storage: S3Stream) -> None:
         """Build the state of each partition that has records in the log: a commit needs its snapshot."""

@@ -38,7 +38,7 @@ from anabranch.s3stream.maintain.rebuild import LocalLog, StoreNumbers, assemble
 from anabranch.s3stream.maintain.rebuild_plan import EPOCHS_SKIPPED, RebuildPlan, StreamChain, plan_rebuild
 from anabranch.s3stream.maintain.rebuild_read import ReadReport, RebuildReader
 from anabranch.s3stream.maintain.rebuild_scan import StoreContents, scan_stores
-from anabranch.s3stream.model import StreamBatch
+from anabranch.s3stream.model import NodeIdentity, StreamBatch
 from anabranch.s3stream.object.marks import MarkPlace
 from anabranch.s3stream.store.interface import ObjectStore
 from anabranch.wal.format import CATALOG_UNKNOWN, wal_id_of
@@ -285,7 +285,9 @@ class CatalogRebuild:
             return None
         header, node_id = self.backup.header, self.settings.node.node_id
         epoch = self.backup.state.nodes.get(node_id, 0)
-        return Manifest(header.manifest, header.cluster, node_id, epoch, header.written_ms, self.backup.state)
+        return Manifest(
+            header.manifest, header.cluster, NodeIdentity(node_id, epoch), header.written_ms, self.backup.state
+        )
 
     def _checked(self, manifest: Manifest, key: str) -> Manifest:
         cluster = self.settings.node.cluster

@@ -27,6 +27,7 @@ from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.errors import CatalogError
 from anabranch.s3stream.maintain.claim import check_claim
 from anabranch.s3stream.maintain.manifest_store import check_catalog_is_newest
+from anabranch.s3stream.model import NodeIdentity
 
 UNREGISTERED = -1
 """Node epoch of a compaction that only plans."""
@@ -79,8 +80,7 @@ class StoppedNode:
                 stores=stores,
                 settings=compaction_settings(settings),
                 cluster=cluster,
-                node_id=node_id,
-                node_epoch=epoch,
+                identity=NodeIdentity(node_id, epoch),
                 now_ms=now_ms,
                 new_writer_id=lambda: f"{rng.getrandbits(128):032x}",
                 cleaning=CleaningHooks(KafkaBatches(), lambda: policies, history_of),
@@ -96,7 +96,7 @@ class StoppedNode:
         """Compact everything; return the summary, as plain values. The node is registered as stopped again."""
         summary = (await self._service.run_once(on_progress)).as_json()
         node = self._node
-        await node.catalog.stop_node(node.node_id, node.node_epoch, drained_wal=None, now_ms=self._now_ms())
+        await node.catalog.stop_node(node.identity, drained_wal=None, now_ms=self._now_ms())
         return summary
 
 

@@ -25,7 +25,7 @@ from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import DetachedTopic, MoveReason, TopicInfo
 from anabranch.s3stream.engine import S3Stream
 from anabranch.s3stream.errors import AlreadyExists, EndMoved, NodeUnavailable
-from anabranch.s3stream.model import StreamInfo
+from anabranch.s3stream.model import NodeIdentity, StreamInfo
 
 CLONE_ATTEMPTS: Final = 10
 """An upload may be committed between reading the end offsets and cloning up to them; both are then repeated."""
@@ -44,7 +44,7 @@ class TopicMoves:
         requests: MoveRequests,
         members: Members,
         settings: Settings,
-        node_epoch: int,
+        node: NodeIdentity,
         now_ms: Callable[[], int],
         new_topic_id: Callable[[], bytes],
     ) -> None:
@@ -55,8 +55,7 @@ class TopicMoves:
         self._requests = requests
         self._members = members
         self._settings = settings
-        self._node_id = settings.node.node_id
-        self._node_epoch = node_epoch
+        self._node = node
         self._now_ms = now_ms
         self._new_topic_id = new_topic_id
         self._attaching: tuple[bytes, str] | None = None
@@ -85,8 +84,7 @@ class TopicMoves:
                     name,
                     topic.topic_id,
                     ends={stream.stream_id: stream.next_offset for stream in topic.streams},
-                    node_id=self._node_id,
-                    node_epoch=self._node_epoch,
+                    node=self._node,
                     now_ms=self._now_ms(),
                 )
             return topic
@@ -101,9 +99,7 @@ class TopicMoves:
             self._check_new(new_name, len(found.stream_ids), found.configs)
             self._attaching = found.topic_id, new_name
             try:
-                info = await self._catalog.attach_topic(
-                    found.topic_id, new_name, node_id=self._node_id, node_epoch=self._node_epoch
-                )
+                info = await self._catalog.attach_topic(found.topic_id, new_name, node=self._node)
             except AlreadyExists as error:
                 raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, str(error)) from None
             self._attaching = None
@@ -151,8 +147,7 @@ class TopicMoves:
             new_name,
             topic_id,
             ends={key: info.end_offset for key, info in infos.items()},
-            node_id=self._node_id,
-            node_epoch=self._node_epoch,
+            node=self._node,
         )
 
     async def detached(self) -> Sequence[DetachedTopic]:
@@ -177,9 +172,9 @@ class TopicMoves:
             {}
             if topic is None
             else {
-                Place(name, info.index): self._node_id
+                Place(name, info.index): self._node.node_id
                 for info, partition in zip(topic.info.partitions, topic.partitions, strict=True)
-                if partition is None and info.leader != self._node_id
+                if partition is None and info.leader != self._node.node_id
             }
         )
         if topic is None or topic.info.internal or not elsewhere:
@@ -203,7 +198,7 @@ class TopicMoves:
         for place, reason in progress.failed.items():
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"Partition {place} could not be moved to node {self._node_id} within {limit_ms} ms: {reason}",
+                f"Partition {place} could not be moved to node {self._node.node_id} within {limit_ms} ms: {reason}",
             )
 
     # checks

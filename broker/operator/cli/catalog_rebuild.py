@@ -175,7 +175,7 @@ def _describe_source(work: CatalogRebuild) -> Iterator[tuple[str, str]]:
     if backup is not None:
         yield "backup", f"{backup.path}, written {utc(backup.header.written_ms)}"
     if work.source != BACKUP:
-        yield "manifest", f"{work.source}, written {utc(manifest.written_ms)} by node {manifest.node_id}"
+        yield "manifest", f"{work.source}, written {utc(manifest.written_ms)} by node {manifest.node.node_id}"
     elif not work.manifest_errors:
         yield "manifest", "none that is newer than the backup"
     for error in work.manifest_errors[:SHOWN]:

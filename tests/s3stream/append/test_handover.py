@@ -22,7 +22,7 @@ from anabranch.s3stream.errors import (
     StreamFenced,
     StreamSealed,
 )
-from anabranch.s3stream.model import StreamBatch, StreamOwner
+from anabranch.s3stream.model import NodeIdentity, StreamBatch, StreamOwner
 from anabranch.wal.interface import WalFailed
 from anabranch.wal.memory import MemoryWal
 from tests.support.storage import SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
@@ -56,8 +56,7 @@ class Side:
             default_store="main",
             settings=cluster.settings,
             cluster=cluster.cluster,
-            node_id=self.node_id,
-            node_epoch=info.epoch,
+            node=NodeIdentity(self.node_id, info.epoch),
             now_ms=cluster.clock.now_ms,
             new_writer_id=cluster.new_writer_id,
         )

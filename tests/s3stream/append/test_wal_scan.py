@@ -10,7 +10,7 @@ from typing import cast
 from anabranch.s3stream.append.wal_record import RECORD_HEADER, RECORD_VERSION, RecordKind
 from anabranch.s3stream.append.wal_scan import scan_wal
 from anabranch.s3stream.catalog.catalog import Catalog
-from anabranch.s3stream.model import StreamInfo
+from anabranch.s3stream.model import NodeIdentity, StreamInfo
 from anabranch.s3stream.tasks import STEPS_PER_TURN, Turns
 from anabranch.wal.interface import RecoveredRecord, WriteAheadLog
 from tests.support.storage import SMALL, fill, memory_cluster
@@ -67,7 +67,7 @@ class KnownStreams:
 async def test_others_get_their_turns_while_a_log_is_read_and_planned() -> None:
     log = ReadLog(ROUNDS * STEPS_PER_TURN)
     async with looking(lambda: log.read) as seen:
-        _, plan = await scan_wal(cast("WriteAheadLog", log), cast("Catalog", KnownStreams()), NODE, 1)
+        _, plan = await scan_wal(cast("WriteAheadLog", log), cast("Catalog", KnownStreams()), NodeIdentity(NODE, 1))
     assert len(plan.live[7]) == ROUNDS * STEPS_PER_TURN
     assert {each * STEPS_PER_TURN for each in range(ROUNDS + 1)} <= set(seen)
     assert seen.count(ROUNDS * STEPS_PER_TURN) >= ROUNDS, "the plan is made in as many pieces"

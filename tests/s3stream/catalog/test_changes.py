@@ -9,7 +9,7 @@ from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.placement import place_leaders
 from anabranch.s3stream.catalog.values import AclRow, CatalogChanges, MoveReason, NewTopic, TokenRow, TopicInfo
 from anabranch.s3stream.errors import NodeFenced
-from anabranch.s3stream.model import StreamOwner
+from anabranch.s3stream.model import NodeIdentity, StreamOwner
 from tests.support.catalog_node import LATER, NODE_ID, NOW, WAL_ID, MetadataNode, opened_catalog, span, topic_id_of
 
 Change = Callable[[MetadataNode], Awaitable[object]]
@@ -32,8 +32,8 @@ async def open_again(scene: MetadataNode) -> None:
 
 
 async def stop(scene: MetadataNode) -> None:
-    await scene.catalog.open_wal(WAL_ID, node_id=NODE_ID, node_epoch=scene.epoch, location="/a", now_ms=NOW)
-    await scene.catalog.stop_node(NODE_ID, scene.epoch, drained_wal=WAL_ID, now_ms=NOW)
+    await scene.catalog.open_wal(WAL_ID, node=NodeIdentity(NODE_ID, scene.epoch), location="/a", now_ms=NOW)
+    await scene.catalog.stop_node(NodeIdentity(NODE_ID, scene.epoch), drained_wal=WAL_ID, now_ms=NOW)
 
 
 async def delete(scene: MetadataNode) -> None:
@@ -45,15 +45,14 @@ async def detach(scene: MetadataNode) -> None:
         "t",
         scene.topic.topic_id,
         ends=dict.fromkeys(scene.streams, 0),
-        node_id=NODE_ID,
-        node_epoch=scene.epoch,
+        node=NodeIdentity(NODE_ID, scene.epoch),
         now_ms=NOW,
     )
 
 
 async def attach(scene: MetadataNode) -> None:
     await detach(scene)
-    await scene.catalog.attach_topic(scene.topic.topic_id, "back", node_id=NODE_ID, node_epoch=scene.epoch)
+    await scene.catalog.attach_topic(scene.topic.topic_id, "back", node=NodeIdentity(NODE_ID, scene.epoch))
 
 
 async def clone(scene: MetadataNode) -> None:
@@ -62,8 +61,7 @@ async def clone(scene: MetadataNode) -> None:
         "copy",
         topic_id_of("copy"),
         ends=dict.fromkeys(scene.streams, 0),
-        node_id=NODE_ID,
-        node_epoch=scene.epoch,
+        node=NodeIdentity(NODE_ID, scene.epoch),
     )
 
 
@@ -119,7 +117,7 @@ async def test_what_no_other_node_must_see_is_no_change(catalog: Catalog) -> Non
     seen = await catalog.last_change()
     await scene.upload([span(scene.streams[0], 0, 5)])
     await scene.trim(scene.streams[0], 5)
-    await catalog.beat(NODE_ID, scene.epoch, now_ms=NOW, lease_ms=1)
+    await catalog.beat(NodeIdentity(NODE_ID, scene.epoch), now_ms=NOW, lease_ms=1)
     assert await catalog.read_changes(seen) is None
 
 
@@ -177,19 +175,19 @@ async def test_configs_and_nodes_are_read_again_when_they_change(catalog: Catalo
 async def test_a_beat_returns_those_of_all_nodes(catalog: Catalog) -> None:
     scene = await MetadataNode.started(catalog)
     await register(scene)
-    pulse = second = await catalog.beat(2, 1, now_ms=NOW, lease_ms=1)
+    pulse = second = await catalog.beat(NodeIdentity(2, 1), now_ms=NOW, lease_ms=1)
     for number in (1, 2):
-        pulse = await catalog.beat(NODE_ID, scene.epoch, now_ms=NOW, lease_ms=1)
+        pulse = await catalog.beat(NodeIdentity(NODE_ID, scene.epoch), now_ms=NOW, lease_ms=1)
         assert pulse.beats[2].beat == 1
         assert pulse.beats[2].has_lease
         assert pulse.beats[NODE_ID].beat in {number - 1, number}, "of before or after"
     assert second.version == pulse.version == await catalog.last_change()
-    await catalog.stop_node(2, 1, drained_wal=None, now_ms=NOW)
-    pulse = await catalog.beat(NODE_ID, scene.epoch, now_ms=NOW, lease_ms=1)
+    await catalog.stop_node(NodeIdentity(2, 1), drained_wal=None, now_ms=NOW)
+    pulse = await catalog.beat(NodeIdentity(NODE_ID, scene.epoch), now_ms=NOW, lease_ms=1)
     assert not pulse.beats[2].has_lease
     await scene.register()
     with pytest.raises(NodeFenced):
-        await catalog.beat(NODE_ID, scene.epoch - 1, now_ms=NOW, lease_ms=1)
+        await catalog.beat(NodeIdentity(NODE_ID, scene.epoch - 1), now_ms=NOW, lease_ms=1)
 
 
 async def test_a_node_hears_of_a_change_that_another_connection_makes(catalog: Catalog, url: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import NodeBeat, NodeInfo, WalState
 from anabranch.s3stream.errors import NodeFenced, NodeInUse, NotFound, StreamHeld
+from anabranch.s3stream.model import NodeIdentity
 from tests.s3stream.catalog.test_takeover import DEAD, LOG, ONE, TWO, Cluster
 from tests.support.catalog_node import NODE_ID, NOW, WAL_ID, MetadataNode, span
 
@@ -51,7 +52,7 @@ async def test_some_partitions_of_a_log_are_given_up_and_the_others_wait_for_it(
     assert await cluster.log_state() is WalState.OPEN
     await catalog.open_streams(cluster.streams[1:3], await cluster.open_log(ONE, OTHER_LOG))
     with pytest.raises(NodeFenced):  # it was only paused, and continues
-        await catalog.beat(DEAD, dead.epoch, now_ms=NOW, lease_ms=10_000)
+        await catalog.beat(NodeIdentity(DEAD, dead.epoch), now_ms=NOW, lease_ms=10_000)
     returned = await cluster.register(DEAD)
     assert returned.epoch == dead.epoch + 2
     owner = await cluster.open_log(DEAD, LOG)
@@ -73,7 +74,7 @@ async def test_nothing_is_given_up_while_another_node_recovers_the_log(cluster: 
 @pytest.mark.parametrize("whole", [True, False])
 async def test_nothing_is_given_up_when_the_node_lives(cluster: Cluster, *, whole: bool) -> None:
     catalog, seen = cluster.catalog, cluster.nodes[DEAD]
-    await catalog.beat(DEAD, seen.epoch, now_ms=NOW + 1, lease_ms=10_000)
+    await catalog.beat(NodeIdentity(DEAD, seen.epoch), now_ms=NOW + 1, lease_ms=10_000)
     with pytest.raises(NodeInUse, match="is alive"):
         await give_up(cluster, seen, whole=whole)
     assert await cluster.owners() == [DEAD] * 4
@@ -85,7 +86,7 @@ async def test_a_node_that_beats_is_fenced_on_request(cluster: Cluster) -> None:
     await cluster.beat(DEAD)
 
     async def fail(beat: NodeBeat) -> int:
-        recoverer = (ONE, one.epoch)
+        recoverer = one.identity
         return await catalog.take_over(
             DEAD, beat, wal_id=LOG, recoverer=recoverer, leaders=(ONE,), now_ms=NOW, even_if_alive=True
         )
@@ -96,7 +97,7 @@ async def test_a_node_that_beats_is_fenced_on_request(cluster: Cluster) -> None:
         assert await fail(seen) == seen.epoch + 1
     assert await cluster.leaders() == [ONE] * 4
     with pytest.raises(NodeFenced):
-        await catalog.beat(DEAD, seen.epoch, now_ms=NOW, lease_ms=10_000)
+        await catalog.beat(NodeIdentity(DEAD, seen.epoch), now_ms=NOW, lease_ms=10_000)
 
 
 # registrations
@@ -130,12 +131,14 @@ async def test_a_node_is_not_removed_while_its_log_is_recovered(cluster: Cluster
 
 async def test_the_objects_of_a_removed_node_are_compacted_by_its_heir(catalog: Catalog) -> None:
     scene = await MetadataNode.started(catalog)
-    await catalog.open_wal(WAL_ID, node_id=NODE_ID, node_epoch=scene.epoch, location="/a", now_ms=NOW)
+    await catalog.open_wal(WAL_ID, node=NodeIdentity(NODE_ID, scene.epoch), location="/a", now_ms=NOW)
     first, second, _ = scene.streams
     objects = await scene.upload([span(first, 0, 10), span(second, 0, 10)], [span(first, 10, 20), span(second, 10, 20)])
     (single,) = await scene.upload([span(first, 20, 30)])
     heir = await catalog.register_node(2, "a", 1, now_ms=NOW, lease_ms=1)
-    await catalog.stop_node(NODE_ID, scene.epoch, drained_wal=WAL_ID, successors=(heir.node_id,), now_ms=NOW)
+    await catalog.stop_node(
+        NodeIdentity(NODE_ID, scene.epoch), drained_wal=WAL_ID, successors=(heir.node_id,), now_ms=NOW
+    )
     ids = [each.object_id for each in objects]
     assert [each.object_id for each in await catalog.list_node_ssos(NODE_ID, limit=10)] == ids
     removed = await catalog.remove_node(await registration(catalog, NODE_ID), heir=heir.node_id, now_ms=NOW)

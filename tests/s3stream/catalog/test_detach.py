@@ -7,7 +7,7 @@ import pytest
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import CompactionCommit, TopicInfo
 from anabranch.s3stream.errors import AlreadyExists, CatalogError, EndMoved, NodeFenced, NotFound, StreamFenced
-from anabranch.s3stream.model import ObjectKind, ObjectState, StreamOwner
+from anabranch.s3stream.model import NodeIdentity, ObjectKind, ObjectState, StreamOwner
 from tests.support.catalog_node import (
     LATER,
     NODE_ID,
@@ -35,7 +35,7 @@ async def ends(scene: MetadataNode) -> dict[int, int]:
 
 async def clone(scene: MetadataNode, new_name: str = "u", topic_id: bytes = CLONE_ID) -> TopicInfo:
     return await scene.catalog.clone_topic(
-        "t", new_name, topic_id, ends=await ends(scene), node_id=NODE_ID, node_epoch=scene.epoch
+        "t", new_name, topic_id, ends=await ends(scene), node=NodeIdentity(NODE_ID, scene.epoch)
     )
 
 
@@ -45,12 +45,12 @@ async def clone_streams(scene: MetadataNode) -> list[int]:
 
 async def detach(scene: MetadataNode) -> None:
     await scene.catalog.detach_topic(
-        "t", TOPIC_ID, ends=await ends(scene), node_id=NODE_ID, node_epoch=scene.epoch, now_ms=NOW
+        "t", TOPIC_ID, ends=await ends(scene), node=NodeIdentity(NODE_ID, scene.epoch), now_ms=NOW
     )
 
 
 async def attach(scene: MetadataNode, name: str = "t") -> TopicInfo:
-    return await scene.catalog.attach_topic(TOPIC_ID, name, node_id=NODE_ID, node_epoch=scene.epoch)
+    return await scene.catalog.attach_topic(TOPIC_ID, name, node=NodeIdentity(NODE_ID, scene.epoch))
 
 
 # detach and attach
@@ -98,11 +98,11 @@ async def test_the_name_of_a_detached_topic_is_free(scene: MetadataNode) -> None
 
 async def test_what_is_not_there_is_neither_detached_nor_attached(scene: MetadataNode) -> None:
     with pytest.raises(NotFound, match="no topic with id"):
-        await scene.catalog.attach_topic(b"x" * 16, "old", node_id=NODE_ID, node_epoch=scene.epoch)
+        await scene.catalog.attach_topic(b"x" * 16, "old", node=NodeIdentity(NODE_ID, scene.epoch))
     with pytest.raises(NotFound, match="topic 'x' with id"):
-        await scene.catalog.detach_topic("x", b"x" * 16, ends={}, node_id=NODE_ID, node_epoch=scene.epoch, now_ms=NOW)
+        await scene.catalog.detach_topic("x", b"x" * 16, ends={}, node=NodeIdentity(NODE_ID, scene.epoch), now_ms=NOW)
     with pytest.raises(NotFound, match="topic 't' with id"):
-        await scene.catalog.detach_topic("t", b"x" * 16, ends={}, node_id=NODE_ID, node_epoch=scene.epoch, now_ms=NOW)
+        await scene.catalog.detach_topic("t", b"x" * 16, ends={}, node=NodeIdentity(NODE_ID, scene.epoch), now_ms=NOW)
 
 
 async def test_a_writer_of_a_detached_stream_is_fenced(scene: MetadataNode) -> None:
@@ -119,7 +119,7 @@ async def test_a_topic_that_goes_on_elsewhere_is_not_detached(scene: MetadataNod
     stale = await ends(scene)
     await scene.upload([span(scene.streams[0], 0, 5)])
     with pytest.raises(EndMoved, match="ends at 5, expected 0"):
-        await scene.catalog.detach_topic("t", TOPIC_ID, ends=stale, node_id=NODE_ID, node_epoch=scene.epoch, now_ms=NOW)
+        await scene.catalog.detach_topic("t", TOPIC_ID, ends=stale, node=NodeIdentity(NODE_ID, scene.epoch), now_ms=NOW)
     other = await scene.catalog.register_node(2, "h", 1, now_ms=NOW, lease_ms=1)
     await hand_over(scene.catalog, scene.streams[:1], leader=2)
     await scene.catalog.open_streams(scene.streams[:1], StreamOwner(2, other.epoch, WAL_ID))
@@ -171,11 +171,11 @@ async def test_a_clone_is_made_of_the_ends_that_were_seen(scene: MetadataNode) -
     stale = await ends(scene)
     await scene.upload([span(scene.streams[0], 0, 5)])
     with pytest.raises(EndMoved):
-        await scene.catalog.clone_topic("t", "u", CLONE_ID, ends=stale, node_id=NODE_ID, node_epoch=scene.epoch)
+        await scene.catalog.clone_topic("t", "u", CLONE_ID, ends=stale, node=NodeIdentity(NODE_ID, scene.epoch))
     with pytest.raises(NotFound):
-        await scene.catalog.clone_topic("x", "u", CLONE_ID, ends=stale, node_id=NODE_ID, node_epoch=scene.epoch)
+        await scene.catalog.clone_topic("x", "u", CLONE_ID, ends=stale, node=NodeIdentity(NODE_ID, scene.epoch))
     with pytest.raises(NodeFenced):
-        await scene.catalog.clone_topic("t", "u", CLONE_ID, ends=stale, node_id=NODE_ID, node_epoch=scene.epoch - 1)
+        await scene.catalog.clone_topic("t", "u", CLONE_ID, ends=stale, node=NodeIdentity(NODE_ID, scene.epoch - 1))
 
 
 async def test_an_upload_whose_answer_was_lost_is_repeated_beside_a_clone(scene: MetadataNode) -> None:
@@ -210,7 +210,7 @@ async def test_a_clone_of_a_clone_refers_to_what_was_written(scene: MetadataNode
     await scene.upload([span(first, 5, 9)])
     streams = [part.stream_id for part in (await scene.catalog.list_topics())[1].partitions]
     found = {key: info.end_offset for key, info in (await scene.catalog.get_streams(streams)).items()}
-    made = await scene.catalog.clone_topic("u", "v", b"v" * 16, ends=found, node_id=NODE_ID, node_epoch=scene.epoch)
+    made = await scene.catalog.clone_topic("u", "v", b"v" * 16, ends=found, node=NodeIdentity(NODE_ID, scene.epoch))
     locations = await scene.catalog.find_ranges(made.partitions[0].stream_id, 0, 100, limit=10)
     assert [each.stored_stream_id for each in locations] == [a, first]
 
@@ -249,14 +249,16 @@ async def test_one_stream_can_be_compacted_by_itself(scene: MetadataNode) -> Non
     copy = (await clone_streams(scene))[0]
     ids = [item.object_id for item in inputs]
     (own,) = await scene.new_objects([span(copy, 0, 9)])
-    commit = CompactionCommit(NODE_ID, scene.epoch, ids, [own], NOW, LATER, streams={copy})
+    commit = CompactionCommit(NodeIdentity(NODE_ID, scene.epoch), ids, [own], NOW, LATER, streams={copy})
     await scene.catalog.commit_compaction(commit)
     await scene.catalog.commit_compaction(commit)
     assert await scene.bounds(copy) == [(0, 9)]
     assert await scene.bounds(a) == [(0, 5), (5, 9)]
     assert {await scene.state(each) for each in inputs} == {(ObjectState.COMMITTED, 0)}
     (own,) = await scene.new_objects([span(a, 0, 9)])
-    await scene.catalog.commit_compaction(CompactionCommit(NODE_ID, scene.epoch, ids, [own], NOW, LATER, streams={a}))
+    await scene.catalog.commit_compaction(
+        CompactionCommit(NodeIdentity(NODE_ID, scene.epoch), ids, [own], NOW, LATER, streams={a})
+    )
     assert {await scene.state(each) for each in inputs} == {(ObjectState.DESTROYED, LATER)}
 
 
@@ -266,10 +268,14 @@ async def test_a_compaction_of_some_streams_writes_no_others(scene: MetadataNode
     outputs = await scene.new_objects([span(a, 0, 5), span(b, 0, 5)])
     ids = [item.object_id for item in inputs]
     with pytest.raises(CatalogError, match=f"stream {b} is in an output, but not to be swapped"):
-        await scene.catalog.commit_compaction(CompactionCommit(NODE_ID, scene.epoch, ids, outputs, NOW, LATER, {a}))
+        await scene.catalog.commit_compaction(
+            CompactionCommit(NodeIdentity(NODE_ID, scene.epoch), ids, outputs, NOW, LATER, {a})
+        )
     short = await scene.new_objects([span(a, 0, 4)])
     with pytest.raises(CatalogError, match=r"in the outputs \[\(0, 4\)\]"):
-        await scene.catalog.commit_compaction(CompactionCommit(NODE_ID, scene.epoch, ids, short, NOW, LATER, {a}))
+        await scene.catalog.commit_compaction(
+            CompactionCommit(NodeIdentity(NODE_ID, scene.epoch), ids, short, NOW, LATER, {a})
+        )
 
 
 async def test_bytes_of_streams(scene: MetadataNode) -> None:

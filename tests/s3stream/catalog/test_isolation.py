@@ -13,7 +13,7 @@ from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.database import Database
 from anabranch.s3stream.catalog.values import NodeInfo
 from anabranch.s3stream.errors import NodeFenced, NotFound
-from anabranch.s3stream.model import ObjectState, StreamOwner
+from anabranch.s3stream.model import NodeIdentity, ObjectState, StreamOwner
 from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, WAL_ID, MetadataNode, span
 from tests.support.postgres import PostgresServer
 
@@ -82,7 +82,7 @@ async def test_a_clone_beside_a_deletion_refers_to_nothing_destroyed(postgres: P
             url,
             lambda c: topics.delete_topics(c, [scene.topic.topic_id], DEADLINE),
             lambda: catalog.clone_topic(
-                "t", "copy", b"c" * 16, ends={stream: 5}, node_id=NODE_ID, node_epoch=scene.epoch
+                "t", "copy", b"c" * 16, ends={stream: 5}, node=NodeIdentity(NODE_ID, scene.epoch)
             ),
         )
     assert await scene.state(item) == (ObjectState.DESTROYED, DEADLINE)
@@ -152,8 +152,7 @@ async def test_two_nodes_that_race_lose_nothing_on_a_serializable_database(postg
             group.create_task(
                 catalog.prepare_objects(
                     3,
-                    node_id=NODE_ID,
-                    node_epoch=scene.epoch,
+                    node=NodeIdentity(NODE_ID, scene.epoch),
                     writer_id="w",
                     store="main",
                     now_ms=NOW,
@@ -186,9 +185,9 @@ async def test_a_lease_is_renewed_beside_a_long_commit(postgres: PostgresServer)
     own = asyncio.create_task(catalog.next_producer_ids(1))
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            await catalog.beat(NODE_ID, scene.epoch, now_ms=NOW, lease_ms=77)
+            await catalog.beat(NodeIdentity(NODE_ID, scene.epoch), now_ms=NOW, lease_ms=77)
             with pytest.raises(NodeFenced):
-                await catalog.beat(NODE_ID, scene.epoch - 1, now_ms=NOW, lease_ms=99)
+                await catalog.beat(NodeIdentity(NODE_ID, scene.epoch - 1), now_ms=NOW, lease_ms=99)
         assert not own.done()
     finally:
         renewed.set()

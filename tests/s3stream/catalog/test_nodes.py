@@ -17,7 +17,7 @@ from anabranch.s3stream.catalog.database import Database
 from anabranch.s3stream.catalog.schema import MIGRATIONS
 from anabranch.s3stream.catalog.values import NodeHolder, NodeInfo, NodeListener, WalState
 from anabranch.s3stream.errors import CatalogError, NodeFenced, NodeInUse, NotFound
-from anabranch.s3stream.model import StreamOwner
+from anabranch.s3stream.model import NodeIdentity, StreamOwner
 from tests.support.catalog_node import NODE_ID, NOW, WAL_ID, MetadataNode
 
 ID = bytes(range(16))
@@ -151,13 +151,13 @@ async def test_a_registration_whose_answer_was_lost_may_be_repeated(catalog: Cat
 
 async def test_a_clean_stop_ends_the_lease(catalog: Catalog) -> None:
     node = await catalog.register_node(NODE_ID, "h", 1, now_ms=NOW, lease_ms=50)
-    await catalog.open_wal(LOG, node_id=NODE_ID, node_epoch=node.epoch, location="/wal", now_ms=NOW)
+    await catalog.open_wal(LOG, node=NodeIdentity(NODE_ID, node.epoch), location="/wal", now_ms=NOW)
     with pytest.raises(NodeFenced):
-        await catalog.stop_node(NODE_ID, node.epoch - 1, drained_wal=LOG, now_ms=NOW)
-    await catalog.stop_node(NODE_ID, node.epoch, drained_wal=None, now_ms=NOW)
+        await catalog.stop_node(NodeIdentity(NODE_ID, node.epoch - 1), drained_wal=LOG, now_ms=NOW)
+    await catalog.stop_node(NodeIdentity(NODE_ID, node.epoch), drained_wal=None, now_ms=NOW)
     assert [wal.state for wal in await catalog.list_wals(NODE_ID)] == [WalState.OPEN]
     for _ in range(2):
-        await catalog.stop_node(NODE_ID, node.epoch, drained_wal=LOG, now_ms=NOW + 1)
+        await catalog.stop_node(NodeIdentity(NODE_ID, node.epoch), drained_wal=LOG, now_ms=NOW + 1)
     found = await catalog.get_node(NODE_ID)
     assert found is not None
     assert found.lease_until_ms == 0
@@ -170,21 +170,21 @@ async def test_a_clean_stop_ends_the_lease(catalog: Catalog) -> None:
 async def test_a_log_is_open_from_its_first_use_on(catalog: Catalog) -> None:
     node = await catalog.register_node(NODE_ID, "h", 1, now_ms=NOW, lease_ms=50)
     for at in (NOW, NOW + 1):
-        await catalog.open_wal(LOG, node_id=NODE_ID, node_epoch=node.epoch, location="/wal", now_ms=at)
+        await catalog.open_wal(LOG, node=NodeIdentity(NODE_ID, node.epoch), location="/wal", now_ms=at)
     (wal,) = await catalog.list_wals(NODE_ID)
     assert (wal.wal_id, wal.node_epoch, wal.location, wal.state) == (LOG, node.epoch, "/wal", WalState.OPEN)
     assert await catalog.list_wals(NODE_ID + 1) == []
     with pytest.raises(NodeFenced):
-        await catalog.open_wal(LOG, node_id=NODE_ID, node_epoch=node.epoch + 1, location="/wal", now_ms=NOW)
+        await catalog.open_wal(LOG, node=NodeIdentity(NODE_ID, node.epoch + 1), location="/wal", now_ms=NOW)
 
 
 async def test_no_second_log_beside_one_that_may_hold_records(catalog: Catalog) -> None:
     scene = await MetadataNode.started(catalog)
-    await catalog.open_wal(LOG, node_id=NODE_ID, node_epoch=scene.epoch, location="/a", now_ms=NOW)
+    await catalog.open_wal(LOG, node=NodeIdentity(NODE_ID, scene.epoch), location="/a", now_ms=NOW)
     with pytest.raises(CatalogError, match=f"the log {LOG} of node 1 may hold records"):
-        await catalog.open_wal(NEXT_LOG, node_id=NODE_ID, node_epoch=scene.epoch, location="/b", now_ms=NOW)
+        await catalog.open_wal(NEXT_LOG, node=NodeIdentity(NODE_ID, scene.epoch), location="/b", now_ms=NOW)
     await catalog.delete_topics([scene.topic.topic_id], now_ms=NOW, delete_after_ms=NOW)
-    await catalog.open_wal(NEXT_LOG, node_id=NODE_ID, node_epoch=scene.epoch, location="/b", now_ms=NOW)
+    await catalog.open_wal(NEXT_LOG, node=NodeIdentity(NODE_ID, scene.epoch), location="/b", now_ms=NOW)
     states = {wal.wal_id: wal.state for wal in await catalog.list_wals(NODE_ID)}
     assert states == {LOG: WalState.DRAINED, NEXT_LOG: WalState.OPEN}, "nobody is left whose records it could hold"
 
@@ -196,8 +196,8 @@ async def test_a_log_is_given_up_only_while_its_node_is_gone(catalog: Catalog) -
     assert await catalog.count_open_streams(NODE_ID) == len(scene.streams)
     with pytest.raises(NotFound):
         await catalog.give_up_wal(LOG, seen=seen, now_ms=NOW)
-    await catalog.open_wal(LOG, node_id=NODE_ID, node_epoch=scene.epoch, location="/a", now_ms=NOW)
-    await catalog.beat(NODE_ID, scene.epoch, now_ms=NOW + 5, lease_ms=100)
+    await catalog.open_wal(LOG, node=NodeIdentity(NODE_ID, scene.epoch), location="/a", now_ms=NOW)
+    await catalog.beat(NodeIdentity(NODE_ID, scene.epoch), now_ms=NOW + 5, lease_ms=100)
     with pytest.raises(NodeInUse, match="node 1 is alive"):
         await catalog.give_up_wal(LOG, seen=seen, now_ms=NOW)
     seen = await catalog.get_node(NODE_ID)
@@ -206,16 +206,16 @@ async def test_a_log_is_given_up_only_while_its_node_is_gone(catalog: Catalog) -
         await catalog.give_up_wal(LOG, seen=seen, now_ms=NOW)
     assert [wal.state for wal in await catalog.list_wals(NODE_ID)] == [WalState.GIVEN_UP]
     with pytest.raises(NodeFenced):  # it was only paused, and continues
-        await catalog.beat(NODE_ID, scene.epoch, now_ms=NOW + 10, lease_ms=100)
+        await catalog.beat(NodeIdentity(NODE_ID, scene.epoch), now_ms=NOW + 10, lease_ms=100)
     with pytest.raises(CatalogError, match="was given up"):
-        await catalog.open_wal(LOG, node_id=NODE_ID, node_epoch=scene.epoch + 1, location="/a", now_ms=NOW)
+        await catalog.open_wal(LOG, node=NodeIdentity(NODE_ID, scene.epoch + 1), location="/a", now_ms=NOW)
 
 
 @pytest.mark.parametrize("drained", [False, True])
 async def test_a_clean_stop_releases_streams_if_the_log_has_nothing(catalog: Catalog, *, drained: bool) -> None:
     scene = await MetadataNode.started(catalog)
-    await catalog.open_wal(WAL_ID, node_id=NODE_ID, node_epoch=scene.epoch, location="/a", now_ms=NOW)
-    await catalog.stop_node(NODE_ID, scene.epoch, drained_wal=WAL_ID if drained else None, now_ms=NOW)
+    await catalog.open_wal(WAL_ID, node=NodeIdentity(NODE_ID, scene.epoch), location="/a", now_ms=NOW)
+    await catalog.stop_node(NodeIdentity(NODE_ID, scene.epoch), drained_wal=WAL_ID if drained else None, now_ms=NOW)
     infos = (await catalog.get_streams(scene.streams)).values()
     assert {(info.node_id, info.wal_id) for info in infos} == {(-1, "") if drained else (NODE_ID, WAL_ID)}
     assert {each.leader for topic in await catalog.list_topics() for each in topic.partitions} == {NODE_ID}
@@ -227,21 +227,21 @@ async def test_an_older_copy_of_a_catalog_learns_that_the_log_has_records_of_rel
     catalog: Catalog, claimed: int, owner: int
 ) -> None:
     scene = await MetadataNode.started(catalog)
-    await catalog.open_wal(WAL_ID, node_id=NODE_ID, node_epoch=scene.epoch, location="/a", now_ms=NOW)
-    await catalog.stop_node(NODE_ID, scene.epoch, drained_wal=WAL_ID, now_ms=NOW)
+    await catalog.open_wal(WAL_ID, node=NodeIdentity(NODE_ID, scene.epoch), location="/a", now_ms=NOW)
+    await catalog.stop_node(NodeIdentity(NODE_ID, scene.epoch), drained_wal=WAL_ID, now_ms=NOW)
     await scene.register()
-    await catalog.reclaim_streams(WAL_ID, node_id=NODE_ID, node_epoch=scene.epoch, claimed_epoch=claimed)
+    await catalog.reclaim_streams(WAL_ID, node=NodeIdentity(NODE_ID, scene.epoch), claimed_epoch=claimed)
     assert {info.node_id for info in (await catalog.get_streams(scene.streams)).values()} == {owner}
 
 
 async def test_streams_of_a_log_that_is_given_up_go_on_from_their_ends(catalog: Catalog) -> None:
     scene = await MetadataNode.started(catalog)
-    await catalog.open_wal(WAL_ID, node_id=NODE_ID, node_epoch=scene.epoch, location="/a", now_ms=NOW)
+    await catalog.open_wal(WAL_ID, node=NodeIdentity(NODE_ID, scene.epoch), location="/a", now_ms=NOW)
     seen = await catalog.get_node(NODE_ID)
     assert seen is not None
     await catalog.give_up_wal(WAL_ID, seen=seen, now_ms=NOW)
     node = await catalog.register_node(NODE_ID, "h", 1, now_ms=NOW, lease_ms=1)
-    await catalog.open_wal(NEXT_LOG, node_id=NODE_ID, node_epoch=node.epoch, location="/b", now_ms=NOW)
+    await catalog.open_wal(NEXT_LOG, node=NodeIdentity(NODE_ID, node.epoch), location="/b", now_ms=NOW)
     opened = await catalog.open_streams(scene.streams, StreamOwner(NODE_ID, node.epoch, NEXT_LOG))
     assert {each.info.wal_id for each in opened} == {NEXT_LOG}
 

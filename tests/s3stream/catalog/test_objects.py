@@ -11,7 +11,7 @@ from anabranch.s3stream.catalog import catalog as catalog_module
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import UploadCommit
 from anabranch.s3stream.errors import CatalogError, NodeFenced, NotFound, StreamFenced, StreamNotFound
-from anabranch.s3stream.model import NewObject, ObjectKind, ObjectState, StreamOwner
+from anabranch.s3stream.model import NewObject, NodeIdentity, ObjectKind, ObjectState, StreamOwner
 from tests.support.catalog_node import (
     DEADLINE,
     LATER,
@@ -121,7 +121,7 @@ async def test_stale_epochs_get_nothing_through(scene: MetadataNode) -> None:
 async def test_a_snapshot_needs_the_streams_epoch_too(scene: MetadataNode) -> None:
     stream, other = scene.streams[:2]
     objects = await scene.new_objects([span(stream, 0, 5)])
-    commit = UploadCommit(NODE_ID, scene.epoch, objects, {stream: 1, other: 0}, {other: b"x"}, NOW)
+    commit = UploadCommit(NodeIdentity(NODE_ID, scene.epoch), objects, {stream: 1, other: 0}, {other: b"x"}, NOW)
     with pytest.raises(StreamFenced, match=f"stream {other}"):
         await scene.catalog.commit_upload(commit)
 
@@ -162,7 +162,7 @@ async def test_malformed_objects_are_refused(scene: MetadataNode) -> None:
 async def test_another_nodes_object_cannot_be_committed(scene: MetadataNode) -> None:
     other = await scene.catalog.register_node(2, "h", 1, now_ms=NOW, lease_ms=1)
     (item,) = await scene.new_objects([span(scene.streams[0], 0, 5)])
-    commit = replace(scene.upload_commit([item]), node_id=2, node_epoch=other.epoch)
+    commit = replace(scene.upload_commit([item]), node=NodeIdentity(2, other.epoch))
     with pytest.raises(CatalogError, match="prepared by node 1, not by node 2"):
         await scene.catalog.commit_upload(commit)
 

@@ -7,6 +7,7 @@ import pytest
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import MoveOrder, MoveReason, NewTopic, PartitionInfo, TopicInfo
 from anabranch.s3stream.errors import NodeFenced, NodeUnavailable, StreamNotFound
+from anabranch.s3stream.model import NodeIdentity
 from tests.s3stream.catalog.test_takeover import DEAD, LOG, ONE, TOPIC_ID, TWO, Cluster, cluster
 from tests.support.catalog_node import LATER, NOW
 
@@ -83,7 +84,7 @@ async def test_nothing_is_ordered_unless_all_can_be(cluster: Cluster) -> None:
 
 async def test_a_node_that_is_fenced_orders_nothing(cluster: Cluster) -> None:
     catalog = cluster.catalog
-    catalog.act_for(DEAD, cluster.nodes[DEAD].epoch)
+    catalog.act_for(NodeIdentity(DEAD, cluster.nodes[DEAD].epoch))
     await request(cluster, ONE)
     await cluster.register(DEAD)
     with pytest.raises(NodeFenced):
@@ -134,7 +135,7 @@ async def test_orders_to_a_node_that_dies_fail(cluster: Cluster) -> None:
 async def test_orders_to_a_node_that_stops_fail(cluster: Cluster) -> None:
     catalog = cluster.catalog
     await request(cluster, ONE)
-    await catalog.stop_node(ONE, cluster.nodes[ONE].epoch, drained_wal=None, now_ms=NOW)
+    await catalog.stop_node(NodeIdentity(ONE, cluster.nodes[ONE].epoch), drained_wal=None, now_ms=NOW)
     assert [order.failure for order in await catalog.list_moves()] == [f"node {ONE} was stopped"]
 
 
@@ -142,7 +143,7 @@ async def test_a_node_that_stops_leaves_its_partitions_where_they_were_ordered(c
     catalog = cluster.catalog
     await request(cluster, TWO, TWO, TWO, TWO, reason=MoveReason.OPERATOR)
     epoch = cluster.nodes[DEAD].epoch
-    await catalog.stop_node(DEAD, epoch, drained_wal=LOG, successors=(ONE, TWO), now_ms=NOW)
+    await catalog.stop_node(NodeIdentity(DEAD, epoch), drained_wal=LOG, successors=(ONE, TWO), now_ms=NOW)
     assert await cluster.leaders() == [TWO] * 4
     assert await catalog.list_moves() == []
 
@@ -154,12 +155,11 @@ async def test_deleted_and_detached_topics_have_no_orders(cluster: Cluster) -> N
         "t",
         TOPIC_ID,
         ends=dict.fromkeys(cluster.streams, 0),
-        node_id=DEAD,
-        node_epoch=cluster.nodes[DEAD].epoch,
+        node=NodeIdentity(DEAD, cluster.nodes[DEAD].epoch),
         now_ms=NOW,
     )
     assert await catalog.list_moves() == []
-    await catalog.attach_topic(TOPIC_ID, "t", node_id=TWO, node_epoch=cluster.nodes[TWO].epoch)
+    await catalog.attach_topic(TOPIC_ID, "t", node=NodeIdentity(TWO, cluster.nodes[TWO].epoch))
     assert [each.preferred for each in await partitions_of(catalog)] == [TWO] * 4
     await request(cluster, ONE)
     await catalog.delete_topics([TOPIC_ID], now_ms=NOW, delete_after_ms=LATER)
@@ -174,8 +174,7 @@ async def test_a_clone_has_no_orders_and_prefers_its_first_leader(cluster: Clust
         "c",
         b"c" * 16,
         ends=dict.fromkeys(cluster.streams, 0),
-        node_id=TWO,
-        node_epoch=cluster.nodes[TWO].epoch,
+        node=NodeIdentity(TWO, cluster.nodes[TWO].epoch),
     )
     assert [(each.preferred, each.order) for each in clone.partitions] == [(TWO, None)] * 4
 

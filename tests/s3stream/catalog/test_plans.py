@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from anabranch.s3stream.catalog.plans import CommittedStream, LiveRange, plan_compaction
 from anabranch.s3stream.catalog.values import CompactionCommit
 from anabranch.s3stream.errors import CatalogError
-from anabranch.s3stream.model import NewObject, ObjectInfo, ObjectKind, ObjectState, StreamRange
+from anabranch.s3stream.model import NewObject, NodeIdentity, ObjectInfo, ObjectKind, ObjectState, StreamRange
 
 Bounds = list[tuple[int, int]]
 
@@ -36,7 +36,7 @@ def accepted(inputs: Bounds, outputs: Bounds, start: int) -> bool:
     held = [LiveRange(1, span, span.max_timestamp_ms) for span in spans(inputs) if span.end_offset > start]
     new = [NewObject(10 + i, ObjectKind.SO, 1, [span]) for i, span in enumerate(spans(outputs))]
     found = {1: info(1, ObjectState.COMMITTED)} | {o.object_id: info(o.object_id, ObjectState.PREPARED) for o in new}
-    commit = CompactionCommit(1, 1, [1], new, 0, 0)
+    commit = CompactionCommit(NodeIdentity(1, 1), [1], new, 0, 0)
     try:
         plan = plan_compaction(commit, found, held, {5: CommittedStream(1, start, 99, 99)}, 6)
     except CatalogError:

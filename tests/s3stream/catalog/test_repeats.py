@@ -11,7 +11,7 @@ from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.database import Database
 from anabranch.s3stream.catalog.values import AclRow, MoveReason, NewTopic, NodeBeat, StreamTransfer, TokenRow
 from anabranch.s3stream.errors import NodeFenced
-from anabranch.s3stream.model import ObjectState, StreamOwner
+from anabranch.s3stream.model import NodeIdentity, ObjectState, StreamOwner
 from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, WAL_ID, MetadataNode, span
 
 TOPIC = b"t" * 16
@@ -73,7 +73,7 @@ async def register_node(scene: MetadataNode) -> Command:
 
 
 async def beat(scene: MetadataNode) -> Command:
-    return lambda: scene.catalog.beat(NODE_ID, scene.epoch, now_ms=NOW, lease_ms=1)
+    return lambda: scene.catalog.beat(NodeIdentity(NODE_ID, scene.epoch), now_ms=NOW, lease_ms=1)
 
 
 async def secret(scene: MetadataNode) -> Command:
@@ -85,12 +85,12 @@ async def replace_secret(scene: MetadataNode) -> Command:
 
 
 async def stop_node(scene: MetadataNode) -> Command:
-    await scene.catalog.open_wal("w", node_id=NODE_ID, node_epoch=scene.epoch, location="/w", now_ms=NOW)
-    return lambda: scene.catalog.stop_node(NODE_ID, scene.epoch, drained_wal="w", now_ms=NOW)
+    await scene.catalog.open_wal("w", node=NodeIdentity(NODE_ID, scene.epoch), location="/w", now_ms=NOW)
+    return lambda: scene.catalog.stop_node(NodeIdentity(NODE_ID, scene.epoch), drained_wal="w", now_ms=NOW)
 
 
 async def open_wal(scene: MetadataNode) -> Command:
-    return lambda: scene.catalog.open_wal("w", node_id=NODE_ID, node_epoch=scene.epoch, location="/w", now_ms=NOW)
+    return lambda: scene.catalog.open_wal("w", node=NodeIdentity(NODE_ID, scene.epoch), location="/w", now_ms=NOW)
 
 
 async def give_up_wal(scene: MetadataNode) -> Command:
@@ -100,11 +100,11 @@ async def give_up_wal(scene: MetadataNode) -> Command:
     return lambda: scene.catalog.give_up_wal("w", seen=seen, now_ms=NOW)
 
 
-async def taken_over(scene: MetadataNode) -> tuple[NodeBeat, tuple[int, int]]:
+async def taken_over(scene: MetadataNode) -> tuple[NodeBeat, NodeIdentity]:
     """Open the node's log and register its recoverer; returns the node's last beat, and the recoverer."""
     await (await open_wal(scene))()
     other = await scene.catalog.register_node(2, "a", 1, now_ms=NOW, lease_ms=1)
-    return NodeBeat(scene.epoch, 0, has_lease=True), (2, other.epoch)
+    return NodeBeat(scene.epoch, 0, has_lease=True), other.identity
 
 
 async def take_over(scene: MetadataNode) -> Command:
@@ -115,16 +115,16 @@ async def take_over(scene: MetadataNode) -> Command:
 async def release_recovered(scene: MetadataNode) -> Command:
     epoch = await (await take_over(scene))()
     kept = scene.streams[:1]
-    return lambda: scene.catalog.release_recovered(NODE_ID, epoch, "w", kept=kept, now_ms=NOW)
+    return lambda: scene.catalog.release_recovered(NodeIdentity(NODE_ID, epoch), "w", kept=kept, now_ms=NOW)
 
 
 async def return_streams(scene: MetadataNode) -> Command:
     epoch = await (await take_over(scene))()
-    return lambda: scene.catalog.return_streams(NODE_ID, epoch)
+    return lambda: scene.catalog.return_streams(NodeIdentity(NODE_ID, epoch))
 
 
 async def reclaim_streams(scene: MetadataNode) -> Command:
-    return lambda: scene.catalog.reclaim_streams("w", node_id=NODE_ID, node_epoch=scene.epoch, claimed_epoch=2)
+    return lambda: scene.catalog.reclaim_streams("w", node=NodeIdentity(NODE_ID, scene.epoch), claimed_epoch=2)
 
 
 async def give_up_streams(scene: MetadataNode) -> Command:
@@ -159,7 +159,7 @@ async def cancel_moves(scene: MetadataNode) -> Command:
 async def ordered(scene: MetadataNode) -> StreamTransfer:
     """Order the first stream to another node, and return its transfer."""
     target = await scene.catalog.register_node(2, "a", 1, now_ms=NOW, lease_ms=1)
-    await scene.catalog.open_wal("w2", node_id=2, node_epoch=target.epoch, location="/w", now_ms=NOW)
+    await scene.catalog.open_wal("w2", node=NodeIdentity(2, target.epoch), location="/w", now_ms=NOW)
     stream_id = scene.streams[0]
     await scene.catalog.request_moves({stream_id: 2}, reason=MoveReason.OPERATOR, now_ms=NOW)
     info = (await scene.catalog.get_streams((stream_id,)))[stream_id]
@@ -214,18 +214,18 @@ async def alter_topic(scene: MetadataNode) -> Command:
 async def detach_topic(scene: MetadataNode) -> Command:
     ends = dict.fromkeys(scene.streams, 0)
     return lambda: scene.catalog.detach_topic(
-        "t", TOPIC, ends=ends, node_id=NODE_ID, node_epoch=scene.epoch, now_ms=NOW
+        "t", TOPIC, ends=ends, node=NodeIdentity(NODE_ID, scene.epoch), now_ms=NOW
     )
 
 
 async def attach_topic(scene: MetadataNode) -> Command:
     await (await detach_topic(scene))()
-    return lambda: scene.catalog.attach_topic(TOPIC, "back", node_id=NODE_ID, node_epoch=scene.epoch)
+    return lambda: scene.catalog.attach_topic(TOPIC, "back", node=NodeIdentity(NODE_ID, scene.epoch))
 
 
 async def clone_topic(scene: MetadataNode) -> Command:
     ends = dict.fromkeys(scene.streams, 0)
-    return lambda: scene.catalog.clone_topic("t", "c", OTHER, ends=ends, node_id=NODE_ID, node_epoch=scene.epoch)
+    return lambda: scene.catalog.clone_topic("t", "c", OTHER, ends=ends, node=NodeIdentity(NODE_ID, scene.epoch))
 
 
 async def open_streams(scene: MetadataNode) -> Command:

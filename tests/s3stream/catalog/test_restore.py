@@ -12,7 +12,7 @@ from anabranch.s3stream.catalog.restore import Advance, CatalogContents, Recover
 from anabranch.s3stream.catalog.schema import MIGRATIONS
 from anabranch.s3stream.catalog.values import AclRow, DetachedTopic, Takeover, TokenRow, WalInfo, WalState
 from anabranch.s3stream.errors import CatalogError
-from anabranch.s3stream.model import ObjectInfo, ObjectKind, ObjectState, StreamOwner, StreamRange
+from anabranch.s3stream.model import NodeIdentity, ObjectInfo, ObjectKind, ObjectState, StreamOwner, StreamRange
 from tests.support.catalog_node import WAL_ID
 
 NOW = 1_700_000_000_000
@@ -124,7 +124,7 @@ async def test_ids_and_epochs_go_on_from_there(catalog: Catalog) -> None:
     created = await catalog.create_topic("new", b"n" * 16, partitions=1, configs={}, leader=1, internal=False)
     assert created.partitions[0].stream_id == 9
     ids = await catalog.prepare_objects(
-        1, node_id=1, node_epoch=node.epoch, writer_id="w", store="main", now_ms=NOW, deadline_ms=NOW + 1
+        1, node=NodeIdentity(1, node.epoch), writer_id="w", store="main", now_ms=NOW, deadline_ms=NOW + 1
     )
     assert ids == [500]
     assert await catalog.next_producer_ids(1) == 7_000

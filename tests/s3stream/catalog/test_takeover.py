@@ -8,7 +8,7 @@ import pytest
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import NodeBeat, NodeHolder, NodeInfo, Takeover, WalState
 from anabranch.s3stream.errors import CatalogError, NodeFenced, NodeInUse, NodeStopped, StreamHeld
-from anabranch.s3stream.model import StreamOwner
+from anabranch.s3stream.model import NodeIdentity, StreamOwner
 from tests.support.catalog_node import NOW
 
 DEAD, ONE, TWO = 1, 2, 3
@@ -43,27 +43,26 @@ class Cluster:
     async def open_log(self, node_id: int, wal_id: str, takeover: Takeover = Takeover.MACHINE) -> StreamOwner:
         info = self.nodes[node_id]
         await self.catalog.open_wal(
-            wal_id, node_id=node_id, node_epoch=info.epoch, location="/wal", takeover=takeover, now_ms=NOW
+            wal_id, node=NodeIdentity(node_id, info.epoch), location="/wal", takeover=takeover, now_ms=NOW
         )
         return StreamOwner(node_id, info.epoch, wal_id)
 
     async def take_over(
         self, seen: NodeBeat, *, by: int = ONE, wal_id: str | None = LOG, leaders: Sequence[int] = ()
     ) -> int:
-        recoverer = self.nodes[by]
         return await self.catalog.take_over(
             DEAD,
             seen,
             wal_id=wal_id,
-            recoverer=(recoverer.node_id, recoverer.epoch),
+            recoverer=self.nodes[by].identity,
             leaders=leaders or (by,),
             now_ms=NOW,
         )
 
     async def beat(self, node_id: int) -> NodeBeat:
         """Let a node beat; returns the beat as another one sees it."""
-        await self.catalog.beat(node_id, self.nodes[node_id].epoch, now_ms=NOW, lease_ms=10_000)
-        pulse = await self.catalog.beat(TWO, self.nodes[TWO].epoch, now_ms=NOW, lease_ms=10_000)
+        await self.catalog.beat(NodeIdentity(node_id, self.nodes[node_id].epoch), now_ms=NOW, lease_ms=10_000)
+        pulse = await self.catalog.beat(NodeIdentity(TWO, self.nodes[TWO].epoch), now_ms=NOW, lease_ms=10_000)
         return pulse.beats[node_id]
 
     async def leaders(self) -> list[int]:
@@ -144,27 +143,27 @@ async def test_a_recoverer_that_dies_is_replaced_and_its_late_commands_are_refus
     second = await cluster.take_over(NodeBeat(first, 0, has_lease=False), by=TWO)
     assert second == first + 1
     with pytest.raises(NodeFenced):
-        await catalog.release_recovered(DEAD, first, LOG, kept=(), now_ms=NOW)
-    await catalog.release_recovered(DEAD, second, LOG, kept=(), now_ms=NOW)
+        await catalog.release_recovered(NodeIdentity(DEAD, first), LOG, kept=(), now_ms=NOW)
+    await catalog.release_recovered(NodeIdentity(DEAD, second), LOG, kept=(), now_ms=NOW)
     assert (await cluster.owners(), await cluster.log_state()) == ([-1] * 4, WalState.DRAINED)
 
 
 async def test_streams_are_released_as_their_tails_are_committed(cluster: Cluster) -> None:
     catalog = cluster.catalog
     epoch = await cluster.take_over(await cluster.beat(DEAD))
-    await catalog.release_recovered(DEAD, epoch, LOG, kept=cluster.streams[1:3], now_ms=NOW)
+    await catalog.release_recovered(NodeIdentity(DEAD, epoch), LOG, kept=cluster.streams[1:3], now_ms=NOW)
     assert (await cluster.owners(), await cluster.log_state()) == ([-1, DEAD, DEAD, -1], WalState.FENCED)
     owner = await cluster.open_log(ONE, "0" * 15 + "2")
     await catalog.open_streams([cluster.streams[0]], owner)
-    await catalog.release_recovered(DEAD, epoch, LOG, kept=(), now_ms=NOW)
+    await catalog.release_recovered(NodeIdentity(DEAD, epoch), LOG, kept=(), now_ms=NOW)
     assert (await cluster.owners(), await cluster.log_state()) == ([ONE, -1, -1, -1], WalState.DRAINED)
 
 
 async def test_what_cannot_be_recovered_waits_for_its_node(cluster: Cluster) -> None:
     catalog = cluster.catalog
     epoch = await cluster.take_over(await cluster.beat(DEAD))
-    await catalog.release_recovered(DEAD, epoch, LOG, kept=cluster.streams[:1], now_ms=NOW)
-    await catalog.return_streams(DEAD, epoch)
+    await catalog.release_recovered(NodeIdentity(DEAD, epoch), LOG, kept=cluster.streams[:1], now_ms=NOW)
+    await catalog.return_streams(NodeIdentity(DEAD, epoch))
     assert (await cluster.leaders(), await cluster.owners()) == ([DEAD, ONE, ONE, ONE], [DEAD, -1, -1, -1])
     assert await cluster.log_state() is WalState.OPEN
 
@@ -172,19 +171,19 @@ async def test_what_cannot_be_recovered_waits_for_its_node(cluster: Cluster) -> 
 async def test_a_node_that_returns_before_its_log_is_recovered_leads_what_it_owns(cluster: Cluster) -> None:
     catalog = cluster.catalog
     epoch = await cluster.take_over(await cluster.beat(DEAD), leaders=(ONE, TWO))
-    await catalog.release_recovered(DEAD, epoch, LOG, kept=cluster.streams[1:], now_ms=NOW)
+    await catalog.release_recovered(NodeIdentity(DEAD, epoch), LOG, kept=cluster.streams[1:], now_ms=NOW)
     returned = await cluster.register(DEAD)
     assert returned.epoch == epoch + 1
     assert (await cluster.leaders(), await cluster.log_state()) == ([ONE, DEAD, DEAD, DEAD], WalState.OPEN)
     with pytest.raises(NodeFenced):
-        await catalog.release_recovered(DEAD, epoch, LOG, kept=(), now_ms=NOW)
+        await catalog.release_recovered(NodeIdentity(DEAD, epoch), LOG, kept=(), now_ms=NOW)
     await catalog.open_streams(cluster.streams[1:], await cluster.open_log(DEAD, LOG))
 
 
 async def test_a_node_that_returns_after_its_log_was_recovered_has_nothing(cluster: Cluster) -> None:
     catalog = cluster.catalog
     epoch = await cluster.take_over(await cluster.beat(DEAD))
-    await catalog.release_recovered(DEAD, epoch, LOG, kept=(), now_ms=NOW)
+    await catalog.release_recovered(NodeIdentity(DEAD, epoch), LOG, kept=(), now_ms=NOW)
     await cluster.register(DEAD)
     owner = await cluster.open_log(DEAD, LOG)
     assert (await cluster.leaders(), await cluster.owners()) == ([ONE] * 4, [-1] * 4)
@@ -204,24 +203,24 @@ async def test_the_partitions_of_a_log_that_was_given_up_get_leaders_without_a_r
 async def test_a_node_that_stops_names_no_successor_that_has_stopped(cluster: Cluster) -> None:
     catalog, dead, two = cluster.catalog, cluster.nodes[DEAD], cluster.nodes[TWO]
     log = (await cluster.open_log(TWO, "0" * 15 + "2")).wal_id
-    await catalog.stop_node(ONE, cluster.nodes[ONE].epoch, drained_wal=None, now_ms=NOW)
-    await catalog.stop_node(DEAD, dead.epoch, drained_wal=LOG, successors=(ONE, TWO), now_ms=NOW)
+    await catalog.stop_node(NodeIdentity(ONE, cluster.nodes[ONE].epoch), drained_wal=None, now_ms=NOW)
+    await catalog.stop_node(NodeIdentity(DEAD, dead.epoch), drained_wal=LOG, successors=(ONE, TWO), now_ms=NOW)
     assert await cluster.leaders() == [TWO] * 4
-    await catalog.stop_node(TWO, two.epoch, drained_wal=log, successors=(ONE, DEAD), now_ms=NOW)
+    await catalog.stop_node(NodeIdentity(TWO, two.epoch), drained_wal=log, successors=(ONE, DEAD), now_ms=NOW)
     assert await cluster.leaders() == [TWO] * 4, "nobody runs who could lead them"
 
 
 async def test_a_node_that_stops_cleanly_leaves_its_partitions_to_its_successors(cluster: Cluster) -> None:
     catalog, dead = cluster.catalog, cluster.nodes[DEAD]
-    await catalog.stop_node(DEAD, dead.epoch, drained_wal=None, successors=(ONE, TWO), now_ms=NOW)
+    await catalog.stop_node(NodeIdentity(DEAD, dead.epoch), drained_wal=None, successors=(ONE, TWO), now_ms=NOW)
     assert await cluster.leaders() == [DEAD] * 4, "its log may hold records"
-    await catalog.stop_node(DEAD, dead.epoch, drained_wal=LOG, successors=(ONE, TWO), now_ms=NOW)
+    await catalog.stop_node(NodeIdentity(DEAD, dead.epoch), drained_wal=LOG, successors=(ONE, TWO), now_ms=NOW)
     assert (await cluster.leaders(), await cluster.owners()) == ([ONE, TWO, ONE, TWO], [-1] * 4)
 
 
 async def test_what_is_left_of_a_stopped_node_opens_nothing(cluster: Cluster) -> None:
     catalog, dead = cluster.catalog, cluster.nodes[DEAD]
-    await catalog.stop_node(DEAD, dead.epoch, drained_wal=LOG, now_ms=NOW)
+    await catalog.stop_node(NodeIdentity(DEAD, dead.epoch), drained_wal=LOG, now_ms=NOW)
     with pytest.raises(NodeStopped):
         await catalog.open_streams(cluster.streams, StreamOwner(DEAD, dead.epoch, LOG))
     assert await cluster.owners() == [-1] * 4, "nobody recovers a drained log"

@@ -17,7 +17,7 @@ from anabranch.s3stream.errors import (
     StreamHeld,
     StreamNotFound,
 )
-from anabranch.s3stream.model import ObjectState, StreamOwner
+from anabranch.s3stream.model import NodeIdentity, ObjectState, StreamOwner
 from tests.support.catalog_node import LATER, NODE_ID, NOW, WAL_ID, MetadataNode, delete_topic, hand_over, span
 
 
@@ -63,12 +63,12 @@ async def test_a_node_gets_a_higher_epoch_each_time(catalog: Catalog) -> None:
     (found,) = await catalog.list_nodes()
     assert (found.host, found.port, found.lease_until_ms) == ("b", 2, 250)
 
-    await catalog.beat(7, 2, now_ms=300, lease_ms=50)
+    await catalog.beat(NodeIdentity(7, 2), now_ms=300, lease_ms=50)
     assert (await catalog.list_nodes())[0].lease_until_ms == 350
     with pytest.raises(NodeFenced, match="node 7: epoch 1 is not the registered 2"):
-        await catalog.beat(7, 1, now_ms=300, lease_ms=50)
+        await catalog.beat(NodeIdentity(7, 1), now_ms=300, lease_ms=50)
     with pytest.raises(NodeFenced, match="node 8 is not registered"):
-        await catalog.beat(8, 1, now_ms=300, lease_ms=50)
+        await catalog.beat(NodeIdentity(8, 1), now_ms=300, lease_ms=50)
 
 
 async def test_creating_a_topic_twice(catalog: Catalog) -> None:

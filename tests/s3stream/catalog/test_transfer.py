@@ -8,7 +8,7 @@ import pytest
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import MoveReason, NodeBeat, OpenStream, StreamTransfer, Takeover
 from anabranch.s3stream.errors import CatalogError, EndMoved, NodeFenced, StreamFenced, StreamNotFound
-from anabranch.s3stream.model import StreamOwner
+from anabranch.s3stream.model import NodeIdentity, StreamOwner
 from tests.support.catalog_node import HOUR_MS, NOW, topic_id_of
 
 FROM, TO, THIRD = 1, 2, 3
@@ -35,7 +35,7 @@ class Move:
         info = await self.catalog.register_node(node_id, "h", 9092, now_ms=NOW, lease_ms=HOUR_MS)
         wal_id = f"{node_id:016x}"
         await self.catalog.open_wal(
-            wal_id, node_id=node_id, node_epoch=info.epoch, location="/wal", takeover=Takeover.SHARED, now_ms=NOW
+            wal_id, node=NodeIdentity(node_id, info.epoch), location="/wal", takeover=Takeover.SHARED, now_ms=NOW
         )
         self.owners[node_id] = StreamOwner(node_id, info.epoch, wal_id)
 
@@ -117,7 +117,7 @@ async def test_a_source_that_was_taken_over_hands_nothing_over(move: Move) -> No
         FROM,
         NodeBeat(source.node_epoch, 0, has_lease=True),
         wal_id=source.wal_id,
-        recoverer=(THIRD, move.owners[THIRD].node_epoch),
+        recoverer=move.owners[THIRD].identity,
         leaders=[TO],
         now_ms=NOW,
     )

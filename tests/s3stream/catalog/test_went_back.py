@@ -13,7 +13,7 @@ from anabranch.s3stream.catalog.restore import Advance
 from anabranch.s3stream.errors import CatalogDamaged, CatalogError, CatalogWentBack
 from anabranch.s3stream.maintain.gc import GarbageCollector
 from anabranch.s3stream.maintain.manifest_store import check_marks
-from anabranch.s3stream.model import object_key
+from anabranch.s3stream.model import NodeIdentity, object_key
 from anabranch.s3stream.object.marks import MarkPlace, MarkWriter
 from anabranch.s3stream.store.memory import MemoryStore, let_through
 from tests.support.catalog_node import NODE_ID, NOW, MetadataNode, opened_catalog, span
@@ -47,7 +47,7 @@ def writer_of(catalog: Catalog, store: MemoryStore) -> MarkWriter:
 
 
 async def beat(scene: MetadataNode) -> None:
-    await scene.catalog.beat(NODE_ID, scene.epoch, now_ms=NOW, lease_ms=1_000)
+    await scene.catalog.beat(NodeIdentity(NODE_ID, scene.epoch), now_ms=NOW, lease_ms=1_000)
 
 
 async def test_a_forgotten_change_is_noticed_by_a_beat_and_by_reading_changes(catalog: Catalog, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ async def test_what_was_compared_at_a_start_holds_for_the_next_connection(catalo
         assert starting.seen == await catalog.progress()
         copy.put_back()
         with pytest.raises(CatalogWentBack):
-            await starting.beat(NODE_ID, scene.epoch, now_ms=NOW, lease_ms=1_000)
+            await starting.beat(NodeIdentity(NODE_ID, scene.epoch), now_ms=NOW, lease_ms=1_000)
 
 
 async def test_a_forgotten_upload_is_noticed_although_nothing_else_is_forgotten(

@@ -9,7 +9,7 @@ import pytest
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.errors import CatalogError, CatalogUnavailable, NotFound, StoreError
 from anabranch.s3stream.maintain.gc import GarbageCollector
-from anabranch.s3stream.model import NewObject, ObjectState, object_key
+from anabranch.s3stream.model import NewObject, NodeIdentity, ObjectState, object_key
 from anabranch.s3stream.settings import GcSettings
 from anabranch.s3stream.store.memory import MemoryStore
 from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, MetadataNode, delete_topic, span, sqlite_catalog
@@ -174,7 +174,7 @@ async def test_a_store_nobody_configured_keeps_its_objects(
     scene: MetadataNode, store: MemoryStore, clock: ManualClock, collector: GarbageCollector
 ) -> None:
     ids = await scene.catalog.prepare_objects(
-        1, node_id=NODE_ID, node_epoch=scene.epoch, writer_id="w", store="other", now_ms=NOW, deadline_ms=DEADLINE
+        1, node=NodeIdentity(NODE_ID, scene.epoch), writer_id="w", store="other", now_ms=NOW, deadline_ms=DEADLINE
     )
     clock.ms = DEADLINE
     assert await collector.collect() == 0

@@ -20,15 +20,14 @@ from anabranch.s3stream.maintain.manifest import (
     manifest_key,
     parse_manifest_key,
 )
-from anabranch.s3stream.model import object_key
+from anabranch.s3stream.model import NodeIdentity, object_key
 
 DESCRIPTION = Path(__file__).parents[3] / "s3stream" / "maintain" / "MANIFEST.md"
 
 EXAMPLE = Manifest(
     sequence=42,
     cluster="demo",
-    node_id=1,
-    node_epoch=7,
+    node=NodeIdentity(1, 7),
     written_ms=1_700_000_001_000,
     state=CatalogState(
         catalog_id=bytes(range(16)),

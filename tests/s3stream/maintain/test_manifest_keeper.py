@@ -16,7 +16,15 @@ from anabranch.s3stream.maintain.manifest import Manifest, manifest_key, parse_m
 from anabranch.s3stream.maintain.manifest_keeper import ManifestKeeper, ManifestSettings
 from anabranch.s3stream.maintain.manifest_store import check_catalog_is_newest, newest_manifest_key, read_manifest
 from anabranch.s3stream.maintain.verify import verify
-from anabranch.s3stream.model import NewObject, ObjectKind, ObjectState, StreamOwner, StreamRange, object_key
+from anabranch.s3stream.model import (
+    NewObject,
+    NodeIdentity,
+    ObjectKind,
+    ObjectState,
+    StreamOwner,
+    StreamRange,
+    object_key,
+)
 from anabranch.s3stream.store.memory import MemoryStore
 from anabranch.s3stream.tasks import end_tasks
 from tests.support.catalog_node import WAL_ID
@@ -35,8 +43,7 @@ def keeper_of(
         catalog=catalog,
         store=store,
         cluster=CLUSTER,
-        node_id=node_id,
-        node_epoch=1,
+        node=NodeIdentity(node_id, 1),
         now_ms=lambda: NOW,
         new_writer_id=lambda: f"keeper-{node_id}-{next(numbers)}",
         settings=settings,
@@ -86,11 +93,11 @@ async def create(catalog: Catalog, name: str, partitions: int = 1) -> list[int]:
 async def upload(catalog: Catalog, store: MemoryStore, stream_id: int, start: int, end: int) -> int:
     """Commit an object whose bytes no test reads."""
     (object_id,) = await catalog.prepare_objects(
-        1, node_id=1, node_epoch=1, writer_id="w", store="main", now_ms=NOW, deadline_ms=NOW + 1
+        1, node=NodeIdentity(1, 1), writer_id="w", store="main", now_ms=NOW, deadline_ms=NOW + 1
     )
     await store.put(object_key(CLUSTER, object_id), [b"x"], writer_id="w")
     made = NewObject(object_id, ObjectKind.SO, 1, [StreamRange(stream_id, start, end, end - start, 1, NOW)])
-    await catalog.commit_upload(UploadCommit(1, 1, [made], {stream_id: 1}, {}, NOW))
+    await catalog.commit_upload(UploadCommit(NodeIdentity(1, 1), [made], {stream_id: 1}, {}, NOW))
     return object_id
 
 
@@ -100,13 +107,13 @@ async def test_a_manifest_tells_what_the_catalog_has(catalog: Catalog, store: Me
     object_id = await upload(catalog, store, streams[0], 0, 100)
     await catalog.trim_stream(streams[0], 1, 40, now_ms=NOW, delete_after_ms=NOW)
     await catalog.alter_config("group", "readers", set_configs={"a": "b"}, unset=[])
-    await catalog.open_wal("00000000000000aa", node_id=1, node_epoch=1, location="/dev/x", now_ms=NOW)
+    await catalog.open_wal("00000000000000aa", node=NodeIdentity(1, 1), location="/dev/x", now_ms=NOW)
     (prepared,) = await catalog.prepare_objects(
-        1, node_id=1, node_epoch=1, writer_id="w", store="main", now_ms=NOW, deadline_ms=NOW + 1
+        1, node=NodeIdentity(1, 1), writer_id="w", store="main", now_ms=NOW, deadline_ms=NOW + 1
     )
     await keeper_of(catalog, store).ensure_current()
     manifest = await newest(store)
-    assert (manifest.cluster, manifest.node_id, manifest.node_epoch, manifest.written_ms) == (CLUSTER, 1, 1, NOW)
+    assert (manifest.cluster, manifest.node, manifest.written_ms) == (CLUSTER, NodeIdentity(1, 1), NOW)
     state = manifest.state
     assert state.catalog_id == ID
     assert state.nodes == {1: 1}
@@ -126,9 +133,9 @@ async def test_clones_and_detached_topics_are_told(catalog: Catalog, store: Memo
     (original,) = await create(catalog, "flights")
     await catalog.open_streams([original], StreamOwner(1, 1, WAL_ID))
     object_id = await upload(catalog, store, original, 0, 100)
-    clone = await catalog.clone_topic("flights", "copy", b"c" * 16, ends={original: 100}, node_id=1, node_epoch=1)
+    clone = await catalog.clone_topic("flights", "copy", b"c" * 16, ends={original: 100}, node=NodeIdentity(1, 1))
     topic = (await catalog.list_topics())[-1]
-    await catalog.detach_topic("flights", topic.topic_id, ends={original: 100}, node_id=1, node_epoch=1, now_ms=NOW)
+    await catalog.detach_topic("flights", topic.topic_id, ends={original: 100}, node=NodeIdentity(1, 1), now_ms=NOW)
     await keeper_of(catalog, store).ensure_current()
     state = (await newest(store)).state
     assert [topic.name for topic in state.topics] == ["copy"]
@@ -243,7 +250,7 @@ async def test_a_state_that_another_node_overtook_is_not_written(catalog: Catalo
     catalog.next_manifest = overtake  # type: ignore[method-assign]
     await keeper.ensure_current()
     last = await newest(store)
-    assert last.node_id == 1
+    assert last.node.node_id == 1
     assert [topic.name for topic in last.state.topics] == ["made-later"]
 
 

@@ -29,7 +29,7 @@ from anabranch.s3stream.maintain.rebuild import LocalLog, StoreNumbers, assemble
 from anabranch.s3stream.maintain.rebuild_plan import plan_rebuild
 from anabranch.s3stream.maintain.rebuild_read import RebuildReader
 from anabranch.s3stream.maintain.rebuild_scan import StoreContents
-from anabranch.s3stream.model import StreamBatch, StreamOwner
+from anabranch.s3stream.model import NodeIdentity, StreamBatch, StreamOwner
 
 IDS = (1, 2, 3)
 STREAMS = range(1, 4)
@@ -70,12 +70,14 @@ class Cluster:
         wanted = NodeInfo(node_id, 0, "h", 1, 10, 10)
         wal_id = f"{node_id:016x}"
         epoch = node_rows.register_node(self.connection, wanted, None).epoch
-        node_rows.reclaim_streams(self.connection, node_id, epoch, wal_id, 0)
+        node_rows.reclaim_streams(self.connection, NodeIdentity(node_id, epoch), wal_id, 0)
         held = {stream_id for stream_id in self.logs[node_id] if self.owner(stream_id) == node_id}
         assert held == self.logs[node_id], (
             f"records of {self.logs[node_id] - held} in the log of node {node_id} are void"
         )
-        node_rows.open_wal(self.connection, wal_id, node_id, epoch, "device", "/wal", Takeover.NONE, held, 1)
+        node_rows.open_wal(
+            self.connection, wal_id, NodeIdentity(node_id, epoch), "device", "/wal", Takeover.NONE, held, 1
+        )
         self.running[node_id], self.drained[node_id] = StreamOwner(node_id, epoch, wal_id), False
 
     def stop(self, node_id: int, *, cleanly: bool) -> None:
@@ -85,7 +87,7 @@ class Cluster:
             return
         self.logs[node_id], self.drained[node_id] = set(), True
         successors = sorted(self.running)
-        node_rows.stop_node(self.connection, node_id, owner.node_epoch, owner.wal_id, successors, 1)
+        node_rows.stop_node(self.connection, NodeIdentity(node_id, owner.node_epoch), owner.wal_id, successors, 1)
         self.settle()
 
     def settle(self) -> None:
@@ -97,7 +99,7 @@ class Cluster:
         for gone in named.intersection(IDS) - self.running.keys():
             seen = node_rows.observe_node(self.connection, gone)
             if seen is not None and not self.live_logs(gone):
-                caller, leaders = (by, self.running[by].node_epoch), sorted(self.running)
+                caller, leaders = self.running[by].identity, sorted(self.running)
                 takeover.take_over(self.connection, gone, seen[1], None, caller, leaders, 1, even_if_alive=False)
                 assert not any(gone in (each.leader, each.owner) for each in self.partitions()), "once is enough"
         partitions = self.partitions()
@@ -194,7 +196,7 @@ def test_every_partition_has_a_leader_again(lacks: str, lost: int | None) -> Non
             cluster.stop(order[-1], cleanly=False)
         if lost is not None:
             cluster.logs[lost], cluster.drained[lost] = set(), False
-        rebuild(cluster, Manifest(1, "c", 1, 1, 1, state))
+        rebuild(cluster, Manifest(1, "c", NodeIdentity(1, 1), 1, state))
         for node_id in order:
             if node_id != lost:
                 cluster.start(node_id)

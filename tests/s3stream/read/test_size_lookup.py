@@ -8,7 +8,7 @@ import pytest
 
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import CompactionCommit
-from anabranch.s3stream.model import ObjectKind, object_key
+from anabranch.s3stream.model import NodeIdentity, ObjectKind, object_key
 from anabranch.s3stream.object.writer import ObjectWriter
 from anabranch.s3stream.read.size_lookup import SLACK_SHARE
 from tests.support.catalog_node import CLUSTER, NODE_ID
@@ -102,13 +102,13 @@ async def test_what_compaction_removes_meanwhile_is_not_cut_once_more(tmp_path: 
             async def shrink() -> None:
                 (found,) = await cluster.catalog.find_ranges(stream.stream_id, 0, 120, limit=1)
                 (object_id,) = await cluster.catalog.prepare_objects(
-                    1, node_id=NODE_ID, node_epoch=1, writer_id="w", store="main", now_ms=0, deadline_ms=1 << 60
+                    1, node=NodeIdentity(NODE_ID, 1), writer_id="w", store="main", now_ms=0, deadline_ms=1 << 60
                 )
                 key = object_key(CLUSTER, object_id)
                 writer = ObjectWriter(cluster.store, key, object_id=object_id, kind=ObjectKind.SO, writer_id="w")
                 await writer.write(make_batch(stream.stream_id, 0, count=120, size_bytes=4 * BATCH))
                 await cluster.catalog.commit_compaction(
-                    CompactionCommit(NODE_ID, 1, [found.object.object_id], [await writer.close()], 0, 0)
+                    CompactionCommit(NodeIdentity(NODE_ID, 1), [found.object.object_id], [await writer.close()], 0, 0)
                 )
 
             shifting.after = shrink

@@ -316,7 +316,7 @@ PLANTED: Sequence[Planted] = (
         "catalog-fences",
         "the catalog checks the epoch of no node and no stream",
         [
-            Edit("anabranch.s3stream.catalog.rows", "    if found != node_epoch:\n", "    if False:\n"),
+            Edit("anabranch.s3stream.catalog.rows", "    if found != node.epoch:\n", "    if False:\n"),
             Edit("anabranch.s3stream.catalog.plans", "    if shown[stream_id] != epoch:\n", "    if False:\n"),
         ],
         found_by=FENCED,

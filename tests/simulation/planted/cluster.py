@@ -92,8 +92,8 @@ CLUSTER: Sequence[Planted] = (
         [
             Edit(
                 "anabranch.broker.cluster.membership.log_recovery",
-                "                if left:\n                    await self._release(wal, node_id, node_epoch, left)",
-                "                if left:\n                    await self._release(wal, node_id, node_epoch, set())",
+                "                if left:\n                    await self._release(wal, node, left)",
+                "                if left:\n                    await self._release(wal, node, set())",
             )
         ],
         found_by=f"{LOST}|{FENCED}|{UNREADABLE}",

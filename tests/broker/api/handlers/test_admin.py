@@ -41,6 +41,7 @@ from anabranch.protocol.messages.list_transactions import ListTransactionsReques
 from anabranch.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from anabranch.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from anabranch.s3stream.errors import StreamFenced
+from anabranch.s3stream.model import NodeIdentity
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
 
@@ -187,7 +188,7 @@ async def test_a_node_that_lives_is_not_unregistered_and_one_that_is_gone_is(nod
     gone = await node.catalog.register_node(7, "gone", 9092, now_ms=1, lease_ms=1)
     code, message = await unregister(7)
     assert (code, "Broker ID 7 cannot be unregistered: " in message) == (ErrorCode.INVALID_REQUEST, True), "not yet"
-    await node.catalog.stop_node(7, gone.epoch, drained_wal=None, now_ms=1)
+    await node.catalog.stop_node(NodeIdentity(7, gone.epoch), drained_wal=None, now_ms=1)
     assert await unregister(7) == (ErrorCode.NONE, "")
     assert (await unregister(7))[0] == ErrorCode.BROKER_ID_NOT_REGISTERED
     code, message = await unregister(1)

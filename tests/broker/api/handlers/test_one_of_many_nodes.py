@@ -31,6 +31,7 @@ from anabranch.protocol.messages.list_partition_reassignments import ListPartiti
 from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from anabranch.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from anabranch.s3stream.errors import CatalogUnavailable, StreamFenced
+from anabranch.s3stream.model import NodeIdentity
 from tests.support.many_nodes import (
     DEAD_ID,
     FIRST,
@@ -358,7 +359,7 @@ async def test_what_a_node_without_a_log_leads_is_led_by_the_node_that_unregiste
 ) -> None:
     dead = await node.catalog.get_node(DEAD_ID)
     assert dead is not None
-    await node.catalog.stop_node(DEAD_ID, dead.epoch, drained_wal=None, now_ms=1)
+    await node.catalog.stop_node(NodeIdentity(DEAD_ID, dead.epoch), drained_wal=None, now_ms=1)
     answer = await client.call(UnregisterBrokerRequest(broker_id=DEAD_ID), 0)
     assert answer.error_code == ErrorCode.NONE, answer.error_message
     leaders = {each.leader for topic in await node.catalog.list_topics() for each in topic.partitions}

@@ -11,6 +11,7 @@ from anabranch.protocol.messages.alter_user_scram_credentials import (
     ScramCredentialUpsertion,
 )
 from anabranch.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
+from anabranch.s3stream.model import NodeIdentity
 from tests.broker.kafka.sasl.clients import LISTENERS, PASSWORD, log_in
 from tests.broker.kafka.sasl.scram_client import salted_password
 from tests.support.node import running_node, running_nodes
@@ -77,9 +78,9 @@ async def test_users_may_be_changed_by_those_who_may_change_the_cluster(tmp_path
 
 async def test_an_outage_of_the_catalog_is_answered_for_each_user(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        node.catalog.act_for(node.node_id, node.node_epoch + 1)  # as if another process had its id
+        node.catalog.act_for(NodeIdentity(node.node_id, node.node_epoch + 1))  # as if another process had its id
         assert await alter(client, upsertion("a")) == {"a": ErrorCode.UNKNOWN_SERVER_ERROR}
-        node.catalog.act_for(node.node_id, node.node_epoch)
+        node.catalog.act_for(NodeIdentity(node.node_id, node.node_epoch))
 
 
 async def test_another_node_follows(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from anabranch.broker.cluster.membership.failover import Failover
 from anabranch.broker.node.peers.liveness import Silence
 from anabranch.s3stream.catalog.values import NodeBeat, NodeInfo
+from anabranch.s3stream.model import NodeIdentity
 from tests.support.virtual_time import run_virtual
 
 
@@ -54,7 +55,7 @@ def test_a_death_is_told_once() -> None:
             world,
             world,
             cast("Any", SimpleNamespace(now_ms=lambda: 0, check_catalog=AsyncMock())),
-            own=(2, 1),
+            own=NodeIdentity(2, 1),
             new_leaders=lambda: [2],
             left_any=lambda _: True,
             reaches=world.reaches,

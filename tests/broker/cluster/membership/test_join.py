@@ -14,7 +14,7 @@ from anabranch.broker.node.settings.sources import load
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import NodeHolder, NodeInfo, NodeListener, WalState
 from anabranch.s3stream.errors import NodeFenced
-from anabranch.s3stream.model import StreamOwner
+from anabranch.s3stream.model import NodeIdentity, StreamOwner
 from anabranch.s3stream.store.interface import ObjectStore
 from anabranch.wal.owner import Owner
 from tests.support.catalog_node import NOW
@@ -107,17 +107,17 @@ async def test_a_node_that_is_taken_over_while_it_starts_waits_for_the_recovery_
 ) -> None:
     dead, other = await register(overtaken, DEAD), await register(overtaken, OTHER)
     owner = StreamOwner(DEAD, dead.epoch, LOG)
-    await overtaken.open_wal(LOG, node_id=DEAD, node_epoch=dead.epoch, location="/wal", now_ms=NOW)
+    await overtaken.open_wal(LOG, node=NodeIdentity(DEAD, dead.epoch), location="/wal", now_ms=NOW)
     topic = await overtaken.create_topic("t", bytes(16), partitions=1, configs={}, leader=DEAD, internal=False)
     await overtaken.open_streams([topic.partitions[0].stream_id], owner)
-    pulse = await overtaken.beat(OTHER, other.epoch, now_ms=NOW, lease_ms=10_000)
+    pulse = await overtaken.beat(NodeIdentity(OTHER, other.epoch), now_ms=NOW, lease_ms=10_000)
 
     async def taken_over() -> None:
-        recoverer = (OTHER, other.epoch)
+        recoverer = other.identity
         epoch = await overtaken.take_over(
             DEAD, pulse.beats[DEAD], wal_id=LOG, recoverer=recoverer, leaders=[OTHER], now_ms=NOW
         )
-        await overtaken.release_recovered(DEAD, epoch, LOG, kept=(), now_ms=NOW)
+        await overtaken.release_recovered(NodeIdentity(DEAD, epoch), LOG, kept=(), now_ms=NOW)
 
     log = StartingLog()
     overtaken.happens = taken_over

@@ -20,6 +20,7 @@ from anabranch.broker.node.settings.data_dir import DataDirLock
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import NodeHolder, NodeInfo, Pulse
 from anabranch.s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable, NodeFenced, NodeInUse
+from anabranch.s3stream.model import NodeIdentity
 from tests.support.virtual_time import VirtualTimeLoop
 
 NOW = 1_000_000
@@ -82,7 +83,7 @@ class Row:
         assert node_id == 1
         return self.seen
 
-    async def beat(self, node_id: int, node_epoch: int, *, now_ms: int, lease_ms: int, due_ms: int) -> Pulse:
+    async def beat(self, node: NodeIdentity, *, now_ms: int, lease_ms: int, due_ms: int) -> Pulse:
         if self.errors:
             raise self.errors.pop()
         self.renewals.append(now_ms)

@@ -18,6 +18,7 @@ from anabranch.broker.cluster.node import Node
 from anabranch.broker.node.peers.liveness import DEAD_AFTER_S
 from anabranch.s3stream.catalog.values import NodeInfo, Takeover, WalInfo, WalState
 from anabranch.s3stream.errors import StorageError
+from anabranch.s3stream.model import NodeIdentity
 from anabranch.wal.interface import WalRefused
 from anabranch.wal.log import DeltaWal
 from tests.support.node import running_node, settings_for
@@ -77,11 +78,11 @@ async def test_a_recovery_that_fails_is_repeated(tmp_path: Path, monkeypatch: py
     failures = [StorageError("the store is away"), StorageError("the store is away")]
     run = LogRecovery.run
 
-    async def flaky(self: LogRecovery, wal: WalInfo, node_id: int, node_epoch: int, dead_log: DeadLog) -> None:
+    async def flaky(self: LogRecovery, wal: WalInfo, node: NodeIdentity, dead_log: DeadLog) -> None:
         if failures:
             await dead_log.close()
             raise failures.pop()
-        await run(self, wal, node_id, node_epoch, dead_log)
+        await run(self, wal, node, dead_log)
 
     monkeypatch.setattr(LogRecovery, "run", flaky)
     async with running_node(tmp_path / "2", node_id=2, **shared(tmp_path)) as other:
@@ -99,7 +100,7 @@ async def test_a_recovery_that_fails_is_repeated(tmp_path: Path, monkeypatch: py
 async def test_a_recoverer_that_dies_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, run = asyncio.Event(), LogRecovery.run
 
-    async def stuck(self: LogRecovery, wal: WalInfo, node_id: int, node_epoch: int, dead_log: DeadLog) -> None:
+    async def stuck(self: LogRecovery, wal: WalInfo, node: NodeIdentity, dead_log: DeadLog) -> None:
         begun.set()
         try:
             await asyncio.Event().wait()

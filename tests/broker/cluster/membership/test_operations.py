@@ -16,7 +16,7 @@ from anabranch.broker.node.peers.liveness import DEAD_AFTER_S, Silence
 from anabranch.s3stream.catalog.values import WalState
 from anabranch.s3stream.errors import NodeInUse, NotFound
 from anabranch.s3stream.maintain.verify import verify
-from anabranch.s3stream.model import ObjectState
+from anabranch.s3stream.model import NodeIdentity, ObjectState
 from tests.broker.cluster.membership.test_log_recovery import (
     VALUES,
     is_led_by,
@@ -219,7 +219,7 @@ async def test_a_node_that_has_beaten_since_it_was_observed_is_not_dead(
         found = await second.catalog.observe_node(1)
         assert found is not None
         old = Silence(found[1], 60.0, was_alive=True)
-        await first.catalog.beat(1, first.node_epoch, now_ms=first.now_ms(), lease_ms=10_000)
+        await first.catalog.beat(NodeIdentity(1, first.node_epoch), now_ms=first.now_ms(), lease_ms=10_000)
         monkeypatch.setattr(second.membership, "silent", lambda: {1: old})
         for order in (second.operations.plan_loss, second.operations.give_up):
             with pytest.raises(TakeoverRefused, match="node 1 is not known to be dead"):

@@ -22,6 +22,7 @@ from anabranch.s3stream.append.stream import Stream
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import TopicInfo
 from anabranch.s3stream.errors import CatalogError, CatalogUnavailable, NodeFenced, OutcomeUnknown
+from anabranch.s3stream.model import NodeIdentity
 from anabranch.wal.interface import Durable
 from tests.support.node import running_node
 from tests.support.raw_client import batch_of, raw_client
@@ -272,7 +273,7 @@ async def test_offsets_of_a_topic_that_another_node_attaches_during_the_start_st
         found = await read(catalog, settled=settled)
         if found[1]:
             other = await catalog.register_node(2, "elsewhere", 1, now_ms=0, lease_ms=1)
-            await catalog.attach_topic(topic.topic_id, "t", node_id=2, node_epoch=other.epoch)
+            await catalog.attach_topic(topic.topic_id, "t", node=NodeIdentity(2, other.epoch))
         return found
 
     with pytest.MonkeyPatch.context() as patch:

@@ -26,7 +26,7 @@ from anabranch.protocol.messages.offset_commit import (
 from anabranch.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from anabranch.s3stream.errors import CatalogUnavailable, EndMoved, OutcomeUnknown
 from anabranch.s3stream.maintain.verify import verify
-from anabranch.s3stream.model import ObjectState, StreamOwner
+from anabranch.s3stream.model import NodeIdentity, ObjectState, StreamOwner
 from tests.support.catalog_node import WAL_ID
 from tests.support.node import running_node
 from tests.support.raw_client import RawClient, batch_of, raw_client
@@ -488,7 +488,7 @@ async def test_a_topic_that_another_node_has_attached_since_is_not_served_by_the
             with pytest.raises(OutcomeUnknown):
                 await node.moves.detach("t")
         other = await catalog.register_node(2, "elsewhere", 1, now_ms=0, lease_ms=1)
-        info = await catalog.attach_topic(topic.topic_id, "t", node_id=2, node_epoch=other.epoch)
+        info = await catalog.attach_topic(topic.topic_id, "t", node=NodeIdentity(2, other.epoch))
         streams = [partition.stream_id for partition in info.partitions]
         await catalog.open_streams(streams, StreamOwner(2, other.epoch, WAL_ID))
         removed: list[str] = []

@@ -16,7 +16,7 @@ from anabranch.broker.operator.cli.storage import storage
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.schema import MIGRATIONS
 from anabranch.s3stream.catalog.values import UploadCommit
-from anabranch.s3stream.model import NewObject, ObjectKind, StreamBatch, StreamOwner, object_key
+from anabranch.s3stream.model import NewObject, NodeIdentity, ObjectKind, StreamBatch, StreamOwner, object_key
 from anabranch.s3stream.object.writer import ObjectWriter
 from anabranch.s3stream.store.files import TEMPORARY
 from anabranch.s3stream.store.local import LocalStore
@@ -49,14 +49,14 @@ async def fill(folder: Path) -> None:
     streams = [partition.stream_id for partition in topic.partitions]
     await catalog.open_streams(streams, StreamOwner(1, node.epoch, WAL_ID))
     ids = await catalog.prepare_objects(
-        3, node_id=1, node_epoch=node.epoch, writer_id="w-1", store="local", now_ms=NOW, deadline_ms=NOW + 1
+        3, node=NodeIdentity(1, node.epoch), writer_id="w-1", store="local", now_ms=NOW, deadline_ms=NOW + 1
     )
     a, b = streams
     objects = [
         await write(store, ids[0], ObjectKind.SSO, [(a, 0, 1000), (b, 0, 500)]),
         await write(store, ids[1], ObjectKind.SO, [(a, 1000, 3000)]),
     ]
-    await catalog.commit_upload(UploadCommit(1, node.epoch, objects, dict.fromkeys(streams, 1), {}, NOW))
+    await catalog.commit_upload(UploadCommit(NodeIdentity(1, node.epoch), objects, dict.fromkeys(streams, 1), {}, NOW))
     await store.close()
     await catalog.close()
 
