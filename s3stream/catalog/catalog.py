@@ -130,6 +130,10 @@ class Catalog:
         """
         self._watchers.append(callback)
 
+    async def _read(self, query: Callable[[Connection], Result], *, settled: bool) -> Result:
+        """Read; if `settled`, after changes that were not answered (`Database.read_settled`)."""
+        return await (self._database.read_settled(query) if settled else self._database.read(query))
+
     async def _change(self, command: Callable[[Connection], Result]) -> Result:
         """Write, then call the watchers. A failed command may have taken effect, so they are called after it too."""
 
@@ -492,16 +496,14 @@ class Catalog:
 
         `settled`: after changes that were not answered, as `Database.read_settled`.
         """
-        read = self._database.read_settled if settled else self._database.read
-        return await read(lambda c: (topics.list_topics(c), detach.list_detached(c)))
+        return await self._read(lambda c: (topics.list_topics(c), detach.list_detached(c)), settled=settled)
 
     async def list_topic_configs(self, *, settled: bool = False) -> Mapping[bytes, Mapping[str, str]]:
         """Return the configs of topics by topic id, without topics that have none.
 
         `settled` as in `list_topics_and_detached`.
         """
-        read = self._database.read_settled if settled else self._database.read
-        return await read(topics.list_topic_configs)
+        return await self._read(topics.list_topic_configs, settled=settled)
 
     # detach, attach and clone: catalog changes only, no data is touched
 
@@ -743,8 +745,7 @@ class Catalog:
 
         `settled` as in `list_topics_and_detached`.
         """
-        read = self._database.read_settled if settled else self._database.read
-        return await read(configs.list_configs)
+        return await self._read(configs.list_configs, settled=settled)
 
     async def alter_acls(self, added: Collection[AclRow], removed: Collection[AclRow]) -> Sequence[AclRow]:
         """Add access control lists that do not exist yet, and remove those that do; returns all there are then."""
@@ -752,8 +753,7 @@ class Catalog:
 
     async def list_acls(self, *, settled: bool = False) -> Sequence[AclRow]:
         """Return all access control lists. `settled` as in `list_topics_and_detached`."""
-        read = self._database.read_settled if settled else self._database.read
-        return await read(acls.list_acls)
+        return await self._read(acls.list_acls, settled=settled)
 
     async def create_token(self, token: TokenRow) -> None:
         """Add a delegation token."""
@@ -773,8 +773,7 @@ class Catalog:
 
     async def list_tokens(self, *, settled: bool = False) -> Sequence[TokenRow]:
         """Return all delegation tokens, by id. `settled` as in `list_topics_and_detached`."""
-        read = self._database.read_settled if settled else self._database.read
-        return await read(tokens.list_tokens)
+        return await self._read(tokens.list_tokens, settled=settled)
 
     async def next_producer_ids(self, count: int) -> int:
         """Reserve `count` producer ids; returns the first."""
