@@ -4,7 +4,6 @@ import gc
 import itertools
 import os
 import warnings
-import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,7 +68,7 @@ def aws_credentials(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, aws_credentials: Path) -> "Iterator[SparkSession]":
-    """The Spark session of a worker; skipped (or failed, where tools are required) without Java or jars."""
+    """The one Spark session of a test run; skipped (or failed, where tools are required) without Java or jars."""
     from anabranch.spark.jars import TABLE_JARS, all_jars, cached, installed_spark_version, spark_line
     from anabranch.spark.session import DRIVER_OPTIONS, build_session
     from tests.support import tools
@@ -204,20 +203,18 @@ SLOW = frozenset(
 """Folders that `--fast` leaves out."""
 SERVERS = frozenset({"postgres", "s3", "servers", "spark", "wheel"})
 """Fixtures that start a process."""
-SPARK_SESSIONS = 2
-"""Spark sessions of a run, each of one worker: tests that need one are the longest of all."""
 SHARING = frozenset({"console", "differential"})
 """Folders whose tests share a browser or brokers of Apache Kafka: one worker runs all of them."""
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let one worker run the tests of a file, and those that share a Spark session, and give Spark more time.
+    """Let one worker run the tests of a file, and those that share a Spark session; give Spark more time.
 
     Warnings about the sockets that Spark's bridge leaves are ignored in Spark tests.
     """
     folder = _folder(item)
     if "spark" in getattr(item, "fixturenames", ()):
-        group = f"spark-{zlib.crc32(item.path.name.encode()) % SPARK_SESSIONS}"
+        group = "spark"
     else:
         group = folder if folder in SHARING else item.nodeid.partition("::")[0]
     item.add_marker(pytest.mark.xdist_group(group))
