@@ -146,7 +146,8 @@ def _given(section: object, path: tuple[str, ...], names: tuple[str, ...]) -> st
     value = section
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
-    is_shown = isinstance(value, str | int | float) and not _may_be_secret(path) and "@" not in str(value)
+    has_place_for_secrets = "@" in str(value) or "://" in str(value)  # addresses hold passwords and tokens
+    is_shown = isinstance(value, str | int | float) and not _may_be_secret(path) and not has_place_for_secrets
     return f" = {value!r}" if is_shown else ""
 
 

@@ -243,6 +243,7 @@ def test_whatever_the_names_are_the_error_is_one_line(text: str, words: str) -> 
             ":6: source.options.kafka.sasl.password: a sec",
         ),
         ("[table]", "[decode]\nsubject = 'a@b'\n[table]", ":7: decode.subject: has no effect: registry is not set"),
+        ("[table]", "[decode]\nregistry = 'http://r?token=t'\n[table]", ":7: decode.registry: has no effect"),
         ("[table]", "[key]\nformat = 'avro'\n[table]", ":7: key.format = 'avro': needs either a schema_file or a"),
         ("[table]", "[trigger]\ninterval = '1 hour'\n[table]", ":7: trigger.interval = '1 hour': has no effect"),
         ("[table]", "[operations]\nmetrics_host = 'h'\n[table]", ":7: operations.metrics_host = 'h': has no effect"),

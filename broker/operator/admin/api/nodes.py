@@ -91,7 +91,7 @@ class NodeEndpoints:
             Endpoint("GET", "/nodes", "The registered nodes, with their logs.", self._list, NodeList),
             Endpoint("DELETE", path, remove, self._remove, RemovedNode, is_limited=False),
             Endpoint("POST", f"{path}/fail", fail, self._fail, FailedNode, is_limited=False),
-            Endpoint("GET", f"{path}/loss", loss, self._loss, LossAnswer),
+            Endpoint("GET", f"{path}/loss", loss, self._loss, LossAnswer, is_limited=False),
             Endpoint("POST", f"{path}/give-up", give_up, self._give_up, LossAnswer, GiveUpQuery, is_limited=False),
             Endpoint("GET", drain, "How far the drain of a node is.", self._drain, Drain),
             Endpoint("POST", drain, "Move away what a node leads.", self._begin_drain, Drain, is_limited=False),
