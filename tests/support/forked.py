@@ -16,6 +16,8 @@ from typing import TextIO
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.support.forked_imports"])
+STDERR = 2
+"""File descriptor of standard error."""
 _AT_START = ("LD_", "PYTHON", "MALLOC_", "FAKETIME")
 """Beginnings of the variables that only a new interpreter follows."""
 _STARTED_WITH = {name: value for name, value in os.environ.items() if name.startswith(_AT_START)}
@@ -73,7 +75,7 @@ def command_process(
 def _run(arguments: Sequence[str], environment: Mapping[str, str], folder: str, errors: Connection) -> None:
     from anabranch.broker.operator.cli import run
 
-    os.dup2(errors.fileno(), sys.__stderr__.fileno() if sys.__stderr__ is not None else 2)
+    os.dup2(errors.fileno(), STDERR)
     errors.close()
     os.chdir(folder)
     os.environ.clear()

@@ -32,7 +32,7 @@ TIMEOUT_S: Final = 120
 
 def kafka_tool(class_name: str) -> list[str]:
     """Return the command that runs a tool; its arguments follow."""
-    return [str(java()), *QUICK_JVM, *archive_options(), "-cp", kafka_class_path(), class_name]
+    return _command(archive_options(), (class_name,))
 
 
 def archive_options() -> tuple[str, ...]:
@@ -40,8 +40,13 @@ def archive_options() -> tuple[str, ...]:
     return (f"-XX:SharedArchiveFile={_archive()}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 
 
+def _command(options: Sequence[str], arguments: Sequence[str]) -> list[str]:
+    return [str(java()), *QUICK_JVM, *options, "-cp", kafka_class_path(), *arguments]
+
+
 @functools.cache
 def _archive() -> Path:
+    kafka_class_path()  # skips the test, or fails it, where Apache Kafka is missing
     release = (find_java_home() / "release").read_bytes()
     version = hashlib.sha256(release).hexdigest()[:12]
     target = cache_folder() / f"kafka-{KAFKA_VERSION}-{version}.jsa"
@@ -76,6 +81,6 @@ def _make_archive(folder: Path) -> Path:
 
 
 def _run(options: Sequence[str], arguments: Sequence[str], *, stdin: str = "") -> None:
-    command = [str(java()), *QUICK_JVM, *options, "-cp", kafka_class_path(), *arguments]
+    command = _command(options, arguments)
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

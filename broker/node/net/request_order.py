@@ -40,9 +40,9 @@ class RequestOrder:
         """Return whether the next request may start: pipelined ones next to each other, others by themselves."""
         if self._exclusive is not None:
             return False
-        return (
-            not self.in_progress or (frame[0] << 8 | frame[1]) in self._pipelined or not self._is_ordered
-        )  # the API key
+        if not self.in_progress or not self._is_ordered:
+            return True
+        return (frame[0] << 8 | frame[1]) in self._pipelined  # the API key
 
     def add_waiting(self, frame: Buffer) -> None:
         """Let a request wait until `next_waiting` returns it."""

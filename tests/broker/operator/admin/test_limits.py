@@ -140,8 +140,8 @@ async def test_a_body_is_not_read(node: Node) -> None:
         b"GET //[x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
         b"GET /metrics HTTP/1.1\r\n\r\n",
         b"GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
-        b"GET /console/../../broker/cluster/node.py HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
-        b"GET /console/%2e%2e%2fapp.py HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        b"GET /console/../../admin/http.py HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        b"GET /console/%2e%2e%2f%2e%2e%2fadmin%2fhttp.py HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
         b"GET /console/%00 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
     ],
 )

@@ -3,6 +3,7 @@
 import pytest
 
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.operator.admin.api import endpoints
 from anabranch.s3stream.errors import CatalogUnavailable, NodeUnavailable
 from tests.support.admin_api import ApiClient
 
@@ -69,6 +70,36 @@ async def test_nodes_and_cluster_are_described(node: Node, api: ApiClient) -> No
     found = await api.get("/cluster/status")
     assert found["nodes"][0]["log"] == row["log"]
     assert (found["observer"], found["partitions"], found["unavailable"]) == (node.node_id, 2, [])
+
+
+LONG: tuple[tuple[str, str], ...] = (
+    ("GET", "/compaction/plan"),
+    ("POST", "/compaction"),
+    ("DELETE", "/nodes/7"),
+    ("POST", "/nodes/7/fail"),
+    ("GET", "/nodes/7/loss"),
+    ("POST", "/nodes/7/give-up"),
+    ("POST", "/nodes/1/drain"),
+    ("DELETE", "/nodes/1/drain"),
+    ("POST", "/topics/t/moves?to=1"),
+    ("POST", "/topics/nope/detach"),
+    ("POST", "/topics/t/clone?name=t"),
+    ("POST", "/detached-topics/t/attach"),
+    ("POST", "/storage/stopped/7/discard"),
+)
+
+
+async def test_what_may_wait_for_recoveries_moves_and_compaction_has_no_limit(
+    api: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoints, "ANSWER_TIMEOUT_S", 0)
+    assert (await api.failure("GET", "/nodes"))[0] == 504
+    limited = []
+    for method, path in LONG:
+        status, _, _ = await api.answer(method, path)
+        if status == 504:
+            limited.append((method, path))
+    assert not limited
 
 
 @pytest.mark.parametrize("path", ["/status", "/compact", "/nodes", "/cluster", "/moves", "/topics/detach"])
