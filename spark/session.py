@@ -56,6 +56,7 @@ EXTENSIONS = {
 FORMAT_SETTINGS = {"delta": {"spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog"}}
 """Settings that a table format needs when the session starts."""
 PACKAGES = "spark.jars.packages"
+PYTHON_DAEMON = "anabranch.spark.python_daemon"
 S3_REGION = "spark.hadoop.fs.s3a.endpoint.region"
 S3_SETTINGS = {
     # Catalogs name places by either scheme.
@@ -98,8 +99,8 @@ def build_session(
         os.environ.update(spark_environment())
         version = installed_spark_version()
         tables = [jar for format_name in table_formats for jar in table_jars(version, format_name)]
-        given = _local_settings(given, version, [*tables, *jdbc_jars(jdbc_url), *(s3_jars(version) if s3 else ())])
         given = {"spark.master": master or "local[*]", **given}
+        given = _local_settings(given, version, [*tables, *jdbc_jars(jdbc_url), *(s3_jars(version) if s3 else ())])
     given = {"spark.app.name": name, **given}
 
     def start() -> SparkSession:
@@ -167,6 +168,8 @@ def _local_settings(settings: Mapping[str, str], version: str, further: Sequence
     quiet = f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"
     for name, own in ((DRIVER_OPTIONS, f"{quiet} {UNCHECKED_ARROW}"), (EXECUTOR_OPTIONS, UNCHECKED_ARROW)):
         given[name] = f"{own} {given.get(name, '')}".strip()
+    if given["spark.master"].startswith("local"):
+        given.setdefault("spark.python.daemon.module", PYTHON_DAEMON)  # workers elsewhere may have no Anabranch
     check_jars(",".join(given.get(key, "") for key in ("spark.jars", PACKAGES)), version)
     wanted = [*kafka_source_jars(version), *further]
     if jars := cached(wanted, version):
