@@ -6,7 +6,7 @@ The served versions come from the handlers, the differences from the list of the
 further remarks, `NOT_SERVED` the other APIs. A test compares the page with the output of this script.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import fill
 from typing import NamedTuple
@@ -15,23 +15,21 @@ from anabranch.broker.api.declaration import Handler
 from anabranch.broker.api.handlers import HANDLERS
 from anabranch.broker.kafka.configs.broker_table import BROKER_CONFIGS, DYNAMIC
 from anabranch.broker.kafka.configs.topic_table import TOPIC_CONFIGS
-from tests.differential.known_differences import KNOWN, Known
+from tests.differential.known_differences import KNOWN
 from tests.differential.known_in_clusters import KNOWN_IN_CLUSTERS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "compatibility.md"
 KAFKA_VERSION = "4.3.1"
 LINE = 120
-NOT_ADVERTISED = {71: "only with a metrics plug-in", 72: "only with a metrics plug-in"}
+NOT_ADVERTISED = {71: "with a plug-in", 72: "with a plug-in"}
 """APIs that Apache Kafka implements but does not list in ApiVersions."""
-_ACLS = "With the setting `authorizer.enabled`; else SECURITY_DISABLED, as in Apache Kafka."
-_TOKENS = (
-    "With the setting `delegation_token.secret_key_file`; else DELEGATION_TOKEN_AUTH_DISABLED, as in Apache Kafka."
-)
-_SHARE = "Share groups are not served."
-_STREAMS = "The streams protocol is not served. Kafka Streams uses the classic protocol."
-_QUORUM = "There is no controller quorum: the catalog replaces it."
+_ACLS = "Without `authorizer.enabled`: SECURITY_DISABLED."
+_TOKENS = "Without `delegation_token.secret_key_file`: DELEGATION_TOKEN_AUTH_DISABLED."
+_SHARE = "Share groups."
+_STREAMS = "Kafka Streams uses the classic protocol."
+_QUORUM = "The catalog replaces the controller quorum."
 NOTES: Mapping[int, str] = {
-    0: "0 to 2 are advertised but refused, as in Apache Kafka: without them librdkafka sends uncompressed.",
+    0: "0-2 are advertised but refused, as in Apache Kafka: without them librdkafka sends uncompressed.",
     1: "Whole batches only; the last one is never cut. There are no followers: a partition has one replica.",
     2: "No tiered storage: -4 returns the log start offset, -5 and -6 return nothing.",
     3: "A topic is created before the response. A leader serves, or parks requests for two seconds until it does.",
@@ -58,8 +56,6 @@ NOTES: Mapping[int, str] = {
     44: "Topics, brokers, groups, subscriptions, log levels.",
     45: "A partition has one replica, its leader: a reassignment names one broker.",
     46: "Moves of all kinds that are not carried out yet, drains of nodes included.",
-    48: "",
-    49: "",
     51: "Each user is changed in a transaction of its own.",
     55: "The living nodes are the voters. Offsets are numbers of changes of the catalog: the leader's is the last one, "
     "a voter lags by what it has not applied, and -1 means that it does not answer.",
@@ -83,18 +79,18 @@ class NotServed(NamedTuple):
 NOT_SERVED: Mapping[int, NotServed] = {
     76: NotServed("ShareGroupHeartbeat", "1", _SHARE),
     77: NotServed("ShareGroupDescribe", "1", _SHARE),
-    78: NotServed("ShareFetch", "1 to 2", _SHARE),
-    79: NotServed("ShareAcknowledge", "1 to 2", _SHARE),
-    80: NotServed("AddRaftVoter", "0 to 1", _QUORUM),
+    78: NotServed("ShareFetch", "1-2", _SHARE),
+    79: NotServed("ShareAcknowledge", "1-2", _SHARE),
+    80: NotServed("AddRaftVoter", "0-1", _QUORUM),
     81: NotServed("RemoveRaftVoter", "0", _QUORUM),
     83: NotServed("InitializeShareGroupState", "0", _SHARE),
     84: NotServed("ReadShareGroupState", "0", _SHARE),
-    85: NotServed("WriteShareGroupState", "0 to 1", _SHARE),
+    85: NotServed("WriteShareGroupState", "0-1", _SHARE),
     86: NotServed("DeleteShareGroupState", "0", _SHARE),
-    87: NotServed("ReadShareGroupStateSummary", "0 to 1", _SHARE),
+    87: NotServed("ReadShareGroupStateSummary", "0-1", _SHARE),
     88: NotServed("StreamsGroupHeartbeat", "0", _STREAMS),
     89: NotServed("StreamsGroupDescribe", "0", _STREAMS),
-    90: NotServed("DescribeShareGroupOffsets", "0 to 1", _SHARE),
+    90: NotServed("DescribeShareGroupOffsets", "0-1", _SHARE),
     91: NotServed("AlterShareGroupOffsets", "0", _SHARE),
     92: NotServed("DeleteShareGroupOffsets", "0", _SHARE),
 }
@@ -152,26 +148,19 @@ Compared, and the same: static members of both protocols that are killed, and co
 session timeout.
 """
 DIFFERENCES = """
-## Known differences, response by response
+## Known differences in responses
 
 The differential test (`tests/differential/`) sends the same valid and invalid requests to a node and to Apache
-Kafka, and compares the responses field by field, except ids, times, epochs and addresses. These are all differences
-it finds, each with the scripts, their requests and the fields that show it. `*` matches anything. A request without a
-field stands for its whole response.
-
-"""
-DIFFERENCES_IN_CLUSTERS = """
-## Known differences in clusters, response by response
-
-The same with three nodes and three brokers of Apache Kafka: requests to leaders and coordinators, to other nodes, and
-to those that are left after one was killed.
+Kafka, then to three nodes and three brokers of which one is killed, and compares the responses field by field, except
+ids, times, epochs and addresses. These are all differences it finds. The lists of the test (`known_differences.py`,
+`known_in_clusters.py`) name the requests and fields that show each.
 
 """
 
 
 def versions(first: int, last: int) -> str:
     """Return a range of versions as text."""
-    return str(first) if first == last else f"{first} to {last}"
+    return str(first) if first == last else f"{first}-{last}"
 
 
 def row_of(handler: Handler) -> str:
@@ -179,33 +168,29 @@ def row_of(handler: Handler) -> str:
     api = handler.api
     ours = versions(handler.advertised_min_version, handler.max_version)
     kafkas = NOT_ADVERTISED.get(api.key) or versions(api.advertised_min_version, api.max_version)
-    return f"| {api.key} | {api.name} | {ours} | {kafkas} | {NOTES.get(api.key, '')} |"
+    served = ours if kafkas == ours else f"{ours} (Apache Kafka: {kafkas})"
+    return f"| {api.key} | {api.name} | {served} | {NOTES.get(api.key, '')} |"
 
 
 def table() -> Iterator[str]:
     """Return the table of APIs, line by line."""
-    yield "| key | API | served | Apache Kafka | notes |"
-    yield "|---:|---|---|---|---|"
+    yield "| key | API | versions | notes |"
+    yield "|---:|---|---|---|"
     rows = {key: row_of(handler) for key, handler in HANDLERS.items()}
     rows |= {
-        key: f"| {key} | {api.name} | no | {api.kafka_versions} | {api.reason} |" for key, api in NOT_SERVED.items()
+        key: f"| {key} | {api.name} | none (Apache Kafka: {api.kafka_versions}) | {api.reason} |"
+        for key, api in NOT_SERVED.items()
     }
     for _, row in sorted(rows.items()):
         yield row
 
 
-def differences(known: Mapping[str, Sequence[Known]]) -> Iterator[str]:
-    """Return each known difference once, with the scripts, requests and fields that show it."""
-    places: dict[str, dict[str, list[str]]] = {}
-    for script, entries in sorted(known.items()):
-        for entry in entries:
-            at = places.setdefault(entry.reason, {}).setdefault(script.replace("_", " "), [])
-            field = f"`{entry.step}`" + (f" `{entry.path}`" if entry.path not in {"", "*"} else "")
-            if field not in at:
-                at.append(field)
-    for reason, scripts in places.items():
-        named = "; ".join(f"{script}: {', '.join(at)}" for script, at in scripts.items())
-        yield f"- {reason} ({named})"
+def differences() -> Iterator[str]:
+    """Return each known difference once."""
+    known = [
+        entry for script in (KNOWN, KNOWN_IN_CLUSTERS) for _, entries in sorted(script.items()) for entry in entries
+    ]
+    yield from (f"- {reason}" for reason in dict.fromkeys(entry.reason for entry in known))
 
 
 def summary() -> str:
@@ -235,20 +220,11 @@ def page() -> str:
     """Return the whole page."""
     served = len(HANDLERS.keys() - NOT_ADVERTISED.keys())
     total = served + len(NOT_SERVED)
-    lines = [f"\n{served} of the {total} APIs that Apache Kafka advertises are served.\n", *table()]
-    return (
-        INTRODUCTION
-        + "\n".join(lines)
-        + "\n"
-        + summary()
-        + "\n"
-        + DIFFERENCES
-        + "\n".join(differences(KNOWN)).rstrip("\n")
-        + "\n"
-        + DIFFERENCES_IN_CLUSTERS
-        + "\n".join(differences(KNOWN_IN_CLUSTERS)).rstrip("\n")
-        + "\n"
-    )
+    lines = [
+        f"\n{served} of the {total} APIs that Apache Kafka advertises are served, in its versions unless noted.\n",
+        *table(),
+    ]
+    return INTRODUCTION + "\n".join(lines) + "\n" + summary() + "\n" + DIFFERENCES + "\n".join(differences()) + "\n"
 
 
 if __name__ == "__main__":

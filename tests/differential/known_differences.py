@@ -41,11 +41,18 @@ CREATED_AT_ONCE = (
     "Apache Kafka answers the first request for a topic it creates with an error, before the topic exists. Here the "
     "response is sent when the topic is ready."
 )
+NAMED_ERROR = (
+    "Apache Kafka fails at unknown operations and codecs, and at incomplete batches, with an internal error. Here the "
+    "error is specific."
+)
+NO_CORDON = "No log directories exist that could be cordoned."
+TIME_OF_APPEND = "DescribeProducers returns the time of a producer's last append, not the timestamp of its last batch."
+CONTROLLERS = "A node's controller has the same addresses as its client listeners."
 KEPT_FOREVER = "By default a node keeps records forever (setting retention_ms)."
-SAYS_WHY = "Apache Kafka returns only the error code. Here a message describes what is wrong with the batch."
-SAYS_MORE = "Apache Kafka returns only the error code. Here a message is added."
+SAYS_WHY = "Produce describes what is wrong with a batch. Apache Kafka returns only the error code."
+SAYS_MORE = "Responses about groups have a message beside the error code."
 START_OF_LOG = (
-    "Apache Kafka omits the log start offset in some refusals. Here all refusals for known partitions contain it."
+    "Apache Kafka omits the log start offset in some refusals of Produce. Here those for known partitions contain it."
 )
 NOT_LOOKED_INTO = (
     "Apache Kafka decodes every record of a batch. Here a batch is accepted if its header is consistent, its checksum "
@@ -73,6 +80,7 @@ NO_SUCH_BROKER_CONFIG = (
 AUTO_CREATE_IS_DYNAMIC = "Topic creation by Metadata can be switched on and off while the node runs."
 NO_NONSENSE_KEPT = "Apache Kafka accepts any number for log.retention.ms, but applies only -1 and above."
 ONE_METADATA_VERSION = "There is no metadata log. metadata.version has one level, which cannot be changed."
+ONLY_SERVED_FEATURES = "Only features that are served are named."
 OWN_LIMITS = "A node has its own connection limits (setting connections_max)."
 NAMED_STORES = "Apache Kafka has no storage.policy, which selects the object store of a topic."
 GROUP_CONFIGS_WITH_EFFECT = "Only group configs with an effect are served: those of the consumer protocol."
@@ -92,7 +100,7 @@ SCRAM_HEADER = (
     "its last message must repeat the header of the first (RFC 5802)."
 )
 
-NO_NUMBER = "Apache Kafka accepts NaN, and throttles nobody by it. Here it is refused, as no quota."
+NO_NUMBER = "Apache Kafka accepts NaN as a quota, and throttles nobody by it. Here it is refused."
 
 KNOWN: Mapping[str, Sequence[Known]] = {
     "quotas_of_users_and_clients": (
@@ -114,8 +122,8 @@ KNOWN: Mapping[str, Sequence[Known]] = {
             ABSENT,
             is_optional=True,
         ),
-        Known("*", "supported_features.*", "Only features that are served are named.", ours=ABSENT),
-        Known("*", "finalized_features.*", "Only features that are served are named.", ours=ABSENT),
+        Known("*", "supported_features.*", ONLY_SERVED_FEATURES, ours=ABSENT),
+        Known("*", "finalized_features.*", ONLY_SERVED_FEATURES, ours=ABSENT),
         Known("*", "supported_features.metadata.version.min_version", ONE_METADATA_VERSION, 7, 30),
     ),
     "auto_create": (
@@ -135,7 +143,7 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known("*", "*.retention.ms.config_source", KEPT_FOREVER, 5, 4),
         Known("*", "*.storage.policy", NAMED_STORES, kafka=ABSENT),
         Known("*", "topics.*.topic_id", NO_ID_FOR_NOTHING, ours="00" * 16),
-        Known("factor *", "topics.*.error_message", "No log directories exist that could be cordoned."),
+        Known("factor *", "topics.*.error_message", NO_CORDON),
     ),
     "create_topics_with_configs": (
         Known("*", "*.min.insync.replicas.config_source", NO_ELR, 3, 5),
@@ -147,20 +155,8 @@ KNOWN: Mapping[str, Sequence[Known]] = {
     "produce_bad": (
         Known("*", "*.error_message", SAYS_WHY, kafka=None),
         Known("*", "*.log_start_offset", START_OF_LOG, -1, 0),
-        Known(
-            "unknown codec *",
-            "*.error_code",
-            "Apache Kafka fails with an internal error. Here the error is specific.",
-            "UNKNOWN_SERVER_ERROR",
-            "UNSUPPORTED_COMPRESSION_TYPE",
-        ),
-        Known(
-            "* without * v9",
-            "*.error_code",
-            "Apache Kafka fails with an internal error. Here the error is specific.",
-            "UNKNOWN_SERVER_ERROR",
-            "INVALID_RECORD",
-        ),
+        Known("unknown codec *", "*.error_code", NAMED_ERROR, "UNKNOWN_SERVER_ERROR", "UNSUPPORTED_COMPRESSION_TYPE"),
+        Known("* without * v9", "*.error_code", NAMED_ERROR, "UNKNOWN_SERVER_ERROR", "INVALID_RECORD"),
         Known("garbage behind *", "*.partition_responses.0.*", NOT_LOOKED_INTO),
         Known(
             "log append time bit *",
@@ -170,13 +166,7 @@ KNOWN: Mapping[str, Sequence[Known]] = {
     ),
     "produce_frames": (
         Known("*", "*.error_message", SAYS_WHY, kafka=None),
-        Known(
-            "* v9",
-            "*.error_code",
-            "Apache Kafka fails with an internal error. Here the error is specific.",
-            "UNKNOWN_SERVER_ERROR",
-            "INVALID_RECORD",
-        ),
+        Known("* v9", "*.error_code", NAMED_ERROR, "UNKNOWN_SERVER_ERROR", "INVALID_RECORD"),
     ),
     "produce_limits": (Known("*", "*.error_message", SAYS_WHY, kafka=None),),
     "produce_idempotent": (
@@ -189,23 +179,27 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known(
             "negative bytes*",
             "*",
-            "Apache Kafka fails with an internal error. Here it means zero: one batch is returned.",
+            "Apache Kafka fails at a negative size in Fetch. Here it means zero: one batch is returned.",
         ),
         Known(
             "isolation level 2 *",
             "*",
-            "Apache Kafka fails with an internal error. Here any level except 1 means read uncommitted.",
+            "Apache Kafka fails at an unknown isolation level. Here any level except 1 means read uncommitted.",
         ),
     ),
     "find_coordinator": (
         Known(
-            "of a key of type *", "*error_message", "Apache Kafka returns a general message. Here it names the type."
+            "of a key of type *", "*error_message", "The message about an unknown type of coordinator names the type."
         ),
     ),
     "describe_configs": (
         Known("*", "*.min.insync.replicas.config_source", NO_ELR, 3, 5),
         Known("with synonyms v*", "*.retention.ms.synonyms", KEPT_FOREVER),
-        Known("unknown type v4", "results.0.error_message", "Apache Kafka returns a general message."),
+        Known(
+            "unknown type v4",
+            "results.0.error_message",
+            "The message about an unknown type of config resource names it.",
+        ),
         Known(
             "broker v*",
             "*.auto.create.topics.enable.read_only",
@@ -221,9 +215,7 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known("the quorum v*", "*.log_end_offset", CHANGE_NUMBERS),
         Known("the quorum v*", "*.high_watermark", CHANGE_NUMBERS),
         Known("the quorum v2", "*.replica_directory_id", NO_METADATA_LOG, ours="00" * 16),
-        Known(
-            "the quorum v2", "nodes.*.listeners", "A node's controller has the same addresses as its client listeners."
-        ),
+        Known("the quorum v2", "nodes.*.listeners", CONTROLLERS),
     ),
     "telemetry": (
         Known(
@@ -235,7 +227,7 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         ),
     ),
     "alter_configs": (
-        Known("an unknown operation v*", "*", "Apache Kafka fails with an internal error. Here the error is specific."),
+        Known("an unknown operation v*", "*", NAMED_ERROR),
         Known("an unknown config of a broker v*", "responses.0.error_*", NO_SUCH_BROKER_CONFIG),
     ),
     "update_features": (
@@ -257,7 +249,7 @@ KNOWN: Mapping[str, Sequence[Known]] = {
         Known(
             "producers v0",
             "*.last_timestamp",
-            "Apache Kafka returns the timestamp of the last batch. Here it is the time of its append.",
+            TIME_OF_APPEND,
             ours="<now>",
         ),
     ),
@@ -271,7 +263,9 @@ KNOWN: Mapping[str, Sequence[Known]] = {
     ),
     "consumer_group_life": (Known("described when deleted v1", "groups..error_message", SAYS_MORE, kafka=None),),
     "metadata": (
-        Known("zero id, no name v12", "*", "Apache Kafka fails with an internal error. Here the name is invalid."),
+        Known(
+            "zero id, no name v12", "*", "Apache Kafka fails at a topic without name and id. Here the name is invalid."
+        ),
     ),
     "malformed": (
         Known("array of a negative size v1", "", STRICT_DECODING, ours=CLOSED),

@@ -5,14 +5,17 @@ from collections.abc import Mapping, Sequence
 from tests.differential.answers import ABSENT
 from tests.differential.known_differences import (
     CHANGE_NUMBERS,
+    CONTROLLERS,
     KEPT_FOREVER,
     NAMED_STORES,
+    NO_CORDON,
     NO_ELR,
     NO_ID_FOR_NOTHING,
     NO_METADATA_LOG,
     SAYS_MORE,
     SAYS_WHY,
     START_OF_LOG,
+    TIME_OF_APPEND,
     Known,
 )
 
@@ -29,7 +32,6 @@ LEADERS_EARLY = (
     "Apache Kafka names the leader of a partition that is led elsewhere from Fetch version 16 on. Here it is named "
     "from version 12 on, the first version with the field."
 )
-TIME_OF_APPEND = "Apache Kafka returns the timestamp of the last batch. Here it is the time of its append."
 MARKERS_ELSEWHERE = (
     "Apache Kafka answers WriteTxnMarkers for a partition that is led elsewhere as for an unknown one. Here the error "
     "is specific."
@@ -38,7 +40,6 @@ COORDINATOR_FIRST = (
     "Apache Kafka looks for the partitions of a transaction before it looks for the transaction. Here the coordinator "
     "is asked first."
 )
-CONTROLLERS = "A node's controller has the same address as its client listener."
 ALIVE = "Apache Kafka unregisters a living broker, too. Here it is refused."
 CREATED = (
     Known("*", "*.min.insync.replicas.config_source", NO_ELR, 3, 5),
@@ -61,7 +62,7 @@ KNOWN_IN_CLUSTERS: Mapping[str, Sequence[Known]] = {
         Known("all brokers, described*", "*.partitions.0.isr_nodes", ONE_REPLICA, [2, 3, 1], [2]),
         Known("all brokers, described*", "*.partitions.0.replica_nodes", ONE_REPLICA, [2, 3, 1], [2]),
         Known("factor *", "topics.*.topic_id", NO_ID_FOR_NOTHING, ours="00" * 16),
-        Known("factor 4*", "topics.*.error_message", "No log directories exist that could be cordoned."),
+        Known("factor 4*", "topics.*.error_message", NO_CORDON),
     ),
     "growth_of_topics": (Known("onto two where there was one*", "results.cg-a.error_*", ONE_REPLICA),),
     "produce_to_each": (Known("*", "*.error_message", SAYS_WHY, kafka=None),),
