@@ -30,7 +30,7 @@ SHOWN: Final = 20
 """Limit of lines of one kind."""
 
 
-plan_option: Final = click.option("--plan", "only_plan", is_flag=True, help="Show the plan; change nothing.")
+plan_option: Final = click.option("--plan", "only_plan", is_flag=True, help="Only show what would be done.")
 accept_loss_option: Final = click.option(
     "--accept-loss", is_flag=True, help="Continue although committed records are missing or damaged."
 )

@@ -37,7 +37,7 @@ Report = Callable[[str, int, int], None]
 @config_option
 @data_dir_option
 @admin_option
-@click.option("--plan", "plan_only", is_flag=True, help="Show the plan, and change nothing.")
+@click.option("--plan", "plan_only", is_flag=True, help="Only show what would be done.")
 @output_option
 def compact(
     config_file: Path | None,

@@ -4,6 +4,7 @@ Options that many commands share are described once.
 """
 
 import copy
+import inspect
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +20,16 @@ ELSEWHERE: Final = {
     "spark": "Its jobs and their options are described with [Spark](spark.md).",
 }
 """Commands whose options another page lists."""
-SHARED_MIN: Final = 10
+SHARED_MIN: Final = 6
 """Number of commands from which on an option is described once for all of them."""
+COMPANIONS: Final = {
+    "--admin-token-file",
+    "--admin-ca-file",
+    "--admin-certificate-file",
+    "--command-config",
+    "--command-property",
+}
+"""Shared options that a command has beside `--admin` or `--bootstrap-server`, which stand for them."""
 PROGRAM: Final = "anabranch"
 Record: TypeAlias = tuple[str, str]
 """An option and its text, as in a command's help."""
@@ -46,23 +55,21 @@ $ anabranch doctor --config anabranch.toml
 
 ## What all commands have in common
 
-**Connections.** `--bootstrap-server` names a node; without it, that of the properties, else `127.0.0.1:9092`. TLS and
-SASL come from Kafka's client properties: `--command-config FILE`, and `--command-property NAME=VALUE` for what is not
-secret. Properties can also come from the environment ([security](security.md)).
+**Connections.** `--bootstrap-server` names a node. TLS and SASL come from Kafka's client properties: `--command-config`,
+`--command-property` for what is not secret, or the environment ([security](security.md#commands-as-clients)).
 
-**Output.** Every command that prints a result has `--output`: `table` is for people, `json` and `yaml` are for
-programs. The names of fields stay, columns of tables may change. A check that finds something wrong prints its result
-before it fails. Results go to standard output; questions, progress, warnings and errors go to standard error. Into a
-pipe or a file a row is one line, and there are no colours; `NO_COLOR` turns them off on terminals, too, and `COLUMNS`
-sets the width.
+**Output.** `--output table` is for people, `json` and `yaml` are for programs: names of fields stay, columns of tables
+may change. A check that finds something wrong prints its result before it fails. Results go to standard output;
+questions, progress, warnings and errors go to standard error. In a pipe or a file a row is one line without colours;
+`NO_COLOR` turns them off on terminals, too, and `COLUMNS` sets the width.
 
 **Sizes** are shown in binary units (KiB, MiB, GiB), as settings have them. When read, `512MiB`, `512M` and `536870912`
 are the same; `512MB` is 512 million bytes. JSON and YAML have bytes.
 
 **Times** are ISO 8601, in UTC when shown. When read, a time without a zone is local.
 
-**Questions.** What cannot be undone is asked about first; `--yes` answers. Without a terminal and without `--yes` the
-command ends and changes nothing. `--plan` only shows what would be done.
+**Questions.** What cannot be undone is asked about first; `--yes` answers. Without both a terminal and `--yes` the
+command changes nothing.
 
 **Ids** of topics have the form of Kafka's tools, in base64.
 
@@ -106,13 +113,11 @@ null. Lists and descriptions have the columns of their tables as fields. These c
 | `catalog rebuild`, `restore` | the plan: `manifest`, `manifest_errors`, `backup`, what is taken and \
 `left_out`, `has_loss`, `missing`, `damaged`, `gaps`, \
 `not_reached`; then `rebuilt` (`records`, `partitions`, ...), null with `--plan` |
-
-### Completion
-
-`anabranch completion bash`, `zsh` or `fish` prints the script for a shell, and its help says where to
-put it.
 """
-SHARED: Final = "Described here once; a command names those that it has.\n"
+SHARED: Final = """\
+Described here once; a command names those that it has. `--admin` stands for the other `--admin-...`, and
+`--bootstrap-server` for `--command-...`, too.
+"""
 
 
 def documentation() -> str:
@@ -135,17 +140,20 @@ def documentation() -> str:
 def _described(command: click.Command | None, parent: click.Context, name: str, shared: list[Record]) -> Iterator[str]:
     assert command is not None, f"{name} is installed"
     context = _context(command, parent, name)
+    if isinstance(command, click.Group):
+        yield f"\n{inspect.cleandoc(command.help or '')}"
+        for each in command.list_commands(context):
+            yield f"\n### {name} {each}"
+            yield from _described(command.get_command(context, each), context, each, shared)
+        return
     own = copy.copy(command)
     own.params = [each for each in command.params if each.get_help_record(context) not in shared]
     own.add_help_option = False
     text = "\n".join(line.rstrip() for line in own.get_help(_context(own, parent, name)).splitlines())
     left_out = [each.opts[-1] for each in command.params if each not in own.params]
     if left_out:
-        text += "\n\nShared: " + " ".join(left_out)
-    yield f"\n```text\n{text}\n```"
-    for each, found in _members(command, context):
-        yield f"\n### {context.command_path} {each}"
-        yield from _described(found, context, each, shared)
+        text += "\n\nShared: " + " ".join(option for option in left_out if option not in COMPANIONS)
+    yield f"\n```text\n{text.removeprefix('Usage: ')}\n```"
 
 
 def _all_records(command: click.Command | None, parent: click.Context) -> Iterator[Record]:
@@ -153,14 +161,9 @@ def _all_records(command: click.Command | None, parent: click.Context) -> Iterat
     context = _context(command, parent, command.name or "")
     options = (each for each in command.get_params(context) if isinstance(each, click.Option))
     yield from (record for each in options if (record := each.get_help_record(context)))
-    for _, found in _members(command, context):
-        yield from _all_records(found, context)
-
-
-def _members(command: click.Command, context: click.Context) -> Iterator[tuple[str, click.Command | None]]:
     if isinstance(command, click.Group):
         for each in command.list_commands(context):
-            yield each, command.get_command(context, each)
+            yield from _all_records(command.get_command(context, each), context)
 
 
 def _context(command: click.Command, parent: click.Context, name: str) -> click.Context:
