@@ -18,30 +18,30 @@ class AdminSettings(Area):
     port: Port = Field(default=9644, description="Port to listen on; 0 takes a free one.")
     allowed_hosts: str = Field(
         default="",
-        description="Names, separated by commas, by which a port without authentication is asked, as of a service or a "
-        "proxy: others are refused, since a stranger's name may lead a browser here. Addresses, `localhost`, the "
-        "machine's name and the names that the node announces are always accepted.",
+        description=(
+            "Names, separated by commas, by which a port without authentication may be asked, as of a service "
+            "or a proxy (against DNS rebinding). Addresses, `localhost`, the machine's name and names that "
+            "the node announces are always accepted."
+        ),
     )
     read_token: SecretStr | None = Field(
         default=None,
-        description="Bearer token whose owner may read: everything that is asked for with GET. There is no flag: "
-        "others could read it.",
+        description="Bearer token that may read: every GET.",
     )
     read_token_file: Path | None = Field(
         default=None,
-        description="File with tokens, one on each line, in place of `admin.read_token`. It is read for each request, "
-        "so that tokens can be replaced.",
+        description="File with such tokens, one on each line, which is read for each request.",
     )
     operate_token: SecretStr | None = Field(
-        default=None, description="Bearer token whose owner may read and change everything. There is no flag."
+        default=None, description="Bearer token that may read and change everything."
     )
-    operate_token_file: Path | None = Field(
-        default=None, description="File with such tokens, as `admin.read_token_file`."
-    )
+    operate_token_file: Path | None = Field(default=None, description="File with such tokens, likewise.")
     records: Literal["nobody", "operators", "readers"] = Field(
         default="operators",
-        description="Who may see what records contain, in the console and through the API: `nobody`, `operators`, "
-        "`readers` (whoever may read: a token for monitoring, too).",
+        description=(
+            "Who may see what records contain: `nobody`, `operators`, `readers` (whoever may read: a token "
+            "for monitoring, too)."
+        ),
     )
     schema_registry_url: str | None = Field(
         default=None,
@@ -49,11 +49,11 @@ class AdminSettings(Area):
         "protobuf. Unset: they are shown as hex.",
     )
     schema_registry_credentials: SecretStr | None = Field(
-        default=None, description="`user:password` for the schema registry (HTTP Basic). There is no flag."
+        default=None, description="`user:password` for the schema registry (HTTP Basic)."
     )
     ssl_certificate_file: Path | None = Field(
         default=None,
-        description="PEM file with the certificate of the port, as `ssl.certificate_file`. Unset: the port has no TLS.",
+        description="PEM file with the port's certificate. Unset: the port has no TLS.",
     )
     ssl_key_file: Path | None = Field(
         default=None,
@@ -61,8 +61,10 @@ class AdminSettings(Area):
     )
     ssl_ca_file: Path | None = Field(
         default=None,
-        description="PEM file with the authorities that client certificates are accepted from. Commands accept the "
-        "port's certificate from them, too.",
+        description=(
+            "PEM file with the authorities of client certificates. Commands accept the port's certificate "
+            "from them, too."
+        ),
     )
     ssl_client_auth: Literal["none", "requested", "required"] = Field(
         default="none",
@@ -71,16 +73,15 @@ class AdminSettings(Area):
     )
     ssl_operators: str = Field(
         default="",
-        description="Names of the client certificates whose owners may change everything, as CN=..., separated by "
-        "semicolons.",
+        description=("Names of client certificates that may change everything, as CN=..., separated by semicolons."),
     )
 
     metrics_partitions_max: int = Field(
         default=10_000,
         ge=0,
         description=(
-            "Partitions led by the node that `/metrics` names, by topic name. Further ones are left out, "
-            "and counted in `anabranch_metrics_left_out`."
+            "Partitions led by the node that `/metrics` names, by topic name. Others are counted in "
+            "`anabranch_metrics_left_out`."
         ),
     )
     metrics_offsets_max: int = Field(
@@ -88,7 +89,7 @@ class AdminSettings(Area):
         ge=0,
         description=(
             "Groups and committed offsets that `/metrics` names, oldest groups first. Further groups are "
-            "left out, and counted."
+            "counted likewise."
         ),
     )
 

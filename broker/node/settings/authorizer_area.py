@@ -17,27 +17,25 @@ class AuthorizerSettings(Area):
     enabled: bool = Field(
         default=False,
         description=(
-            "Check every request of clients against the ACLs of the catalog, the same setting on all nodes (Kafka: "
-            "authorizer.class.name). Off: whoever reaches a listener may do everything."
+            "Check every request of clients against the ACLs of the catalog (Kafka: authorizer.class.name); "
+            "the same on all nodes. Off: every client may do everything."
         ),
     )
     super_users: str = Field(
         default="",
         description=(
-            "Principals that may do everything, whatever the ACLs say, separated by semicolons: "
-            "`User:CN=admin,O=Example;User:root` (Kafka: super.users)."
+            "Principals that may do everything, separated by semicolons: `User:CN=admin,O=Example;User:root` "
+            "(Kafka: super.users)."
         ),
     )
     allow_everyone_if_no_acl_found: bool = Field(
         default=False,
-        description=(
-            "Allow everything to everybody on resources that no ACL concerns (Kafka: allow.everyone.if.no.acl.found)."
-        ),
+        description="Allow everything on resources without an ACL (Kafka: allow.everyone.if.no.acl.found).",
     )
     acls_max: int = Field(
         default=20_000,
         ge=1,
-        description="ACLs that the cluster may have. Every node keeps all of them in memory.",
+        description="ACLs of the cluster, which every node keeps in memory.",
     )
 
 

@@ -19,34 +19,33 @@ class ListenerSettings(Area):
     listeners: str = Field(
         default="",
         description=(
-            "Named listeners, each as NAME://HOST:PORT, separated by commas (Kafka: listeners). Without a host: all "
-            "addresses; port 0: any free port. Other nodes and clients know the addresses of a listener by its name. "
-            "Takes the place of `listener.host`, `listener.port` and their advertised forms. Empty: one listener "
-            "PLAINTEXT at these."
+            "Named listeners, NAME://HOST:PORT, separated by commas (Kafka: listeners). Without a host: all "
+            "addresses; port 0: any free port. They replace `listener.host`, `listener.port` and their "
+            "advertised forms. Empty: one listener PLAINTEXT at these."
         ),
     )
     advertised_listeners: str = Field(
         default="",
         description=(
-            "Addresses announced to clients of each listener, as NAME://HOST:PORT, separated by commas (Kafka: "
-            "advertised.listeners). A listener that is not named here announces the address that it listens on; port "
-            "0: the port to listen on."
+            "Addresses announced to clients, NAME://HOST:PORT, separated by commas (Kafka: "
+            "advertised.listeners). A listener that is not named announces its own address; port 0: its own "
+            "port."
         ),
     )
     security_protocol_map: str = Field(
         default="",
         description=(
-            "Security protocol of each listener, as NAME:PROTOCOL, separated by commas (Kafka: "
-            "listener.security.protocol.map). Protocols are PLAINTEXT, SSL, SASL_PLAINTEXT and SASL_SSL. A "
-            "listener that bears the name of a protocol need not be named here."
+            "Protocols of listeners, NAME:PROTOCOL, separated by commas (Kafka: "
+            "listener.security.protocol.map): PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL. A listener that bears "
+            "the name of a protocol needs no entry."
         ),
     )
     sasl_mechanisms: str = Field(
         default="",
         description=(
-            "SASL mechanisms of single listeners, as NAME:MECHANISM, separated by commas; a listener with several "
-            "mechanisms is named once for each (Kafka: listener.name.NAME.sasl.enabled.mechanisms). A listener that is "
-            "not named here has those of `sasl.enabled_mechanisms`."
+            "SASL mechanisms of single listeners, NAME:MECHANISM, separated by commas, an entry for each "
+            "(Kafka: listener.name.NAME.sasl.enabled.mechanisms). Others have those of "
+            "`sasl.enabled_mechanisms`."
         ),
     )
     rack: str = Field(default="", description="Rack (or zone) of the node, as reported to clients.")
@@ -73,18 +72,19 @@ class NetworkSettings(Area):
         default=None,
         ge=1024,
         description=(
-            "Bytes of requests in flight of all connections, including requests received in part (Kafka: "
-            "queued.max.request.bytes). At the limit, connections wait in order; 1/8 is reserved for requests of up to "
-            "64 KiB. A value without room for request_bytes_max is raised. Unset: 512MiB, less if memory is short."
+            "Bytes of requests in flight of all connections, requests received in part included (Kafka: "
+            "queued.max.request.bytes). At the limit, connections wait in order; 1/8 is reserved for requests "
+            "of up to 64 KiB. Raised if request_bytes_max does not fit. Unset: 512MiB, less if memory is "
+            "short."
         ),
     )
     frame_timeout_ms: int = Field(
         default=5_000,
         ge=10,
         description=(
-            "While other connections wait for memory, a connection is closed if in this time it has not sent 1/10 of "
-            "its current request, or read 1/10 of the responses that block it. Otherwise it stays open. A "
-            "connection that is being closed gets the same time to read remaining responses."
+            "While others wait for memory, a connection is closed unless it sends 1/10 of its current request "
+            "in this time, or reads 1/10 of the responses that block it. One that is being closed has as "
+            "long to read remaining responses."
         ),
     )
     connections_max: int = Field(default=10_000, ge=1, description="Connections in total (Kafka: max.connections).")
@@ -125,9 +125,9 @@ class TopicSettings(Area):
         ge=64 * KIB,
         le=2**31 - 1,
         description=(
-            "Largest decompressed size of a record batch whose records the node must read: in compacted topics, in "
-            "topics with a `compression.type` other than `producer`, and in unusual frames. A larger batch is refused "
-            "with MESSAGE_TOO_LARGE. Unset: 64MiB, less if memory is short."
+            "Largest decompressed size of a batch whose records the node must read (compacted topics, a "
+            "`compression.type` other than `producer`, unusual frames). A larger one is refused with "
+            "MESSAGE_TOO_LARGE. Unset: 64MiB, less if memory is short."
         ),
     )
     message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = Field(
@@ -255,9 +255,10 @@ class GroupSettings(Area):
     offsets_partitions: int = Field(
         default=50,
         ge=1,
-        description="Partitions of `__consumer_offsets` when it is created (Kafka: offsets.topic.num.partitions). "
-        "A group belongs to the partition its id hashes to, so the number cannot change later. Idle partitions cost "
-        "almost nothing.",
+        description=(
+            "Partitions of `__consumer_offsets` when it is created (Kafka: offsets.topic.num.partitions). A "
+            "group's partition follows from its id, so the number cannot change later."
+        ),
     )
 
 
@@ -330,8 +331,10 @@ class TelemetrySettings(Area):
 
     enabled: bool = Field(
         default=False,
-        description="Collect metrics of clients. Off by default, as in Apache Kafka without a metrics plug-in, since "
-        "clients of librdkafka log a line about it at each start.",
+        description=(
+            "Collect metrics of clients. Off by default, because clients of librdkafka log a line about it at "
+            "each start."
+        ),
     )
     push_bytes_max: Bytes = Field(
         default=MIB,

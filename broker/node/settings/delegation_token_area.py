@@ -17,22 +17,21 @@ class DelegationTokenSettings(Area):
     secret_key: SecretStr | None = Field(
         default=None,
         description=(
-            "Key that tokens are made and checked with, the same on all nodes (Kafka: delegation.token.secret.key), "
-            f"of at least {KEY_CHARACTERS_MIN} characters. Unset, or empty: delegation tokens are off. There is no "
-            "flag: others could read it."
+            "Key of tokens, at least 32 characters, the same on all nodes (Kafka: "
+            "delegation.token.secret.key). Unset or empty: delegation tokens are off."
         ),
     )
     secret_key_file: Path | None = Field(
         default=None,
-        description="File whose first line is the key, in place of `delegation_token.secret_key`.",
+        description="File whose first line is this key.",
     )
     max_lifetime_ms: int = Field(
         default=604_800_000,
         ge=1,
         le=CENTURY_MS,
         description=(
-            "Time after which a token cannot be renewed any more (Kafka: delegation.token.max.lifetime.ms). A request "
-            "may ask for less."
+            "Longest time for which a token can be renewed (Kafka: delegation.token.max.lifetime.ms). A "
+            "request may ask for less."
         ),
     )
     expiry_time_ms: int = Field(
@@ -49,14 +48,14 @@ class DelegationTokenSettings(Area):
         ge=1,
         le=CENTURY_MS,
         description=(
-            "Interval at which expired tokens are removed (Kafka: delegation.token.expiry.check.interval.ms). They "
-            "are worth nothing before that, too."
+            "Interval at which expired tokens are removed (Kafka: delegation.token.expiry.check.interval.ms). "
+            "Clients cannot use them before, either."
         ),
     )
     tokens_max: int = Field(
         default=10_000,
         ge=1,
-        description="Tokens that the cluster may have. Every node keeps all of them in memory.",
+        description="Tokens of the cluster, which every node keeps in memory.",
     )
 
 

@@ -15,7 +15,7 @@ from anabranch.broker.node.settings.names import (
     area_models,
     describe_default,
 )
-from anabranch.broker.node.settings.storage_areas import NamedStoreSettings
+from anabranch.broker.node.settings.storage_areas import NamedStoreSettings, ObjectsSettings
 
 
 def documentation() -> str:
@@ -29,7 +29,7 @@ def documentation() -> str:
         f"line flag, environment variable, TOML file (`--config` or `{CONFIG_ENV}`), default. The flag of",
         f"`wal.capacity_bytes` is `--wal-capacity-bytes`, its variable `{ENV_PREFIX}WAL_CAPACITY_BYTES`. Both leave",
         f"out the tables `node` and `listener`: `node.data_dir` is `--data-dir` and `{ENV_PREFIX}DATA_DIR`. Secrets",
-        "have no flag.",
+        "have no flag, because others could read it.",
         "",
         "Sizes may be written as `512MiB`, or as `512MB` (millions of bytes). An invalid value stops the start with",
         "one line that names the setting, its source, the value and the allowed values (exit code 2). So does an",
@@ -63,10 +63,9 @@ def _stores_documentation() -> list[str]:
         "## stores",
         "",
         "Additional object stores, each with a name (a letter, then up to 31 of `a-z`, `0-9` and hyphens). A topic",
-        "chooses one with its config `storage.policy`. Without it, the topic's data goes to the store of `objects`,",
-        "whose name is its kind (`local` or `s3`). Objects stay where they were written, so a store",
-        "must stay configured as",
-        "long as it holds any: a node does not start when one is missing. All nodes of a cluster need the same stores.",
+        "chooses one with its config `storage.policy`; without it, its data goes to the store of `objects`, whose name",
+        "is its kind (`local` or `s3`). Objects stay where they were written, so a store must stay configured as long",
+        "as it holds any: a node does not start when one is missing. All nodes of a cluster need the same stores.",
         "",
         "```toml",
         "[stores.cold]",
@@ -77,15 +76,20 @@ def _stores_documentation() -> list[str]:
         f"As flags: `{STORE_FLAG} cold.type=s3 {STORE_FLAG} cold.bucket=archive`. In the environment:",
         f"`{STORE_ENV_PREFIX}COLD_TYPE=s3` (a hyphen of the name becomes an underscore).",
         "",
-        "Create a topic in a store with `anabranch topic create NAME --config storage.policy=cold`. Send an existing",
-        "topic's new data there with `kafka-configs.sh --alter --entity-type topics --entity-name NAME --add-config",
-        "storage.policy=cold`. `kafka-topics.sh --create` refuses configs that Apache Kafka does not have.",
-        "`anabranch storage ls --topic NAME` shows the store of each range of a topic.",
+        "Create a topic in a store with `anabranch topic create NAME --config storage.policy=cold`, or send new data",
+        "of an existing one there with `anabranch topic alter NAME --set storage.policy=cold`. `kafka-topics.sh",
+        "--create` refuses configs that Apache Kafka does not have; `kafka-configs.sh` does not. `anabranch storage ls",
+        "--topic NAME` shows the store of each range of a topic.",
+        "",
+        "A store has the settings of [objects](#objects), with `type` in place of `store`, and without a default path:",
         "",
         "| TOML | default | |",
         "|---|---|---|",
     ]
+    default_store = {name: field.description for name, field in ObjectsSettings.model_fields.items()}
     for name, field in NamedStoreSettings.model_fields.items():
+        if field.description == default_store.get(name) or name == "bucket":
+            continue
         setting = Setting(STORES, name, field)
         default = "required" if field.is_required() else describe_default(setting)
         lines.append(f"| `{STORES}.NAME.{name}` | {default} | {field.description}{allowed_values(setting)} |")
@@ -107,9 +111,8 @@ def _memory_documentation() -> list[str]:
         "    size   = default * factor, but no less than its minimum",
         "",
         "A size at its minimum is left out of the sums, and the factor is computed again. The rest of the memory is",
-        "for everything that cannot be planned: buffers on their way to the log and the store, blocks",
-        "that readers still",
-        "hold, the page cache, other processes. A node logs its sizes at the start (`memory`) and shows them in",
+        "for what cannot be planned: buffers on their way to the log and the store, blocks that readers still hold,",
+        "the page cache, other processes. A node logs its sizes at the start (`memory`) and shows them in",
         "`/api/v1/status`.",
         "",
         "| size | default | minimum |",
@@ -122,10 +125,8 @@ def _memory_documentation() -> list[str]:
         *lines,
         "",
         f"With less than {FULL_SIZES_BYTES // MIB} MiB available, sizes are smaller than their defaults. The upload",
-        "threshold follows the log cache (`storage.upload_bytes`). A node works with 256 MiB. Memory",
-        "for one request of",
-        "`network.request_bytes_max` is always reserved, in addition to 1/8 for small requests: set it lower on such",
-        "a node.",
+        "threshold follows the log cache (`storage.upload_bytes`). A node works with 256 MiB; set",
+        "`network.request_bytes_max` lower there, because memory for one such request is always reserved.",
     ]
 
 

@@ -59,9 +59,8 @@ class NodeSettings(Area):
         default=None,
         ge=64 * MIB,
         description=(
-            "Memory that the node may use. Unset: the limit of its container (control group), or the machine's memory. "
-            "Half of it is divided among caches and buffers: see Memory in docs/configuration.md. Set it when "
-            "several nodes share a host."
+            "Memory of the node, half of which is divided among caches and buffers (see Memory). Unset: the "
+            "limit of its control group, or the machine's memory. Set it when several nodes share a host."
         ),
     )
     drain_timeout_ms: int = Field(
@@ -71,7 +70,7 @@ class NodeSettings(Area):
         default=15_000,
         ge=0,
         description=(
-            "Time that a stopping node tries to upload its remaining data. Data not uploaded stays in the WAL for the "
+            "Time that a stopping node tries to upload its remaining data. The rest stays in the WAL for the "
             "next start."
         ),
     )
@@ -86,35 +85,35 @@ class ClusterSettings(Area):
     internal_port: Port | None = Field(
         default=None,
         description=(
-            "Port to listen on for other nodes; 0: any free port. Unset: any free port; if the catalog is on SQLite, "
-            "which only processes of one machine share, on 127.0.0.1."
+            "Port for other nodes; 0: any free port. Unset: any free port, on 127.0.0.1 if the catalog is on "
+            "SQLite, which only processes of one machine share."
         ),
     )
     internal_host: str = Field(
         default="",
         description=(
-            "Address to listen on for other nodes. Empty: the one of the first listener, or 127.0.0.1 if "
-            "`cluster.internal_port` is unset and the catalog is on SQLite."
+            "Address for other nodes. Empty: that of the first listener, or 127.0.0.1 if the port is unset "
+            "and the catalog is on SQLite."
         ),
     )
     internal_advertised_host: str = Field(
         default="",
         description=(
-            "Host name that other nodes connect to. Empty: `cluster.internal_host`, or the host announced to clients; "
-            "the machine's name in place of all addresses (0.0.0.0)."
+            "Host name that other nodes connect to. Empty: `cluster.internal_host`, or the host announced to "
+            "clients; the machine's name instead of 0.0.0.0."
         ),
     )
     internal_tls: Literal["off", "accepted", "preferred", "required"] = Field(
         default="off",
         description=(
-            "TLS between nodes: `off`, `accepted` (the port takes connections with and without TLS, and this node "
-            "connects to others without), `preferred` (as before, but it connects with TLS), `required` (TLS only). In "
-            "this order, one rolling restart for each, a cluster changes without an interruption."
+            "TLS between nodes: `off`, `accepted` (the port takes both, this node connects without), "
+            "`preferred` (the port takes both, this node connects with TLS), `required`. A cluster changes in "
+            "this order, with one rolling restart for each."
         ),
     )
     internal_ssl_certificate_file: Path | None = Field(
         default=None,
-        description="PEM file with the certificate that this node shows to others. Unset: `ssl.certificate_file`.",
+        description="PEM file with the certificate for other nodes. Unset: `ssl.certificate_file`.",
     )
     internal_ssl_key_file: Path | None = Field(
         default=None,
@@ -132,8 +131,8 @@ class ClusterSettings(Area):
     internal_ssl_client_auth: Literal["none", "required"] = Field(
         default="none",
         description=(
-            "Whether a node that connects must show a certificate of these authorities, beside the proof that it knows "
-            "the secret: `none`, `required`. Certificates need extendedKeyUsage clientAuth then, too."
+            "Whether a node that connects must show a certificate of these authorities, with extendedKeyUsage "
+            "clientAuth: `none`, `required`."
         ),
     )
 

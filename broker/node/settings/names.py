@@ -88,8 +88,11 @@ def describe_default(setting: Setting) -> str:
 
 
 def allowed_values(setting: Setting) -> str:
-    """Return a sentence with the allowed values of an enumerated setting; empty for others."""
+    """Return a sentence with the allowed values of an enumerated setting; empty if the description names them."""
     annotation = setting.field.annotation
     if get_origin(annotation) is not Literal:
         return ""
-    return " One of " + ", ".join(f"`{value}`" for value in get_args(annotation) if value) + "."
+    values = [f"`{value}`" for value in get_args(annotation) if value]
+    if all(value in (setting.field.description or "") for value in values):
+        return ""
+    return f" One of {', '.join(values)}."

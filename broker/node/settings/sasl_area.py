@@ -26,22 +26,21 @@ class SaslSettings(Area):
     enabled_mechanisms: str = Field(
         default=f"{SCRAM_SHA_512},{SCRAM_SHA_256}",
         description=(
-            "Mechanisms that clients may use, separated by commas (Kafka: sasl.enabled.mechanisms): SCRAM-SHA-512, "
-            "SCRAM-SHA-256, OAUTHBEARER, PLAIN. `listener.sasl_mechanisms` names others for single listeners."
+            "Mechanisms that clients may use, separated by commas (Kafka: sasl.enabled.mechanisms): "
+            "SCRAM-SHA-512, SCRAM-SHA-256, OAUTHBEARER, PLAIN."
         ),
     )
     plain_users_file: Path | None = Field(
         default=None,
         description=(
-            "File with the users of the mechanism PLAIN: in each line a name, a colon, and what `anabranch user hash` "
-            "has printed for the password. It is read again when it changes."
+            "File with the users of PLAIN, each a line from `anabranch user hash`. It is read again when it changes."
         ),
     )
     oauthbearer_jwks_url: str = Field(
         default="",
         description=(
-            "Public keys of the identity provider, as a JSON web key set (Kafka: sasl.oauthbearer.jwks.endpoint.url): "
-            "https://..., or file:///PATH. Plain http is allowed on loopback only."
+            "The identity provider's public keys, a JSON web key set (Kafka: "
+            "sasl.oauthbearer.jwks.endpoint.url): https://..., or file:///PATH; http on loopback only."
         ),
     )
     oauthbearer_jwks_refresh_ms: int = Field(
@@ -49,8 +48,8 @@ class SaslSettings(Area):
         ge=1000,
         le=CENTURY_MS,
         description=(
-            "Time after which the keys are read again (Kafka: sasl.oauthbearer.jwks.endpoint.refresh.ms). A key that "
-            "is not known is looked for at once."
+            "Time after which the keys are read again (Kafka: sasl.oauthbearer.jwks.endpoint.refresh.ms). "
+            "Unknown keys are looked for at once."
         ),
     )
     oauthbearer_expected_issuer: str = Field(
@@ -87,21 +86,21 @@ class SaslSettings(Area):
         ge=KIB,
         le=2**31 - 1,
         description=(
-            "Largest request of a client that is not authenticated yet (Kafka: sasl.server.max.receive.size, with a "
-            "default of 512KiB). A larger one closes its connection."
+            "Largest request before authentication (Kafka: sasl.server.max.receive.size, with a default of "
+            "512KiB). A larger one closes its connection."
         ),
     )
     authentication_timeout_ms: int = Field(
         default=10_000,
         ge=10,
-        description="Time that a client has to authenticate itself after it has connected. Then it is disconnected.",
+        description="Time that a client has to authenticate itself before it is disconnected.",
     )
     failed_authentication_delay_ms: int = Field(
         default=100,
         ge=0,
         le=60_000,
         description=(
-            "Time by which the answer to a failed authentication is delayed, and the connection is not read (Kafka: "
+            "Delay of the answer to a failed authentication, in which the connection is not read (Kafka: "
             "connection.failed.authentication.delay.ms)."
         ),
     )
@@ -110,8 +109,8 @@ class SaslSettings(Area):
         ge=0,
         le=CENTURY_MS,
         description=(
-            "Time after which a client must authenticate itself again (KIP-368; Kafka: connections.max.reauth.ms). "
-            "The node tells it to the client, and closes the connection at the first request after it. 0: never."
+            "Time after which a client must authenticate itself again, or is disconnected at its next request "
+            "(KIP-368; Kafka: connections.max.reauth.ms). 0: never."
         ),
     )
 

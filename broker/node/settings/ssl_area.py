@@ -31,9 +31,9 @@ class SslSettings(Area):
     certificate_file: Path | None = Field(
         default=None,
         description=(
-            "PEM file with the node's certificate, followed by those of intermediate authorities (Kafka: "
-            "ssl.keystore.location of type PEM). It may hold the private key, too. Like all files of this table it is "
-            "read again when it changes."
+            "PEM file with the node's certificate, those of intermediate authorities, and perhaps the private "
+            "key (Kafka: ssl.keystore.location of type PEM). Files of this table are read again when they "
+            "change."
         ),
     )
     key_file: Path | None = Field(
@@ -42,39 +42,38 @@ class SslSettings(Area):
     )
     key_password: SecretStr | None = Field(
         default=None,
-        description="Password of the private key (Kafka: ssl.key.password). There is no flag: others could read it.",
+        description="Password of the private key (Kafka: ssl.key.password).",
     )
     key_password_file: Path | None = Field(
         default=None,
-        description="File whose first line is the password of the private key, in place of `ssl.key_password`.",
+        description="File whose first line is this password.",
     )
     ca_file: Path | None = Field(
         default=None,
         description=(
-            "PEM file with the certificates of the authorities that client certificates are accepted from (Kafka: "
-            "ssl.truststore.location of type PEM)."
+            "PEM file with the authorities of client certificates (Kafka: ssl.truststore.location of type PEM)."
         ),
     )
     crl_file: Path | None = Field(
         default=None,
         description=(
-            "PEM file with the revocation lists of these authorities, one of each that issues client certificates. "
-            "Unset: revocation is not checked."
+            "PEM file with a revocation list of each authority that issues client certificates. Unset: "
+            "revocation is not checked."
         ),
     )
     client_auth: Literal["none", "requested", "required"] = Field(
         default="none",
         description=(
-            "Certificates of clients (Kafka: ssl.client.auth): `none` (not asked for), `requested` (a client without "
-            "one is ANONYMOUS), `required`. A certificate that is not valid is refused."
+            "Certificates of clients (Kafka: ssl.client.auth): `none` (not asked for), `requested` (a client "
+            "without one is ANONYMOUS), `required`. Invalid ones are refused."
         ),
     )
     principal_mapping_rules: str = Field(
         default="DEFAULT",
         description=(
-            "Rules that map the name of a client certificate to a principal (Kafka: ssl.principal.mapping.rules): "
-            "RULE:pattern/replacement/[LU] or DEFAULT, separated by commas. Patterns are RE2's. A client to whose name "
-            "no rule applies is refused."
+            "Rules from the name of a client certificate to a principal (Kafka: ssl.principal.mapping.rules): "
+            "RULE:pattern/replacement/[LU] or DEFAULT, separated by commas, with RE2's patterns. A client "
+            "without a matching rule is refused."
         ),
     )
     enabled_protocols: str = Field(
@@ -84,9 +83,9 @@ class SslSettings(Area):
     cipher_suites: str = Field(
         default="",
         description=(
-            "Cipher suites of TLS 1.2 by their IANA names, separated by commas (Kafka: ssl.cipher.suites). Empty: all "
-            "with forward secrecy and authenticated encryption, and no others can be named. TLS 1.3 has three suites, "
-            "which are all enabled."
+            "Cipher suites of TLS 1.2 by their IANA names, separated by commas (Kafka: ssl.cipher.suites), "
+            "with forward secrecy and authenticated encryption only. Empty: all of these. The three of TLS "
+            "1.3 are always enabled."
         ),
     )
     handshake_timeout_ms: int = Field(

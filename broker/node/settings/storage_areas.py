@@ -28,59 +28,57 @@ class WalArea(Area):
     kind: Literal["device", "object"] = Field(
         default="device",
         description=(
-            "Kind of log: `device` (a file or block device: an ack takes one write), `object` (batches are objects: an "
-            "ack takes one PUT, and nothing is lost with the machine)."
+            "Kind of log: `device` (a file or block device: an ack takes one write), `object` (batches are "
+            "objects: an ack takes one PUT, and nothing is lost with the machine)."
         ),
     )
     path: Path | None = Field(
         default=None, description="File or block device of the log. Unset: the file `wal` in the data directory."
     )
-    store: str = Field(
-        default="", description="Object store of a log of kind `object`. Empty: the default store, `objects.store`."
-    )
+    store: str = Field(default="", description="Kind `object`: store of the log. Empty: `objects.store`.")
     batch_ms: int = Field(
         default=_OBJECT_WAL.batch_ms,
         ge=0,
         le=60_000,
-        description="Log of kind `object`: longest wait for more records while other batches are on their way.",
+        description="Kind `object`: longest wait for more records while other batches are on their way.",
     )
     put_interval_ms: int = Field(
         default=_OBJECT_WAL.put_interval_ms,
         ge=0,
         le=60_000,
         description=(
-            "Log of kind `object`: shortest time from one batch to the next, unless it is full. It bounds the PUTs a "
-            "second, and the acks a second of a client that waits for each."
+            "Kind `object`: shortest time between batches that are not full. It bounds the PUTs a second, and "
+            "the acks of a client that waits for each."
         ),
     )
     batch_bytes_max: Bytes = Field(
         default=_OBJECT_WAL.batch_bytes_max,
         ge=64 * KIB,
         le=256 * MIB,
-        description="Log of kind `object`: size at which a batch is put.",
+        description="Kind `object`: size at which a batch is put.",
     )
     puts_in_flight: int = Field(
         default=_OBJECT_WAL.puts_in_flight,
         ge=1,
         le=64,
-        description="Log of kind `object`: batches on their way to the store at one time.",
+        description="Kind `object`: batches on their way to the store at one time.",
     )
     objects_max: int = Field(
         default=_OBJECT_WAL.objects_max,
         ge=256,
         le=1 << 20,
         description=(
-            "Log of kind `object`: objects whose records are in no other object yet. A recovery reads all of them. An "
-            "upload starts at 1/16 of the number; at the number appends wait."
+            "Kind `object`: objects whose records are in no other object yet, which a recovery reads. Uploads "
+            "start at 1/16 of the number; at the number appends wait."
         ),
     )
     capacity_bytes: Bytes = Field(
         default=_WAL.capacity_bytes,
         ge=8 * MIB,
         description=(
-            "Size of the log, fixed when it is created. A file is allocated in full at the first start; of a device, "
-            "this many bytes are used. `anabranch wal resize` changes the size. Of kind `object`: limit of the bytes "
-            "that are in no other object yet, which may change at any start."
+            "Size of the log, fixed when it is created (`anabranch wal resize` changes it). A file is "
+            "allocated in full; of a device, so many bytes are used. Kind `object`: limit of bytes that are "
+            "in no other object yet, which may change at any start."
         ),
     )
     stall_ms: int = Field(
@@ -88,26 +86,24 @@ class WalArea(Area):
         ge=100,
         le=CENTURY_MS,
         description=(
-            "Time that a record may wait for its acknowledgement by the log. Then the node refuses new ones with "
-            "NOT_ENOUGH_REPLICAS, and is not ready, until the log has caught up: otherwise a log that could not be "
-            "written for a while would store all that clients send again after each time-out. Keep it well below the "
+            "Time that a record may wait for its acknowledgement by the log. Then the node refuses new ones "
+            "with NOT_ENOUGH_REPLICAS, and is not ready, until the log has caught up. Keep it well below the "
             "clients' `request.timeout.ms`."
         ),
     )
     durability: Durability = Field(
         default=_WAL.durability,
         description=(
-            "Durability of writes: `flush` (each write reaches stable media before its ack), `direct` "
-            "(O_DIRECT only, which trusts the device's cache), `auto` (`flush`, unless the device reports that it has "
-            "no volatile cache)."
+            "`flush` (each write reaches stable media before its ack), `direct` (O_DIRECT only, which trusts "
+            "the device's cache), `auto` (`flush`, unless the device reports that it has no volatile cache)."
         ),
     )
     engine: EngineName = Field(
         default=_WAL.engine,
         description=(
-            "Mechanism that writes the log: `io_uring` (the fastest; the node does not start where the kernel or a "
-            "container's seccomp profile forbids it), `threads` (works everywhere), `auto` (`io_uring` where it works, "
-            "else `threads`; the log text at the start names the reason)."
+            "Mechanism that writes the log: `io_uring` (the fastest; no start where kernel or seccomp profile "
+            "forbid it), `threads` (works everywhere), `auto` (`io_uring` where it works; the log at the "
+            "start names the reason)."
         ),
     )
     iops_max: int = Field(
@@ -126,17 +122,18 @@ class WalArea(Area):
     fencing: Fencing = Field(
         default=_WAL.fencing,
         description=(
-            "Detection of another owner of the log: `strict` (the header is read again before each ack), `local` "
-            "(the header is read again after it is written; a lock excludes other processes of this host), `auto` "
-            "(`strict` for a block device that other hosts may attach, else `local`)."
+            "Detection of another owner: `strict` (the header is read before each ack), `local` (the header "
+            "is read after it is written; a lock excludes other processes of this host), `auto` (`strict` for "
+            "a block device that other hosts may attach, else `local`)."
         ),
     )
     takeover: TakeoverSetting = Field(
         default="auto",
         description=(
-            "Nodes that recover the log when this node is dead: `machine` (nodes on the same machine, once its process "
-            "has ended), `shared` (all nodes that can open the device at this path; its fencing is strict then), "
-            "`none` (this node only), `auto` (`shared` for a block device that other hosts may attach, else `machine`)."
+            "Who recovers the log when this node is dead: `machine` (nodes on the same machine, once its "
+            "process has ended), `shared` (all nodes that can open the device at this path; fencing is strict "
+            "then), `none` (this node only), `auto` (`shared` for a block device that other hosts may "
+            "attach, else `machine`)."
         ),
     )
     format: bool = Field(
@@ -145,8 +142,8 @@ class WalArea(Area):
     allow_volatile: bool = Field(
         default=_WAL.allow_volatile,
         description=(
-            "Create the log's file even in memory (tmpfs, ramfs) or in a container's writable layer (overlay), where "
-            "a reboot or the end of the container destroys acknowledged records. For tests only."
+            "Create the log's file even in memory (tmpfs, ramfs) or a container's writable layer (overlay), "
+            "which acknowledged records do not survive. For tests only."
         ),
     )
 
@@ -250,8 +247,8 @@ class _ObjectsPlace(Area):
     bucket: str = Field(
         default="",
         description=(
-            "Bucket of an S3 store; it must exist. Give it a life-cycle rule that aborts multipart uploads left "
-            "incomplete for a day: after a crash, the node may not know of an upload that had just begun."
+            "Bucket of an S3 store; it must exist. Give it a life-cycle rule that aborts multipart uploads after a "
+            "day: a crash may leave one that the node does not know."
         ),
     )
     endpoint: str = Field(default="", description="URL of the S3 service. Empty: Amazon's for the region.")

@@ -14,10 +14,9 @@ class TracingSettings(Area):
         pattern=r"^(https?://[^\s/@]+(/\S*)?)?$",
         max_length=2048,
         description=(
-            "URL of the collector, for OTLP over HTTP: `http://collector:4318`, or with a path if it is not "
-            "`/v1/traces`. Empty: what the variables OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and "
-            "OTEL_EXPORTER_OTLP_ENDPOINT say, else `http://localhost:4318`. Credentials go into "
-            "OTEL_EXPORTER_OTLP_HEADERS."
+            "URL of the collector (OTLP over HTTP): `http://collector:4318`, with a path if it is not "
+            "`/v1/traces`. Empty: OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT, else "
+            "`http://localhost:4318`. Credentials go into OTEL_EXPORTER_OTLP_HEADERS."
         ),
     )
     sample_ratio: float = Field(

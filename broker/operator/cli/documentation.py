@@ -55,8 +55,9 @@ $ anabranch doctor --config anabranch.toml
 
 ## What all commands have in common
 
-**Connections.** `--bootstrap-server` names a node. TLS and SASL come from Kafka's client properties: `--command-config`,
-`--command-property` for what is not secret, or the environment ([security](security.md#commands-as-clients)).
+**Connections.** `--bootstrap-server` names a node. TLS and SASL come from Kafka's client properties:
+`--command-config`, `--command-property` for what is not secret, or the environment
+([security](security.md#commands-as-clients)).
 
 **Output.** `--output table` is for people, `json` and `yaml` are for programs: names of fields stay, columns of tables
 may change. A check that finds something wrong prints its result before it fails. Results go to standard output;
