@@ -11,14 +11,18 @@ PAGE: Final = Path(__file__).resolve().parents[4] / "docs" / "monitoring.md"
 
 
 def tables() -> str:
-    """Return a table for each area, with all its metrics."""
+    """Return a table for each area, with its metrics but those of the internal port that listeners have as well."""
     lines = [BEGIN]
     for area in TABLES:
         title = area.__name__.rpartition(".")[2].replace("_", " ").capitalize()
-        lines += ["", f"### {title}", "", "| metric | type | |", "|---|---|---|"]
+        lines += ["", f"### {title}", "", "| metric | |", "|---|---|"]
+        names = {each.name for each in area.DEFINITIONS}
         for each in area.DEFINITIONS:
+            if "_internal_" in each.name and each.name.replace("_internal_", "_network_") in names:
+                continue
             labels = f"{{{', '.join(each.labels)}}}" if each.labels else ""
-            lines.append(f"| `{each.name}{labels}` | {each.type} | {each.help} |")
+            kind = " Histogram." if each.type == "histogram" else ""
+            lines.append(f"| `{each.name}{labels}` | {each.help}{kind} |")
     return "\n".join([*lines, "", END])
 
 
