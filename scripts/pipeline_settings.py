@@ -60,10 +60,13 @@ def allowed(annotation: Any) -> list[str]:
 
 
 def table() -> str:
-    """Return the whole table as Markdown."""
+    """Return the whole table as Markdown. Keys have the settings of values, which are listed once."""
     lines = ["| setting | default | meaning |", "|---|---|---|"]
     for section, model in sections():
-        lines += [row(section, name, field) for name, field in model.model_fields.items() if model_of(field) is None]
+        rows = [row(section, name, field) for name, field in model.model_fields.items() if model_of(field) is None]
+        if section == "key" and all(each.replace("`key.", "`decode.", 1) in lines for each in rows):
+            rows = ["| `key...` | | As `decode...`, for keys. |"]
+        lines += rows
     return "\n".join(lines)
 
 
