@@ -53,8 +53,8 @@ def bench(
 ) -> None:
     """Measure the log's disk and the object stores of the settings, and say what to expect of a node here.
 
-    The figures of disk and stores are measured; the bounds for a node follow from them. The cost of the node itself is
-    measured with Kafka's own tools (docs/performance.md). Files and objects are removed at the end.
+    Bounds for a node follow from the measured disk and stores; its own cost is not measured here. Files and
+    objects are removed at the end.
     """
     if not READ_BYTES <= object_size <= 1 << 30:
         raise click.BadParameter("expected 1MiB to 1GiB", param_hint="--object-size")

@@ -35,8 +35,8 @@ from anabranch.s3stream.object.marks import MarkPlace
 def advance(config_file: Path | None, data_dir: Path | None, *, yes: bool, output: str) -> None:
     """Let a stopped node start with a catalog that is older than its object store, such as a restored backup.
 
-    Records uploaded after the backup stay in the store, but are no longer served, and their offsets are assigned
-    again. Records compacted since may be missing. `anabranch catalog rebuild` keeps all of them: prefer it if possible.
+    Records uploaded after the backup are no longer served, and their offsets are assigned again. Records
+    compacted since may be missing. Prefer `anabranch catalog rebuild`, which keeps all.
     """
     settings = read_settings(config_file, data_dir)
     run(_run(settings, output, ask=not yes))

@@ -63,9 +63,9 @@ def rebuild(
 ) -> None:
     """Make a new catalog for a stopped node from the newest manifest and all objects in its object store.
 
-    The catalog in the settings must be empty or missing. Stop all nodes of the cluster first. All records are read
-    once, to recover the state of producers and transactions. Records that are only in the log are replayed by the
-    node's next start, as after a crash.
+    Stop all nodes first. The catalog in the settings must be empty or missing. All records are read once, for
+    the state of producers and transactions. Records that are only in the log are replayed by the node's next
+    start.
     """
     settings = read_settings(config_file, data_dir)
     options = FillOptions(output, only_plan, accept_loss, keep_hours)

@@ -33,7 +33,7 @@ node.add_command(drain)
 def list_(source: Source, output: str) -> None:
     """List the registered nodes with their states and logs.
 
-    UP lives. DRAINING lives, and its partitions are being moved away. FAILED is dead: other nodes have replaced it, or
+    UP lives. DRAINING lives, and its partitions are moved away. FAILED is dead: others have replaced it, or
     wait for its log. LEFT has stopped cleanly.
     """
     rows = source.nodes()
@@ -101,8 +101,8 @@ def log_state_text(log: Mapping[str, Any]) -> str:
 def fail(source: Source, node_id: int, *, yes: bool, output: str) -> None:
     """Declare the node ID dead now, without waiting for its silence to prove it.
 
-    The node that is asked fences it, in the catalog and in its log, recovers what is in its log, and the others lead
-    its partitions. Nothing that was acknowledged is lost. Refused if the log cannot be opened there.
+    The node that is asked fences it and recovers its log, and the others lead its partitions. Nothing that was
+    acknowledged is lost. Refused if the log cannot be opened there.
     """
     if not yes:
         confirm(f"Fence node {node_id}? Its process ends when it notices")
@@ -120,10 +120,10 @@ def fail(source: Source, node_id: int, *, yes: bool, output: str) -> None:
 def give_up(source: Source, node_id: int, *, yes: bool, output: str) -> None:
     """Accept the loss of the log of the dead node ID, and of acknowledged records that were only in it.
 
-    Shows first which partitions may lose records, and from which offset on. Afterwards other nodes lead them from the
-    end of the records in objects, so consumers may receive new records at offsets they have already read. The log is
-    never used again. Refused while the log can be opened. Make sure that the node's process has ended: one that is only
-    cut off may still acknowledge records into this log, and they are lost, too.
+    Shows first which partitions may lose records, and from which offset on. Afterwards other nodes lead them
+    from the end of the records in objects, so consumers may receive new records at offsets they have already
+    read. Refused while the log can be opened. Make sure that the node's process has ended: what it still
+    acknowledges is lost, too.
     """
     plan = source.loss(node_id)
     show_plan(output, partial(_show_loss, plan), asks=not yes)
@@ -156,8 +156,8 @@ def _show_loss(plan: Mapping[str, Any], console: Console) -> None:
 def remove(source: Source, node_id: int, output: str) -> None:
     """Remove the node ID, which has left or failed, from the cluster.
 
-    Refused while it lives, leads partitions, or its log may hold records that are in no object. Another node compacts
-    its objects from then on. A process that starts with this id registers it anew.
+    Refused while it lives, leads partitions, or its log may hold records that are in no object. Another node
+    compacts its objects. A process that starts with this id joins anew.
     """
     answer = source.remove(node_id)
     count, heir = answer["inherited"], answer["heir"]

@@ -15,9 +15,8 @@ from anabranch.output import count_text, emit, output_option
 def drain(node: AdminPort, node_id: int, cancel: bool, output: str) -> None:  # noqa: FBT001 - click passes by name
     """Move all partitions that the node ID leads to other living nodes, and wait until it leads none.
 
-    The node stays up and gets no partitions until its next start, or until the drain is cancelled. Interrupting this
-    command does not end the drain. `anabranch node drain ID --cancel` does; partitions that have moved stay where they
-    are.
+    The node stays up and gets no partitions until its next start, or --cancel. Interrupting this command does
+    not end the drain.
     """
     path = f"/nodes/{node_id}/drain"
     if cancel:

@@ -151,8 +151,8 @@ def produce(  # noqa: PLR0913 - its options
 ) -> None:
     """Write each line of standard input as a record into TOPIC, and wait until all are acknowledged.
 
-    Records are written with acks=all by an idempotent producer. A line that fails is named, the others are written, and
-    the exit code is 1. A topic that does not exist is created if the node does that.
+    Records are written with acks=all by an idempotent producer. A line that fails is named, the others are
+    written, and the exit code is 1.
     """
     separator = _separator(key_separator)
     if separator is not None and (form == "json" or key is not None):

@@ -32,8 +32,8 @@ def restore(
 ) -> None:
     """Make a new catalog from the backup FILE, and from all that the object stores have received since.
 
-    The catalog in the settings must be empty or missing; it may be another database than that of the backup. Stop all
-    nodes of the cluster first. Records that are only in a node's log are replayed by its next start, as after a crash.
+    Stop all nodes first. The catalog in the settings must be empty or missing, in any database. Records that
+    are only in a node's log are replayed by its next start.
     """
     run(_run(settings, file, FillOptions(output, only_plan, accept_loss, keep_hours)))
 

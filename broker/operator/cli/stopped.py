@@ -44,8 +44,8 @@ def discard(node: AdminPort, stream: int, yes: bool, output: str) -> None:  # no
     """Discard the records of a stopped partition that are only in the node's log. They are lost permanently.
 
     STREAM is the number that `stopped` shows. The partition continues from the end of its uploaded records, so
-    consumers may receive new records at offsets they have already read. If the records matter, copy the log (the device
-    or file) first.
+    consumers may receive new records at offsets they have already read. Copy the log first if the records
+    matter.
     """
     rows = [row for row in node.ask("GET", "/storage/stopped")["streams"] if row["stream"] == stream]
     if not rows:

@@ -124,8 +124,8 @@ def on_storage(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 async def ls(opened: NodeStorage, topic_name: str | None, state: str | None, limit: int, output: str) -> None:
     """List objects, and count them by kind and state.
 
-    An SSO (stream set object) holds data of several partitions, as uploads write them. An SO (stream object) holds data
-    of one. The node may be running.
+    An SSO (stream set object) has data of several partitions, an SO (stream object) of one. The node may be
+    running.
     """
     if topic_name is not None and state is not None:
         raise click.UsageError("--state cannot be combined with --topic: all objects of a topic are committed")

@@ -21,8 +21,8 @@ from anabranch.output import count_text, emit, output_option
 def move(node: AdminPort, places: Sequence[str], node_id: int, output: str) -> None:
     """Move topics, or some of their partitions, to the node NODE, and wait until it leads them.
 
-    Producers and consumers continue without an error. Interrupting this command does not end the moves. The node
-    becomes the preferred leader: an election brings the partitions back to it after they were elsewhere.
+    Clients see no error. Interrupting this command does not end the moves. The node becomes the preferred
+    leader, to which an election brings the partitions back.
     """
     wanted = parse_partitions(places, "TOPIC")
 

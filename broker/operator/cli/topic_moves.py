@@ -21,9 +21,9 @@ from anabranch.times import second_text
 def detach(node: AdminPort, name: str, output: str) -> None:
     """Remove the topic NAME from the cluster; its data stays.
 
-    Records in the node's log are uploaded first. The data stays until the topic is attached and deleted. Committed
-    offsets of groups do not change. If the setting topic.auto_create is on, a producer that continues creates a new,
-    empty topic NAME; `attach --as` then brings the old one back under another name.
+    Records in the node's log are uploaded first. Committed offsets of groups do not change. With
+    topic.auto_create a producer that continues creates a new, empty topic NAME; `attach --as` then brings the
+    old one back under another name.
     """
     answer = node.ask("POST", f"/topics/{quote(name, safe='')}/detach")
     emit(output, answer, f"detached topic {_describe(answer)}")

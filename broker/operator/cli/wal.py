@@ -140,10 +140,9 @@ async def resize(path: Path, capacity: int, output: str) -> None:
 async def repair(path: Path, *, save: Path | None, yes: bool, output: str) -> None:
     """Show what a repair of the log at PATH keeps and loses; with --yes, repair it.
 
-    For a log that a start refuses as damaged. Every record with valid checksums is kept, in order. Lost records are
-    listed by stream and offsets, as far as neighbouring or damaged records reveal them. Afterwards the node starts. A
-    stream with records missing in its middle stays stopped until `anabranch storage discard` discards all of its
-    records that are only in the log.
+    For a log that a start refuses as damaged. Every record with valid checksums is kept; lost ones are listed
+    by stream and offsets, as far as they can be known. Afterwards the node starts. A stream with records
+    missing in its middle stays stopped until `anabranch storage discard`.
     """
     async with opened(path) as device:
         plan = await plan_repair(device)

@@ -37,8 +37,8 @@ from anabranch.wal.format import wal_id_of
 def give_up(config_file: Path | None, data_dir: Path | None, *, yes: bool, output: str) -> None:
     """Accept the loss of a stopped node's log, and of the acknowledged records that were only in it.
 
-    Afterwards the node starts on a new log, and its partitions continue from the end of the records in objects, so
-    consumers may receive new records at offsets they have already read. The log that was given up is never used again.
+    Afterwards the node starts on a new log, and its partitions continue from the end of the records in objects,
+    so consumers may receive new records at offsets they have already read.
     """
     settings = read_settings(config_file, data_dir)
     run(_give_up(settings, output, ask=not yes))

@@ -47,9 +47,9 @@ def parse_age(text: str) -> int:
 def sweep(age_ms: int, config_file: Path | None, data_dir: Path | None, *, yes: bool, output: str) -> None:
     """Delete fences and closed objects of former epochs of all object logs, and objects that were put there too late.
 
-    An end, 120 bytes for each start of a node, keeps a process that was paused when its node was taken over from
-    acknowledging records that nobody reads. So the age must be one at which no such process, nor any of its requests,
-    can be left. Nothing that a log still needs is deleted. Nodes may be running.
+    An end, 120 bytes for each start of a node, keeps a paused process from acknowledging records that nobody
+    reads. Choose an age at which no such process or request can be left. Nothing that a log needs is deleted.
+    Nodes may be running.
     """
     rows, left = run(_sweep(read_settings(config_file, data_dir), age_ms, execute=yes))
     count = sum(row["ends"] + row["late"] for row in rows)
