@@ -1,4 +1,4 @@
-"""Writes the table of metrics: `python -m anabranch.broker.operator.admin.metrics.documentation`."""
+"""Writes the list of metrics: `python -m anabranch.broker.operator.admin.metrics.documentation`."""
 
 from pathlib import Path
 from typing import Final
@@ -10,26 +10,26 @@ END: Final = "<!-- End of the generated part. -->"
 PAGE: Final = Path(__file__).resolve().parents[4] / "docs" / "monitoring.md"
 
 
-def tables() -> str:
-    """Return a table for each area, with its metrics but those of the internal port that listeners have as well."""
+def lists() -> str:
+    """Return a list for each area, with its metrics but those of the internal port that listeners have as well."""
     lines = [BEGIN]
     for area in TABLES:
         title = area.__name__.rpartition(".")[2].replace("_", " ").capitalize()
-        lines += ["", f"### {title}", "", "| metric | |", "|---|---|"]
+        lines += ["", f"### {title}", ""]
         names = {each.name for each in area.DEFINITIONS}
         for each in area.DEFINITIONS:
             if "_internal_" in each.name and each.name.replace("_internal_", "_network_") in names:
                 continue
             labels = f"{{{', '.join(each.labels)}}}" if each.labels else ""
             kind = " Histogram." if each.type == "histogram" else ""
-            lines.append(f"| `{each.name}{labels}` | {each.help}{kind} |")
+            lines.append(f"- `{each.name}{labels}`: {each.help}{kind}")
     return "\n".join([*lines, "", END])
 
 
 def page(text: str) -> str:
-    """Return the page with the tables of today in their place."""
+    """Return the page with the lists of today in their place."""
     before, _, rest = text.partition(BEGIN)
-    return before + tables() + rest.partition(END)[2]
+    return before + lists() + rest.partition(END)[2]
 
 
 if __name__ == "__main__":
