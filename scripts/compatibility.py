@@ -118,7 +118,6 @@ Different by design (the list below this one has what shows in responses):
   at the creation of the partition, or of its last reassignment.
 - When a node dies, other nodes take its partitions over within seconds. In Apache Kafka partitions with one replica
   have no leader until the broker returns.
-- The catalog, a database, replaces the metadata log. DescribeQuorum shows the living nodes as voters.
 - ACLs: a name, principal or host has up to 4096 characters, and a cluster up to `authorizer.acls_max` ACLs. A
   refusal for want of an operation on the cluster has Kafka's default message, not the name of the request's Java
   object.
@@ -126,15 +125,14 @@ Different by design (the list below this one has what shows in responses):
   session of no time. The error of a token that does not exist comes with the last message. A token is for users
   only, and has up to 8192 characters of principals; a cluster has up to `delegation_token.tokens_max` tokens.
 - These broker configs can be changed while a node runs, for one node (its id) or for all (the default): {dynamic}.
-  So can the defaults of topic configs without effect. They override the settings of the node's start, and topics
-  without their own value follow at once. Values are shown as they were parsed. Other names and invalid values are
-  refused.
+  So can the defaults of topic configs without effect. They override the
+  settings of the node's start, and topics without their own value follow at once. Other names are refused.
 - Quotas count the time of the one event loop (100 is all of it), bytes of records only for Fetch, and changes of
   topics on the node that is asked ([quotas](quotas.md)).
 - By default topics keep their records forever (`retention.ms` is -1). The config `storage.policy` selects a topic's
   object store. Accepted and described, but without effect: {no_effect}.
-- Served group configs are `consumer.session.timeout.ms` and `consumer.heartbeat.interval.ms`. Served features are
-  `group.version` and `transaction.version`. `metadata.version` has one level, 30 (4.3-IV0).
+- Served group configs are `consumer.session.timeout.ms` and `consumer.heartbeat.interval.ms`. `metadata.version` has
+  one level, 30 (4.3-IV0).
 - A group of the consumer protocol computes an assignment at the first heartbeat after a change, as before Kafka
   4.3. Apache Kafka combines the changes of one second (KIP-1263), which costs less in large groups.
 - A batch is validated by its header, its checksum, and the beginning of its first record or the shape of its
