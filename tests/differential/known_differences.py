@@ -32,10 +32,7 @@ class Known:
 
 
 NOT_SERVED = "ApiVersions lists only APIs that are served."
-NO_ELR = (
-    "With eligible leader replicas (KIP-966) Apache Kafka keeps min.insync.replicas as a dynamic default of the "
-    "cluster. Here a partition has one replica, and the default is a plain default."
-)
+NO_ELR = "min.insync.replicas is a plain default. With KIP-966 Apache Kafka keeps it as a dynamic one of the cluster."
 NO_ID_FOR_NOTHING = "Apache Kafka assigns an id even to a validated topic. Here only created topics have ids."
 CREATED_AT_ONCE = (
     "Apache Kafka answers the first request for a topic it creates with an error, before the topic exists. Here the "
@@ -55,18 +52,17 @@ START_OF_LOG = (
     "Apache Kafka omits the log start offset in some refusals of Produce. Here those for known partitions contain it."
 )
 NOT_LOOKED_INTO = (
-    "Apache Kafka decodes every record of a batch. Here a batch is accepted if its header is consistent, its checksum "
-    "is correct, and its first record or the shape of its compressed frame is right. More would cost time for each "
-    "record. A consumer of such a batch fails, as for any corrupt batch, and must seek past it."
+    "A batch is accepted if its header, its checksum, and its first record or the shape of its compressed frame are "
+    "right. Apache Kafka decodes every record. A consumer of a batch with broken records must seek past it."
 )
 DUPLICATE_TIME = (
     "For a duplicate, Apache Kafka returns the largest timestamp of its batch as if the broker had set it. "
     "Here only topics with LogAppendTime have this field."
 )
 NO_REPEAT_AFTER_THE_END = (
-    "A batch with the sequence numbers of one whose transaction has ended is for Apache Kafka a duplicate of that one, "
-    "and acknowledged. librdkafka uses the numbers of a record whose acknowledgement was lost, and which an abort has "
-    "dropped, for another record, which then would be lost. Here it gets UNKNOWN_PRODUCER_ID, and the client aborts."
+    "A batch with the sequence numbers of one that an abort has dropped gets UNKNOWN_PRODUCER_ID, and the client "
+    "aborts. Apache Kafka acknowledges it as a duplicate: librdkafka, which reuses the numbers of a record whose "
+    "acknowledgement was lost, then loses a record."
 )
 STRICT_DECODING = (
     "Apache Kafka accepts any negative length as null, and replaces invalid UTF-8 by U+FFFD. "

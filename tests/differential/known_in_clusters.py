@@ -19,13 +19,9 @@ from tests.differential.known_differences import (
     Known,
 )
 
-ONE_REPLICA = (
-    "A partition has one replica, its leader, whatever factor or assignment was asked for: durability comes from the "
-    "object store."
-)
+ONE_REPLICA = "A partition has one replica, its leader, whatever factor or assignment was asked for."
 TAKEN_OVER = (
-    "In Apache Kafka a partition whose only replica is dead has no leader until its broker returns. Here another node "
-    "takes it over within seconds, and coordinates the groups of an internal partition."
+    "Another node takes over the partitions and groups of a dead one, which in Apache Kafka wait for their broker."
 )
 LIVING_VOTERS = "The voters are the living nodes."
 LEADERS_EARLY = (

@@ -26,7 +26,11 @@ def in_catalog(command: Callable[..., None]) -> Callable[..., None]:
             raise BadSetting(str(error)) from None
         command(settings, **arguments)
 
-    url = click.option("--catalog-url", metavar="URL", help="Catalog of the cluster, instead of that of the settings.")
+    url = click.option(
+        "--catalog-url",
+        metavar="URL",
+        help="Catalog of the cluster, in place of the settings or of an admin port (if no node runs).",
+    )
     return config_option(data_dir_option(url(update_wrapper(wrapped, command))))
 
 

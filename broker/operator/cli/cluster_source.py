@@ -166,7 +166,9 @@ def on_cluster(command: Callable[..., None]) -> Callable[..., None]:
     @config_option
     @admin_option
     @click.option(
-        "--catalog-url", metavar="URL", help="Catalog of a cluster of which no node runs, instead of an admin port."
+        "--catalog-url",
+        metavar="URL",
+        help="Catalog of the cluster, in place of the settings or of an admin port (if no node runs).",
     )
     def wrapped(config_file: Path | None, admin: AdminOptions, catalog_url: str | None, **arguments: Any) -> None:
         if catalog_url is not None:
