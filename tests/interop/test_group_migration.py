@@ -108,8 +108,8 @@ def test_the_last_classic_member_goes(node: NodeProcess) -> None:
     group = "upgraded"
     create_topic(node.bootstrap, group, PARTITIONS)
     with member(node, group, "consumer") as new:
-        # If the classic member comes first, the other one converts the group under its JoinGroup. It is then told to join
-        # again, as by Apache Kafka, and librdkafka reports that as an error.
+        # If the classic member comes first, the other one converts the group under its JoinGroup. It is then told to
+        # join again, as by Apache Kafka, and librdkafka reports that as an error.
         settle(new)
         with member(node, group, "classic") as classic:
             settle(classic, new)
