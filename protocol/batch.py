@@ -185,10 +185,10 @@ def stamp_append_time(view: bytearray | memoryview, timestamp_ms: int, offset: i
     header = parse_batch(view, offset)
     _ATTRIBUTES.pack_into(view, offset + CHECKED_POSITION, header.attributes | TIMESTAMP_TYPE_MASK)
     _MAX_TIMESTAMP.pack_into(view, offset + _MAX_TIMESTAMP_POSITION, timestamp_ms)
-    seal(view, offset)
+    write_crc(view, offset)
 
 
-def seal(view: bytearray | memoryview, offset: int = 0) -> None:
+def write_crc(view: bytearray | memoryview, offset: int = 0) -> None:
     """Write the checksum of the batch at `offset`."""
     header = parse_batch(view, offset)
     checked = memoryview(view)[offset + CHECKED_POSITION : offset + header.size_bytes]

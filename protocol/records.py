@@ -28,7 +28,7 @@ from anabranch.protocol.batch import (
     TRANSACTIONAL_MASK,
     BatchHeader,
     parse_batch,
-    seal,
+    write_crc,
 )
 from anabranch.protocol.compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompress
 from anabranch.protocol.errors import InvalidRecord, MalformedMessage
@@ -196,7 +196,7 @@ def build_batch(
         len(records),
     )
     batch += payload
-    seal(batch)
+    write_crc(batch)
     return batch
 
 
@@ -235,7 +235,7 @@ def recompress(
     length = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload)
     attributes = header.attributes & ~7 | compression
     HEADER.pack_into(recompressed, 0, *header._replace(length=length, attributes=attributes))
-    seal(recompressed)
+    write_crc(recompressed)
     return recompressed
 
 

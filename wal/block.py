@@ -88,7 +88,7 @@ class WalBlock:
         """Offset just past the last byte written so far; after `seal`, the start of the next block."""
         return self.offset + self.length
 
-    def append(self, parts: Sequence[Buffer], body_bytes: int) -> int:
+    def add(self, parts: Sequence[Buffer], body_bytes: int) -> int:
         """Copy one record, which must fit, into the block; return its offset."""
         at = self.length
         buffer = self.buffer

@@ -288,7 +288,7 @@ class DeltaWal:
         block = self._current
         if block is None or block.length + size_bytes > block.room_bytes:
             block = self._open_block(size_bytes)
-        offset = block.append(parts, body_bytes)
+        offset = block.add(parts, body_bytes)
         return AppendedRecord(offset, offset + size_bytes, block.durable)
 
     def _open_block(self, size_bytes: int) -> WalBlock:

@@ -287,7 +287,7 @@ class LogCache:
         """Add the bytes of a recovered run to those of its block."""
         run.block.size_bytes += run.size_bytes + BATCH_OVERHEAD_BYTES * len(run.batches)
 
-    def seal(self) -> UploadBlock:
+    def rotate(self) -> UploadBlock:
         """Close the current block and begin another, which takes over the runs of streams that are handed over."""
         block, self.current = self.current, UploadBlock()
         kept = self.sealed_streams.intersection(block.runs)

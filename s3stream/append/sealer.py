@@ -64,7 +64,7 @@ class Sealer:
     def seal(self) -> UploadBlock:
         """Close the current block and begin another."""
         self.stop_timer()
-        block = self.cache.seal()
+        block = self.cache.rotate()
         self.last_upload = block.completion()
         return block
 

@@ -19,7 +19,7 @@ from anabranch.broker.kafka.partitions.record_checks import (
 )
 from anabranch.broker.kafka.partitions.record_work import LoopBudgetExceeded, RecordWork
 from anabranch.compaction.interface import CleanPolicy
-from anabranch.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, parse_batch, seal
+from anabranch.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, parse_batch, write_crc
 from anabranch.protocol.compression import Compression, decompressed
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.record_scan import scan_records
@@ -62,7 +62,7 @@ def check(data: bytes) -> None:
     if how & SEALED and len(batch) >= HEADER_BYTES:
         batch[8:12] = (len(batch) - LOG_OVERHEAD_BYTES).to_bytes(4, "big")
         batch[16] = 2
-        seal(batch)
+        write_crc(batch)
     arrived = bytes(batch)
     try:
         view, header, out_of_range, odd_frame = check_batch(batch, config, 3 + how % 10, NOW_MS, "t-0")

@@ -21,9 +21,9 @@ from anabranch.protocol.batch import (
     iterate_batches,
     parse_batch,
     patch,
-    seal,
     split_batches,
     stamp_append_time,
+    write_crc,
 )
 from anabranch.protocol.compression import Compression, compress, decompress
 from anabranch.protocol.errors import (
@@ -204,7 +204,7 @@ def test_damaged_records_raise_named_errors(codec: Compression, body: bytes, cou
     struct.pack_into(">i", made, 8, len(made) - 12)
     struct.pack_into(">h", made, 21, attributes & ~7 | codec)
     struct.pack_into(">i", made, 57, count % 8)
-    seal(made)
+    write_crc(made)
     try:
         records = decode_records(made)
     except (CorruptBatch, InvalidRecord):

@@ -14,7 +14,7 @@ from struct import pack, pack_into
 import cramjam
 import zstandard
 
-from anabranch.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, seal
+from anabranch.protocol.batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, write_crc
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.lz4_frame import xxh32
@@ -35,7 +35,7 @@ def as_batch(codec: Compression, frame: bytes, *, like: bytearray = PLAIN) -> by
     batch = bytearray(like[:HEADER_BYTES]) + frame
     pack_into(">i", batch, 8, len(batch) - LOG_OVERHEAD_BYTES)
     batch[22] = codec
-    seal(batch)
+    write_crc(batch)
     return batch
 
 

@@ -83,8 +83,8 @@ def test_golden_header_of_version_1() -> None:
 
 def test_golden_block() -> None:
     block = WalBlock(0, aligned_buffer(2 * PAGE_BYTES), 2 * PAGE_BYTES, SALT, 0.0)
-    assert block.append([b"hel", b"lo"], 5) == 0
-    assert block.append([b"world!"], 6) == 29
+    assert block.add([b"hel", b"lo"], 5) == 0
+    assert block.add([b"world!"], 6) == 29
     block.seal(0)
     assert bytes(block.buffer[: block.length]) == GOLDEN_BLOCK.ljust(PAGE_BYTES, b"\0")
     assert block.end == PAGE_BYTES

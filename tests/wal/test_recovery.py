@@ -35,7 +35,7 @@ class Image:
     def block(self, bodies: list[bytes], *, durable: int = 0, at: int | None = None) -> WalBlock:
         block = WalBlock(self.next, aligned_buffer(RING_BYTES), RING_BYTES, record_salt(self.header.log_id), 0.0)
         for body in bodies:
-            self.records.append((block.append([body], len(body)), body))
+            self.records.append((block.add([body], len(body)), body))
         block.seal(durable)
         self.put(block.offset, block.buffer[: block.length])
         self.next = block.end

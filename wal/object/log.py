@@ -201,7 +201,7 @@ class ObjectWal:
             batch = None
         if batch is None:
             batch = self._open_batch(size_bytes)
-        offset = batch.block.append(parts, body_bytes)
+        offset = batch.block.add(parts, body_bytes)
         return AppendedRecord(offset, offset + size_bytes, batch.durable)
 
     def _check_room(self, size_bytes: int) -> None:

@@ -30,7 +30,7 @@ from anabranch.protocol.batch import (
     TRANSACTIONAL_MASK,
     BatchHeader,
     parse_batch,
-    seal,
+    write_crc,
 )
 from anabranch.protocol.compression import decompressed
 from anabranch.protocol.errors import DecompressedTooLarge, KafkaError
@@ -116,7 +116,7 @@ class KafkaBatches:
         )
         made = parse_batch(batch)
         HEADER.pack_into(batch, 0, *made._replace(last_offset_delta=header.last_offset_delta))
-        seal(batch)
+        write_crc(batch)
         return batch
 
 
@@ -129,7 +129,7 @@ def _empty(header: BatchHeader) -> bytearray:
         record_count=0,
     )
     batch = bytearray(HEADER.pack(*made))
-    seal(batch)
+    write_crc(batch)
     return batch
 
 

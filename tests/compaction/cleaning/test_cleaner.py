@@ -19,7 +19,7 @@ from anabranch.compaction.interface import NEVER_MS, BatchInfo, CleaningHooks, C
 from anabranch.compaction.service import CompactionService
 from anabranch.compaction.settings import CompactionSettings
 from anabranch.compaction.throttle import Throttle
-from anabranch.protocol.batch import DELETE_HORIZON_MASK, HEADER, HEADER_BYTES, check_crc, parse_batch, seal
+from anabranch.protocol.batch import DELETE_HORIZON_MASK, HEADER, HEADER_BYTES, check_crc, parse_batch, write_crc
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.records import Record, build_batch, decode_records
 from anabranch.s3stream.catalog.catalog import Catalog
@@ -99,7 +99,7 @@ def shaped(times: Sequence[int], offsets: Sequence[int], **header: int) -> bytea
     records = [Record(b"k", b"v", time, offset=at) for time, at in zip(times, offsets, strict=True)]
     batch = build_batch(records, base_offset=10)
     HEADER.pack_into(batch, 0, *parse_batch(batch)._replace(last_offset_delta=1, **header))
-    seal(batch)
+    write_crc(batch)
     return batch
 
 
@@ -257,7 +257,7 @@ async def test_a_tombstone_stays_behind_what_cannot_be_read(some: UploadingNode)
     inside = kafka_batch(some, stream, [(b"a", b"1")])
     payload = bytearray(inside.payload)
     payload[HEADER_BYTES] = 0xFF
-    seal(payload)
+    write_crc(payload)
     dead = kafka_batch(some, stream, [(b"a", None)])
     await some.upload((SO, [inside._replace(payload=payload), dead, kafka_batch(some, stream, [(b"z", b"1")])]))
     for key in (b"y", b"x"):

@@ -23,7 +23,7 @@ from anabranch.compaction.interface import (
 )
 from anabranch.compaction.service import CompactionService
 from anabranch.compaction.settings import CompactionSettings
-from anabranch.protocol.batch import HEADER_BYTES, TRANSACTIONAL_MASK, check_crc, parse_batch, seal
+from anabranch.protocol.batch import HEADER_BYTES, TRANSACTIONAL_MASK, check_crc, parse_batch, write_crc
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.records import ControlType, Record, build_batch, build_marker, control_record, decode_records
 from anabranch.s3stream.errors import CorruptObject
@@ -202,7 +202,7 @@ async def test_an_abort_stays_known_as_long_as_there_is_data_that_cannot_be_read
     log.write(7, [(b"a", b"aborted")])
     payload = bytearray(log.pending[-1].payload)
     payload[HEADER_BYTES] = 0xFF
-    seal(payload)
+    write_crc(payload)
     log.pending[-1] = log.pending[-1]._replace(payload=payload)
     log.end(7, ControlType.ABORT)
     for _ in range(4):

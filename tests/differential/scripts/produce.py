@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from crc32c import crc32c
 
-from anabranch.protocol.batch import seal
+from anabranch.protocol.batch import write_crc
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from anabranch.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -55,7 +55,7 @@ def _patched(batch: bytearray, position: int, layout: str, value: int, *, reseal
 def _garbled(batch: bytearray, position: int) -> bytearray:
     changed = bytearray(batch)
     changed[position:] = b"\xff" * (len(batch) - position)
-    seal(changed)
+    write_crc(changed)
     return changed
 
 

@@ -31,8 +31,8 @@ class CacheModel:
         self.cache.start_run(stream_id, base).add(batch)
         self.cache.current.size_bytes += size_bytes + OVERHEAD
 
-    def seal(self) -> None:
-        self.sealed.append(self.cache.seal())
+    def rotate(self) -> None:
+        self.sealed.append(self.cache.rotate())
 
     def commit(self) -> None:
         if self.sealed:
@@ -62,7 +62,7 @@ class CacheModel:
 actions = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.integers(0, 2), st.integers(0, 2000), st.integers(1, 5)),
-        st.tuples(st.just("seal")),
+        st.tuples(st.just("rotate")),
         st.tuples(st.just("commit")),
         st.tuples(st.just("evict"), st.integers(0, 4)),
         st.tuples(st.just("drop"), st.integers(0, 2)),
@@ -114,7 +114,7 @@ def test_eviction_takes_committed_batches_in_the_order_of_their_appends() -> Non
     model = CacheModel(bytes_max=4 * (1000 + OVERHEAD))
     for stream_id in (1, 2, 1, 1):
         model.append(stream_id, 1000, 1)
-    model.seal()
+    model.rotate()
     model.append(2, 1000, 1)
     model.append(3, 1000, 1)
     assert not model.cache.evict(), "nothing is committed"
@@ -133,7 +133,7 @@ def test_long_runs_are_shortened_as_they_are_evicted() -> None:
     model = CacheModel(bytes_max=100 * (10 + OVERHEAD))
     for _ in range(5000):
         model.append(1, 10, 1)
-    model.seal()
+    model.rotate()
     model.commit()
     while model.cache.evict():
         pass
@@ -150,7 +150,7 @@ def test_dropped_stream_frees_its_bytes_wherever_they_are() -> None:
     for step in (model.commit, lambda: None, lambda: None):
         model.append(1, 1000, 1)
         model.append(2, 10, 1)
-        model.seal()
+        model.rotate()
         step()
     model.append(1, 1000, 1)
     model.cache.drop(1)
@@ -165,7 +165,7 @@ def test_a_closed_stream_leaves_nothing_behind_when_it_is_evicted() -> None:
     model = CacheModel(bytes_max=0)
     for stream_id in (1, 2):
         model.append(stream_id, 1000, 1)
-    model.seal()
+    model.rotate()
     model.cache.close(1)
     model.commit()
     assert set(model.cache.streams) == {1, 2}

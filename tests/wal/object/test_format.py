@@ -39,7 +39,7 @@ def encoded(*bodies: bytes, position: Position = AT, first_offset: int = 0) -> b
     size = sum(24 + len(body) for body in bodies)
     block = new_block(first_offset, memoryview(bytearray(size)), size, NAME.record_salt(position.epoch), 0.0)
     for body in bodies:
-        block.append([body], len(body))
+        block.add([body], len(body))
     content = bytes(block.buffer[: block.length])
     header = ObjectHeader(position, position, -1, first_offset, len(content), len(bodies))
     return encode_header(NAME, header, content) + content

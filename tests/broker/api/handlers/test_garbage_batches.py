@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.broker.cluster.node import Node
-from anabranch.protocol.batch import HEADER_BYTES, iterate_batches, seal
+from anabranch.protocol.batch import HEADER_BYTES, iterate_batches, write_crc
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from anabranch.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -34,7 +34,7 @@ def garbled(batch: bytearray, kept: int) -> bytearray:
     """The batch with other bytes for its records, but for the first few."""
     begin = HEADER_BYTES + kept
     batch[begin:] = b"\xff" * (len(batch) - begin)
-    seal(batch)
+    write_crc(batch)
     return batch
 
 

@@ -24,7 +24,7 @@ from anabranch.protocol.batch import (
     iterate_batches,
     parse_batch,
     patch,
-    seal,
+    write_crc,
 )
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.errors import ErrorCode
@@ -90,7 +90,7 @@ async def create(client: RawClient, name: str, **configs: str) -> None:
 def changed(batch: bytearray, position: int, data: bytes, *, sealed: bool = True) -> bytearray:
     batch[position : position + len(data)] = data
     if sealed:
-        seal(batch)
+        write_crc(batch)
     return batch
 
 

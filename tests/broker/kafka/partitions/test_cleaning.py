@@ -9,7 +9,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from anabranch.broker.cluster.node import Node
-from anabranch.protocol.batch import HEADER, HEADER_BYTES, iterate_batches, parse_batch, seal
+from anabranch.protocol.batch import HEADER, HEADER_BYTES, iterate_batches, parse_batch, write_crc
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from anabranch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -92,7 +92,7 @@ async def test_consumers_find_the_newest_of_each_key(tmp_path: Path) -> None:
 async def test_records_that_are_none_do_not_end_compaction(tmp_path: Path) -> None:
     garbage = batch_of(b"x" * 20)
     garbage[HEADER_BYTES:] = b"\xff" * (len(garbage) - HEADER_BYTES)
-    seal(garbage)
+    write_crc(garbage)
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
         # Produce refuses such a batch; a log written before it did may hold one.
@@ -111,7 +111,7 @@ def without_room() -> bytearray:
     """Two records of a key whose header looks well, and whose second record no batch without the first can hold."""
     batch = build_batch([Record(b"k", b"1", T_MS), Record(b"k", b"2", T_MS + 1)])
     HEADER.pack_into(batch, 0, *parse_batch(batch)._replace(base_timestamp=(1 << 63) - 1))
-    seal(batch)
+    write_crc(batch)
     return batch
 
 
@@ -119,7 +119,7 @@ def far_beyond() -> bytearray:
     """A record whose offset no header can tell of."""
     batch = build_batch([Record(b"k", b"1", T_MS), Record(b"k", b"2", T_MS, offset=1 << 30)])
     HEADER.pack_into(batch, 0, *parse_batch(batch)._replace(last_offset_delta=1))
-    seal(batch)
+    write_crc(batch)
     return batch
 
 
