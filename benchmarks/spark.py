@@ -296,7 +296,7 @@ async def fill_sets(location: StorageLocation, backlog: Backlog) -> None:
                 async with writer:
                     for stream_id in ids:
                         await writer.write(StreamBatch(stream_id, number, number + 1, 1, now_ms, payload))
-                    made = await writer.close()
+                    made = await writer.finish()
                 await catalog.commit_upload(UploadCommit(NodeIdentity(1, node.epoch), [made], epochs, {}, now_ms))
     finally:
         await catalog.close()

@@ -331,7 +331,7 @@ class S3Stream:
         self._sealer.stop_timer()
         self._journal.watch.stop()
         await end_tasks(self._tasks)
-        self._loader.close(StorageStopped("the engine is closed"))
+        self._loader.abandon_all(StorageStopped("the engine is closed"))
         self._sealer.abandon_all(StorageStopped("the engine is closed"))
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:

@@ -374,7 +374,7 @@ def _object_paths() -> list[HotPath]:
             )
             for batch in set_batches:
                 await writer.write(batch)
-            await writer.close()
+            await writer.finish()
 
     return [
         HotPath("object, encode a block of 31 batches of 16 KiB", encode, 32),

@@ -158,10 +158,10 @@ class CleanedOutputs:
             await self._writer.detach_inputs()
 
     async def finish(self) -> None:
-        """Close the current object."""
+        """Finish the current object."""
         writer = self._writer
         if writer is not None:
-            made = await writer.close()
+            made = await writer.finish()
             self._writer = None
             self.made.append(made)
             self._context.stats.bytes_written += made.size_bytes

@@ -66,7 +66,7 @@ async def execute_join(join: JoinInputs, output: OutputId, execution: ExecutionC
             else:
                 await _rewrite(segment, writer, execution)
                 rewritten += sum(entry.size_bytes for _, entry in segment.blocks)
-        made = await writer.close()
+        made = await writer.finish()
         written = totals_of(writer.entries)
     read = totals_of([entry for _, entries in join.input_objects for entry in entries])
     return JoinedObject(made, read, written, copied, rewritten)

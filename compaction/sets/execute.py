@@ -71,9 +71,9 @@ class IterationExecutor:
                 await self._set_writer.detach_inputs()
 
     async def finish(self) -> Sequence[WrittenObject]:
-        """Close the stream set object, if there is one, and return all outputs."""
+        """Finish the stream set object, if there is one, and return all outputs."""
         if self._set_writer is not None:
-            output = await self._set_writer.close()
+            output = await self._set_writer.finish()
             self.made.append(WrittenObject(output, totals_of(self._set_writer.entries)))
         return self.made
 
@@ -88,7 +88,7 @@ class IterationExecutor:
         async def write_one(write: BlockWrite) -> WrittenObject:
             async with slots, self._execution.writer(ids[write.kind, write.number], write.kind) as writer:
                 await _write_pieces(writer, write, blocks, self._execution.throttle)
-                output = await writer.close()
+                output = await writer.finish()
                 return WrittenObject(output, totals_of(writer.entries))
 
         self.made += await side_by_side(write_one(write) for write in writes)

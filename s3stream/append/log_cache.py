@@ -339,7 +339,7 @@ class LogCache:
         for run in runs.runs:
             self._remove(stream_id, run)
 
-    def close(self, stream_id: int) -> None:
+    def mark_closed(self, stream_id: int) -> None:
         """Note that the stream is closed; it is forgotten once nothing of it is cached."""
         runs = self.streams.get(stream_id)
         if runs is not None:

@@ -259,7 +259,7 @@ class StreamRegistry:
         elif stream.next_offset > stream.committed_offset and stream_id not in self._sealer.not_replayed:
             await self._sealer.flush()
         if self._streams.pop(stream_id, None) is stream:
-            self._cache.close(stream_id)
+            self._cache.mark_closed(stream_id)
             self._reader.loader.invalidate((stream_id,))
 
     def drop(self, stream_id: int) -> None:

@@ -2,7 +2,7 @@
 
 Invariants: entries are sorted by (stream id, start offset) and never overlap, and their blocks have the same order in
 the object; an object becomes visible as a whole or not at all; no task outlives the call that started it (parts are
-sent inside `write` and `close`, a wave at a time, so that an abandoned writer leaves nothing running).
+sent inside `write` and `finish`, a wave at a time, so that an abandoned writer leaves nothing running).
 """
 
 import asyncio
@@ -65,9 +65,9 @@ class _CopiedPart:
 class ObjectWriter:
     """Builds one object in `store` under `key`.
 
-    Payloads are referenced until their part is sent: they must not change before `close` returns. Memory held only by
-    the writer is bounded by twice the parts in flight. After an error, or instead of `close`, call `abort` (leaving an
-    `async with` block without `close` does it).
+    Payloads are referenced until their part is sent: they must not change before `finish` returns. Memory held only by
+    the writer is bounded by twice the parts in flight. After an error, or instead of `finish`, call `abort` (leaving an
+    `async with` block without `finish` does it).
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class ObjectWriter:
         self._wave: list[list[Buffer] | _CopiedPart] = []
         self._upload: MultipartUpload | None = None
         self._receipts: list[PartReceipt] = []
-        self._closed = False
+        self._finished = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -125,7 +125,7 @@ class ObjectWriter:
 
     @property
     def entries(self) -> Sequence[IndexEntry]:
-        """Entries of the blocks so far. Complete once the writer is closed."""
+        """Entries of the blocks so far. Complete once the writer is finished."""
         return self._entries
 
     async def write(self, batch: StreamBatch) -> None:
@@ -202,9 +202,9 @@ class ObjectWriter:
         if len(self._wave) >= 2 * self._parts_in_flight:
             await self._send_wave()
 
-    async def close(self) -> NewObject:
+    async def finish(self) -> NewObject:
         """Send the rest, with index and footer. The object is complete and durable when this returns."""
-        assert not self._closed, "a writer is closed once"
+        assert not self._finished, "a writer is finished once"
         self._seal_block()
         if not self._entries:
             raise ObjectOrder(f"object {self._key}: nothing was written")
@@ -220,13 +220,13 @@ class ObjectWriter:
             await self._send_wave(last=True)
             assert self._upload is not None, "a wave opens the upload"
             await self._upload.complete(self._receipts)
-        self._closed = True
+        self._finished = True
         self._release()
         return NewObject(self._object_id, self._kind, size, merge_ranges(self._entries))
 
     async def abort(self) -> None:
-        """Abort: nothing becomes visible. Does nothing after `close`; safe to call twice."""
-        if self._closed:
+        """Abort: nothing becomes visible. Does nothing after `finish`; safe to call twice."""
+        if self._finished:
             return
         self._release()
         self._block, self._raw = [], []

@@ -94,7 +94,7 @@ class IoScheduler:
         """Return bytes [start, end) of an object. Raises StoreError."""
         return await asyncio.shield(self.submit(store, key, start, end, priority))
 
-    def close(self, error: StorageError) -> None:
+    def abandon_all(self, error: StorageError) -> None:
         """Answer all queued reads with `error`."""
         queue, self._queue = self._queue, []
         for read in queue:

@@ -121,13 +121,13 @@ class ObjectLoader:
         self._answers: dict[BlockKey, asyncio.Future[memoryview]] = {}
         """Reads of the blocks in `_loading`."""
 
-    def close(self, error: StorageError) -> None:
+    def abandon_all(self, error: StorageError) -> None:
         """Answer with `error` the callers that wait for a load that was cancelled before it began."""
         for future in (*self._loading.values(), *self._detached):
             if not future.done():
                 future.set_exception(error)
                 future.exception()
-        self.io.close(error)
+        self.io.abandon_all(error)
 
     async def loads_done(self) -> None:
         """Return when no load is under way."""

@@ -209,7 +209,7 @@ class Uploader:
                             if written >= BYTES_PER_TURN:
                                 written = 0
                                 await asyncio.sleep(0)
-                    new_object = await writer.close()
+                    new_object = await writer.finish()
             except (ObjectExists, NotFound):
                 raise
             except (StoreError, CatalogUnavailable) as error:

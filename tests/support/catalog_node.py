@@ -255,7 +255,7 @@ class UploadingNode(CatalogNode):
             ) as writer:
                 for batch in sorted(batches):
                     await writer.write(batch)
-                written.append(await writer.close())
+                written.append(await writer.finish())
         return written
 
     async def upload(

@@ -32,7 +32,7 @@ class OffsetManager:
         """Take over the open transactions that a replay of the log has found."""
         self._open_transactions = open_transactions
 
-    def close(self) -> None:
+    def unload(self) -> None:
         """Forget the open transactions."""
         self._open_transactions.clear()
 

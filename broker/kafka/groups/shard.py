@@ -128,7 +128,7 @@ class GroupShard:
             self.membership.resign(entry)
         self._groups.clear()
         self.writer.close()
-        self.offsets.close()
+        self.offsets.unload()
         waiting, self._forgotten_done = self._forgotten_done, []
         _call_all(waiting, ErrorCode.NOT_COORDINATOR)
 

@@ -166,10 +166,10 @@ def test_a_closed_stream_leaves_nothing_behind_when_it_is_evicted() -> None:
     for stream_id in (1, 2):
         model.append(stream_id, 1000, 1)
     model.rotate()
-    model.cache.close(1)
+    model.cache.mark_closed(1)
     model.commit()
     assert set(model.cache.streams) == {1, 2}
     model.cache.evict()
     assert set(model.cache.streams) == {2}
-    model.cache.close(2)
+    model.cache.mark_closed(2)
     assert not model.cache.streams

@@ -52,7 +52,7 @@ class Storage(MetadataNode):
         for stream, start, end in runs:
             for offset in range(start, end, 10):
                 await writer.write(StreamBatch(stream, offset, offset + 10, 10, offset, b"%5d" % offset * 20))
-        return await writer.close()
+        return await writer.finish()
 
     def key(self, object_id: int) -> str:
         return object_key(CLUSTER, object_id)

@@ -46,7 +46,7 @@ async def write(
     async with writer:
         for batch in batches:
             await writer.write(batch)
-        new = await writer.close()
+        new = await writer.finish()
     return store.objects["k"][0], new
 
 

@@ -213,7 +213,7 @@ def test_an_object_with_a_hedged_part_is_committed_once_and_whole() -> None:
         ) as writer:
             for base in range(60):
                 await writer.write(StreamBatch(1, base, base + 1, 1, -1, memoryview(bytes([base]) * MIB)))
-            await writer.close()
+            await writer.finish()
         await read_index(store, key)
         return store.objects[key][0]
 

@@ -30,7 +30,7 @@ async def test_a_small_object_is_one_put() -> None:
     store = MemoryStore("m")
     async with writer_for(store) as writer:
         await writer.write(batch(1, 0))
-        await writer.close()
+        await writer.finish()
     assert (store.calls.put, store.calls.multipart, store.calls.part) == (1, 0, 0)
     assert store.objects["o"][1] == "w"
 
@@ -66,7 +66,7 @@ async def test_a_large_object_goes_in_parallel_parts_within_the_bound() -> None:
     async with writer:
         for at in range(42):
             await writer.write(batch(1, at * 10, MIB))
-        new = await writer.close()
+        new = await writer.finish()
     assert most == 3
     assert noted == ["upload-1"]
     assert store.calls.part == 9
@@ -86,7 +86,7 @@ async def test_blocks_are_cut_at_their_size_and_at_gaps() -> None:
             await writer.write(batch(1, at * 10, 400))
         await writer.write(batch(1, 100, 400))
         await writer.write(batch(2, 0, 4000))
-        await writer.close()
+        await writer.finish()
     index = await read_index(store, "o")
     assert [(e.stream_id, e.start_offset, e.end_offset) for e in index] == [
         (1, 0, 20),
@@ -124,7 +124,7 @@ async def test_a_stream_object_has_one_run(second: StreamBatch) -> None:
 
 async def test_nothing_written_is_refused() -> None:
     with pytest.raises(ObjectOrder, match="nothing"):
-        await writer_for(MemoryStore("m")).close()
+        await writer_for(MemoryStore("m")).finish()
 
 
 @pytest.mark.parametrize("failing", ["part", "complete", "put", "multipart"])
@@ -140,7 +140,7 @@ async def test_a_failure_leaves_nothing(failing: str) -> None:
         async with writer:
             for at in range(1 if failing == "put" else 20):
                 await writer.write(batch(1, at * 10, MIB))
-            await writer.close()
+            await writer.finish()
 
     with pytest.raises(StoreError, match="no"):
         await upload()
@@ -149,7 +149,7 @@ async def test_a_failure_leaves_nothing(failing: str) -> None:
     await writer.abort()
 
 
-async def test_a_cancelled_close_leaves_nothing() -> None:
+async def test_a_cancelled_finish_leaves_nothing() -> None:
     started = asyncio.Event()
 
     async def hook(call: str, _key: str) -> None:
@@ -163,7 +163,7 @@ async def test_a_cancelled_close_leaves_nothing() -> None:
         async with writer_for(store) as writer:
             for at in range(12):
                 await writer.write(batch(1, at * 10, MIB))
-            await writer.close()
+            await writer.finish()
 
     task = asyncio.ensure_future(upload())
     await started.wait()
@@ -180,7 +180,7 @@ async def test_blocks_are_copied_raw_and_by_the_store() -> None:
         async with writer_for(store, key, kind=ObjectKind.SO) as writer:
             for at in range(6):
                 await writer.write(batch(1, base + at * 10, MIB))
-            await writer.close()
+            await writer.finish()
     a, b, c = [await read_index(store, key) for key in "abc"]
     read_before = store.calls.bytes_read
     async with writer_for(store, "d", kind=ObjectKind.SO) as writer:
@@ -188,7 +188,7 @@ async def test_blocks_are_copied_raw_and_by_the_store() -> None:
             await writer.write_block(entry, await store.get("a", entry.position, entry.end_position))
         await writer.copy_blocks(list(b), "b")
         await writer.copy_blocks(list(c), "c")
-        new = await writer.close()
+        new = await writer.finish()
     assert store.calls.part_copy == 2
     assert store.calls.bytes_read - read_before == a.footer.index_position
     (run,) = new.ranges
@@ -204,7 +204,7 @@ async def test_small_copies_are_refused() -> None:
     store = MemoryStore("m")
     async with writer_for(store, "a") as writer:
         await writer.write(batch(1, 0, MIB))
-        await writer.close()
+        await writer.finish()
     async with writer_for(store, "b") as writer:
         with pytest.raises(ObjectOrder, match="5 MiB"):
             await writer.copy_blocks(list(await read_index(store, "a")), "a")
@@ -215,7 +215,7 @@ async def test_an_index_longer_than_the_tail_takes_a_second_read() -> None:
     async with writer_for(store) as writer:
         for stream in range(100):
             await writer.write(batch(stream, 0))
-        await writer.close()
+        await writer.finish()
     store.calls.get = 0
     short = await read_index(store, "o", 1000)
     assert store.calls.get == 2
@@ -227,7 +227,7 @@ async def test_an_object_of_another_size_is_corrupt() -> None:
     store = MemoryStore("m")
     async with writer_for(store) as writer:
         await writer.write(batch(1, 0))
-        new = await writer.close()
+        new = await writer.finish()
     with pytest.raises(CorruptObject, match=r"m:o.*object size"):
         await read_index(store, "o", object_bytes=new.size_bytes + 1)
 
@@ -238,7 +238,7 @@ async def test_small_neighbours_are_joined() -> None:
     async with writer_for(store, "a", block_bytes=150) as writer:
         for each in batches:
             await writer.write(each)
-        await writer.close()
+        await writer.finish()
     small = await read_index(store, "a")
     assert len(small) == 15
     async with writer_for(store, "b", block_bytes=700) as writer:
@@ -246,7 +246,7 @@ async def test_small_neighbours_are_joined() -> None:
             await writer.write_block(entry, await store.get("a", entry.position, entry.end_position))
             await writer.detach_inputs()
         await writer.write(batch(4, 0, 10))
-        await writer.close()
+        await writer.finish()
     joined = await read_index(store, "b")
     assert [(e.stream_id, e.start_offset, e.end_offset, e.record_count) for e in joined] == [
         (1, 0, 40, 40),
@@ -279,7 +279,7 @@ async def test_a_cancelled_writer_stops_although_its_store_is_away() -> None:
         async with writer_for(MemoryStore("m", hook=away)) as writer:
             for at in range(11):
                 await writer.write(batch(1, 10 * at, MIB))
-            await writer.close()
+            await writer.finish()
 
     task = asyncio.create_task(write())
     await sending.wait()

@@ -525,7 +525,7 @@ async def object_of(batches: Sequence[StreamBatch], object_id: int, block_bytes:
     ) as writer:
         for batch in batches:
             await writer.write(batch)
-        await writer.close()
+        await writer.finish()
     return store.objects["k"][0]
 
 

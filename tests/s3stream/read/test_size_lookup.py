@@ -108,7 +108,7 @@ async def test_what_compaction_removes_meanwhile_is_not_cut_once_more(tmp_path: 
                 writer = ObjectWriter(cluster.store, key, object_id=object_id, kind=ObjectKind.SO, writer_id="w")
                 await writer.write(make_batch(stream.stream_id, 0, count=120, size_bytes=4 * BATCH))
                 await cluster.catalog.commit_compaction(
-                    CompactionCommit(NodeIdentity(NODE_ID, 1), [found.object.object_id], [await writer.close()], 0, 0)
+                    CompactionCommit(NodeIdentity(NODE_ID, 1), [found.object.object_id], [await writer.finish()], 0, 0)
                 )
 
             shifting.after = shrink

@@ -67,7 +67,7 @@ async def write(store: LocalStore, object_id: int, kind: ObjectKind, runs: Seque
     for stream, start, end in runs:
         for offset in range(start, end, 100):
             await writer.write(StreamBatch(stream, offset, offset + 100, 100, NOW, bytes(1000)))
-    return await writer.close()
+    return await writer.finish()
 
 
 def stored(data_dir: Path, object_id: int) -> Path:
