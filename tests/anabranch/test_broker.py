@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from anabranch.testing import Broker, BrokerError
+from tests.support.open_files import data_folder
 from tests.support.waiting import WAIT_S, wait_until
 
 pytestmark = pytest.mark.slow
@@ -171,12 +172,6 @@ def test_its_data_ends_with_it() -> None:
     assert not folder.exists()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-
-
-def data_folder(pid: int) -> Path:
-    """Return the data folder of a running broker, from its open files."""
-    (lock,) = (path for each in Path(f"/proc/{pid}/fd").iterdir() if (path := each.resolve()).name == "LOCK")
-    return lock.parent.parent
 
 
 def test_a_start_that_fails_says_why_and_leaves_nothing() -> None:

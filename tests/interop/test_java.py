@@ -222,6 +222,7 @@ def read_records(
                         record, end = decoder.raw_decode(text)
                     except json.JSONDecodeError:
                         break
+                    assert isinstance(record, dict), f"instead of a record, the tool says {text}"
                     text = text[end:]
                     if record["key"]["data"]["group"] == group:
                         found.append((record["key"]["data"], record["value"]["data"]))

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 from anabranch.broker.operator.cli import main
 from anabranch.broker.operator.dev import folder as folders
 from anabranch.broker.operator.dev.folder import LEFT_S, LOCK, PREFIX, MemoryFolder
+from tests.support.open_files import data_folder
 from tests.support.waiting import WAIT_S
 
 
@@ -52,11 +53,11 @@ def test_it_serves_until_ctrl_c_and_leaves_nothing() -> None:
         place = node.stdout.readline()
         topics = AdminClient({"bootstrap.servers": servers}).list_topics(timeout=WAIT_S).topics
         assert {name: len(topic.partitions) for name, topic in topics.items()} == {"a": 3, "b": 1}
-        (lock,) = (path for each in Path(f"/proc/{node.pid}/fd").iterdir() if (path := each.readlink()).name == "LOCK")
-        assert (lock.parent.parent.parent == folders.MEMORY) == (place == "data       in memory\n")
+        data = data_folder(node.pid)
+        assert (data.parent == folders.MEMORY) == (place == "data       in memory\n")
         node.send_signal(signal.SIGINT)
     assert node.returncode == 0
-    assert not lock.parent.parent.exists()
+    assert not data.exists()
 
 
 @pytest.mark.parametrize(
