@@ -8,15 +8,12 @@ are looked up, one call after the other. `--quick` looks up less often in a cata
 
 import asyncio
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import NodeInfo, UploadCommit

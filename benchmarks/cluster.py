@@ -17,23 +17,20 @@ import itertools
 import os
 import random
 import re
-import shutil
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from anabranch.s3stream.store.s3 import S3Store
+from benchmarks.lab.cluster import CLIENT, MIB, NODES, TIMEOUT_S, TOPIC, bootstrap, create, nodes_on
 from benchmarks.lab.processes import cpu_s_of
 from benchmarks.support import Report, middle, p99, parser
 from tests.support.node import NodeProcess
@@ -41,52 +38,11 @@ from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.raw_client import raw_client
 from tests.support.s3 import ACCESS_KEY, SECRET_KEY, S3Bucket, s3_server
 
-NODES, TOPIC, TIMEOUT_S = 3, "bench", 120.0
-MIB = 1 << 20
 RECORD_BYTES = 10_000
-CLIENT = {"log_level": 0, "topic.metadata.refresh.interval.ms": 1_000}
 STATEMENT = re.compile(rb"LOG:  (?:statement|execute [^:]*): (\w+)")
 """A statement in the log of PostgreSQL, and its first word."""
 BATCH_MS = 100
 """`wal.batch_ms`: the object log may wait as long for more records."""
-
-
-@contextmanager
-def nodes_on(catalog_url: str, count: int, **wanted: object) -> Iterator[list[NodeProcess]]:
-    """Run the nodes 1, 2, ... of a cluster."""
-    home = Path(tempfile.mkdtemp(prefix="anabranch-bench-"))
-    shared = {
-        "catalog_url": catalog_url,
-        "objects_path": home / "objects",
-        "cluster_internal_port": 0,
-        "wal_capacity_bytes": 256 * MIB,
-        **wanted,
-    }
-    nodes = [NodeProcess(home / str(node_id), node_id=node_id, **shared) for node_id in range(1, count + 1)]
-    try:
-        for node in nodes:
-            node.spawn()
-        for node in nodes:
-            node.wait_ready()
-        yield nodes
-    finally:
-        for node in nodes:
-            if node.running:
-                node.kill9()
-        shutil.rmtree(home)
-
-
-def bootstrap(nodes: Sequence[NodeProcess]) -> str:
-    """Return the addresses of the nodes."""
-    return ",".join(node.bootstrap for node in nodes)
-
-
-def create(nodes: Sequence[NodeProcess], topic: str, partitions: int) -> list[int]:
-    """Create a topic; returns the leader of each partition."""
-    admin = AdminClient({**CLIENT, "bootstrap.servers": bootstrap(nodes)})
-    admin.create_topics([NewTopic(topic, partitions)])[topic].result()
-    found = admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
-    return [found[index].leader for index in range(partitions)]
 
 
 class SteadyLoad:

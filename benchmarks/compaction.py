@@ -10,7 +10,6 @@ import asyncio
 import gc
 import os
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -23,8 +22,6 @@ from typing import Any
 import structlog
 from aiokafka import AIOKafkaProducer
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from anabranch.broker.operator.cli.admin_port import AdminPort
 from anabranch.compaction.service import CompactionService
 from anabranch.compaction.sets.plan import InputObject, Survey, iterations
@@ -34,6 +31,7 @@ from anabranch.s3stream.object.format import Footer, IndexEntry, encode_trailer
 from anabranch.s3stream.object.reader import ObjectIndex, read_index
 from anabranch.s3stream.store.local import LocalStore
 from anabranch.s3stream.store.memory import MemoryStore
+from benchmarks.lab.curves import Curve
 from benchmarks.support import CONSOLE, Report, p99, parser
 from tests.support.catalog_node import CLUSTER, UploadingNode, uploading_node
 from tests.support.node import NodeProcess
@@ -325,41 +323,13 @@ async def produce_latency(sizes: Sizes, report: Report) -> None:
     report.add("produce.p99_ratio", during / without, "x", "<= 1.3")
 
 
-def draw(curve: Sequence[tuple[int, int, int]], path: Path) -> None:
-    """Draw the curve."""
-    width, height, left, bottom = 720, 300, 50, 40
-    most = max(sum(point[1:]) for point in curve) * 1.1
-    last = curve[-1][0]
-
-    def line(values: Sequence[float], colour: str) -> str:
-        points = " ".join(
-            f"{left + (width - left - 10) * minute / last:.1f},{(height - bottom) * (1 - value / most) + 10:.1f}"
-            for (minute, *_), value in zip(curve, values, strict=True)
-        )
-        return f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>'
-
-    text = 'font-family="sans-serif" font-size="12"'
-    base = height - bottom + 10
-    marks = [
-        f'<text x="{left + (width - left - 10) * hour * 60 / last:.0f}" y="{base + 18}" {text}>{hour} h</text>'
-        for hour in range(0, last // 60 + 1, 4)
-    ]
-    marks += [
-        f'<text x="5" y="{(height - bottom) * (1 - value / most) + 14:.0f}" {text}>{value:.0f}</text>'
-        for value in (0, most / 2.2, most / 1.1)
-    ]
-    path.write_text(
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height + 10}">\n'
-        '<rect width="100%" height="100%" fill="white"/>\n'
-        f'<line x1="{left}" y1="{base}" x2="{width - 10}" y2="{base}" stroke="black"/>\n'
-        + "\n".join(marks)
-        + "\n"
-        + line([sum(point[1:]) for point in curve], "#1f77b4")
-        + "\n"
-        + line([point[1] for point in curve], "#d62728")
-        + f'\n<text x="{left + 10}" y="22" {text} fill="#1f77b4">all objects</text>'
-        + f'\n<text x="{left + 100}" y="22" {text} fill="#d62728">stream set objects</text>\n</svg>\n'
-    )
+def draw(counts: Sequence[tuple[int, int, int]], path: Path) -> None:
+    """Draw the objects at each full hour."""
+    curve = Curve("day", "Objects over a day", "hours", ("all objects", "stream set objects"))
+    for minute, ssos, sos in [(0, 0, 0), *counts]:
+        if minute % 60 == 0:
+            curve.add(minute // 60, {"all objects": ssos + sos, "stream set objects": ssos})
+    path.write_text(curve.svg())
 
 
 def fast_folder() -> str | None:

@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from anabranch.broker.operator.cli.client import describe_topics
 from anabranch.client.connection import Connection
 from anabranch.protocol.batch import iterate_batches

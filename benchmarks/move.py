@@ -11,40 +11,17 @@ machine.
 """
 
 import asyncio
-import shutil
 import sys
-import tempfile
 import time
-from pathlib import Path
-
-from confluent_kafka import KafkaError, Message
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import MoveReason, PartitionInfo
-from benchmarks.failover import CLIENT, NODES, PARTITIONS, TIMEOUT_S, TOPIC, Load, Node, add_losses, read_all
+from benchmarks.lab.cluster import MIB, NODES, TIMEOUT_S, TOPIC, NumberedLoad, bootstrap, catalog_of, create, nodes_on
 from benchmarks.support import Report, middle, p99, parser
 
+PARTITIONS = 6
+SEND_S = 0.01
 QUICK_MOVES, MOVES = 10, 50
-CLUSTER = "anabranch"
-
-
-class TimedLoad(Load):
-    """Notes the longest time until an acknowledgement, by partition, since it was last set to 0."""
-
-    def __init__(self, bootstrap: str) -> None:
-        super().__init__(bootstrap)
-        self.longest_s = [0.0] * PARTITIONS
-
-    def _note(self, error: KafkaError | None, message: Message) -> None:
-        super()._note(error, message)
-        partition = message.partition()
-        if error is None and partition is not None:
-            taken_s = self.last_acked_s[partition] - self.last_sent_s[partition]
-            self.longest_s[partition] = max(self.longest_s[partition], taken_s)
 
 
 async def partitions_of(catalog: Catalog) -> list[PartitionInfo]:
@@ -66,10 +43,10 @@ async def move(catalog: Catalog, index: int) -> float:
     return time.monotonic() - began_s
 
 
-async def run_moves(url: str, load: TimedLoad, moves: int) -> tuple[list[float], list[float], list[float]]:
+async def run_moves(url: str, load: NumberedLoad, moves: int) -> tuple[list[float], list[float], list[float]]:
     """Return how long the moves took, how long their clients waited, and how long those of other partitions did."""
     catalog = Catalog(url)
-    await catalog.open(cluster=CLUSTER)
+    await catalog.open(cluster="anabranch")
     taken_s: list[float] = []
     waited_s: list[float] = []
     others_s: list[float] = []
@@ -77,11 +54,14 @@ async def run_moves(url: str, load: TimedLoad, moves: int) -> tuple[list[float],
         for round_ in range(moves):
             index = round_ % PARTITIONS
             await asyncio.to_thread(load.wait_all, time.monotonic())
-            load.longest_s = [0.0] * PARTITIONS
+            before = len(load.acks)
             taken_s.append(await move(catalog, index))
             await asyncio.to_thread(load.wait_all, time.monotonic())
-            waited_s.append(load.longest_s[index])
-            others_s += [longest_s for other, longest_s in enumerate(load.longest_s) if other != index]
+            longest_s = [0.0] * PARTITIONS
+            for each in load.acks[before:]:
+                longest_s[each.partition] = max(longest_s[each.partition], each.waited_s)
+            waited_s.append(longest_s.pop(index))
+            others_s += longest_s
     finally:
         await catalog.close()
     return taken_s, waited_s, others_s
@@ -95,33 +75,22 @@ def main() -> None:
     options_of.add_argument("--object-log", action="store_true", help="logs in the object store")
     options = options_of.parse_args()
     moves = options.moves or (QUICK_MOVES if options.quick else MOVES)
-    home = Path(tempfile.mkdtemp(prefix="anabranch-bench-"))
-    url = options.catalog_url or f"sqlite:///{home}/catalog.db"
-    nodes = [Node(home, 1 + at, url, machine=options.object_log) for at in range(NODES)]
-    bootstrap = ",".join(node.address for node in nodes)
-    try:
-        for node in nodes:
-            node.start()
-        admin = AdminClient({**CLIENT, "bootstrap.servers": bootstrap})
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result()
-        load = TimedLoad(bootstrap)
-        load.start()
-        taken_s, waited_s, others_s = asyncio.run(run_moves(url, load, moves))
-        load.stop()
-        found = read_all(bootstrap)
-    finally:
-        for node in nodes:
-            node.kill()
-        shutil.rmtree(home)
     goal = "<= 1000" if options.object_log else "<= 250"
     report = Report(f"{moves} moves of a partition among {NODES} nodes")
+    wanted = {"wal_capacity_bytes": 64 * MIB, "wal_kind": "object" if options.object_log else "device"}
+    with nodes_on(options.catalog_url, NODES, **wanted) as nodes:
+        create(nodes, TOPIC, PARTITIONS)
+        load = NumberedLoad(bootstrap(nodes), PARTITIONS, at_once=PARTITIONS, pause_s=SEND_S)
+        load.start()
+        taken_s, waited_s, others_s = asyncio.run(run_moves(catalog_of(nodes[0]), load, moves))
+        load.stop()
+        load.add_losses(report, bootstrap(nodes))
     report.add("longest wait of a record while its partition moves, median", 1000 * middle(waited_s), "ms")
     report.add("longest wait of a record while its partition moves, p99", 1000 * p99(waited_s), "ms", goal)
     report.add("longest wait of a record of other partitions, median", 1000 * middle(others_s), "ms")
     report.add("longest wait of a record of other partitions, p99", 1000 * p99(others_s), "ms")
     report.add("from the order until another node has it, median", 1000 * middle(taken_s), "ms")
     report.add("from the order until another node has it, p99", 1000 * p99(taken_s), "ms")
-    add_losses(report, load, found)
     report.finish(options)
 
 

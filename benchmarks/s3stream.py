@@ -12,7 +12,6 @@ import gc
 import mmap
 import os
 import random
-import sys
 import tempfile
 import time
 import tracemalloc
@@ -23,8 +22,6 @@ from pathlib import Path
 from typing import cast
 
 import structlog
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from anabranch.broker.operator.cli.serve import CYCLE_THRESHOLD
 from anabranch.s3stream.append.stream import Stream

@@ -1,4 +1,4 @@
-"""Spark over topics: its Kafka source on this node and on Apache Kafka, the direct source, and compaction as a job.
+"""Spark over topics: its Kafka source on this node and on Apache Kafka, compaction as a job, and a pipeline.
 
 Everything runs on this machine at the same time: both brokers with their defaults, one Spark session (`local[*]`). Each
 scan reads all columns of a topic into nothing (`format("noop")`); CPU is user and system of Spark (its JVM and Python
@@ -81,11 +81,6 @@ class Samples:
     spark_cpu_s: list[float] = field(default_factory=list)
     broker_cpu_s: list[float] = field(default_factory=list)
 
-    @property
-    def total_cpu_s(self) -> float:
-        """CPU seconds of Spark and the broker."""
-        return middle([a + b for a, b in zip(self.spark_cpu_s, self.broker_cpu_s, strict=True)])
-
 
 class Lab:
     """Brokers, Spark, and the measurements."""
@@ -102,11 +97,6 @@ class Lab:
         """Scan with Spark's Kafka source."""
         options = {"kafka.bootstrap.servers": f"127.0.0.1:{broker.port}", "subscribe": topic, **TUNED}
         return self.spark.read.format("kafka").options(**options).load()
-
-    def direct(self, topic: str) -> DataFrame:
-        """Scan with the direct source."""
-        options = {"dataDir": str(self.ours.home / "data"), "subscribe": topic}
-        return self.spark.read.format("anabranch").options(**options).load()
 
     def measure(self, samples: Samples | None, broker: Broker, scan: Callable[[], DataFrame]) -> None:
         """Measure one scan."""
@@ -169,7 +159,7 @@ def wait_committed(node: Anabranch, topic: str, records: int) -> None:
 
 
 def sources(lab: Lab, record_bytes: int) -> None:
-    """Measure both brokers with the Kafka source, and the direct source."""
+    """Measure both brokers with the Kafka source."""
     topic = f"records-{record_bytes}"
     records = lab.plan.topic_bytes[record_bytes] // record_bytes
     brokers: tuple[Broker, ...] = (lab.ours, lab.peer)
@@ -180,10 +170,9 @@ def sources(lab: Lab, record_bytes: int) -> None:
     ways: dict[str, tuple[Broker, Callable[[], DataFrame]]] = {
         "kafka-source": (lab.ours, lambda: lab.kafka(lab.ours, topic)),
         "kafka-source.apache": (lab.peer, lambda: lab.kafka(lab.peer, topic)),
-        "direct": (lab.ours, lambda: lab.direct(topic)),
     }
     found = {name: Samples() for name in ways}
-    assert lab.direct(topic).count() == records
+    assert lab.kafka(lab.ours, topic).count() == records
     for broker, scan in ways.values():
         lab.measure(None, broker, scan)
     for round_ in range(lab.plan.rounds):
@@ -208,9 +197,6 @@ def add_sources(report: Report, size: str, records: int, found: dict[str, Sample
         report.add(f"{name}.{size}.spark-cpu", middle(samples.spark_cpu_s) / records * 1e6, "s/M rows")
         report.add(f"{name}.{size}.broker-cpu", middle(samples.broker_cpu_s) / records * 1e6, "s/M rows")
     report.add(f"kafka-source.{size}.rows.ratio", rates["kafka-source"] / rates["kafka-source.apache"], "x", ">= 1")
-    ratio = found["direct"].total_cpu_s / found["kafka-source"].total_cpu_s
-    report.add(f"direct.{size}.cpu.ratio", ratio, "x", "<= 0.7" if size != "100 B" else None)
-    report.add(f"direct.{size}.rows.ratio", rates["direct"] / rates["kafka-source"], "x")
 
 
 # compaction

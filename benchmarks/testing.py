@@ -16,8 +16,6 @@ from typing import NamedTuple
 
 from confluent_kafka import Producer
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from anabranch.testing import Broker
 from benchmarks.lab.processes import ApacheKafka, cpu_s_of, rss_bytes_of
 from benchmarks.support import Report, middle, parser

@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections import deque
@@ -26,8 +25,6 @@ from statistics import mean
 
 import structlog
 import uvloop
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from anabranch.wal.device import open_device
 from anabranch.wal.interface import AppendedRecord, OverCapacity, WalError, WalRefused
