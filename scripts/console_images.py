@@ -7,14 +7,10 @@ The data is made up, but the node is real: what the images show is what a user o
 
 import json
 import random
-import socket
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer
@@ -22,46 +18,21 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from playwright.sync_api import Page, sync_playwright
 
+from scripts.demo.node import NodeProcess
 from scripts.tools import CHROMIUM_FLAGS, TOOLS, ensure, present_chromium
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 TOPICS = {"orders": 4, "payments": 2, "page-views": 6, "customers": 1}
 ROUNDS = 60
 """Rounds of records before the images; a group reads behind in each."""
-START_LIMIT_S = 60
+NODE_FLAGS = [
+    "--wal-capacity-bytes=32MiB",
+    "--storage-upload-age-ms=10000",
+    # What one upload has of a partition is less, what a compaction has is more.
+    "--storage-split-bytes=384KiB",
+]
 WATCH_S = 30
 """Time that a page with curves is watched while records arrive."""
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
-@contextmanager
-def running_node(folder: Path, port: int, admin_port: int) -> Iterator[None]:
-    """Run a node, and return when it serves."""
-    command = [sys.executable, "-m", "anabranch", "serve", "--data-dir", str(folder), "--port", str(port)]
-    command += ["--admin-port", str(admin_port), "--wal-capacity-bytes", "32MiB", "--storage-upload-age-ms", "10000"]
-    command += [
-        "--storage-split-bytes",
-        "384KiB",
-    ]  # what one upload has of a partition is less, what a compaction has is more
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        limit = time.monotonic() + START_LIMIT_S
-        while time.monotonic() < limit:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", admin_port)) == 0:
-                    break
-            time.sleep(0.1)
-        yield
-    finally:
-        process.terminate()
-        process.wait()
 
 
 class Shop:
@@ -122,15 +93,16 @@ def main() -> int:
         print("needs Chromium", file=sys.stderr)
         return 1
     IMAGES.mkdir(exist_ok=True)
-    port, admin_port = free_port(), free_port()
-    with tempfile.TemporaryDirectory() as folder, running_node(Path(folder), port, admin_port):
-        shop = Shop(f"127.0.0.1:{port}")
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        node = NodeProcess(Path(folder), NODE_FLAGS)
+        stack.callback(node.end)
+        node.start()
+        shop = Shop(node.servers)
         for number in range(ROUNDS):
             shop.work(400)
             if number == ROUNDS * 3 // 4:
-                compact = urllib.request.Request(f"http://127.0.0.1:{admin_port}/api/v1/compaction", method="POST")
-                urllib.request.urlopen(compact).close()
-        url = f"http://127.0.0.1:{admin_port}/console/#/"
+                node.admin("POST", "/compaction")
+        url = f"http://127.0.0.1:{node.admin_port}/console/#/"
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=program, args=list(CHROMIUM_FLAGS))
             page = browser.new_page(viewport={"width": 1120, "height": 820})

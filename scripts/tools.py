@@ -129,28 +129,32 @@ def on_path(program: str) -> Path | None:
     return Path(found) if found else None
 
 
-def fetch_versitygw(work: Path) -> None:
-    """Build the S3 server from its Go module."""
-    if not on_path("go"):
-        raise FetchError("needs Go (tests against a real S3 server are left out)")
-    run("go", "install", VERSITYGW, environ={"GOBIN": str(work), "CGO_ENABLED": "0"})
-    move_into_place(work / "versitygw", CACHE / "bin" / "versitygw")
+def need(program: str, title: str, left_out: str) -> None:
+    """Raise FetchError, which names the tests that are left out, if a system program is missing."""
+    if not on_path(program):
+        raise FetchError(f"needs {title} ({left_out} are left out)")
 
 
-def fetch_minio(work: Path) -> None:
-    """Build the S3 server that encrypts from its Go module."""
-    if not on_path("go"):
-        raise FetchError("needs Go (tests of encrypted objects are left out)")
-    run("go", "install", MINIO, environ={"GOBIN": str(work), "CGO_ENABLED": "0"})
-    move_into_place(work / "minio", CACHE / "bin" / "minio")
+def go_tool(name: str, purpose: str, module: str, left_out: str, *, for_tests: bool = True) -> Tool:
+    """Return a program that is built from its Go module."""
+    program = module.partition("@")[0].rpartition("/")[2]
+
+    def fetch(work: Path) -> None:
+        need("go", "Go", left_out)
+        run("go", "install", module, environ={"GOBIN": str(work), "CGO_ENABLED": "0"})
+        move_into_place(work / program, CACHE / "bin" / program)
+
+    return Tool(name, purpose, lambda: existing(CACHE / "bin" / program), fetch, for_tests)
 
 
-def fetch_helm(work: Path) -> None:
-    """Build Helm from its Go module."""
-    if not on_path("go"):
-        raise FetchError("needs Go (tests of the Helm chart are left out)")
-    run("go", "install", HELM, environ={"GOBIN": str(work), "CGO_ENABLED": "0"})
-    move_into_place(work / "helm", CACHE / "bin" / "helm")
+def apt_tool(name: str, purpose: str, *, for_tests: bool = True) -> Tool:
+    """Return a program that the system package of its name has."""
+    return Tool(name, purpose, lambda: on_path(name), lambda _work: apt_install(name), for_tests)
+
+
+def environment_tool(name: str, purpose: str) -> Tool:
+    """Return an environment in `ENVIRONMENTS`."""
+    return Tool(name, purpose, partial(present_environment, name), partial(fetch_environment, name))
 
 
 def environment_folder(name: str) -> Path:
@@ -176,8 +180,7 @@ def present_environment(name: str) -> Path | None:
 
 def fetch_hydra(work: Path) -> None:
     """Build the identity provider from its Go module, without SQLite."""
-    if not on_path("go"):
-        raise FetchError("needs Go (tests against a real identity provider are left out)")
+    need("go", "Go", "tests against a real identity provider")
     environ = {"GOBIN": str(work), "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod"}
     module = work / "module"
     module.mkdir()
@@ -190,8 +193,7 @@ def fetch_hydra(work: Path) -> None:
 
 def fetch_otelcol(work: Path) -> None:
     """Build an OpenTelemetry Collector that has only what tests need."""
-    if not on_path("go"):
-        raise FetchError("needs Go (tests against a real OpenTelemetry Collector are left out)")
+    need("go", "Go", "tests against a real OpenTelemetry Collector")
     environ = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=mod"}
     module = work / "module"
     module.mkdir()
@@ -204,8 +206,7 @@ def fetch_otelcol(work: Path) -> None:
 
 def fetch_kafka(work: Path) -> None:
     """Install Apache Kafka with its command line tools."""
-    if not on_path("mvn"):
-        raise FetchError("needs Maven (tests with Apache Kafka's own tools are left out)")
+    need("mvn", "Maven", "tests with Apache Kafka's own tools")
     move_into_place(fetch_with_maven(work, KAFKA_JARS, transitive=True), CACHE / f"kafka-{KAFKA_VERSION}")
 
 
@@ -214,15 +215,13 @@ def fetch_kafka_apps(work: Path) -> None:
 
     Apache Kafka has their dependencies.
     """
-    if not on_path("mvn"):
-        raise FetchError("needs Maven (tests with Kafka Streams and Kafka Connect are left out)")
+    need("mvn", "Maven", "tests with Kafka Streams and Kafka Connect")
     move_into_place(fetch_with_maven(work, KAFKA_APPS_JARS, transitive=False), CACHE / f"kafka-apps-{KAFKA_VERSION}")
 
 
 def fetch_rest_catalog(work: Path) -> None:
     """Install Iceberg's REST catalog."""
-    if not on_path("mvn"):
-        raise FetchError("needs Maven (tests with a REST catalog are left out)")
+    need("mvn", "Maven", "tests with a REST catalog")
     move_into_place(fetch_with_maven(work, REST_CATALOG_JARS, transitive=True), CACHE / REST_CATALOG)
 
 
@@ -352,37 +351,19 @@ TOOLS = (
         fetch_kafka_apps,
     ),
     Tool("rest-catalog", "REST catalog of Iceberg", lambda: existing(CACHE / REST_CATALOG), fetch_rest_catalog),
-    Tool("s3", "S3 server (versitygw)", lambda: existing(CACHE / "bin" / "versitygw"), fetch_versitygw),
-    Tool(
-        "minio",
-        "S3 server that encrypts",
-        lambda: existing(CACHE / "bin" / "minio"),
-        fetch_minio,
-        for_tests=False,
-    ),
+    go_tool("s3", "S3 server (versitygw)", VERSITYGW, "tests against a real S3 server"),
+    go_tool("minio", "S3 server that encrypts", MINIO, "tests of encrypted objects", for_tests=False),
     Tool("hydra", "OAuth server (Ory Hydra)", lambda: existing(CACHE / "bin" / "hydra"), fetch_hydra),
     Tool("otelcol", "OpenTelemetry Collector", lambda: existing(CACHE / "bin" / "otelcol"), fetch_otelcol),
-    Tool("helm", "Helm", lambda: existing(CACHE / "bin" / "helm"), fetch_helm),
-    Tool(
-        "packaging",
-        "checks of packages",
-        partial(present_environment, "packaging"),
-        partial(fetch_environment, "packaging"),
-    ),
-    Tool(
-        "monitoring",
-        "tools that watch lag",
-        partial(present_environment, "monitoring"),
-        partial(fetch_environment, "monitoring"),
-    ),
-    Tool("kcat", "kcat", lambda: on_path("kcat"), lambda _work: apt_install("kcat")),
+    go_tool("helm", "Helm", HELM, "tests of the Helm chart"),
+    environment_tool("packaging", "checks of packages"),
+    environment_tool("monitoring", "tools that watch lag"),
+    apt_tool("kcat", "kcat"),
     Tool("postgres", "PostgreSQL", present_postgres, fetch_postgres),
     Tool("prometheus", "Prometheus and promtool", present_prometheus, fetch_prometheus),
-    Tool(
-        "faketime", "libfaketime", lambda: on_path("faketime"), lambda _work: apt_install("faketime"), for_tests=False
-    ),
+    apt_tool("faketime", "libfaketime", for_tests=False),
     Tool("chromium", "Chromium for the console", present_chromium, lambda _work: apt_install("chromium")),
-    Tool("fio", "fio", lambda: on_path("fio"), lambda _work: apt_install("fio"), for_tests=False),
+    apt_tool("fio", "fio", for_tests=False),
 )
 
 

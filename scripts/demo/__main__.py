@@ -7,7 +7,6 @@ The data is kept so that you can look at it; the next run deletes it.
 import argparse
 import logging
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ from anabranch.spark.jars import SparkVersionError
 from anabranch.spark.java import JavaNotFoundError, SparkNotFoundError
 from scripts.demo.clients import DemoError, Sent, create_topic, read_back, send
 from scripts.demo.flights import Tally, read_flights
-from scripts.demo.node import NodeProcess
+from scripts.demo.node import NodeProcess, verify_storage
 from scripts.demo.report import Check, check_table, delay_table, moments_table, request_line, size, storage_figures
 
 if TYPE_CHECKING:
@@ -188,20 +187,9 @@ class Demo:
     def verify(self) -> None:
         """Stop the node for good, and have every object read and compared with the catalog."""
         self.node.stop()
-        command = [
-            sys.executable,
-            "-m",
-            "anabranch",
-            "storage",
-            "verify",
-            "--deep",
-            "--data-dir",
-            str(self.folder / "node"),
-        ]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        words = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        self.say(f"anabranch storage verify --deep: {words[-1] if words else 'no output'}")
-        self.check("storage verify: exit code", 0, done.returncode)
+        words, code = verify_storage("--data-dir", str(self.folder / "node"))
+        self.say(f"anabranch storage verify --deep: {words}")
+        self.check("storage verify: exit code", 0, code)
 
     def look(self, moment: str) -> None:
         """Record the node's storage figures."""

@@ -88,15 +88,9 @@ class NodeProcess:
 
     def end(self) -> None:
         """Make sure that the process has ended."""
-        process = self._process
-        if process is None:
-            return
         with contextlib.suppress(DemoError):
             self.stop()
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        self._process = None
+        self.kill()
 
     def admin(self, method: str, path: str) -> Any:
         """Send a request of the admin port's API, and return the JSON of its answer. Raises DemoError."""
@@ -118,3 +112,11 @@ class NodeProcess:
                 return True
         except OSError:
             return False
+
+
+def verify_storage(*flags: str) -> tuple[str, int]:
+    """Have every object read and compared with the catalog. Returns the last line of the answer, and the exit code."""
+    command = [sys.executable, "-m", "anabranch", "storage", "verify", "--deep", *flags]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    words = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    return words[-1] if words else "no output", done.returncode

@@ -8,7 +8,6 @@ checked, and the timeline is drawn. Everything that was started is stopped, howe
 import argparse
 import logging
 import os
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -25,7 +24,7 @@ from anabranch.spark.java import JavaNotFoundError, SparkNotFoundError
 from scripts.demo.__main__ import WIDTH, prepare
 from scripts.demo.clients import DemoError, create_topic
 from scripts.demo.flights import Tally, read_flights
-from scripts.demo.node import NodeProcess
+from scripts.demo.node import NodeProcess, verify_storage
 from scripts.demo.report import Check, check_table
 from scripts.demo_cluster.clients import FlightSender, JavaSender, Reader, Watch, end_offsets
 from scripts.demo_cluster.picture import Timeline
@@ -215,11 +214,9 @@ class ClusterDemo:
         storage = [flag for flag in last.flags if flag.startswith(("--catalog-url", "--objects", "--data-dir"))]
         config = self.folder / "verify.toml"
         config.write_text(toml_of(storage))
-        command = [sys.executable, "-m", "anabranch", "storage", "verify", "--deep", "--config", str(config)]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        words = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        self.say(f"anabranch storage verify --deep: {words[-1] if words else 'no output'}")
-        self.check("storage verify: exit code", 0, done.returncode)
+        words, code = verify_storage("--config", str(config))
+        self.say(f"anabranch storage verify --deep: {words}")
+        self.check("storage verify: exit code", 0, code)
 
     def summary(self, picture: Path) -> bool:
         """Draw the timeline and print the results. Returns whether all checks are exact."""
