@@ -127,6 +127,7 @@ def message(cls: type | None = None, /, *, versions: str | None = None, flexible
     """
 
     def wrap(plain: type) -> type:
+        plain.__doc__ = plain.__doc__ or plain.__name__  # else `dataclass` writes one, which takes long
         made: type = dataclass(slots=True, kw_only=True, unsafe_hash=True)(plain)
         fields = tuple(dataclasses.replace(f.metadata[_METADATA_KEY], name=f.name) for f in dataclasses.fields(made))
         schema = Schema(fields, Versions.parse(versions) if versions else None, Versions.parse(flexible))

@@ -16,8 +16,6 @@ KEY = 25
 
 @message(versions="0-4", flexible="3+")
 class AddOffsetsToTxnRequest:
-    """Request of the AddOffsetsToTxn API."""
-
     transactional_id: str = wire.string("0+")
     producer_id: int = wire.int64("0+")
     producer_epoch: int = wire.int16("0+")
@@ -26,7 +24,5 @@ class AddOffsetsToTxnRequest:
 
 @message(versions="0-4", flexible="3+")
 class AddOffsetsToTxnResponse:
-    """Response of the AddOffsetsToTxn API."""
-
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")

@@ -21,16 +21,12 @@ KEY = 24
 
 @message
 class AddPartitionsToTxnTopic:
-    """An element of `AddPartitionsToTxnTransaction.topics` and `AddPartitionsToTxnRequest.v3_and_below_topics`."""
-
     name: str = wire.string("0+")
     partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
 
 
 @message
 class AddPartitionsToTxnTransaction:
-    """An element of `AddPartitionsToTxnRequest.transactions`."""
-
     transactional_id: str = wire.string("4+")
     producer_id: int = wire.int64("4+")
     producer_epoch: int = wire.int16("4+")
@@ -40,8 +36,6 @@ class AddPartitionsToTxnTransaction:
 
 @message(versions="0-5", flexible="3+")
 class AddPartitionsToTxnRequest:
-    """Request of the AddPartitionsToTxn API."""
-
     transactions: Sequence[AddPartitionsToTxnTransaction] = wire.array(AddPartitionsToTxnTransaction, "4+")
     v3_and_below_transactional_id: str = wire.string("0-3")
     v3_and_below_producer_id: int = wire.int64("0-3")
@@ -51,16 +45,12 @@ class AddPartitionsToTxnRequest:
 
 @message
 class AddPartitionsToTxnPartitionResult:
-    """An element of `AddPartitionsToTxnTopicResult.results_by_partition`."""
-
     partition_index: int = wire.int32("0+")
     partition_error_code: int = wire.int16("0+")
 
 
 @message
 class AddPartitionsToTxnTopicResult:
-    """An element of `AddPartitionsToTxnResult.topic_results` and one other field."""
-
     name: str = wire.string("0+")
     results_by_partition: Sequence[AddPartitionsToTxnPartitionResult] = wire.array(
         AddPartitionsToTxnPartitionResult, "0+"
@@ -69,16 +59,12 @@ class AddPartitionsToTxnTopicResult:
 
 @message
 class AddPartitionsToTxnResult:
-    """An element of `AddPartitionsToTxnResponse.results_by_transaction`."""
-
     transactional_id: str = wire.string("4+")
     topic_results: Sequence[AddPartitionsToTxnTopicResult] = wire.array(AddPartitionsToTxnTopicResult, "4+")
 
 
 @message(versions="0-5", flexible="3+")
 class AddPartitionsToTxnResponse:
-    """Response of the AddPartitionsToTxn API."""
-
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("4+", ignorable=True)
     results_by_transaction: Sequence[AddPartitionsToTxnResult] = wire.array(AddPartitionsToTxnResult, "4+")

@@ -16,16 +16,12 @@ KEY = 33
 
 @message
 class AlterableConfig:
-    """An element of `AlterConfigsResource.configs`."""
-
     name: str = wire.string("0+")
     value: str | None = wire.string("0+", nullable="0+")
 
 
 @message
 class AlterConfigsResource:
-    """An element of `AlterConfigsRequest.resources`."""
-
     resource_type: int = wire.int8("0+")
     resource_name: str = wire.string("0+")
     configs: Sequence[AlterableConfig] = wire.array(AlterableConfig, "0+")
@@ -33,16 +29,12 @@ class AlterConfigsResource:
 
 @message(versions="0-2", flexible="2+")
 class AlterConfigsRequest:
-    """Request of the AlterConfigs API."""
-
     resources: Sequence[AlterConfigsResource] = wire.array(AlterConfigsResource, "0+")
     validate_only: bool = wire.boolean("0+")
 
 
 @message
 class AlterConfigsResourceResponse:
-    """An element of `AlterConfigsResponse.responses`."""
-
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+")
     resource_type: int = wire.int8("0+")
@@ -51,7 +43,5 @@ class AlterConfigsResourceResponse:
 
 @message(versions="0-2", flexible="2+")
 class AlterConfigsResponse:
-    """Response of the AlterConfigs API."""
-
     throttle_time_ms: int = wire.int32("0+")
     responses: Sequence[AlterConfigsResourceResponse] = wire.array(AlterConfigsResourceResponse, "0+")

@@ -15,24 +15,18 @@ KEY = 45
 
 @message
 class ReassignablePartition:
-    """An element of `ReassignableTopic.partitions`."""
-
     partition_index: int = wire.int32("0+")
     replicas: Sequence[int] | None = wire.array(wire.Kind.INT32, "0+", nullable="0+", default=None)
 
 
 @message
 class ReassignableTopic:
-    """An element of `AlterPartitionReassignmentsRequest.topics`."""
-
     name: str = wire.string("0+")
     partitions: Sequence[ReassignablePartition] = wire.array(ReassignablePartition, "0+")
 
 
 @message(versions="0-1", flexible="0+")
 class AlterPartitionReassignmentsRequest:
-    """Request of the AlterPartitionReassignments API."""
-
     timeout_ms: int = wire.int32("0+", default=60000)
     allow_replication_factor_change: bool = wire.boolean("1+", default=True)
     topics: Sequence[ReassignableTopic] = wire.array(ReassignableTopic, "0+")
@@ -40,8 +34,6 @@ class AlterPartitionReassignmentsRequest:
 
 @message
 class ReassignablePartitionResponse:
-    """An element of `ReassignableTopicResponse.partitions`."""
-
     partition_index: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+")
@@ -49,16 +41,12 @@ class ReassignablePartitionResponse:
 
 @message
 class ReassignableTopicResponse:
-    """An element of `AlterPartitionReassignmentsResponse.responses`."""
-
     name: str = wire.string("0+")
     partitions: Sequence[ReassignablePartitionResponse] = wire.array(ReassignablePartitionResponse, "0+")
 
 
 @message(versions="0-1", flexible="0+")
 class AlterPartitionReassignmentsResponse:
-    """Response of the AlterPartitionReassignments API."""
-
     throttle_time_ms: int = wire.int32("0+")
     allow_replication_factor_change: bool = wire.boolean("1+", default=True, ignorable=True)
     error_code: int = wire.int16("0+")

@@ -14,16 +14,12 @@ KEY = 51
 
 @message
 class ScramCredentialDeletion:
-    """An element of `AlterUserScramCredentialsRequest.deletions`."""
-
     name: str = wire.string("0+")
     mechanism: int = wire.int8("0+")
 
 
 @message
 class ScramCredentialUpsertion:
-    """An element of `AlterUserScramCredentialsRequest.upsertions`."""
-
     name: str = wire.string("0+")
     mechanism: int = wire.int8("0+")
     iterations: int = wire.int32("0+")
@@ -33,16 +29,12 @@ class ScramCredentialUpsertion:
 
 @message(versions="0", flexible="0+")
 class AlterUserScramCredentialsRequest:
-    """Request of the AlterUserScramCredentials API."""
-
     deletions: Sequence[ScramCredentialDeletion] = wire.array(ScramCredentialDeletion, "0+")
     upsertions: Sequence[ScramCredentialUpsertion] = wire.array(ScramCredentialUpsertion, "0+")
 
 
 @message
 class AlterUserScramCredentialsResult:
-    """An element of `AlterUserScramCredentialsResponse.results`."""
-
     user: str = wire.string("0+")
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+")
@@ -50,7 +42,5 @@ class AlterUserScramCredentialsResult:
 
 @message(versions="0", flexible="0+")
 class AlterUserScramCredentialsResponse:
-    """Response of the AlterUserScramCredentials API."""
-
     throttle_time_ms: int = wire.int32("0+")
     results: Sequence[AlterUserScramCredentialsResult] = wire.array(AlterUserScramCredentialsResult, "0+")

@@ -20,16 +20,12 @@ KEY = 18
 
 @message(versions="0-4", flexible="3+")
 class ApiVersionsRequest:
-    """Request of the ApiVersions API."""
-
     client_software_name: str = wire.string("3+", ignorable=True)
     client_software_version: str = wire.string("3+", ignorable=True)
 
 
 @message
 class ApiVersion:
-    """An element of `ApiVersionsResponse.api_keys`."""
-
     api_key: int = wire.int16("0+")
     min_version: int = wire.int16("0+")
     max_version: int = wire.int16("0+")
@@ -37,8 +33,6 @@ class ApiVersion:
 
 @message
 class SupportedFeatureKey:
-    """An element of `ApiVersionsResponse.supported_features`."""
-
     name: str = wire.string("3+")
     min_version: int = wire.int16("3+")
     max_version: int = wire.int16("3+")
@@ -46,8 +40,6 @@ class SupportedFeatureKey:
 
 @message
 class FinalizedFeatureKey:
-    """An element of `ApiVersionsResponse.finalized_features`."""
-
     name: str = wire.string("3+")
     max_version_level: int = wire.int16("3+")
     min_version_level: int = wire.int16("3+")
@@ -55,8 +47,6 @@ class FinalizedFeatureKey:
 
 @message(versions="0-4", flexible="3+")
 class ApiVersionsResponse:
-    """Response of the ApiVersions API."""
-
     error_code: int = wire.int16("0+")
     api_keys: Sequence[ApiVersion] = wire.array(ApiVersion, "0+")
     throttle_time_ms: int = wire.int32("1+", ignorable=True)

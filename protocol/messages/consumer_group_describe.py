@@ -15,16 +15,12 @@ KEY = 69
 
 @message(versions="0-1", flexible="0+")
 class ConsumerGroupDescribeRequest:
-    """Request of the ConsumerGroupDescribe API."""
-
     group_ids: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
     include_authorized_operations: bool = wire.boolean("0+")
 
 
 @message
 class TopicPartitions:
-    """An element of `Assignment.topic_partitions`."""
-
     topic_id: bytes = wire.uuid("0+")
     topic_name: str = wire.string("0+")
     partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
@@ -32,15 +28,11 @@ class TopicPartitions:
 
 @message
 class Assignment:
-    """The value of `Member.assignment` and `target_assignment`."""
-
     topic_partitions: Sequence[TopicPartitions] = wire.array(TopicPartitions, "0+")
 
 
 @message
 class Member:
-    """An element of `DescribedGroup.members`."""
-
     member_id: str = wire.string("0+")
     instance_id: str | None = wire.string("0+", nullable="0+", default=None)
     rack_id: str | None = wire.string("0+", nullable="0+", default=None)
@@ -56,8 +48,6 @@ class Member:
 
 @message
 class DescribedGroup:
-    """An element of `ConsumerGroupDescribeResponse.groups`."""
-
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+", default=None)
     group_id: str = wire.string("0+")
@@ -71,7 +61,5 @@ class DescribedGroup:
 
 @message(versions="0-1", flexible="0+")
 class ConsumerGroupDescribeResponse:
-    """Response of the ConsumerGroupDescribe API."""
-
     throttle_time_ms: int = wire.int32("0+")
     groups: Sequence[DescribedGroup] = wire.array(DescribedGroup, "0+")

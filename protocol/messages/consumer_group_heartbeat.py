@@ -16,16 +16,12 @@ KEY = 68
 
 @message
 class TopicPartitions:
-    """An element of `ConsumerGroupHeartbeatRequest.topic_partitions` and `Assignment.topic_partitions`."""
-
     topic_id: bytes = wire.uuid("0+")
     partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
 
 
 @message(versions="0-1", flexible="0+")
 class ConsumerGroupHeartbeatRequest:
-    """Request of the ConsumerGroupHeartbeat API."""
-
     group_id: str = wire.string("0+")
     member_id: str = wire.string("0+")
     member_epoch: int = wire.int32("0+")
@@ -40,15 +36,11 @@ class ConsumerGroupHeartbeatRequest:
 
 @message
 class Assignment:
-    """The value of `ConsumerGroupHeartbeatResponse.assignment`."""
-
     topic_partitions: Sequence[TopicPartitions] = wire.array(TopicPartitions, "0+")
 
 
 @message(versions="0-1", flexible="0+")
 class ConsumerGroupHeartbeatResponse:
-    """Response of the ConsumerGroupHeartbeat API."""
-
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+", default=None)

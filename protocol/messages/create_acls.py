@@ -16,8 +16,6 @@ KEY = 30
 
 @message
 class AclCreation:
-    """An element of `CreateAclsRequest.creations`."""
-
     resource_type: int = wire.int8("0+")
     resource_name: str = wire.string("0+")
     resource_pattern_type: int = wire.int8("1+", default=3)
@@ -29,22 +27,16 @@ class AclCreation:
 
 @message(versions="1-3", flexible="2+")
 class CreateAclsRequest:
-    """Request of the CreateAcls API."""
-
     creations: Sequence[AclCreation] = wire.array(AclCreation, "0+")
 
 
 @message
 class AclCreationResult:
-    """An element of `CreateAclsResponse.results`."""
-
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+")
 
 
 @message(versions="1-3", flexible="2+")
 class CreateAclsResponse:
-    """Response of the CreateAcls API."""
-
     throttle_time_ms: int = wire.int32("0+")
     results: Sequence[AclCreationResult] = wire.array(AclCreationResult, "0+")

@@ -17,16 +17,12 @@ KEY = 38
 
 @message
 class CreatableRenewers:
-    """An element of `CreateDelegationTokenRequest.renewers`."""
-
     principal_type: str = wire.string("0+")
     principal_name: str = wire.string("0+")
 
 
 @message(versions="1-3", flexible="2+")
 class CreateDelegationTokenRequest:
-    """Request of the CreateDelegationToken API."""
-
     owner_principal_type: str | None = wire.string("3+", nullable="3+")
     owner_principal_name: str | None = wire.string("3+", nullable="3+")
     renewers: Sequence[CreatableRenewers] = wire.array(CreatableRenewers, "0+")
@@ -35,8 +31,6 @@ class CreateDelegationTokenRequest:
 
 @message(versions="1-3", flexible="2+")
 class CreateDelegationTokenResponse:
-    """Response of the CreateDelegationToken API."""
-
     error_code: int = wire.int16("0+")
     principal_type: str = wire.string("0+")
     principal_name: str = wire.string("0+")

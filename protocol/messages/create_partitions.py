@@ -17,15 +17,11 @@ KEY = 37
 
 @message
 class CreatePartitionsAssignment:
-    """An element of `CreatePartitionsTopic.assignments`."""
-
     broker_ids: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
 
 
 @message
 class CreatePartitionsTopic:
-    """An element of `CreatePartitionsRequest.topics`."""
-
     name: str = wire.string("0+")
     count: int = wire.int32("0+")
     assignments: Sequence[CreatePartitionsAssignment] | None = wire.array(
@@ -35,8 +31,6 @@ class CreatePartitionsTopic:
 
 @message(versions="0-3", flexible="2+")
 class CreatePartitionsRequest:
-    """Request of the CreatePartitions API."""
-
     topics: Sequence[CreatePartitionsTopic] = wire.array(CreatePartitionsTopic, "0+")
     timeout_ms: int = wire.int32("0+")
     validate_only: bool = wire.boolean("0+")
@@ -44,8 +38,6 @@ class CreatePartitionsRequest:
 
 @message
 class CreatePartitionsTopicResult:
-    """An element of `CreatePartitionsResponse.results`."""
-
     name: str = wire.string("0+")
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+", default=None)
@@ -53,7 +45,5 @@ class CreatePartitionsTopicResult:
 
 @message(versions="0-3", flexible="2+")
 class CreatePartitionsResponse:
-    """Response of the CreatePartitions API."""
-
     throttle_time_ms: int = wire.int32("0+")
     results: Sequence[CreatePartitionsTopicResult] = wire.array(CreatePartitionsTopicResult, "0+")

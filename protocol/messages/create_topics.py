@@ -20,24 +20,18 @@ KEY = 19
 
 @message
 class CreatableReplicaAssignment:
-    """An element of `CreatableTopic.assignments`."""
-
     partition_index: int = wire.int32("0+")
     broker_ids: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
 
 
 @message
 class CreatableTopicConfig:
-    """An element of `CreatableTopic.configs`."""
-
     name: str = wire.string("0+")
     value: str | None = wire.string("0+", nullable="0+")
 
 
 @message
 class CreatableTopic:
-    """An element of `CreateTopicsRequest.topics`."""
-
     name: str = wire.string("0+")
     num_partitions: int = wire.int32("0+")
     replication_factor: int = wire.int16("0+")
@@ -47,8 +41,6 @@ class CreatableTopic:
 
 @message(versions="2-7", flexible="5+")
 class CreateTopicsRequest:
-    """Request of the CreateTopics API."""
-
     topics: Sequence[CreatableTopic] = wire.array(CreatableTopic, "0+")
     timeout_ms: int = wire.int32("0+", default=60000)
     validate_only: bool = wire.boolean("1+")
@@ -56,8 +48,6 @@ class CreateTopicsRequest:
 
 @message
 class CreatableTopicConfigs:
-    """An element of `CreatableTopicResult.configs`."""
-
     name: str = wire.string("5+")
     value: str | None = wire.string("5+", nullable="5+")
     read_only: bool = wire.boolean("5+")
@@ -67,8 +57,6 @@ class CreatableTopicConfigs:
 
 @message
 class CreatableTopicResult:
-    """An element of `CreateTopicsResponse.topics`."""
-
     name: str = wire.string("0+")
     topic_id: bytes = wire.uuid("7+", ignorable=True)
     error_code: int = wire.int16("0+")
@@ -83,7 +71,5 @@ class CreatableTopicResult:
 
 @message(versions="2-7", flexible="5+")
 class CreateTopicsResponse:
-    """Response of the CreateTopics API."""
-
     throttle_time_ms: int = wire.int32("2+", ignorable=True)
     topics: Sequence[CreatableTopicResult] = wire.array(CreatableTopicResult, "0+")

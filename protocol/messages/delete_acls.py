@@ -16,8 +16,6 @@ KEY = 31
 
 @message
 class DeleteAclsFilter:
-    """An element of `DeleteAclsRequest.filters`."""
-
     resource_type_filter: int = wire.int8("0+")
     resource_name_filter: str | None = wire.string("0+", nullable="0+")
     pattern_type_filter: int = wire.int8("1+", default=3)
@@ -29,15 +27,11 @@ class DeleteAclsFilter:
 
 @message(versions="1-3", flexible="2+")
 class DeleteAclsRequest:
-    """Request of the DeleteAcls API."""
-
     filters: Sequence[DeleteAclsFilter] = wire.array(DeleteAclsFilter, "0+")
 
 
 @message
 class DeleteAclsMatchingAcl:
-    """An element of `DeleteAclsFilterResult.matching_acls`."""
-
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+")
     resource_type: int = wire.int8("0+")
@@ -51,8 +45,6 @@ class DeleteAclsMatchingAcl:
 
 @message
 class DeleteAclsFilterResult:
-    """An element of `DeleteAclsResponse.filter_results`."""
-
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+")
     matching_acls: Sequence[DeleteAclsMatchingAcl] = wire.array(DeleteAclsMatchingAcl, "0+")
@@ -60,7 +52,5 @@ class DeleteAclsFilterResult:
 
 @message(versions="1-3", flexible="2+")
 class DeleteAclsResponse:
-    """Response of the DeleteAcls API."""
-
     throttle_time_ms: int = wire.int32("0+")
     filter_results: Sequence[DeleteAclsFilterResult] = wire.array(DeleteAclsFilterResult, "0+")

@@ -16,22 +16,16 @@ KEY = 42
 
 @message(versions="0-2", flexible="2+")
 class DeleteGroupsRequest:
-    """Request of the DeleteGroups API."""
-
     groups_names: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
 
 
 @message
 class DeletableGroupResult:
-    """An element of `DeleteGroupsResponse.results`."""
-
     group_id: str = wire.string("0+")
     error_code: int = wire.int16("0+")
 
 
 @message(versions="0-2", flexible="2+")
 class DeleteGroupsResponse:
-    """Response of the DeleteGroups API."""
-
     throttle_time_ms: int = wire.int32("0+")
     results: Sequence[DeletableGroupResult] = wire.array(DeletableGroupResult, "0+")

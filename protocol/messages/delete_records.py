@@ -16,32 +16,24 @@ KEY = 21
 
 @message
 class DeleteRecordsPartition:
-    """An element of `DeleteRecordsTopic.partitions`."""
-
     partition_index: int = wire.int32("0+")
     offset: int = wire.int64("0+")
 
 
 @message
 class DeleteRecordsTopic:
-    """An element of `DeleteRecordsRequest.topics`."""
-
     name: str = wire.string("0+")
     partitions: Sequence[DeleteRecordsPartition] = wire.array(DeleteRecordsPartition, "0+")
 
 
 @message(versions="0-2", flexible="2+")
 class DeleteRecordsRequest:
-    """Request of the DeleteRecords API."""
-
     topics: Sequence[DeleteRecordsTopic] = wire.array(DeleteRecordsTopic, "0+")
     timeout_ms: int = wire.int32("0+")
 
 
 @message
 class DeleteRecordsPartitionResult:
-    """An element of `DeleteRecordsTopicResult.partitions`."""
-
     partition_index: int = wire.int32("0+")
     low_watermark: int = wire.int64("0+")
     error_code: int = wire.int16("0+")
@@ -49,15 +41,11 @@ class DeleteRecordsPartitionResult:
 
 @message
 class DeleteRecordsTopicResult:
-    """An element of `DeleteRecordsResponse.topics`."""
-
     name: str = wire.string("0+")
     partitions: Sequence[DeleteRecordsPartitionResult] = wire.array(DeleteRecordsPartitionResult, "0+")
 
 
 @message(versions="0-2", flexible="2+")
 class DeleteRecordsResponse:
-    """Response of the DeleteRecords API."""
-
     throttle_time_ms: int = wire.int32("0+")
     topics: Sequence[DeleteRecordsTopicResult] = wire.array(DeleteRecordsTopicResult, "0+")

@@ -19,16 +19,12 @@ KEY = 20
 
 @message
 class DeleteTopicState:
-    """An element of `DeleteTopicsRequest.topics`."""
-
     name: str | None = wire.string("6+", nullable="6+", default=None)
     topic_id: bytes = wire.uuid("6+")
 
 
 @message(versions="1-6", flexible="4+")
 class DeleteTopicsRequest:
-    """Request of the DeleteTopics API."""
-
     topics: Sequence[DeleteTopicState] = wire.array(DeleteTopicState, "6+")
     topic_names: Sequence[str] = wire.array(wire.Kind.STRING, "0-5", ignorable=True)
     timeout_ms: int = wire.int32("0+")
@@ -36,8 +32,6 @@ class DeleteTopicsRequest:
 
 @message
 class DeletableTopicResult:
-    """An element of `DeleteTopicsResponse.responses`."""
-
     name: str | None = wire.string("0+", nullable="6+")
     topic_id: bytes = wire.uuid("6+", ignorable=True)
     error_code: int = wire.int16("0+")
@@ -46,7 +40,5 @@ class DeletableTopicResult:
 
 @message(versions="1-6", flexible="4+")
 class DeleteTopicsResponse:
-    """Response of the DeleteTopics API."""
-
     throttle_time_ms: int = wire.int32("1+", ignorable=True)
     responses: Sequence[DeletableTopicResult] = wire.array(DeletableTopicResult, "0+")

@@ -16,8 +16,6 @@ KEY = 29
 
 @message(versions="1-3", flexible="2+")
 class DescribeAclsRequest:
-    """Request of the DescribeAcls API."""
-
     resource_type_filter: int = wire.int8("0+")
     resource_name_filter: str | None = wire.string("0+", nullable="0+")
     pattern_type_filter: int = wire.int8("1+", default=3)
@@ -29,8 +27,6 @@ class DescribeAclsRequest:
 
 @message
 class AclDescription:
-    """An element of `DescribeAclsResource.acls`."""
-
     principal: str = wire.string("0+")
     host: str = wire.string("0+")
     operation: int = wire.int8("0+")
@@ -39,8 +35,6 @@ class AclDescription:
 
 @message
 class DescribeAclsResource:
-    """An element of `DescribeAclsResponse.resources`."""
-
     resource_type: int = wire.int8("0+")
     resource_name: str = wire.string("0+")
     pattern_type: int = wire.int8("1+", default=3)
@@ -49,8 +43,6 @@ class DescribeAclsResource:
 
 @message(versions="1-3", flexible="2+")
 class DescribeAclsResponse:
-    """Response of the DescribeAcls API."""
-
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+")

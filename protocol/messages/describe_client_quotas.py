@@ -15,8 +15,6 @@ KEY = 48
 
 @message
 class ComponentData:
-    """An element of `DescribeClientQuotasRequest.components`."""
-
     entity_type: str = wire.string("0+")
     match_type: int = wire.int8("0+")
     match: str | None = wire.string("0+", nullable="0+")
@@ -24,40 +22,30 @@ class ComponentData:
 
 @message(versions="0-1", flexible="1+")
 class DescribeClientQuotasRequest:
-    """Request of the DescribeClientQuotas API."""
-
     components: Sequence[ComponentData] = wire.array(ComponentData, "0+")
     strict: bool = wire.boolean("0+")
 
 
 @message
 class EntityData:
-    """An element of `EntryData.entity`."""
-
     entity_type: str = wire.string("0+")
     entity_name: str | None = wire.string("0+", nullable="0+")
 
 
 @message
 class ValueData:
-    """An element of `EntryData.values`."""
-
     key: str = wire.string("0+")
     value: float = wire.float64("0+")
 
 
 @message
 class EntryData:
-    """An element of `DescribeClientQuotasResponse.entries`."""
-
     entity: Sequence[EntityData] = wire.array(EntityData, "0+")
     values: Sequence[ValueData] = wire.array(ValueData, "0+")
 
 
 @message(versions="0-1", flexible="1+")
 class DescribeClientQuotasResponse:
-    """Response of the DescribeClientQuotas API."""
-
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+")

@@ -16,8 +16,6 @@ KEY = 60
 
 @message(versions="0-2", flexible="0+")
 class DescribeClusterRequest:
-    """Request of the DescribeCluster API."""
-
     include_cluster_authorized_operations: bool = wire.boolean("0+")
     endpoint_type: int = wire.int8("1+", default=1)
     include_fenced_brokers: bool = wire.boolean("2+")
@@ -25,8 +23,6 @@ class DescribeClusterRequest:
 
 @message
 class DescribeClusterBroker:
-    """An element of `DescribeClusterResponse.brokers`."""
-
     broker_id: int = wire.int32("0+")
     host: str = wire.string("0+")
     port: int = wire.int32("0+")
@@ -36,8 +32,6 @@ class DescribeClusterBroker:
 
 @message(versions="0-2", flexible="0+")
 class DescribeClusterResponse:
-    """Response of the DescribeCluster API."""
-
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+", default=None)

@@ -17,8 +17,6 @@ KEY = 32
 
 @message
 class DescribeConfigsResource:
-    """An element of `DescribeConfigsRequest.resources`."""
-
     resource_type: int = wire.int8("0+")
     resource_name: str = wire.string("0+")
     configuration_keys: Sequence[str] | None = wire.array(wire.Kind.STRING, "0+", nullable="0+")
@@ -26,8 +24,6 @@ class DescribeConfigsResource:
 
 @message(versions="1-4", flexible="4+")
 class DescribeConfigsRequest:
-    """Request of the DescribeConfigs API."""
-
     resources: Sequence[DescribeConfigsResource] = wire.array(DescribeConfigsResource, "0+")
     include_synonyms: bool = wire.boolean("1+")
     include_documentation: bool = wire.boolean("3+")
@@ -35,8 +31,6 @@ class DescribeConfigsRequest:
 
 @message
 class DescribeConfigsSynonym:
-    """An element of `DescribeConfigsResourceResult.synonyms`."""
-
     name: str = wire.string("1+")
     value: str | None = wire.string("1+", nullable="0+")
     source: int = wire.int8("1+")
@@ -44,8 +38,6 @@ class DescribeConfigsSynonym:
 
 @message
 class DescribeConfigsResourceResult:
-    """An element of `DescribeConfigsResult.configs`."""
-
     name: str = wire.string("0+")
     value: str | None = wire.string("0+", nullable="0+")
     read_only: bool = wire.boolean("0+")
@@ -58,8 +50,6 @@ class DescribeConfigsResourceResult:
 
 @message
 class DescribeConfigsResult:
-    """An element of `DescribeConfigsResponse.results`."""
-
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+")
     resource_type: int = wire.int8("0+")
@@ -69,7 +59,5 @@ class DescribeConfigsResult:
 
 @message(versions="1-4", flexible="4+")
 class DescribeConfigsResponse:
-    """Response of the DescribeConfigs API."""
-
     throttle_time_ms: int = wire.int32("0+")
     results: Sequence[DescribeConfigsResult] = wire.array(DescribeConfigsResult, "0+")

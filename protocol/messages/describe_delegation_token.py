@@ -16,16 +16,12 @@ KEY = 41
 
 @message
 class DescribeDelegationTokenOwner:
-    """An element of `DescribeDelegationTokenRequest.owners`."""
-
     principal_type: str = wire.string("0+")
     principal_name: str = wire.string("0+")
 
 
 @message(versions="1-3", flexible="2+")
 class DescribeDelegationTokenRequest:
-    """Request of the DescribeDelegationToken API."""
-
     owners: Sequence[DescribeDelegationTokenOwner] | None = wire.array(
         DescribeDelegationTokenOwner, "0+", nullable="0+"
     )
@@ -33,16 +29,12 @@ class DescribeDelegationTokenRequest:
 
 @message
 class DescribedDelegationTokenRenewer:
-    """An element of `DescribedDelegationToken.renewers`."""
-
     principal_type: str = wire.string("0+")
     principal_name: str = wire.string("0+")
 
 
 @message
 class DescribedDelegationToken:
-    """An element of `DescribeDelegationTokenResponse.tokens`."""
-
     principal_type: str = wire.string("0+")
     principal_name: str = wire.string("0+")
     token_requester_principal_type: str = wire.string("3+")
@@ -57,8 +49,6 @@ class DescribedDelegationToken:
 
 @message(versions="1-3", flexible="2+")
 class DescribeDelegationTokenResponse:
-    """Response of the DescribeDelegationToken API."""
-
     error_code: int = wire.int16("0+")
     tokens: Sequence[DescribedDelegationToken] = wire.array(DescribedDelegationToken, "0+")
     throttle_time_ms: int = wire.int32("0+")

@@ -20,16 +20,12 @@ KEY = 15
 
 @message(versions="0-6", flexible="5+")
 class DescribeGroupsRequest:
-    """Request of the DescribeGroups API."""
-
     groups: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
     include_authorized_operations: bool = wire.boolean("3+")
 
 
 @message
 class DescribedGroupMember:
-    """An element of `DescribedGroup.members`."""
-
     member_id: str = wire.string("0+")
     group_instance_id: str | None = wire.string("4+", nullable="4+", default=None, ignorable=True)
     client_id: str = wire.string("0+")
@@ -40,8 +36,6 @@ class DescribedGroupMember:
 
 @message
 class DescribedGroup:
-    """An element of `DescribeGroupsResponse.groups`."""
-
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("6+", nullable="6+", default=None)
     group_id: str = wire.string("0+")
@@ -54,7 +48,5 @@ class DescribedGroup:
 
 @message(versions="0-6", flexible="5+")
 class DescribeGroupsResponse:
-    """Response of the DescribeGroups API."""
-
     throttle_time_ms: int = wire.int32("1+", ignorable=True)
     groups: Sequence[DescribedGroup] = wire.array(DescribedGroup, "0+")

@@ -18,23 +18,17 @@ KEY = 35
 
 @message
 class DescribableLogDirTopic:
-    """An element of `DescribeLogDirsRequest.topics`."""
-
     topic: str = wire.string("0+")
     partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
 
 
 @message(versions="1-5", flexible="2+")
 class DescribeLogDirsRequest:
-    """Request of the DescribeLogDirs API."""
-
     topics: Sequence[DescribableLogDirTopic] | None = wire.array(DescribableLogDirTopic, "0+", nullable="0+")
 
 
 @message
 class DescribeLogDirsPartition:
-    """An element of `DescribeLogDirsTopic.partitions`."""
-
     partition_index: int = wire.int32("0+")
     partition_size: int = wire.int64("0+")
     offset_lag: int = wire.int64("0+")
@@ -43,16 +37,12 @@ class DescribeLogDirsPartition:
 
 @message
 class DescribeLogDirsTopic:
-    """An element of `DescribeLogDirsResult.topics`."""
-
     name: str = wire.string("0+")
     partitions: Sequence[DescribeLogDirsPartition] = wire.array(DescribeLogDirsPartition, "0+")
 
 
 @message
 class DescribeLogDirsResult:
-    """An element of `DescribeLogDirsResponse.results`."""
-
     error_code: int = wire.int16("0+")
     log_dir: str = wire.string("0+")
     topics: Sequence[DescribeLogDirsTopic] = wire.array(DescribeLogDirsTopic, "0+")
@@ -63,8 +53,6 @@ class DescribeLogDirsResult:
 
 @message(versions="1-5", flexible="2+")
 class DescribeLogDirsResponse:
-    """Response of the DescribeLogDirs API."""
-
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("3+", ignorable=True)
     results: Sequence[DescribeLogDirsResult] = wire.array(DescribeLogDirsResult, "0+")

@@ -19,30 +19,22 @@ KEY = 55
 
 @message
 class PartitionData:
-    """An element of `TopicData.partitions`."""
-
     partition_index: int = wire.int32("0+")
 
 
 @message
 class TopicData:
-    """An element of `DescribeQuorumRequest.topics`."""
-
     topic_name: str = wire.string("0+")
     partitions: Sequence[PartitionData] = wire.array(PartitionData, "0+")
 
 
 @message(versions="0-2", flexible="0+")
 class DescribeQuorumRequest:
-    """Request of the DescribeQuorum API."""
-
     topics: Sequence[TopicData] = wire.array(TopicData, "0+")
 
 
 @message
 class ReplicaState:
-    """An element of `PartitionData.current_voters` and `observers`."""
-
     replica_id: int = wire.int32("0+")
     replica_directory_id: bytes = wire.uuid("2+")
     log_end_offset: int = wire.int64("0+")
@@ -52,8 +44,6 @@ class ReplicaState:
 
 @message
 class PartitionDataResponse:
-    """An element of `TopicData.partitions`."""
-
     partition_index: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("2+", nullable="2+", ignorable=True)
@@ -66,16 +56,12 @@ class PartitionDataResponse:
 
 @message
 class TopicDataResponse:
-    """An element of `DescribeQuorumResponse.topics`."""
-
     topic_name: str = wire.string("0+")
     partitions: Sequence[PartitionDataResponse] = wire.array(PartitionDataResponse, "0+")
 
 
 @message
 class Listener:
-    """An element of `Node.listeners`."""
-
     name: str = wire.string("2+")
     host: str = wire.string("2+")
     port: int = wire.uint16("2+")
@@ -83,16 +69,12 @@ class Listener:
 
 @message
 class Node:
-    """An element of `DescribeQuorumResponse.nodes`."""
-
     node_id: int = wire.int32("2+")
     listeners: Sequence[Listener] = wire.array(Listener, "2+")
 
 
 @message(versions="0-2", flexible="0+")
 class DescribeQuorumResponse:
-    """Response of the DescribeQuorum API."""
-
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("2+", nullable="2+", ignorable=True)
     topics: Sequence[TopicDataResponse] = wire.array(TopicDataResponse, "0+")

@@ -14,23 +14,17 @@ KEY = 75
 
 @message
 class TopicRequest:
-    """An element of `DescribeTopicPartitionsRequest.topics`."""
-
     name: str = wire.string("0+")
 
 
 @message
 class Cursor:
-    """The value of `DescribeTopicPartitionsRequest.cursor` and `DescribeTopicPartitionsResponse.next_cursor`."""
-
     topic_name: str = wire.string("0+")
     partition_index: int = wire.int32("0+")
 
 
 @message(versions="0", flexible="0+")
 class DescribeTopicPartitionsRequest:
-    """Request of the DescribeTopicPartitions API."""
-
     topics: Sequence[TopicRequest] = wire.array(TopicRequest, "0+")
     response_partition_limit: int = wire.int32("0+", default=2000)
     cursor: Cursor | None = wire.struct(Cursor, "0+", nullable="0+", default=None)
@@ -38,8 +32,6 @@ class DescribeTopicPartitionsRequest:
 
 @message
 class DescribeTopicPartitionsResponsePartition:
-    """An element of `DescribeTopicPartitionsResponseTopic.partitions`."""
-
     error_code: int = wire.int16("0+")
     partition_index: int = wire.int32("0+")
     leader_id: int = wire.int32("0+")
@@ -53,8 +45,6 @@ class DescribeTopicPartitionsResponsePartition:
 
 @message
 class DescribeTopicPartitionsResponseTopic:
-    """An element of `DescribeTopicPartitionsResponse.topics`."""
-
     error_code: int = wire.int16("0+")
     name: str | None = wire.string("0+", nullable="0+")
     topic_id: bytes = wire.uuid("0+", ignorable=True)
@@ -67,8 +57,6 @@ class DescribeTopicPartitionsResponseTopic:
 
 @message(versions="0", flexible="0+")
 class DescribeTopicPartitionsResponse:
-    """Response of the DescribeTopicPartitions API."""
-
     throttle_time_ms: int = wire.int32("0+", ignorable=True)
     topics: Sequence[DescribeTopicPartitionsResponseTopic] = wire.array(DescribeTopicPartitionsResponseTopic, "0+")
     next_cursor: Cursor | None = wire.struct(Cursor, "0+", nullable="0+", default=None)

@@ -14,23 +14,17 @@ KEY = 65
 
 @message(versions="0", flexible="0+")
 class DescribeTransactionsRequest:
-    """Request of the DescribeTransactions API."""
-
     transactional_ids: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
 
 
 @message
 class TopicData:
-    """An element of `TransactionState.topics`."""
-
     topic: str = wire.string("0+")
     partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
 
 
 @message
 class TransactionState:
-    """An element of `DescribeTransactionsResponse.transaction_states`."""
-
     error_code: int = wire.int16("0+")
     transactional_id: str = wire.string("0+")
     transaction_state: str = wire.string("0+")
@@ -43,7 +37,5 @@ class TransactionState:
 
 @message(versions="0", flexible="0+")
 class DescribeTransactionsResponse:
-    """Response of the DescribeTransactions API."""
-
     throttle_time_ms: int = wire.int32("0+")
     transaction_states: Sequence[TransactionState] = wire.array(TransactionState, "0+")

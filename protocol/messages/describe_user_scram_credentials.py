@@ -14,30 +14,22 @@ KEY = 50
 
 @message
 class UserName:
-    """An element of `DescribeUserScramCredentialsRequest.users`."""
-
     name: str = wire.string("0+")
 
 
 @message(versions="0", flexible="0+")
 class DescribeUserScramCredentialsRequest:
-    """Request of the DescribeUserScramCredentials API."""
-
     users: Sequence[UserName] | None = wire.array(UserName, "0+", nullable="0+")
 
 
 @message
 class CredentialInfo:
-    """An element of `DescribeUserScramCredentialsResult.credential_infos`."""
-
     mechanism: int = wire.int8("0+")
     iterations: int = wire.int32("0+")
 
 
 @message
 class DescribeUserScramCredentialsResult:
-    """An element of `DescribeUserScramCredentialsResponse.results`."""
-
     user: str = wire.string("0+")
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+")
@@ -46,8 +38,6 @@ class DescribeUserScramCredentialsResult:
 
 @message(versions="0", flexible="0+")
 class DescribeUserScramCredentialsResponse:
-    """Response of the DescribeUserScramCredentials API."""
-
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+")

@@ -16,16 +16,12 @@ KEY = 43
 
 @message
 class TopicPartitions:
-    """An element of `ElectLeadersRequest.topic_partitions`."""
-
     topic: str = wire.string("0+")
     partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
 
 
 @message(versions="0-2", flexible="2+")
 class ElectLeadersRequest:
-    """Request of the ElectLeaders API."""
-
     election_type: int = wire.int8("1+")
     topic_partitions: Sequence[TopicPartitions] | None = wire.array(TopicPartitions, "0+", nullable="0+")
     timeout_ms: int = wire.int32("0+", default=60000)
@@ -33,8 +29,6 @@ class ElectLeadersRequest:
 
 @message
 class PartitionResult:
-    """An element of `ReplicaElectionResult.partition_result`."""
-
     partition_id: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+")
@@ -42,16 +36,12 @@ class PartitionResult:
 
 @message
 class ReplicaElectionResult:
-    """An element of `ElectLeadersResponse.replica_election_results`."""
-
     topic: str = wire.string("0+")
     partition_result: Sequence[PartitionResult] = wire.array(PartitionResult, "0+")
 
 
 @message(versions="0-2", flexible="2+")
 class ElectLeadersResponse:
-    """Response of the ElectLeaders API."""
-
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("1+")
     replica_election_results: Sequence[ReplicaElectionResult] = wire.array(ReplicaElectionResult, "0+")

@@ -17,8 +17,6 @@ KEY = 26
 
 @message(versions="0-5", flexible="3+")
 class EndTxnRequest:
-    """Request of the EndTxn API."""
-
     transactional_id: str = wire.string("0+")
     producer_id: int = wire.int64("0+")
     producer_epoch: int = wire.int16("0+")
@@ -27,8 +25,6 @@ class EndTxnRequest:
 
 @message(versions="0-5", flexible="3+")
 class EndTxnResponse:
-    """Response of the EndTxn API."""
-
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
     producer_id: int = wire.int64("5+", default=-1, ignorable=True)

@@ -13,16 +13,12 @@ KEY = 40
 
 @message(versions="1-2", flexible="2+")
 class ExpireDelegationTokenRequest:
-    """Request of the ExpireDelegationToken API."""
-
     hmac: bytes = wire.bytes_("0+")
     expiry_time_period_ms: int = wire.int64("0+")
 
 
 @message(versions="1-2", flexible="2+")
 class ExpireDelegationTokenResponse:
-    """Response of the ExpireDelegationToken API."""
-
     error_code: int = wire.int16("0+")
     expiry_timestamp_ms: int = wire.int64("0+")
     throttle_time_ms: int = wire.int32("0+")

@@ -31,16 +31,12 @@ KEY = 1
 
 @message
 class ReplicaState:
-    """The value of `FetchRequest.replica_state`."""
-
     replica_id: int = wire.int32("15+", default=-1)
     replica_epoch: int = wire.int64("15+", default=-1)
 
 
 @message
 class FetchPartition:
-    """An element of `FetchTopic.partitions`."""
-
     partition: int = wire.int32("0+")
     current_leader_epoch: int = wire.int32("9+", default=-1, ignorable=True)
     fetch_offset: int = wire.int64("0+")
@@ -53,8 +49,6 @@ class FetchPartition:
 
 @message
 class FetchTopic:
-    """An element of `FetchRequest.topics`."""
-
     topic: str = wire.string("0-12", ignorable=True)
     topic_id: bytes = wire.uuid("13+", ignorable=True)
     partitions: Sequence[FetchPartition] = wire.array(FetchPartition, "0+")
@@ -62,8 +56,6 @@ class FetchTopic:
 
 @message
 class ForgottenTopic:
-    """An element of `FetchRequest.forgotten_topics_data`."""
-
     topic: str = wire.string("7-12", ignorable=True)
     topic_id: bytes = wire.uuid("13+", ignorable=True)
     partitions: Sequence[int] = wire.array(wire.Kind.INT32, "7+")
@@ -71,8 +63,6 @@ class ForgottenTopic:
 
 @message(versions="4-18", flexible="12+")
 class FetchRequest:
-    """Request of the Fetch API."""
-
     cluster_id: str | None = wire.string("12+", nullable="12+", tag=0, default=None, ignorable=True)
     replica_id: int = wire.int32("0-14", default=-1)
     replica_state: ReplicaState = wire.struct(ReplicaState, "15+", tag=1)
@@ -89,40 +79,30 @@ class FetchRequest:
 
 @message
 class EpochEndOffset:
-    """The value of `PartitionData.diverging_epoch`."""
-
     epoch: int = wire.int32("12+", default=-1)
     end_offset: int = wire.int64("12+", default=-1)
 
 
 @message
 class LeaderIdAndEpoch:
-    """The value of `PartitionData.current_leader`."""
-
     leader_id: int = wire.int32("12+", default=-1)
     leader_epoch: int = wire.int32("12+", default=-1)
 
 
 @message
 class SnapshotId:
-    """The value of `PartitionData.snapshot_id`."""
-
     end_offset: int = wire.int64("0+", default=-1)
     epoch: int = wire.int32("0+", default=-1)
 
 
 @message
 class AbortedTransaction:
-    """An element of `PartitionData.aborted_transactions`."""
-
     producer_id: int = wire.int64("4+")
     first_offset: int = wire.int64("4+")
 
 
 @message
 class PartitionData:
-    """An element of `FetchableTopicResponse.partitions`."""
-
     partition_index: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
     high_watermark: int = wire.int64("0+")
@@ -140,8 +120,6 @@ class PartitionData:
 
 @message
 class FetchableTopicResponse:
-    """An element of `FetchResponse.responses`."""
-
     topic: str = wire.string("0-12", ignorable=True)
     topic_id: bytes = wire.uuid("13+", ignorable=True)
     partitions: Sequence[PartitionData] = wire.array(PartitionData, "0+")
@@ -149,8 +127,6 @@ class FetchableTopicResponse:
 
 @message
 class NodeEndpoint:
-    """An element of `FetchResponse.node_endpoints`."""
-
     node_id: int = wire.int32("16+")
     host: str = wire.string("16+")
     port: int = wire.int32("16+")
@@ -159,8 +135,6 @@ class NodeEndpoint:
 
 @message(versions="4-18", flexible="12+")
 class FetchResponse:
-    """Response of the Fetch API."""
-
     throttle_time_ms: int = wire.int32("1+", ignorable=True)
     error_code: int = wire.int16("7+", ignorable=True)
     session_id: int = wire.int32("7+")

@@ -21,8 +21,6 @@ KEY = 10
 
 @message(versions="0-6", flexible="3+")
 class FindCoordinatorRequest:
-    """Request of the FindCoordinator API."""
-
     key: str = wire.string("0-3")
     key_type: int = wire.int8("1+")
     coordinator_keys: Sequence[str] = wire.array(wire.Kind.STRING, "4+")
@@ -30,8 +28,6 @@ class FindCoordinatorRequest:
 
 @message
 class Coordinator:
-    """An element of `FindCoordinatorResponse.coordinators`."""
-
     key: str = wire.string("4+")
     node_id: int = wire.int32("4+")
     host: str = wire.string("4+")
@@ -42,8 +38,6 @@ class Coordinator:
 
 @message(versions="0-6", flexible="3+")
 class FindCoordinatorResponse:
-    """Response of the FindCoordinator API."""
-
     throttle_time_ms: int = wire.int32("1+", ignorable=True)
     error_code: int = wire.int16("0-3")
     error_message: str | None = wire.string("1-3", nullable="1-3", ignorable=True)

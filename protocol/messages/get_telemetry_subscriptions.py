@@ -14,15 +14,11 @@ KEY = 71
 
 @message(versions="0", flexible="0+")
 class GetTelemetrySubscriptionsRequest:
-    """Request of the GetTelemetrySubscriptions API."""
-
     client_instance_id: bytes = wire.uuid("0+")
 
 
 @message(versions="0", flexible="0+")
 class GetTelemetrySubscriptionsResponse:
-    """Response of the GetTelemetrySubscriptions API."""
-
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
     client_instance_id: bytes = wire.uuid("0+")

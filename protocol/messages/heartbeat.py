@@ -16,8 +16,6 @@ KEY = 12
 
 @message(versions="0-4", flexible="4+")
 class HeartbeatRequest:
-    """Request of the Heartbeat API."""
-
     group_id: str = wire.string("0+")
     generation_id: int = wire.int32("0+")
     member_id: str = wire.string("0+")
@@ -26,7 +24,5 @@ class HeartbeatRequest:
 
 @message(versions="0-4", flexible="4+")
 class HeartbeatResponse:
-    """Response of the Heartbeat API."""
-
     throttle_time_ms: int = wire.int32("1+", ignorable=True)
     error_code: int = wire.int16("0+")

@@ -15,8 +15,6 @@ KEY = 44
 
 @message
 class AlterableConfig:
-    """An element of `AlterConfigsResource.configs`."""
-
     name: str = wire.string("0+")
     config_operation: int = wire.int8("0+")
     value: str | None = wire.string("0+", nullable="0+")
@@ -24,8 +22,6 @@ class AlterableConfig:
 
 @message
 class AlterConfigsResource:
-    """An element of `IncrementalAlterConfigsRequest.resources`."""
-
     resource_type: int = wire.int8("0+")
     resource_name: str = wire.string("0+")
     configs: Sequence[AlterableConfig] = wire.array(AlterableConfig, "0+")
@@ -33,16 +29,12 @@ class AlterConfigsResource:
 
 @message(versions="0-1", flexible="1+")
 class IncrementalAlterConfigsRequest:
-    """Request of the IncrementalAlterConfigs API."""
-
     resources: Sequence[AlterConfigsResource] = wire.array(AlterConfigsResource, "0+")
     validate_only: bool = wire.boolean("0+")
 
 
 @message
 class AlterConfigsResourceResponse:
-    """An element of `IncrementalAlterConfigsResponse.responses`."""
-
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+")
     resource_type: int = wire.int8("0+")
@@ -51,7 +43,5 @@ class AlterConfigsResourceResponse:
 
 @message(versions="0-1", flexible="1+")
 class IncrementalAlterConfigsResponse:
-    """Response of the IncrementalAlterConfigs API."""
-
     throttle_time_ms: int = wire.int32("0+")
     responses: Sequence[AlterConfigsResourceResponse] = wire.array(AlterConfigsResourceResponse, "0+")

@@ -17,8 +17,6 @@ KEY = 22
 
 @message(versions="0-5", flexible="2+")
 class InitProducerIdRequest:
-    """Request of the InitProducerId API."""
-
     transactional_id: str | None = wire.string("0+", nullable="0+")
     transaction_timeout_ms: int = wire.int32("0+")
     producer_id: int = wire.int64("3+", default=-1)
@@ -27,8 +25,6 @@ class InitProducerIdRequest:
 
 @message(versions="0-5", flexible="2+")
 class InitProducerIdResponse:
-    """Response of the InitProducerId API."""
-
     throttle_time_ms: int = wire.int32("0+", ignorable=True)
     error_code: int = wire.int16("0+")
     producer_id: int = wire.int64("0+", default=-1)

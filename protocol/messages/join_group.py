@@ -23,16 +23,12 @@ KEY = 11
 
 @message
 class JoinGroupRequestProtocol:
-    """An element of `JoinGroupRequest.protocols`."""
-
     name: str = wire.string("0+")
     metadata: bytes = wire.bytes_("0+")
 
 
 @message(versions="0-9", flexible="6+")
 class JoinGroupRequest:
-    """Request of the JoinGroup API."""
-
     group_id: str = wire.string("0+")
     session_timeout_ms: int = wire.int32("0+")
     rebalance_timeout_ms: int = wire.int32("1+", default=-1, ignorable=True)
@@ -45,8 +41,6 @@ class JoinGroupRequest:
 
 @message
 class JoinGroupResponseMember:
-    """An element of `JoinGroupResponse.members`."""
-
     member_id: str = wire.string("0+")
     group_instance_id: str | None = wire.string("5+", nullable="5+", default=None, ignorable=True)
     metadata: bytes = wire.bytes_("0+")
@@ -54,8 +48,6 @@ class JoinGroupResponseMember:
 
 @message(versions="0-9", flexible="6+")
 class JoinGroupResponse:
-    """Response of the JoinGroup API."""
-
     throttle_time_ms: int = wire.int32("2+", ignorable=True)
     error_code: int = wire.int16("0+")
     generation_id: int = wire.int32("0+", default=-1)

@@ -19,8 +19,6 @@ KEY = 13
 
 @message
 class MemberIdentity:
-    """An element of `LeaveGroupRequest.members`."""
-
     member_id: str = wire.string("3+")
     group_instance_id: str | None = wire.string("3+", nullable="3+", default=None)
     reason: str | None = wire.string("5+", nullable="5+", default=None, ignorable=True)
@@ -28,8 +26,6 @@ class MemberIdentity:
 
 @message(versions="0-5", flexible="4+")
 class LeaveGroupRequest:
-    """Request of the LeaveGroup API."""
-
     group_id: str = wire.string("0+")
     member_id: str = wire.string("0-2")
     members: Sequence[MemberIdentity] = wire.array(MemberIdentity, "3+")
@@ -37,8 +33,6 @@ class LeaveGroupRequest:
 
 @message
 class MemberResponse:
-    """An element of `LeaveGroupResponse.members`."""
-
     member_id: str = wire.string("3+")
     group_instance_id: str | None = wire.string("3+", nullable="3+")
     error_code: int = wire.int16("3+")
@@ -46,8 +40,6 @@ class MemberResponse:
 
 @message(versions="0-5", flexible="4+")
 class LeaveGroupResponse:
-    """Response of the LeaveGroup API."""
-
     throttle_time_ms: int = wire.int32("1+", ignorable=True)
     error_code: int = wire.int16("0+")
     members: Sequence[MemberResponse] = wire.array(MemberResponse, "3+")

@@ -15,23 +15,17 @@ KEY = 74
 
 @message(versions="0-1", flexible="0+")
 class ListConfigResourcesRequest:
-    """Request of the ListConfigResources API."""
-
     resource_types: Sequence[int] = wire.array(wire.Kind.INT8, "1+")
 
 
 @message
 class ConfigResource:
-    """An element of `ListConfigResourcesResponse.config_resources`."""
-
     resource_name: str = wire.string("0+")
     resource_type: int = wire.int8("1+", default=16, ignorable=True)
 
 
 @message(versions="0-1", flexible="0+")
 class ListConfigResourcesResponse:
-    """Response of the ListConfigResources API."""
-
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
     config_resources: Sequence[ConfigResource] = wire.array(ConfigResource, "0+")

@@ -19,16 +19,12 @@ KEY = 16
 
 @message(versions="0-5", flexible="3+")
 class ListGroupsRequest:
-    """Request of the ListGroups API."""
-
     states_filter: Sequence[str] = wire.array(wire.Kind.STRING, "4+")
     types_filter: Sequence[str] = wire.array(wire.Kind.STRING, "5+")
 
 
 @message
 class ListedGroup:
-    """An element of `ListGroupsResponse.groups`."""
-
     group_id: str = wire.string("0+")
     protocol_type: str = wire.string("0+")
     group_state: str = wire.string("4+", ignorable=True)
@@ -37,8 +33,6 @@ class ListedGroup:
 
 @message(versions="0-5", flexible="3+")
 class ListGroupsResponse:
-    """Response of the ListGroups API."""
-
     throttle_time_ms: int = wire.int32("1+", ignorable=True)
     error_code: int = wire.int16("0+")
     groups: Sequence[ListedGroup] = wire.array(ListedGroup, "0+")

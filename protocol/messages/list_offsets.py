@@ -24,8 +24,6 @@ KEY = 2
 
 @message
 class ListOffsetsPartition:
-    """An element of `ListOffsetsTopic.partitions`."""
-
     partition_index: int = wire.int32("0+")
     current_leader_epoch: int = wire.int32("4+", default=-1, ignorable=True)
     timestamp: int = wire.int64("0+")
@@ -33,16 +31,12 @@ class ListOffsetsPartition:
 
 @message
 class ListOffsetsTopic:
-    """An element of `ListOffsetsRequest.topics`."""
-
     name: str = wire.string("0+")
     partitions: Sequence[ListOffsetsPartition] = wire.array(ListOffsetsPartition, "0+")
 
 
 @message(versions="1-11", flexible="6+")
 class ListOffsetsRequest:
-    """Request of the ListOffsets API."""
-
     replica_id: int = wire.int32("0+")
     isolation_level: int = wire.int8("2+")
     topics: Sequence[ListOffsetsTopic] = wire.array(ListOffsetsTopic, "0+")
@@ -51,8 +45,6 @@ class ListOffsetsRequest:
 
 @message
 class ListOffsetsPartitionResponse:
-    """An element of `ListOffsetsTopicResponse.partitions`."""
-
     partition_index: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
     timestamp: int = wire.int64("1+", default=-1)
@@ -62,15 +54,11 @@ class ListOffsetsPartitionResponse:
 
 @message
 class ListOffsetsTopicResponse:
-    """An element of `ListOffsetsResponse.topics`."""
-
     name: str = wire.string("0+")
     partitions: Sequence[ListOffsetsPartitionResponse] = wire.array(ListOffsetsPartitionResponse, "0+")
 
 
 @message(versions="1-11", flexible="6+")
 class ListOffsetsResponse:
-    """Response of the ListOffsets API."""
-
     throttle_time_ms: int = wire.int32("2+", ignorable=True)
     topics: Sequence[ListOffsetsTopicResponse] = wire.array(ListOffsetsTopicResponse, "0+")

@@ -14,16 +14,12 @@ KEY = 46
 
 @message
 class ListPartitionReassignmentsTopics:
-    """An element of `ListPartitionReassignmentsRequest.topics`."""
-
     name: str = wire.string("0+")
     partition_indexes: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
 
 
 @message(versions="0", flexible="0+")
 class ListPartitionReassignmentsRequest:
-    """Request of the ListPartitionReassignments API."""
-
     timeout_ms: int = wire.int32("0+", default=60000)
     topics: Sequence[ListPartitionReassignmentsTopics] | None = wire.array(
         ListPartitionReassignmentsTopics, "0+", nullable="0+", default=None
@@ -32,8 +28,6 @@ class ListPartitionReassignmentsRequest:
 
 @message
 class OngoingPartitionReassignment:
-    """An element of `OngoingTopicReassignment.partitions`."""
-
     partition_index: int = wire.int32("0+")
     replicas: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
     adding_replicas: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
@@ -42,16 +36,12 @@ class OngoingPartitionReassignment:
 
 @message
 class OngoingTopicReassignment:
-    """An element of `ListPartitionReassignmentsResponse.topics`."""
-
     name: str = wire.string("0+")
     partitions: Sequence[OngoingPartitionReassignment] = wire.array(OngoingPartitionReassignment, "0+")
 
 
 @message(versions="0", flexible="0+")
 class ListPartitionReassignmentsResponse:
-    """Response of the ListPartitionReassignments API."""
-
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+")

@@ -16,8 +16,6 @@ KEY = 66
 
 @message(versions="0-2", flexible="0+")
 class ListTransactionsRequest:
-    """Request of the ListTransactions API."""
-
     state_filters: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
     producer_id_filters: Sequence[int] = wire.array(wire.Kind.INT64, "0+")
     duration_filter: int = wire.int64("1+", default=-1)
@@ -26,8 +24,6 @@ class ListTransactionsRequest:
 
 @message
 class TransactionState:
-    """An element of `ListTransactionsResponse.transaction_states`."""
-
     transactional_id: str = wire.string("0+")
     producer_id: int = wire.int64("0+")
     transaction_state: str = wire.string("0+")
@@ -35,8 +31,6 @@ class TransactionState:
 
 @message(versions="0-2", flexible="0+")
 class ListTransactionsResponse:
-    """Response of the ListTransactions API."""
-
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
     unknown_state_filters: Sequence[str] = wire.array(wire.Kind.STRING, "0+")

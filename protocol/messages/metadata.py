@@ -28,16 +28,12 @@ KEY = 3
 
 @message
 class MetadataRequestTopic:
-    """An element of `MetadataRequest.topics`."""
-
     topic_id: bytes = wire.uuid("10+", ignorable=True)
     name: str | None = wire.string("0+", nullable="10+")
 
 
 @message(versions="0-13", flexible="9+")
 class MetadataRequest:
-    """Request of the Metadata API."""
-
     topics: Sequence[MetadataRequestTopic] | None = wire.array(MetadataRequestTopic, "0+", nullable="1+")
     allow_auto_topic_creation: bool = wire.boolean("4+", default=True)
     include_cluster_authorized_operations: bool = wire.boolean("8-10")
@@ -46,8 +42,6 @@ class MetadataRequest:
 
 @message
 class MetadataResponseBroker:
-    """An element of `MetadataResponse.brokers`."""
-
     node_id: int = wire.int32("0+")
     host: str = wire.string("0+")
     port: int = wire.int32("0+")
@@ -56,8 +50,6 @@ class MetadataResponseBroker:
 
 @message
 class MetadataResponsePartition:
-    """An element of `MetadataResponseTopic.partitions`."""
-
     error_code: int = wire.int16("0+")
     partition_index: int = wire.int32("0+")
     leader_id: int = wire.int32("0+")
@@ -69,8 +61,6 @@ class MetadataResponsePartition:
 
 @message
 class MetadataResponseTopic:
-    """An element of `MetadataResponse.topics`."""
-
     error_code: int = wire.int16("0+")
     name: str | None = wire.string("0+", nullable="12+")
     topic_id: bytes = wire.uuid("10+", ignorable=True)
@@ -81,8 +71,6 @@ class MetadataResponseTopic:
 
 @message(versions="0-13", flexible="9+")
 class MetadataResponse:
-    """Response of the Metadata API."""
-
     throttle_time_ms: int = wire.int32("3+", ignorable=True)
     brokers: Sequence[MetadataResponseBroker] = wire.array(MetadataResponseBroker, "0+")
     cluster_id: str | None = wire.string("2+", nullable="2+", default=None, ignorable=True)

@@ -22,8 +22,6 @@ KEY = 8
 
 @message
 class OffsetCommitRequestPartition:
-    """An element of `OffsetCommitRequestTopic.partitions`."""
-
     partition_index: int = wire.int32("0+")
     committed_offset: int = wire.int64("0+")
     committed_leader_epoch: int = wire.int32("6+", default=-1, ignorable=True)
@@ -32,8 +30,6 @@ class OffsetCommitRequestPartition:
 
 @message
 class OffsetCommitRequestTopic:
-    """An element of `OffsetCommitRequest.topics`."""
-
     name: str = wire.string("0-9", ignorable=True)
     topic_id: bytes = wire.uuid("10+", ignorable=True)
     partitions: Sequence[OffsetCommitRequestPartition] = wire.array(OffsetCommitRequestPartition, "0+")
@@ -41,8 +37,6 @@ class OffsetCommitRequestTopic:
 
 @message(versions="2-10", flexible="8+")
 class OffsetCommitRequest:
-    """Request of the OffsetCommit API."""
-
     group_id: str = wire.string("0+")
     generation_id_or_member_epoch: int = wire.int32("1+", default=-1, ignorable=True)
     member_id: str = wire.string("1+", ignorable=True)
@@ -53,16 +47,12 @@ class OffsetCommitRequest:
 
 @message
 class OffsetCommitResponsePartition:
-    """An element of `OffsetCommitResponseTopic.partitions`."""
-
     partition_index: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
 
 
 @message
 class OffsetCommitResponseTopic:
-    """An element of `OffsetCommitResponse.topics`."""
-
     name: str = wire.string("0-9", ignorable=True)
     topic_id: bytes = wire.uuid("10+", ignorable=True)
     partitions: Sequence[OffsetCommitResponsePartition] = wire.array(OffsetCommitResponsePartition, "0+")
@@ -70,7 +60,5 @@ class OffsetCommitResponseTopic:
 
 @message(versions="2-10", flexible="8+")
 class OffsetCommitResponse:
-    """Response of the OffsetCommit API."""
-
     throttle_time_ms: int = wire.int32("3+", ignorable=True)
     topics: Sequence[OffsetCommitResponseTopic] = wire.array(OffsetCommitResponseTopic, "0+")

@@ -25,16 +25,12 @@ KEY = 9
 
 @message
 class OffsetFetchRequestTopic:
-    """An element of `OffsetFetchRequest.topics`."""
-
     name: str = wire.string("0-7")
     partition_indexes: Sequence[int] = wire.array(wire.Kind.INT32, "0-7")
 
 
 @message
 class OffsetFetchRequestTopics:
-    """An element of `OffsetFetchRequestGroup.topics`."""
-
     name: str = wire.string("8-9", ignorable=True)
     topic_id: bytes = wire.uuid("10+", ignorable=True)
     partition_indexes: Sequence[int] = wire.array(wire.Kind.INT32, "8+")
@@ -42,8 +38,6 @@ class OffsetFetchRequestTopics:
 
 @message
 class OffsetFetchRequestGroup:
-    """An element of `OffsetFetchRequest.groups`."""
-
     group_id: str = wire.string("8+")
     member_id: str | None = wire.string("9+", nullable="9+", default=None, ignorable=True)
     member_epoch: int = wire.int32("9+", default=-1, ignorable=True)
@@ -52,8 +46,6 @@ class OffsetFetchRequestGroup:
 
 @message(versions="1-10", flexible="6+")
 class OffsetFetchRequest:
-    """Request of the OffsetFetch API."""
-
     group_id: str = wire.string("0-7")
     topics: Sequence[OffsetFetchRequestTopic] | None = wire.array(OffsetFetchRequestTopic, "0-7", nullable="2-7")
     groups: Sequence[OffsetFetchRequestGroup] = wire.array(OffsetFetchRequestGroup, "8+")
@@ -62,8 +54,6 @@ class OffsetFetchRequest:
 
 @message
 class OffsetFetchResponsePartition:
-    """An element of `OffsetFetchResponseTopic.partitions`."""
-
     partition_index: int = wire.int32("0-7")
     committed_offset: int = wire.int64("0-7")
     committed_leader_epoch: int = wire.int32("5-7", default=-1, ignorable=True)
@@ -73,16 +63,12 @@ class OffsetFetchResponsePartition:
 
 @message
 class OffsetFetchResponseTopic:
-    """An element of `OffsetFetchResponse.topics`."""
-
     name: str = wire.string("0-7")
     partitions: Sequence[OffsetFetchResponsePartition] = wire.array(OffsetFetchResponsePartition, "0-7")
 
 
 @message
 class OffsetFetchResponsePartitions:
-    """An element of `OffsetFetchResponseTopics.partitions`."""
-
     partition_index: int = wire.int32("8+")
     committed_offset: int = wire.int64("8+")
     committed_leader_epoch: int = wire.int32("8+", default=-1, ignorable=True)
@@ -92,8 +78,6 @@ class OffsetFetchResponsePartitions:
 
 @message
 class OffsetFetchResponseTopics:
-    """An element of `OffsetFetchResponseGroup.topics`."""
-
     name: str = wire.string("8-9", ignorable=True)
     topic_id: bytes = wire.uuid("10+", ignorable=True)
     partitions: Sequence[OffsetFetchResponsePartitions] = wire.array(OffsetFetchResponsePartitions, "8+")
@@ -101,8 +85,6 @@ class OffsetFetchResponseTopics:
 
 @message
 class OffsetFetchResponseGroup:
-    """An element of `OffsetFetchResponse.groups`."""
-
     group_id: str = wire.string("8+")
     topics: Sequence[OffsetFetchResponseTopics] = wire.array(OffsetFetchResponseTopics, "8+")
     error_code: int = wire.int16("8+")
@@ -110,8 +92,6 @@ class OffsetFetchResponseGroup:
 
 @message(versions="1-10", flexible="6+")
 class OffsetFetchResponse:
-    """Response of the OffsetFetch API."""
-
     throttle_time_ms: int = wire.int32("3+", ignorable=True)
     topics: Sequence[OffsetFetchResponseTopic] = wire.array(OffsetFetchResponseTopic, "0-7")
     error_code: int = wire.int16("2-7", ignorable=True)

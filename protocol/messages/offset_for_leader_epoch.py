@@ -16,8 +16,6 @@ KEY = 23
 
 @message
 class OffsetForLeaderPartition:
-    """An element of `OffsetForLeaderTopic.partitions`."""
-
     partition: int = wire.int32("0+")
     current_leader_epoch: int = wire.int32("2+", default=-1, ignorable=True)
     leader_epoch: int = wire.int32("0+")
@@ -25,24 +23,18 @@ class OffsetForLeaderPartition:
 
 @message
 class OffsetForLeaderTopic:
-    """An element of `OffsetForLeaderEpochRequest.topics`."""
-
     topic: str = wire.string("0+")
     partitions: Sequence[OffsetForLeaderPartition] = wire.array(OffsetForLeaderPartition, "0+")
 
 
 @message(versions="2-4", flexible="4+")
 class OffsetForLeaderEpochRequest:
-    """Request of the OffsetForLeaderEpoch API."""
-
     replica_id: int = wire.int32("3+", default=-2, ignorable=True)
     topics: Sequence[OffsetForLeaderTopic] = wire.array(OffsetForLeaderTopic, "0+")
 
 
 @message
 class EpochEndOffset:
-    """An element of `OffsetForLeaderTopicResult.partitions`."""
-
     error_code: int = wire.int16("0+")
     partition: int = wire.int32("0+")
     leader_epoch: int = wire.int32("1+", default=-1, ignorable=True)
@@ -51,15 +43,11 @@ class EpochEndOffset:
 
 @message
 class OffsetForLeaderTopicResult:
-    """An element of `OffsetForLeaderEpochResponse.topics`."""
-
     topic: str = wire.string("0+")
     partitions: Sequence[EpochEndOffset] = wire.array(EpochEndOffset, "0+")
 
 
 @message(versions="2-4", flexible="4+")
 class OffsetForLeaderEpochResponse:
-    """Response of the OffsetForLeaderEpoch API."""
-
     throttle_time_ms: int = wire.int32("2+", ignorable=True)
     topics: Sequence[OffsetForLeaderTopicResult] = wire.array(OffsetForLeaderTopicResult, "0+")

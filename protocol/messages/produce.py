@@ -25,16 +25,12 @@ ADVERTISED_MIN_VERSION = 0
 
 @message
 class PartitionProduceData:
-    """An element of `TopicProduceData.partition_data`."""
-
     index: int = wire.int32("0+")
     records: Buffer | None = wire.records("0+", nullable="0+")
 
 
 @message
 class TopicProduceData:
-    """An element of `ProduceRequest.topic_data`."""
-
     name: str = wire.string("0-12", ignorable=True)
     topic_id: bytes = wire.uuid("13+", ignorable=True)
     partition_data: Sequence[PartitionProduceData] = wire.array(PartitionProduceData, "0+")
@@ -42,8 +38,6 @@ class TopicProduceData:
 
 @message(versions="3-13", flexible="9+")
 class ProduceRequest:
-    """Request of the Produce API."""
-
     transactional_id: str | None = wire.string("3+", nullable="3+", default=None)
     acks: int = wire.int16("0+")
     timeout_ms: int = wire.int32("0+")
@@ -52,24 +46,18 @@ class ProduceRequest:
 
 @message
 class BatchIndexAndErrorMessage:
-    """An element of `PartitionProduceResponse.record_errors`."""
-
     batch_index: int = wire.int32("8+")
     batch_index_error_message: str | None = wire.string("8+", nullable="8+", default=None)
 
 
 @message
 class LeaderIdAndEpoch:
-    """The value of `PartitionProduceResponse.current_leader`."""
-
     leader_id: int = wire.int32("10+", default=-1)
     leader_epoch: int = wire.int32("10+", default=-1)
 
 
 @message
 class PartitionProduceResponse:
-    """An element of `TopicProduceResponse.partition_responses`."""
-
     index: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
     base_offset: int = wire.int64("0+")
@@ -82,8 +70,6 @@ class PartitionProduceResponse:
 
 @message
 class TopicProduceResponse:
-    """An element of `ProduceResponse.responses`."""
-
     name: str = wire.string("0-12", ignorable=True)
     topic_id: bytes = wire.uuid("13+", ignorable=True)
     partition_responses: Sequence[PartitionProduceResponse] = wire.array(PartitionProduceResponse, "0+")
@@ -91,8 +77,6 @@ class TopicProduceResponse:
 
 @message
 class NodeEndpoint:
-    """An element of `ProduceResponse.node_endpoints`."""
-
     node_id: int = wire.int32("10+")
     host: str = wire.string("10+")
     port: int = wire.int32("10+")
@@ -101,8 +85,6 @@ class NodeEndpoint:
 
 @message(versions="3-13", flexible="9+")
 class ProduceResponse:
-    """Response of the Produce API."""
-
     responses: Sequence[TopicProduceResponse] = wire.array(TopicProduceResponse, "0+")
     throttle_time_ms: int = wire.int32("1+", ignorable=True)
     node_endpoints: Sequence[NodeEndpoint] = wire.array(NodeEndpoint, "10+", tag=0)

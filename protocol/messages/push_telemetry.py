@@ -12,8 +12,6 @@ KEY = 72
 
 @message(versions="0", flexible="0+")
 class PushTelemetryRequest:
-    """Request of the PushTelemetry API."""
-
     client_instance_id: bytes = wire.uuid("0+")
     subscription_id: int = wire.int32("0+")
     terminating: bool = wire.boolean("0+")
@@ -23,7 +21,5 @@ class PushTelemetryRequest:
 
 @message(versions="0", flexible="0+")
 class PushTelemetryResponse:
-    """Response of the PushTelemetry API."""
-
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")

@@ -13,16 +13,12 @@ KEY = 39
 
 @message(versions="1-2", flexible="2+")
 class RenewDelegationTokenRequest:
-    """Request of the RenewDelegationToken API."""
-
     hmac: bytes = wire.bytes_("0+")
     renew_period_ms: int = wire.int64("0+")
 
 
 @message(versions="1-2", flexible="2+")
 class RenewDelegationTokenResponse:
-    """Response of the RenewDelegationToken API."""
-
     error_code: int = wire.int16("0+")
     expiry_timestamp_ms: int = wire.int64("0+")
     throttle_time_ms: int = wire.int32("0+")

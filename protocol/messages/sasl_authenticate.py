@@ -14,15 +14,11 @@ KEY = 36
 
 @message(versions="0-2", flexible="2+")
 class SaslAuthenticateRequest:
-    """Request of the SaslAuthenticate API."""
-
     auth_bytes: bytes = wire.bytes_("0+")
 
 
 @message(versions="0-2", flexible="2+")
 class SaslAuthenticateResponse:
-    """Response of the SaslAuthenticate API."""
-
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+")
     auth_bytes: bytes = wire.bytes_("0+")

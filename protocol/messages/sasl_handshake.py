@@ -15,14 +15,10 @@ KEY = 17
 
 @message(versions="0-1", flexible=None)
 class SaslHandshakeRequest:
-    """Request of the SaslHandshake API."""
-
     mechanism: str = wire.string("0+")
 
 
 @message(versions="0-1", flexible=None)
 class SaslHandshakeResponse:
-    """Response of the SaslHandshake API."""
-
     error_code: int = wire.int16("0+")
     mechanisms: Sequence[str] = wire.array(wire.Kind.STRING, "0+")

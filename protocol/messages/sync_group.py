@@ -19,16 +19,12 @@ KEY = 14
 
 @message
 class SyncGroupRequestAssignment:
-    """An element of `SyncGroupRequest.assignments`."""
-
     member_id: str = wire.string("0+")
     assignment: bytes = wire.bytes_("0+")
 
 
 @message(versions="0-5", flexible="4+")
 class SyncGroupRequest:
-    """Request of the SyncGroup API."""
-
     group_id: str = wire.string("0+")
     generation_id: int = wire.int32("0+")
     member_id: str = wire.string("0+")
@@ -40,8 +36,6 @@ class SyncGroupRequest:
 
 @message(versions="0-5", flexible="4+")
 class SyncGroupResponse:
-    """Response of the SyncGroup API."""
-
     throttle_time_ms: int = wire.int32("1+", ignorable=True)
     error_code: int = wire.int16("0+")
     protocol_type: str | None = wire.string("5+", nullable="5+", default=None, ignorable=True)

@@ -19,8 +19,6 @@ KEY = 28
 
 @message
 class TxnOffsetCommitRequestPartition:
-    """An element of `TxnOffsetCommitRequestTopic.partitions`."""
-
     partition_index: int = wire.int32("0+")
     committed_offset: int = wire.int64("0+")
     committed_leader_epoch: int = wire.int32("2+", default=-1, ignorable=True)
@@ -29,16 +27,12 @@ class TxnOffsetCommitRequestPartition:
 
 @message
 class TxnOffsetCommitRequestTopic:
-    """An element of `TxnOffsetCommitRequest.topics`."""
-
     name: str = wire.string("0+")
     partitions: Sequence[TxnOffsetCommitRequestPartition] = wire.array(TxnOffsetCommitRequestPartition, "0+")
 
 
 @message(versions="0-5", flexible="3+")
 class TxnOffsetCommitRequest:
-    """Request of the TxnOffsetCommit API."""
-
     transactional_id: str = wire.string("0+")
     group_id: str = wire.string("0+")
     producer_id: int = wire.int64("0+")
@@ -51,23 +45,17 @@ class TxnOffsetCommitRequest:
 
 @message
 class TxnOffsetCommitResponsePartition:
-    """An element of `TxnOffsetCommitResponseTopic.partitions`."""
-
     partition_index: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
 
 
 @message
 class TxnOffsetCommitResponseTopic:
-    """An element of `TxnOffsetCommitResponse.topics`."""
-
     name: str = wire.string("0+")
     partitions: Sequence[TxnOffsetCommitResponsePartition] = wire.array(TxnOffsetCommitResponsePartition, "0+")
 
 
 @message(versions="0-5", flexible="3+")
 class TxnOffsetCommitResponse:
-    """Response of the TxnOffsetCommit API."""
-
     throttle_time_ms: int = wire.int32("0+")
     topics: Sequence[TxnOffsetCommitResponseTopic] = wire.array(TxnOffsetCommitResponseTopic, "0+")

@@ -12,15 +12,11 @@ KEY = 64
 
 @message(versions="0", flexible="0+")
 class UnregisterBrokerRequest:
-    """Request of the UnregisterBroker API."""
-
     broker_id: int = wire.int32("0+")
 
 
 @message(versions="0", flexible="0+")
 class UnregisterBrokerResponse:
-    """Response of the UnregisterBroker API."""
-
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+")

@@ -16,8 +16,6 @@ KEY = 57
 
 @message
 class FeatureUpdateKey:
-    """An element of `UpdateFeaturesRequest.feature_updates`."""
-
     feature: str = wire.string("0+")
     max_version_level: int = wire.int16("0+")
     allow_downgrade: bool = wire.boolean("0")
@@ -26,8 +24,6 @@ class FeatureUpdateKey:
 
 @message(versions="0-2", flexible="0+")
 class UpdateFeaturesRequest:
-    """Request of the UpdateFeatures API."""
-
     timeout_ms: int = wire.int32("0+", default=60000)
     feature_updates: Sequence[FeatureUpdateKey] = wire.array(FeatureUpdateKey, "0+")
     validate_only: bool = wire.boolean("1+")
@@ -35,8 +31,6 @@ class UpdateFeaturesRequest:
 
 @message
 class UpdatableFeatureResult:
-    """An element of `UpdateFeaturesResponse.results`."""
-
     feature: str = wire.string("0+")
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+")
@@ -44,8 +38,6 @@ class UpdatableFeatureResult:
 
 @message(versions="0-2", flexible="0+")
 class UpdateFeaturesResponse:
-    """Response of the UpdateFeatures API."""
-
     throttle_time_ms: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
     error_message: str | None = wire.string("0+", nullable="0+")

@@ -18,8 +18,6 @@ KEY = 27
 
 @message
 class WritableTxnMarkerTopic:
-    """An element of `WritableTxnMarker.topics`."""
-
     name: str = wire.string("0+")
     partition_indexes: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
     leader_epochs: Sequence[int] = wire.array(wire.Kind.INT32, "2+", tag=wire.OWN_TAGS_FROM, ignorable=True)
@@ -28,8 +26,6 @@ class WritableTxnMarkerTopic:
 
 @message
 class WritableTxnMarker:
-    """An element of `WriteTxnMarkersRequest.markers`."""
-
     producer_id: int = wire.int64("0+")
     producer_epoch: int = wire.int16("0+")
     transaction_result: bool = wire.boolean("0+")
@@ -49,8 +45,6 @@ class MarkerSender:
 
 @message(versions="1-2", flexible="1+")
 class WriteTxnMarkersRequest:
-    """Request of the WriteTxnMarkers API."""
-
     markers: Sequence[WritableTxnMarker] = wire.array(WritableTxnMarker, "0+")
     sender: MarkerSender | None = wire.struct(
         MarkerSender, "2+", tag=wire.OWN_TAGS_FROM, nullable="2+", default=None, ignorable=True
@@ -59,30 +53,22 @@ class WriteTxnMarkersRequest:
 
 @message
 class WritableTxnMarkerPartitionResult:
-    """An element of `WritableTxnMarkerTopicResult.partitions`."""
-
     partition_index: int = wire.int32("0+")
     error_code: int = wire.int16("0+")
 
 
 @message
 class WritableTxnMarkerTopicResult:
-    """An element of `WritableTxnMarkerResult.topics`."""
-
     name: str = wire.string("0+")
     partitions: Sequence[WritableTxnMarkerPartitionResult] = wire.array(WritableTxnMarkerPartitionResult, "0+")
 
 
 @message
 class WritableTxnMarkerResult:
-    """An element of `WriteTxnMarkersResponse.markers`."""
-
     producer_id: int = wire.int64("0+")
     topics: Sequence[WritableTxnMarkerTopicResult] = wire.array(WritableTxnMarkerTopicResult, "0+")
 
 
 @message(versions="1-2", flexible="1+")
 class WriteTxnMarkersResponse:
-    """Response of the WriteTxnMarkers API."""
-
     markers: Sequence[WritableTxnMarkerResult] = wire.array(WritableTxnMarkerResult, "0+")

@@ -47,8 +47,6 @@ class GroupMetadataKey:
 
 @message
 class MemberMetadata:
-    """An element of `GroupMetadataValue.members`."""
-
     member_id: str = wire.string("0+")
     group_instance_id: str | None = wire.string("3+", nullable="3+", default=None, ignorable=True)
     client_id: str = wire.string("0+")
@@ -95,16 +93,12 @@ class ConsumerGroupPartitionMetadataKey:
 
 @message
 class PartitionMetadata:
-    """An element of `TopicMetadata.partition_metadata`."""
-
     partition: int = wire.int32("0+")
     racks: Sequence[str] = wire.array(wire.Kind.STRING, "0+")
 
 
 @message
 class TopicMetadata:
-    """An element of `ConsumerGroupPartitionMetadataValue.topics`."""
-
     topic_id: bytes = wire.uuid("0+")
     topic_name: str = wire.string("0+")
     num_partitions: int = wire.int32("0+")
@@ -128,16 +122,12 @@ class ConsumerGroupMemberMetadataKey:
 
 @message
 class ClassicProtocol:
-    """An element of `ClassicMemberMetadata.supported_protocols`."""
-
     name: str = wire.string("0+")
     metadata: bytes = wire.bytes_("0+")
 
 
 @message
 class ClassicMemberMetadata:
-    """The value of `ConsumerGroupMemberMetadataValue.classic_member_metadata`."""
-
     session_timeout_ms: int = wire.int32("0+")
     supported_protocols: Sequence[ClassicProtocol] = wire.array(ClassicProtocol, "0+")
 
@@ -184,8 +174,6 @@ class ConsumerGroupTargetAssignmentMemberKey:
 
 @message
 class TopicPartition:
-    """An element of `ConsumerGroupTargetAssignmentMemberValue.topic_partitions`."""
-
     topic_id: bytes = wire.uuid("0+")
     partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
 
@@ -207,8 +195,6 @@ class ConsumerGroupCurrentMemberAssignmentKey:
 
 @message
 class TopicPartitions:
-    """An element of `ConsumerGroupCurrentMemberAssignmentValue.assigned_partitions` and one other field."""
-
     topic_id: bytes = wire.uuid("0+")
     partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
     assignment_epochs: Sequence[int] | None = wire.array(wire.Kind.INT32, "0+", nullable="0+", tag=0)

@@ -15,8 +15,6 @@ from anabranch.protocol.wire import message
 
 @message
 class TopicPartition:
-    """An element of `ConsumerProtocolSubscription.owned_partitions`."""
-
     topic: str = wire.string("1+")
     partitions: Sequence[int] = wire.array(wire.Kind.INT32, "1+")
 
@@ -34,8 +32,6 @@ class ConsumerProtocolSubscription:
 
 @message
 class TopicPartitionResponse:
-    """An element of `ConsumerProtocolAssignment.assigned_partitions`."""
-
     topic: str = wire.string("0+")
     partitions: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
 

@@ -20,8 +20,6 @@ class TransactionLogKey:
 
 @message
 class PartitionsSchema:
-    """An element of `TransactionLogValue.transaction_partitions`."""
-
     topic: str = wire.string("0+")
     partition_ids: Sequence[int] = wire.array(wire.Kind.INT32, "0+")
 

@@ -8,8 +8,6 @@ KEY = 32_001
 
 @message(versions="0", flexible=None)
 class AuthenticateRequest:
-    """Request of the Authenticate API."""
-
     proof: bytes = wire.bytes_("0+")
 
 

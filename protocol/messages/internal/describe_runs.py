@@ -10,16 +10,12 @@ KEY = 32_005
 
 @message(versions="0", flexible=None)
 class DescribeRunsRequest:
-    """Request of the DescribeRuns API."""
-
     topic: str = wire.string("0+")
     partition: int = wire.int32("0+")
 
 
 @message
 class CachedRun:
-    """An element of `DescribeRunsResponse.runs`."""
-
     base_offset: int = wire.int64("0+")
     end_offset: int = wire.int64("0+")
     size_bytes: int = wire.int64("0+")
@@ -29,8 +25,6 @@ class CachedRun:
 
 @message(versions="0", flexible=None)
 class DescribeRunsResponse:
-    """Response of the DescribeRuns API."""
-
     error_code: int = wire.int16("0+")
     start_offset: int = wire.int64("0+")
     end_offset: int = wire.int64("0+")

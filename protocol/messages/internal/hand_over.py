@@ -36,7 +36,5 @@ class HandOverRequest:
 
 @message(versions="0", flexible=None)
 class HandOverResponse:
-    """Response of the HandOver API."""
-
     refusal: str = wire.string("0+")
     """Empty: the piece was taken, and if it is the last one, the receiver leads the partition."""

@@ -19,7 +19,5 @@ class PrepareMoveRequest:
 
 @message(versions="0", flexible=None)
 class PrepareMoveResponse:
-    """Response of the PrepareMove API."""
-
     refusal: str = wire.string("0+")
     """Empty: it would."""

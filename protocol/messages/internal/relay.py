@@ -8,8 +8,6 @@ KEY = 32_004
 
 @message(versions="0", flexible=None)
 class RelayRequest:
-    """Request of the Relay API."""
-
     api_key: int = wire.int16("0+")
     api_version: int = wire.int16("0+")
     principal: str = wire.string("0+")
@@ -22,8 +20,6 @@ class RelayRequest:
 
 @message(versions="0", flexible=None)
 class RelayResponse:
-    """Response of the Relay API."""
-
     failure: str = wire.string("0+")
     """Reason why there is no response; empty: there is one."""
     body: bytes = wire.bytes_("0+")
