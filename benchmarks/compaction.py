@@ -30,10 +30,10 @@ from anabranch.s3stream.model import ObjectKind, object_key
 from anabranch.s3stream.object.format import Footer, IndexEntry, encode_trailer
 from anabranch.s3stream.object.reader import ObjectIndex, read_index
 from anabranch.s3stream.store.local import LocalStore
-from anabranch.s3stream.store.memory import MemoryStore
 from benchmarks.lab.curves import Curve
 from benchmarks.support import CONSOLE, Report, p99, parser
 from tests.support.catalog_node import CLUSTER, UploadingNode, uploading_node
+from tests.support.memory_store import MemoryStore
 from tests.support.node import NodeProcess
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30

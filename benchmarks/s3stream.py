@@ -35,9 +35,9 @@ from anabranch.s3stream.store.s3 import S3Store
 from anabranch.spark.java import cache_folder
 from anabranch.wal.device import open_device
 from anabranch.wal.log import DeltaWal
-from anabranch.wal.memory import MemoryWal
 from anabranch.wal.settings import WalSettings
 from benchmarks.support import CONSOLE, Report, middle, p99, parser
+from tests.support.memory_wal import MemoryWal
 from tests.support.s3 import s3_server
 from tests.support.storage import EngineCluster, fill, memory_cluster
 from tests.support.virtual_time import run_virtual

@@ -1,7 +1,7 @@
 """Interface of a write-ahead log to the storage engine, and the errors that a log raises.
 
 The engine (`s3stream`) imports this module and nothing else of `wal`. The implementation is a Delta WAL on a raw device
-or file (`wal.log`), a log of objects (`wal.object.log`), or the log in memory that unit tests use (`wal.memory`).
+or file (`wal.log`), or a log of objects (`wal.object.log`).
 
 Two kinds of position are used throughout. A *logical offset* is a byte count since the log was formatted; it only
 grows. A *position* is the place of that byte on the device. It is derived from the offset (`FORMAT.md`) and not used

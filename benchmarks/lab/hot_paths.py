@@ -32,11 +32,11 @@ from anabranch.protocol.records import Record, build_batch
 from anabranch.s3stream.model import ObjectKind, StreamBatch
 from anabranch.s3stream.object.format import decode_block, encode_block
 from anabranch.s3stream.object.writer import ObjectWriter
-from anabranch.s3stream.store.memory import MemoryStore
 from anabranch.wal.log import DeltaWal
 from anabranch.wal.settings import WalSettings
 from benchmarks.lab.frames import request_frame
 from benchmarks.lab.in_process import InProcessClient, InProcessNode, NullDevice
+from tests.support.memory_store import MemoryStore
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20

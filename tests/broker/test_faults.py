@@ -7,7 +7,7 @@ import pytest
 
 from anabranch.broker.operator.dev.faults import Faults
 from anabranch.s3stream.store.interface import ObjectStore
-from anabranch.s3stream.store.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 
 
 async def listed(store: ObjectStore) -> list[str]:

@@ -10,10 +10,10 @@ import pytest
 from anabranch.s3stream.errors import StoreError
 from anabranch.s3stream.model import ObjectKind
 from anabranch.s3stream.object import writer
-from anabranch.s3stream.store.memory import MemoryStore, let_through
 from anabranch.s3stream.store.rules import PART_BYTES_MIN
 from tests.compaction.sets.test_run import SMALL
 from tests.support.catalog_node import UploadingNode, uploading_node
+from tests.support.memory_store import MemoryStore, let_through
 
 SETTINGS = replace(SMALL, memory_bytes=256 << 20, part_bytes=PART_BYTES_MIN)
 

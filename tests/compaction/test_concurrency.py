@@ -16,10 +16,10 @@ from anabranch.s3stream.errors import CatalogUnavailable, NodeFenced, ObjectNotF
 from anabranch.s3stream.model import ObjectKind, ObjectState, StreamOwner, object_key
 from anabranch.s3stream.object.format import decode_block
 from anabranch.s3stream.object.reader import read_index
-from anabranch.s3stream.store.memory import MemoryStore, let_through
 from tests.compaction.cleaning.test_cleaner import kafka_batch, table
 from tests.compaction.sets.test_run import SMALL, every_object_is_accounted_for, fill
 from tests.support.catalog_node import CLUSTER, HOUR_MS, NODE_ID, WAL_ID, UploadingNode, delete_topic, uploading_node
+from tests.support.memory_store import MemoryStore, let_through
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO
 MIB = 1 << 20

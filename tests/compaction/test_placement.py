@@ -11,10 +11,10 @@ from anabranch.compaction.context import CompactionContext
 from anabranch.compaction.interface import CleaningHooks
 from anabranch.compaction.service import CompactionService
 from anabranch.s3stream.model import ObjectKind, ObjectState, RangeLocation
-from anabranch.s3stream.store.memory import MemoryStore
 from tests.compaction.cleaning.test_cleaner import POLICY, kafka_batch, table
 from tests.compaction.sets.test_run import SMALL
 from tests.support.catalog_node import UploadingNode, uploading_node
+from tests.support.memory_store import MemoryStore
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO
 

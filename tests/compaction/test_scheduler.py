@@ -28,11 +28,11 @@ from anabranch.compaction.settings import CompactionSettings
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.errors import CatalogUnavailable, CorruptObject, NodeFenced
 from anabranch.s3stream.model import ObjectKind, StreamInfo, object_key
-from anabranch.s3stream.store.memory import MemoryStore
 from anabranch.wal.interface import Buffer
 from tests.compaction.cleaning.test_cleaner import kafka_batch, table
 from tests.compaction.sets.test_run import every_object_is_accounted_for
 from tests.support.catalog_node import CLUSTER, UploadingNode, uploading_node
+from tests.support.memory_store import MemoryStore
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO
 BY_LAG = CleanPolicy(dirty_ratio_min=1.0, lag_ms_min=0, lag_ms_max=60_000, delete_retention_ms=1 << 40)

@@ -24,9 +24,9 @@ from anabranch.s3stream.object.format import (
     decode_block,
 )
 from anabranch.s3stream.object.reader import ObjectIndex, read_index
-from anabranch.s3stream.store.memory import MemoryStore
 from tests.fuzz.target import Choices, Target, check_message, edited, random_script
 from tests.s3stream.object.test_format import GOLDEN, write
+from tests.support.memory_store import MemoryStore
 
 SEALED: Final = 128
 

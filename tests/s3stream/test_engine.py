@@ -28,8 +28,8 @@ from anabranch.s3stream.upload import pipeline
 from anabranch.s3stream.upload.pace import UploadPace
 from anabranch.s3stream.upload.uploader import Uploader
 from anabranch.wal.interface import AppendedRecord, Buffer, Durable, OverCapacity, QueueFull
-from anabranch.wal.memory import MemoryWal
 from tests.support.catalog_node import CLUSTER, NODE_ID, UploadingNode, delete_topic, hand_over
+from tests.support.memory_wal import MemoryWal
 from tests.support.steps import Steps, step_catalog
 from tests.support.storage import SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
 from tests.support.waiting import until

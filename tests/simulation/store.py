@@ -15,9 +15,9 @@ from anabranch.s3stream.background import Pace
 from anabranch.s3stream.errors import StoreError
 from anabranch.s3stream.model import parse_object_key
 from anabranch.s3stream.store.interface import CallCounts, MultipartUpload, PartReceipt, StoredObject, TailRead
-from anabranch.s3stream.store.memory import MemoryStore
 from anabranch.wal.interface import Buffer
 from tests.simulation.loop import SimLoop
+from tests.support.memory_store import MemoryStore
 
 CALL_S = (0.002, 0.03)
 TAIL_SHARE = 0.02

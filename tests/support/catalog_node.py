@@ -37,8 +37,8 @@ from anabranch.s3stream.object.format import decode_block
 from anabranch.s3stream.object.reader import read_index
 from anabranch.s3stream.object.writer import ObjectWriter
 from anabranch.s3stream.store.interface import ObjectStore
-from anabranch.s3stream.store.memory import MemoryStore
 from tests.support.clock import ManualClock
+from tests.support.memory_store import MemoryStore
 
 CLUSTER: Final = "test"
 NODE_ID: Final = 1

@@ -4,12 +4,12 @@ from asyncio import Event
 from collections.abc import Callable, Sequence
 
 from anabranch.broker.cluster.membership.log_store import ObjectLogStore
-from anabranch.s3stream.store.memory import MemoryStore
 from anabranch.wal.interface import Buffer
 from anabranch.wal.object.format import HEADER_BYTES, LogName, ObjectHeader, Position, decode_header
 from anabranch.wal.object.log import ObjectWal
 from anabranch.wal.object.settings import ObjectWalSettings
 from anabranch.wal.object.store import StoreAway
+from tests.support.memory_store import MemoryStore
 
 NAME = LogName("c", 3, bytes(range(16)))
 

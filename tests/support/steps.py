@@ -12,7 +12,7 @@ from anabranch.s3stream.background import Pace
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.store.interface import MultipartUpload, ObjectStore, PartReceipt
 from anabranch.wal.interface import Buffer
-from anabranch.wal.memory import MemoryWal
+from tests.support.memory_wal import MemoryWal
 
 CATALOG_COMMANDS = frozenset(
     {

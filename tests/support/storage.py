@@ -14,10 +14,10 @@ from anabranch.s3stream.model import NodeIdentity, StreamBatch, StreamInfo, Stre
 from anabranch.s3stream.object.marks import MARK_KEYS
 from anabranch.s3stream.settings import StorageSettings
 from anabranch.s3stream.store.interface import ObjectStore
-from anabranch.s3stream.store.memory import MemoryStore
-from anabranch.wal.memory import MemoryWal
 from tests.support.catalog_node import CLUSTER, NODE_ID, UploadingNode
 from tests.support.clock import ManualClock
+from tests.support.memory_store import MemoryStore
+from tests.support.memory_wal import MemoryWal
 
 SMALL = StorageSettings(
     upload_threshold_bytes=64 * 1024,

@@ -3,7 +3,7 @@
 import pytest
 
 from anabranch.wal.interface import OverCapacity, WalError, WalFailed
-from anabranch.wal.memory import MemoryWal
+from tests.support.memory_wal import MemoryWal
 
 
 async def bodies(wal: MemoryWal) -> list[bytes]:

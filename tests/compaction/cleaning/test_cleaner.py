@@ -34,10 +34,10 @@ from anabranch.s3stream.model import (
     StreamInfo,
     StreamRange,
 )
-from anabranch.s3stream.store.memory import MemoryStore, let_through
 from anabranch.wal.interface import Buffer
 from tests.compaction.sets.test_run import CrashingCalls, CrashingCatalog, ProcessKilled, every_object_is_accounted_for
 from tests.support.catalog_node import UploadingNode, uploading_node
+from tests.support.memory_store import MemoryStore, let_through
 
 SO, SSO = ObjectKind.SO, ObjectKind.SSO
 POLICY = CleanPolicy(dirty_ratio_min=0.5, lag_ms_min=0, lag_ms_max=5_000, delete_retention_ms=1_000)

@@ -27,9 +27,9 @@ from anabranch.s3stream.object.reader import read_index
 from anabranch.s3stream.object.writer_id import CompactionWriter
 from anabranch.s3stream.store.interface import ObjectStore
 from anabranch.s3stream.store.local import LocalStore
-from anabranch.s3stream.store.memory import MemoryStore, let_through
 from anabranch.s3stream.store.s3 import S3Store
 from tests.support.catalog_node import CLUSTER, HOUR_MS, NODE_ID, WAL_ID, UploadingNode, delete_topic, uploading_node
+from tests.support.memory_store import MemoryStore, let_through
 from tests.support.s3 import S3Bucket
 
 SSO, SO = ObjectKind.SSO, ObjectKind.SO

@@ -8,7 +8,7 @@ from anabranch.s3stream.append.admission import NEXT_STATES, UPLOADING, Admissio
 from anabranch.s3stream.append.log_cache import LogCache
 from anabranch.s3stream.errors import Discontinuity, StorageStopped, StreamFenced
 from anabranch.s3stream.stats import StorageStats
-from anabranch.wal.memory import MemoryWal
+from tests.support.memory_wal import MemoryWal
 from tests.support.waiting import until
 
 FAILURE = StorageStopped("the WAL failed: pulled out")

@@ -24,7 +24,7 @@ from anabranch.s3stream.errors import (
 )
 from anabranch.s3stream.model import NodeIdentity, StreamBatch, StreamOwner
 from anabranch.wal.interface import WalFailed
-from anabranch.wal.memory import MemoryWal
+from tests.support.memory_wal import MemoryWal
 from tests.support.storage import SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
 from tests.support.waiting import until
 

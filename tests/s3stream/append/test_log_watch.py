@@ -12,7 +12,7 @@ from anabranch.s3stream.append.log_cache import LogCache
 from anabranch.s3stream.append.log_watch import LogWatch
 from anabranch.s3stream.errors import LogStalled
 from anabranch.s3stream.stats import StorageStats
-from anabranch.wal.memory import MemoryWal
+from tests.support.memory_wal import MemoryWal
 from tests.support.virtual_time import run_virtual
 
 STALL_S = 10.0

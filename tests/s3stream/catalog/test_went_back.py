@@ -15,9 +15,9 @@ from anabranch.s3stream.maintain.gc import GarbageCollector
 from anabranch.s3stream.maintain.manifest_store import check_marks
 from anabranch.s3stream.model import NodeIdentity, object_key
 from anabranch.s3stream.object.marks import MarkPlace, MarkWriter
-from anabranch.s3stream.store.memory import MemoryStore, let_through
 from tests.support.catalog_node import NODE_ID, NOW, MetadataNode, opened_catalog, span
 from tests.support.clock import ManualClock
+from tests.support.memory_store import MemoryStore, let_through
 from tests.support.postgres import postgres_server
 
 

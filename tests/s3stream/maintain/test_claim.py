@@ -7,7 +7,7 @@ import pytest
 from anabranch.s3stream.errors import CatalogError, CorruptObject
 from anabranch.s3stream.maintain.claim import check_claim, claim_key, claim_store
 from anabranch.s3stream.model import parse_object_key
-from anabranch.s3stream.store.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 
 OURS, THEIRS = b"o" * 16, b"t" * 16
 

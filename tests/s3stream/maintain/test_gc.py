@@ -11,9 +11,9 @@ from anabranch.s3stream.errors import CatalogError, CatalogUnavailable, NotFound
 from anabranch.s3stream.maintain.gc import GarbageCollector
 from anabranch.s3stream.model import NewObject, NodeIdentity, ObjectState, object_key
 from anabranch.s3stream.settings import GcSettings
-from anabranch.s3stream.store.memory import MemoryStore
 from tests.support.catalog_node import DEADLINE, LATER, NODE_ID, NOW, MetadataNode, delete_topic, span, sqlite_catalog
 from tests.support.clock import ManualClock
+from tests.support.memory_store import MemoryStore
 
 CLUSTER = "test"
 

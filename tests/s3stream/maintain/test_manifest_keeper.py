@@ -25,9 +25,9 @@ from anabranch.s3stream.model import (
     StreamRange,
     object_key,
 )
-from anabranch.s3stream.store.memory import MemoryStore
 from anabranch.s3stream.tasks import end_tasks
 from tests.support.catalog_node import WAL_ID
+from tests.support.memory_store import MemoryStore
 from tests.support.waiting import until
 
 CLUSTER = "test"

@@ -19,9 +19,9 @@ from anabranch.s3stream.model import (
 )
 from anabranch.s3stream.object.format import FOOTER_BYTES
 from anabranch.s3stream.object.writer import ObjectWriter
-from anabranch.s3stream.store.memory import MemoryStore
 from anabranch.wal.object.format import LogName, Position
 from tests.support.catalog_node import LATER, NOW, MetadataNode, opened_catalog
+from tests.support.memory_store import MemoryStore
 
 CLUSTER = "test"
 Runs = Sequence[tuple[int, int, int]]

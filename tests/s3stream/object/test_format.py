@@ -9,7 +9,7 @@ from anabranch.s3stream.model import NewObject, ObjectKind, StreamBatch, StreamR
 from anabranch.s3stream.object.format import decode_block
 from anabranch.s3stream.object.reader import decode_index
 from anabranch.s3stream.object.writer import ObjectWriter
-from anabranch.s3stream.store.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 
 GOLDEN = bytes.fromhex(
     # block of stream 7: header, two batch headers, payloads

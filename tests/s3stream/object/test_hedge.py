@@ -14,8 +14,8 @@ from anabranch.s3stream.object.hedge import HEDGES_MAX, LOOK_S_MIN, OBSERVED_MIN
 from anabranch.s3stream.object.reader import read_index
 from anabranch.s3stream.object.writer import ObjectWriter, PartLimits
 from anabranch.s3stream.store.interface import PartReceipt
-from anabranch.s3stream.store.memory import MemoryStore
 from anabranch.wal.interface import Durable
+from tests.support.memory_store import MemoryStore
 from tests.support.virtual_time import run_virtual
 
 MIB = 1024 * 1024

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from anabranch.s3stream.catalog.progress import CatalogProgress
 from anabranch.s3stream.errors import StoreError
 from anabranch.s3stream.object.marks import TIDIED_EVERY, Mark, MarkPlace, MarkWriter
-from anabranch.s3stream.store.memory import MemoryStore, let_through
+from tests.support.memory_store import MemoryStore, let_through
 
 NUMBERS = st.integers(0, 2**63 - 1)
 ID = bytes(range(16))

@@ -9,7 +9,7 @@ from anabranch.s3stream.model import ObjectKind, StreamBatch, StreamRange
 from anabranch.s3stream.object.format import decode_block
 from anabranch.s3stream.object.reader import index_tail_bytes, read_index
 from anabranch.s3stream.object.writer import ObjectOrder, ObjectWriter, PartLimits
-from anabranch.s3stream.store.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 
 MIB = 1024 * 1024
 

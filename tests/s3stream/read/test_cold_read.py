@@ -31,8 +31,8 @@ from anabranch.s3stream.object.writer import ObjectWriter
 from anabranch.s3stream.read.cold_read import ColdReader
 from anabranch.s3stream.read.loader import LOCATIONS_PER_LOOKUP
 from anabranch.s3stream.settings import StorageSettings
-from anabranch.s3stream.store.memory import MemoryStore
 from tests.support.catalog_node import CLUSTER, delete_topic
+from tests.support.memory_store import MemoryStore
 from tests.support.storage import SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
 from tests.support.virtual_time import run_virtual
 

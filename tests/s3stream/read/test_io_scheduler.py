@@ -13,7 +13,7 @@ from anabranch.s3stream.read.io_plan import Priority
 from anabranch.s3stream.read.io_scheduler import HAND_OUT_PAUSE_S, IoScheduler
 from anabranch.s3stream.settings import StorageSettings
 from anabranch.s3stream.stats import StorageStats
-from anabranch.s3stream.store.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 from tests.support.virtual_time import run_virtual
 
 SETTINGS = StorageSettings(

@@ -10,8 +10,8 @@ import pytest
 
 from anabranch.s3stream.store.interface import ObjectStore
 from anabranch.s3stream.store.local import LocalStore
-from anabranch.s3stream.store.memory import MemoryStore
 from anabranch.s3stream.store.s3 import S3Settings, S3Store
+from tests.support.memory_store import MemoryStore
 from tests.support.s3 import S3Bucket
 
 

@@ -13,8 +13,8 @@ from anabranch.s3stream.errors import CatalogDamaged, CatalogUnavailable, Outcom
 from anabranch.s3stream.maintain.gc import GarbageCollector
 from anabranch.s3stream.model import ObjectKind, ObjectState
 from anabranch.s3stream.object.marks import MARK_KEYS, MarkPlace
-from anabranch.s3stream.store.memory import let_through
 from tests.support.catalog_node import CLUSTER, NODE_ID
+from tests.support.memory_store import let_through
 from tests.support.storage import SMALL, EngineCluster, fill, memory_cluster, read_all, same
 
 Answer = Callable[[UploadCommit], Awaitable[None]]

@@ -14,8 +14,8 @@ from anabranch.s3stream.model import BATCH_OVERHEAD_BYTES, ObjectState, StreamBa
 from anabranch.s3stream.object.marks import MARK_KEYS
 from anabranch.s3stream.outages import Outage
 from anabranch.s3stream.settings import MIB, StorageSettings
-from anabranch.s3stream.store.memory import let_through
 from tests.support.catalog_node import CLUSTER, NODE_ID, WAL_ID, delete_topic, hand_over
+from tests.support.memory_store import let_through
 from tests.support.steps import Steps, step_catalog, step_store
 from tests.support.storage import SMALL, EngineCluster, fill, make_batch, memory_cluster, read_all, same
 from tests.support.virtual_time import run_virtual

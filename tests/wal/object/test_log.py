@@ -8,11 +8,11 @@ from functools import partial
 import pytest
 import uvloop
 
-from anabranch.s3stream.store.memory import MemoryStore
 from anabranch.wal.interface import OverCapacity, QueueFull, RecordTooLarge, WalError, WalFailed, WalFenced
 from anabranch.wal.object.format import EndedBy, Flags, Position
 from anabranch.wal.object.recovery import end_log
 from anabranch.wal.object.settings import ObjectWalSettings
+from tests.support.memory_store import MemoryStore
 from tests.support.object_log import NAME, TestStore, header_at, opened_wal, sequences
 from tests.support.virtual_time import run_virtual
 from tests.support.waiting import until

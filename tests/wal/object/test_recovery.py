@@ -7,7 +7,6 @@ import pytest
 
 from anabranch.broker.cluster.membership.log_store import ObjectLogStore
 from anabranch.s3stream.errors import StoreError
-from anabranch.s3stream.store.memory import MemoryStore
 from anabranch.s3stream.store.s3 import S3Store
 from anabranch.wal.interface import WalCorrupt, WalError, WalFenced
 from anabranch.wal.object.format import EndedBy, Flags, Position
@@ -15,6 +14,7 @@ from anabranch.wal.object.log import ObjectWal
 from anabranch.wal.object.recovery import end_log
 from anabranch.wal.object.settings import ObjectWalSettings
 from anabranch.wal.object.store import StoreAway
+from tests.support.memory_store import MemoryStore
 from tests.support.object_log import NAME, TestStore, header_at, opened_wal, sequences
 from tests.support.s3 import S3Bucket
 from tests.support.virtual_time import run_virtual

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from anabranch.s3stream.store.memory import MemoryStore
 from anabranch.wal.interface import WalCorrupt
 from anabranch.wal.object.format import Position
 from anabranch.wal.object.stopped import StoppedLog, find_stopped
+from tests.support.memory_store import MemoryStore
 from tests.support.object_log import NAME, TestStore, opened_wal
 from tests.support.virtual_time import run_virtual
 from tests.wal.object.test_recovery import damage, filled

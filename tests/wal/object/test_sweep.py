@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from anabranch.s3stream.store.memory import MemoryStore
 from anabranch.wal.interface import WalCorrupt
 from anabranch.wal.object.format import EndedBy, Position
 from anabranch.wal.object.recovery import end_log
 from anabranch.wal.object.sweep import Sweep, newest_ms, plan_sweep
+from tests.support.memory_store import MemoryStore
 from tests.support.object_log import NAME, TestStore, opened_wal
 
 LATER = 10**6

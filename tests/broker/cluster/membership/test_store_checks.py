@@ -5,7 +5,7 @@ import pytest
 from anabranch.broker.cluster.membership import store_checks
 from anabranch.broker.cluster.membership.store_checks import find_object
 from anabranch.s3stream.model import object_key
-from anabranch.s3stream.store.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 
 
 async def test_an_object_of_the_cluster_is_found_among_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from anabranch.broker.node.tracing.export import SpanDelivery, endpoint_of, show
 from anabranch.broker.node.tracing.start import TracingError, open_tracer
 from anabranch.broker.node.tracing.tracer import CALLS_MAX, LINKS_MAX, NodeTracer, Step
 from anabranch.s3stream.model import StreamRange
-from anabranch.s3stream.store.memory import MemoryStore
 from tests.support.collector import TraceCollector
+from tests.support.memory_store import MemoryStore
 from tests.support.node import settings_for
 from tests.support.waiting import until
 

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 from anabranch.broker.operator.cli import main
 from anabranch.broker.operator.cli.doctor_machine import judge_clock, judge_descriptors
 from anabranch.broker.operator.cli.measure import StoreProbe, probe_file, write_repeatedly
-from anabranch.s3stream.store.memory import MemoryStore
 from anabranch.wal.settings import WalSettings
+from tests.support.memory_store import MemoryStore
 from tests.support.s3 import S3Bucket
 
 
