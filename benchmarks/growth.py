@@ -53,8 +53,6 @@ LOAD: Final = Load(
 )
 FILL_BATCH_BYTES: Final = 64 * KIB
 LOG_BYTES: Final = 1 << 30
-LOG_FULL: Final = 0.9
-"""Share of the log from which a node takes no more appends."""
 
 
 @dataclass(frozen=True)

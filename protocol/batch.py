@@ -204,8 +204,3 @@ def iterate_batches(view: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
         end = position + header.size_bytes
         yield header, view[position:end]
         position = end
-
-
-def split_batches(view: Buffer) -> list[tuple[BatchHeader, memoryview]]:
-    """Return all batches of a records field, each with its bytes. Raises like `parse_batch` if any is bad."""
-    return list(iterate_batches(view))

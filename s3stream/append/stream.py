@@ -278,13 +278,6 @@ class Stream(StreamAdmission):
         """
         return await self._reader.offset_for_time(self, timestamp_ms, from_offset)
 
-    async def last_offset_for_time(self, timestamp_ms: int, from_offset: int = 0) -> int | None:
-        """Return the last confirmed offset such that all batches up to it, from the start on, are at or before a time.
-
-        None when already the first is newer. Batches count as a whole.
-        """
-        return await self._reader.last_offset_for_time(self, timestamp_ms, from_offset)
-
     async def offset_for_age(self, since_ms: int, untimed_end: int, is_untimed: IsUntimed) -> int:
         """Return the offset before which everything is older than `since_ms`; the first batch that is not stays.
 

@@ -14,7 +14,7 @@ from anabranch.s3stream.read.cold_read import ColdReader
 from anabranch.s3stream.read.damage import DamagedObjects
 from anabranch.s3stream.read.loader import ObjectLoader
 from anabranch.s3stream.read.size_lookup import find_size_cut
-from anabranch.s3stream.read.time_lookup import IsUntimed, find_untimed, offset_before
+from anabranch.s3stream.read.time_lookup import IsUntimed, find_untimed
 from anabranch.s3stream.stats import StorageStats
 
 
@@ -102,11 +102,6 @@ class StreamReader:
                 return found
             start = searched_end
         return stream.cached_for_time(timestamp_ms, start)
-
-    async def last_offset_for_time(self, stream: CachedStream, timestamp_ms: int, from_offset: int) -> int | None:
-        """Return the last confirmed offset such that no batch up to it is newer than a time, or None."""
-        newer = await self.offset_for_time(stream, timestamp_ms + 1, from_offset)
-        return offset_before(newer, max(stream.start_offset, from_offset), stream.confirmed_offset)
 
     async def offset_for_age(self, stream: CachedStream, since_ms: int, untimed_end: int, is_untimed: IsUntimed) -> int:
         """Return the offset before which everything is older than `since_ms`; see `Stream.offset_for_age`."""

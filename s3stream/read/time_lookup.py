@@ -1,15 +1,10 @@
 """Finds offsets by time in committed data: from the catalog's ranges and the objects' index entries, and one block.
 
 Ranges, index entries and batches each carry the largest timestamp in them, so the search goes through all three, from
-the coarse to the fine. Producers' timestamps come in any order; both boundaries are defined so that order does not
-matter:
+the coarse to the fine. Producers' timestamps come in any order, so what is found is the first item that reaches the
+time: everything before it is older.
 
-- **first at or after** T: the first item that reaches T. Everything before it is older than T.
-- **last at or before** T: the last item such that it and everything before it are not newer than T. It comes right
-  before the first at or after T + 1, for ranges, entries and batches alike. Where timestamps only grow, it is the last
-  one of T or earlier.
-
-A caller that can decode batches refines both inside the one batch that is found. The largest timestamp of a range may
+A caller that can decode batches refines it inside the one batch that is found. The largest timestamp of a range may
 belong to a batch that was trimmed: then the search continues behind the range. That is the only case in which more than
 one block is read.
 
@@ -63,16 +58,6 @@ def first_at_or_after(items: Iterable[Item], timestamp_ms: int) -> Item | None:
     return next((item for item in items if item.max_timestamp_ms >= timestamp_ms), None)
 
 
-def last_at_or_before(items: Iterable[Item], timestamp_ms: int) -> Item | None:
-    """Return the last item, in the order of offsets, that like all before it is not newer than the time."""
-    last = None
-    for item in items:
-        if item.max_timestamp_ms > timestamp_ms:
-            break
-        last = item
-    return last
-
-
 async def find_first(
     catalog: Catalog, source: BlockSource, stream_id: int, timestamp_ms: int, start_offset: int, end_offset: int
 ) -> StreamBatch | None:
@@ -92,23 +77,6 @@ async def find_first(
         behind = locations[-1].range.end_offset
         locations = await catalog.find_ranges(stream_id, behind, end_offset, limit=RANGES_PER_LOOKUP)
     return None
-
-
-async def find_last_offset(
-    catalog: Catalog, source: BlockSource, stream_id: int, timestamp_ms: int, start_offset: int, end_offset: int
-) -> int | None:
-    """Return the last offset such that all batches from `start_offset` to it are at or before `timestamp_ms`, or None.
-
-    Batches count as a whole: the one after it has a newer record, though perhaps not as its first.
-    """
-    newer = await find_first(catalog, source, stream_id, timestamp_ms + 1, start_offset, end_offset)
-    return offset_before(newer, start_offset, end_offset)
-
-
-def offset_before(newer: StreamBatch | None, start_offset: int, end_offset: int) -> int | None:
-    """Return the last offset in [start, end) before the batch `newer`, if any; None when there is no such offset."""
-    bound = end_offset if newer is None else min(newer.base_offset, end_offset)
-    return bound - 1 if bound > start_offset else None
 
 
 async def _find_in(

@@ -8,8 +8,6 @@ from anabranch.s3stream.store.interface import PartReceipt
 
 PART_BYTES_MIN = 5 * 1024 * 1024
 """Minimum size of every part of a multipart upload but the last (S3's limit)."""
-PART_BYTES_MAX = 5 * 1024 * 1024 * 1024
-"""Maximum size of a part (S3's limit)."""
 PARTS_MAX = 10_000
 """Maximum number of parts of an upload (S3's limit)."""
 KEY_BYTES_MAX = 1024

@@ -356,9 +356,6 @@ def _take(data: Any, start: Int64s, length: Int64s, null: Bools, kind: pa.DataTy
     return pc.take(spread, wanted, memory_pool=pa.system_memory_pool())
 
 
-HEADER_TYPE = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-
-
 def gather_headers(records: RecordColumns, bodies: BatchBodies, kind: pa.DataType, memory: ReadBufferPool) -> pa.Array:
     """Return the headers of all records as a list column; null for records without. Raises InvalidRecord."""
     count = records.header_count

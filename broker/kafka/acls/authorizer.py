@@ -152,10 +152,6 @@ class Authorizer:
     def _patterns_of(self, acl: Acl) -> tuple[_Patterns, _Patterns]:
         return self._patterns[acl.resource_type], self._own[acl.resource_type, acl.principal]
 
-    def is_super_user(self, principal: str) -> bool:
-        """Return whether a principal may do everything."""
-        return principal in self._super_users
-
     def may_nothing(self, principal: str, resource_type: AclResourceType) -> bool:
         """Return whether no rule can allow a principal anything on a type of resource, whatever its name."""
         nobody = (resource_type, principal) not in self._own and (resource_type, EVERYBODY) not in self._own

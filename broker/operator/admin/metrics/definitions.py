@@ -4,7 +4,6 @@ Names follow Prometheus' rules: base units (seconds, bytes) at the end, `_total`
 written from the same definitions, so no metric is without a description.
 """
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
@@ -112,8 +111,3 @@ def of_stats(table: Mapping[str, Definition], stats: Any) -> Iterator[Metric]:
     """Yield a family for each field of a component's counters, as the table of that component says."""
     for name, definition in table.items():
         yield definition.single(getattr(stats, name))
-
-
-def count_fields(stats: Any) -> frozenset[str]:
-    """Return the names of the fields of a component's counters that are numbers."""
-    return frozenset(field.name for field in dataclasses.fields(stats) if isinstance(getattr(stats, field.name), int))

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -19,7 +21,6 @@ from anabranch.broker.operator.admin.metrics import node as node_area
 from anabranch.broker.operator.admin.metrics.definitions import (
     SAMPLES_PER_PIECE,
     Definition,
-    count_fields,
     counter,
     histogram,
 )
@@ -54,8 +55,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     ("table", "stats"), [*node_area.OF_STATS, *storage.OF_STATS], ids=lambda each: type(each).__name__
 )
-async def test_each_counter_of_a_component_has_a_metric(table: Mapping[str, Definition], stats: object) -> None:
-    assert count_fields(stats) == table.keys()
+async def test_each_counter_of_a_component_has_a_metric(table: Mapping[str, Definition], stats: Any) -> None:
+    numbers = {field.name for field in fields(stats) if isinstance(getattr(stats, field.name), int)}
+    assert numbers == table.keys()
 
 
 async def test_names_are_unique_and_described() -> None:
