@@ -85,9 +85,7 @@ class GrowthNode:
 
     def __init__(self, stack: ExitStack, home: Path, partitions: int, flags: Sequence[str] = NO_UPLOADS) -> None:
         self.broker = Anabranch(home, (*flags, "--topic-partitions-max", "20000"))
-        began = time.perf_counter()
         stack.enter_context(self.broker)
-        self.first_start_s = time.perf_counter() - began
         began = time.perf_counter()
         self.broker.create_topic(TOPIC, partitions)
         self.create_s = time.perf_counter() - began

@@ -13,7 +13,7 @@ from anabranch.broker.cluster.membership.lease import Lease, beat_during_start
 from anabranch.broker.cluster.membership.log_recovery import takeover_of
 from anabranch.broker.cluster.membership.node_log import NodeLog
 from anabranch.broker.cluster.membership.object_log import ObjectStartLog
-from anabranch.broker.cluster.membership.start_log import StartLog
+from anabranch.broker.cluster.membership.start_log import StartLog, errors_at
 from anabranch.broker.cluster.membership.tasks import NodeTasks
 from anabranch.broker.cluster.node import NodeFailure
 from anabranch.broker.kafka.acls.authorizer import Authorizer
@@ -176,7 +176,7 @@ async def _recover(
     await basis.stack.enter_async_context(storage)
     if (found := log.found) is not None:
         await catalog.reclaim_streams(found.wal_id, node=info.identity, claimed_epoch=found.node_epoch)
-    with log.errors_with_path():
+    with errors_at(log.location):
         await storage.recover()
     # The log would find its fence by itself, but only once its store answers: the stop would wait for that.
     basis.failure.watch_fence(lambda error: wal.failed(WalFenced(str(error))))

@@ -27,7 +27,7 @@ from anabranch.spark.pipeline.source import (
     decoded,
     table_columns,
 )
-from anabranch.spark.pipeline.tables import DeadLetters, LakehouseTable, open_dead_letters, open_tables
+from anabranch.spark.pipeline.tables import LakehouseTable, MicroBatchSink, open_dead_letters, open_tables
 from anabranch.spark.pipeline.topics import known_topics
 from anabranch.spark.pipeline.writer import persisted
 
@@ -105,7 +105,7 @@ def _replay_table(
 
 
 def _append(
-    table: LakehouseTable, dead_letters: DeadLetters, pipeline: PipelineSettings, good: DataFrame, *, dry_run: bool
+    table: LakehouseTable, dead_letters: MicroBatchSink, pipeline: PipelineSettings, good: DataFrame, *, dry_run: bool
 ) -> tuple[int, int]:
     """Append what the table lacks. Returns the numbers of records appended, and of those that it had."""
     # Before the table is read: a concurrent replay has the same number, or one of the two finds the other's rows.

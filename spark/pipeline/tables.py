@@ -22,8 +22,8 @@ from anabranch.spark.pipeline.sections import TableFormat
 from anabranch.spark.pipeline.settings import PipelineSettings
 
 
-class DeadLetters(Protocol):
-    """Table or topic of dead letters."""
+class MicroBatchSink(Protocol):
+    """Table or topic that takes each micro-batch in one commit, such as that of dead letters."""
 
     @property
     def place(self) -> str:
@@ -39,27 +39,14 @@ class DeadLetters(Protocol):
         """Append a micro-batch in one commit."""
 
     def remove(self, records: DataFrame) -> None:
-        """Take the letters of some records out in one commit. `records` has the columns of places, each once."""
+        """Delete what is there of some records in one commit. `records` has the columns of places, each once."""
 
     def frozen(self) -> DataFrame:
-        """Return all letters of now, also if they are read again after a later commit."""
+        """Return all of it as it is now, also if it is read again after a later commit."""
 
 
-class LakehouseTable(Protocol):
-    """A table of Iceberg or Delta."""
-
-    @property
-    def place(self) -> str:
-        """Name or location, for messages."""
-
-    def exists(self) -> bool:
-        """Return whether the first micro-batch has created the table."""
-
-    def committed(self, query_id: str) -> int:
-        """Return the number of the last micro-batch of a query in the table, or -1."""
-
-    def append(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
-        """Append a micro-batch in one commit. New columns of `rows` become columns of the table."""
+class LakehouseTable(MicroBatchSink, Protocol):
+    """A table of Iceberg or Delta. The first micro-batch creates it; an append adds the columns that it lacks."""
 
     def merge(self, rows: DataFrame, query_id: str, batch_id: int, newer: Newer = newer) -> None:
         """Merge a micro-batch of changes in one commit, into a table with keys.
@@ -67,9 +54,6 @@ class LakehouseTable(Protocol):
         `rows` has one row for each topic and key, and the column `deleted`. New columns become columns of the table.
         `newer` is the condition for a row that replaces the one in the table.
         """
-
-    def remove(self, records: DataFrame) -> None:
-        """Delete the rows of some records in one commit. `records` has the columns of places, each once."""
 
     def layout_changes(self, columns: StructType) -> list[str]:
         """Return what `apply_layout` would do to an existing table, a line for each change.
@@ -97,9 +81,6 @@ class LakehouseTable(Protocol):
 
     def read(self) -> DataFrame:
         """Return the whole table."""
-
-    def frozen(self) -> DataFrame:
-        """Return the whole table as it is now, also if it is read again after a later commit."""
 
 
 def prepare_session(spark: SparkSession, pipeline: PipelineSettings) -> None:
@@ -143,7 +124,7 @@ def open_tables(spark: SparkSession, pipeline: PipelineSettings) -> tuple[Lakeho
     raise SettingError("table.format", f"{settings.format} is written by Spark's own sink")
 
 
-def open_dead_letters(spark: SparkSession, pipeline: PipelineSettings) -> DeadLetters:
+def open_dead_letters(spark: SparkSession, pipeline: PipelineSettings) -> MicroBatchSink:
     """Return the table or topic of a pipeline's dead letters. Raises PipelineError."""
     if pipeline.dead_letters.topic is not None:
         return DeadLetterTopic.of(spark, pipeline)

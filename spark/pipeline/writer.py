@@ -26,7 +26,7 @@ from anabranch.spark.pipeline.source import (
     event_time,
     table_columns,
 )
-from anabranch.spark.pipeline.tables import DeadLetters, LakehouseTable, open_dead_letters, open_tables
+from anabranch.spark.pipeline.tables import LakehouseTable, MicroBatchSink, open_dead_letters, open_tables
 from anabranch.spark.pipeline.watermark import WatermarkStore
 
 
@@ -38,7 +38,7 @@ class TableWriter:
     pipeline: PipelineSettings
     decoder: RecordDecoder
     table: LakehouseTable
-    dead_letters: DeadLetters
+    dead_letters: MicroBatchSink
     tables: tuple[LakehouseTable, ...]
     """Tables that this may write to."""
     schemas: SchemaStore

@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from anabranch.broker.cluster.membership.lease import Claimant, wait_until_free
-from anabranch.broker.cluster.membership.log_identity import why_blank_catalog_refused
+from anabranch.broker.cluster.membership.log_identity import LogFacts, why_blank_catalog_refused, why_refused
 from anabranch.broker.cluster.membership.own_recovery import wait_until_recovered
 from anabranch.broker.cluster.membership.start_log import StartLog
 from anabranch.broker.cluster.membership.store_checks import check_stores_hold_objects, check_stores_known, find_object
@@ -25,6 +25,7 @@ from anabranch.s3stream.errors import CatalogError, NodeFenced
 from anabranch.s3stream.maintain.claim import claim_store
 from anabranch.s3stream.maintain.manifest_store import check_catalog_is_newest, newest_manifest_key
 from anabranch.s3stream.store.interface import ObjectStore
+from anabranch.wal.interface import WalRefused
 from anabranch.wal.owner import Owner
 
 NO_ADDRESS: Final = ("", 0)
@@ -153,7 +154,7 @@ async def _try_to_join(
     await node_log.check_claim(log_owner(settings, catalog, (0 if known is None else known.epoch) + 1), catalog)
     claimant = claimant_of(settings, lock_id)
     seen = await wait_until_free(catalog, node_id, claimant)
-    await node_log.check_identity(catalog, node_id, seen)
+    await _check_identity(node_log, catalog, node_id, seen)
     return await register(
         catalog,
         node_id,
@@ -165,6 +166,22 @@ async def _try_to_join(
         rack=settings.listener.rack,
         internal=internal,
     )
+
+
+async def _check_identity(node_log: StartLog, catalog: Catalog, node_id: int, seen: NodeInfo | None) -> None:
+    """Raise WalRefused when the node must not use the log that was found. `seen` is its row in the catalog."""
+    reason = why_refused(
+        LogFacts(
+            path=node_log.location,
+            found=node_log.found,
+            problem=node_log.problem,
+            wals=await catalog.list_wals(node_id),
+            open_streams=await catalog.count_open_streams(node_id),
+            host_name="" if seen is None else seen.holder.host_name,
+        )
+    )
+    if reason is not None:
+        raise WalRefused(reason)
 
 
 async def register(

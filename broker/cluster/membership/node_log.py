@@ -4,8 +4,8 @@ Nothing is created, formatted or written before the catalog has confirmed the no
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, Self
 
@@ -13,22 +13,18 @@ import structlog
 
 from anabranch.broker.cluster.membership.environment import DiskLogFiles, LogFiles
 from anabranch.broker.cluster.membership.log_identity import (
-    LogFacts,
     found_log,
     may_hold_records,
     utc,
     why_not_formatted,
-    why_refused,
 )
-from anabranch.broker.cluster.membership.start_log import FoundLog
+from anabranch.broker.cluster.membership.start_log import FoundLog, errors_at
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.package_settings import wal_settings
 from anabranch.s3stream.append.recovery import check_streams_known
 from anabranch.s3stream.append.wal_record import RECORD_HEADER_BYTES, WalRecord, decode_record
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.nodes import DEVICE
-from anabranch.s3stream.catalog.values import NodeInfo
-from anabranch.s3stream.errors import UnknownStreams
 from anabranch.s3stream.store.interface import ObjectStore
 from anabranch.wal.format import CATALOG_UNKNOWN, Header
 from anabranch.wal.interface import WalCorrupt, WalInUse, WalRefused
@@ -167,16 +163,8 @@ class NodeLog:
     async def _check_streams(self, found: Header, catalog: Catalog) -> None:
         """Check by its records that a log whose header names no catalog belongs to this one."""
         records = await self._record_headers(found)
-        with self.errors_with_path():
+        with errors_at(self.location):
             check_streams_known(records, await catalog.next_stream_id())
-
-    @contextmanager
-    def errors_with_path(self) -> Iterator[None]:
-        """Add the log's path to the error of a recovery."""
-        try:
-            yield
-        except UnknownStreams as error:
-            raise UnknownStreams(f"{self.path}: {error}") from None
 
     async def stream_ids(self) -> frozenset[int]:
         """Return the streams that have records in the log, trimmed or not. Raises WalError."""
@@ -192,21 +180,6 @@ class NodeLog:
             heads = [(record.offset, memoryview(bytes(record.body[:RECORD_HEADER_BYTES]))) for record in some]
             records += [decode_record(offset, head) for offset, head in heads]
         return records
-
-    async def check_identity(self, catalog: Catalog, node_id: int, seen: NodeInfo | None) -> None:
-        """Raise WalRefused when the node must not use this log. `seen` is its row in the catalog."""
-        reason = why_refused(
-            LogFacts(
-                path=str(self.path),
-                found=self.found,
-                problem=self.problem,
-                wals=await catalog.list_wals(node_id),
-                open_streams=await catalog.count_open_streams(node_id),
-                host_name="" if seen is None else seen.holder.host_name,
-            )
-        )
-        if reason is not None:
-            raise WalRefused(reason)
 
     async def open_wal(self, owner: Owner, now_ms: Callable[[], int]) -> DeltaWal:
         """Return the log, which owns the device and is not recovered; create its file if missing. Raises WalError."""

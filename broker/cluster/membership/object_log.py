@@ -1,17 +1,13 @@
 """The node's log in an object store (`wal.kind = object`) at a start: the checks before earlier epochs are fenced."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from anabranch.broker.cluster.membership.log_identity import LogFacts, why_refused
 from anabranch.broker.cluster.membership.log_store import ObjectLogStore
 from anabranch.broker.cluster.membership.start_log import FoundLog
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.package_settings import object_wal_settings
 from anabranch.s3stream.catalog.catalog import Catalog
-from anabranch.s3stream.catalog.values import NodeInfo
-from anabranch.s3stream.errors import UnknownStreams
 from anabranch.s3stream.store.interface import ObjectStore
 from anabranch.wal.interface import NodeWal, WalCorrupt, WalFenced, WalRefused
 from anabranch.wal.object.format import HEADER_BYTES, Flags, LogName, Position, decode_header
@@ -23,6 +19,7 @@ class ObjectStartLog:
     """The log under the node's prefix. `attach` finds it; another process may still write it until the node joins."""
 
     kind: Final = "object"
+    problem: Final = "holds no log"
 
     def __init__(self, settings: Settings, new_writer_id: Callable[[], str]) -> None:
         node = settings.node
@@ -72,29 +69,6 @@ class ObjectStartLog:
             is_empty = bool(header.flags & Flags.CLOSED) and header.first_live == header.position
         self.found = FoundLog(self._name.wal_id(self._store_name), self._newest.epoch, not is_empty)
 
-    async def check_identity(self, catalog: Catalog, node_id: int, seen: NodeInfo | None) -> None:
-        """Raise WalRefused when the node must not use this log. `seen` is its row in the catalog."""
-        reason = why_refused(
-            LogFacts(
-                path=self.location,
-                found=self.found,
-                problem="holds no log",
-                wals=await catalog.list_wals(node_id),
-                open_streams=await catalog.count_open_streams(node_id),
-                host_name="" if seen is None else seen.holder.host_name,
-            )
-        )
-        if reason is not None:
-            raise WalRefused(reason)
-
     async def open_wal(self, owner: Owner, now_ms: Callable[[], int]) -> NodeWal:  # noqa: ARG002 - objects have no time
         """Return the log, which is not recovered."""
         return ObjectWal(self._store, self._name, object_wal_settings(self._settings), node_epoch=owner.node_epoch)
-
-    @contextmanager
-    def errors_with_path(self) -> Iterator[None]:
-        """Add the log's place to the error of a recovery."""
-        try:
-            yield
-        except UnknownStreams as error:
-            raise UnknownStreams(f"{self.location}: {error}") from None

@@ -1,11 +1,11 @@
 """A node's log at a start, whatever its kind: examined first, and claimed only when that is known to be safe."""
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from anabranch.s3stream.catalog.catalog import Catalog
-from anabranch.s3stream.catalog.values import NodeInfo
+from anabranch.s3stream.errors import UnknownStreams
 from anabranch.s3stream.store.interface import ObjectStore
 from anabranch.wal.interface import NodeWal
 from anabranch.wal.owner import Owner
@@ -35,7 +35,12 @@ class StartLog(Protocol):
 
     @property
     def found(self) -> FoundLog | None:
-        """The log that was found, after `check_identity`; None if there is none yet."""
+        """The log that was found, after `check_claim`; None if there is none yet."""
+        ...
+
+    @property
+    def problem(self) -> str:
+        """State of its place while nothing is found, as in `LogFacts`."""
         ...
 
     async def attach(self, stores: Mapping[str, ObjectStore]) -> None:
@@ -50,14 +55,15 @@ class StartLog(Protocol):
         """Raise WalError or UnknownStreams unless `owner`, in the next epoch of its node, may claim the log."""
         ...
 
-    async def check_identity(self, catalog: Catalog, node_id: int, seen: NodeInfo | None) -> None:
-        """Raise WalRefused when the node must not use this log. `seen` is its row in the catalog."""
-        ...
-
     async def open_wal(self, owner: Owner, now_ms: Callable[[], int]) -> NodeWal:
         """Return the log, which is not recovered. Raises WalError."""
         ...
 
-    def errors_with_path(self) -> AbstractContextManager[None]:
-        """Add the log's place to the error of a recovery."""
-        ...
+
+@contextmanager
+def errors_at(location: str) -> Iterator[None]:
+    """Add the place of a log to the error of its recovery."""
+    try:
+        yield
+    except UnknownStreams as error:
+        raise UnknownStreams(f"{location}: {error}") from None

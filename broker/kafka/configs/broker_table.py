@@ -112,9 +112,9 @@ def _dynamic_definitions() -> Iterator[ConfigDef]:
         yield ConfigDef(name, kind, default, _documentation(setting), setting=setting, minimum=least)
     for name, kind, default, least, reason in _WITHOUT_EFFECT:
         text = f"Accepted for compatibility; it has no effect here: {reason}"
-        yield ConfigDef(name, kind, default, text, minimum=least, has_effect=False)
+        yield ConfigDef(name, kind, default, text, minimum=least)
     for name in THROTTLES:
-        yield ConfigDef(name, _L, str(LONG_MAX), _THROTTLE_TEXT, minimum=0, has_effect=False)
+        yield ConfigDef(name, _L, str(LONG_MAX), _THROTTLE_TEXT, minimum=0)
     for row in TOPIC_CONFIGS.values():
         if row.broker_name and row.broker_name != STORAGE_POLICY:
             yield replace(row, name=row.broker_name, broker_name="")

@@ -63,7 +63,6 @@ class ConfigDef:
     choices: tuple[str, ...] = ()
     minimum: float | None = None
     maximum: float | None = None
-    has_effect: bool = True
     also_allowed: int | None = None
     """An allowed value outside the range."""
     item_pattern: str = ""

@@ -27,8 +27,7 @@ def _def(  # a table row: positional on purpose
     low: float | None = None,
     high: float | None = None,
 ) -> ConfigDef:
-    effect = _NO_EFFECT not in documentation
-    return ConfigDef(name, kind, default, documentation, broker, setting, choices, low, high, effect)
+    return ConfigDef(name, kind, default, documentation, broker, setting, choices, low, high)
 
 
 _REPLICA = "[0-9]+:[0-9]+"

@@ -13,7 +13,7 @@ from anabranch.spark.pipeline.names import quoted
 from anabranch.spark.pipeline.replay import REPLAYS, Replayed, replay
 from anabranch.spark.pipeline.settings import PipelineSettings
 from anabranch.spark.pipeline.source import table_columns
-from anabranch.spark.pipeline.tables import DeadLetters, LakehouseTable, open_dead_letters, open_tables
+from anabranch.spark.pipeline.tables import LakehouseTable, MicroBatchSink, open_dead_letters, open_tables
 from tests.spark.pipeline.support import (
     DAY_MS,
     JANUARY_MS,
@@ -51,7 +51,7 @@ def pipeline_of(servers: str, folder: Path, topic: str, kind: str, **sections: o
     return make_pipeline(servers, folder, topic, "iceberg", dead_letters={"topic": f"{topic}-dead"}, **sections)
 
 
-def places_of(spark: SparkSession, pipeline: PipelineSettings) -> tuple[LakehouseTable, DeadLetters]:
+def places_of(spark: SparkSession, pipeline: PipelineSettings) -> tuple[LakehouseTable, MicroBatchSink]:
     """Table and dead letters."""
     return open_tables(spark, pipeline)[0], open_dead_letters(spark, pipeline)
 

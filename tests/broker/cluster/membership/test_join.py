@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from anabranch.broker.cluster.membership.join import NO_ADDRESS, internal_address, join
-from anabranch.broker.cluster.membership.start_log import StartLog
+from anabranch.broker.cluster.membership.start_log import FoundLog, StartLog
 from anabranch.broker.node.settings.sources import load
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import NodeHolder, NodeInfo, NodeListener, WalState
@@ -49,6 +49,9 @@ LISTENERS = (NodeListener("PLAINTEXT", "h", 9092),)
 class StartingLog:
     """A log in the place of the starting node's, which notes how often it is looked for, and for which epochs."""
 
+    location, problem = "/wal", ""
+    found = FoundLog(LOG, 1 << 40, may_hold_records=False)
+
     def __init__(self) -> None:
         self.looks = 1
         self.epochs: list[int] = []
@@ -58,9 +61,6 @@ class StartingLog:
 
     async def check_claim(self, owner: Owner, catalog: Catalog) -> None:
         self.epochs.append(owner.node_epoch)
-
-    async def check_identity(self, catalog: Catalog, node_id: int, seen: NodeInfo | None) -> None:
-        pass
 
 
 class OvertakenCatalog(Catalog):
