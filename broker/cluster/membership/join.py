@@ -124,11 +124,23 @@ async def join(
     Raises NodeInUse or NodeFenced when another process has the id, and WalError when the node must not continue with
     the log that was found.
     """
-    node_id = settings.node.node_id
+    node_id, claimant = settings.node.node_id, claimant_of(settings, lock_id)
     while True:
         try:
-            return await _try_to_join(
-                catalog, node_log, settings, lock_id, listeners=listeners, internal=internal, now_ms=now_ms
+            known = await catalog.get_node(node_id)
+            await node_log.check_claim(log_owner(settings, catalog, (0 if known is None else known.epoch) + 1), catalog)
+            seen = await wait_until_free(catalog, node_id, claimant)
+            await _check_identity(node_log, catalog, node_id, seen)
+            return await register(
+                catalog,
+                node_id,
+                claimant,
+                seen,
+                listeners=listeners,
+                lease_ms=settings.catalog.lease_ms,
+                now_ms=now_ms(),
+                rack=settings.listener.rack,
+                internal=internal,
             )
         except NodeFenced:
             found = await catalog.get_node(node_id)
@@ -137,35 +149,6 @@ async def join(
         _log.info("this node was taken over while it was starting", recovered_in_epoch=found.epoch)
         await wait_until_recovered(catalog, node_id, limit_s=RECOVERY_WAIT_S)
         await node_log.attach(stores)
-
-
-async def _try_to_join(
-    catalog: Catalog,
-    node_log: StartLog,
-    settings: Settings,
-    lock_id: str,
-    *,
-    listeners: Sequence[NodeListener],
-    internal: tuple[str, int],
-    now_ms: Callable[[], int],
-) -> NodeInfo:
-    node_id = settings.node.node_id
-    known = await catalog.get_node(node_id)
-    await node_log.check_claim(log_owner(settings, catalog, (0 if known is None else known.epoch) + 1), catalog)
-    claimant = claimant_of(settings, lock_id)
-    seen = await wait_until_free(catalog, node_id, claimant)
-    await _check_identity(node_log, catalog, node_id, seen)
-    return await register(
-        catalog,
-        node_id,
-        claimant,
-        seen,
-        listeners=listeners,
-        lease_ms=settings.catalog.lease_ms,
-        now_ms=now_ms(),
-        rack=settings.listener.rack,
-        internal=internal,
-    )
 
 
 async def _check_identity(node_log: StartLog, catalog: Catalog, node_id: int, seen: NodeInfo | None) -> None:

@@ -9,8 +9,8 @@ from rich.console import Console
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.sizes import size_text
 from anabranch.broker.operator.cli.catalog_access import in_catalog, on_catalog
-from anabranch.broker.operator.cli.catalog_rebuild import progress
 from anabranch.broker.operator.cli.errors import run
+from anabranch.broker.operator.cli.progress import progress
 from anabranch.output import count_text, emit, output_option
 from anabranch.s3stream.catalog.backup import BackupHeader
 from anabranch.s3stream.catalog.catalog import Catalog

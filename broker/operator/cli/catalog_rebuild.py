@@ -2,15 +2,13 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from anabranch.broker.cluster.membership.log_identity import utc
 from anabranch.broker.cluster.membership.rebuild import BACKUP, CatalogRebuild, ClockAndIds
@@ -19,7 +17,8 @@ from anabranch.broker.node.settings.sizes import size_text
 from anabranch.broker.operator.cli.catalog_rebuild_data import nodes_with_logs, partition_names, plan_data, rebuilt_data
 from anabranch.broker.operator.cli.errors import run
 from anabranch.broker.operator.cli.options import config_option, data_dir_option, read_settings
-from anabranch.output import count_text, emit, make_console, make_facts, make_table, output_option
+from anabranch.broker.operator.cli.progress import progress
+from anabranch.output import count_text, emit, make_facts, make_table, output_option
 from anabranch.s3stream.catalog.backup import Backup
 from anabranch.s3stream.catalog.values import WalState
 from anabranch.s3stream.maintain.rebuild_plan import SkipReason
@@ -126,16 +125,6 @@ def _why_loss(work: CatalogRebuild) -> str:
         newest = "bring back a newer one" if work.manifest_errors else "use the newest manifest"
         reason = f"the state in {work.source} is too old for the object store (above); {newest}"
     return f"{reason}; --accept-loss discards them: of a partition with a gap, only the records after the gap are kept"
-
-
-@contextmanager
-def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on a terminal; the value receives what is done and the total."""
-    console = make_console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(what, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def _show_plan(work: CatalogRebuild, keep_hours: int, console: Console) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TaskProgressColumn, TimeElapsedColumn
 
 from anabranch.addresses import host_port
 from anabranch.broker.node.settings.data_dir import DataDirError
@@ -23,6 +23,7 @@ from anabranch.broker.node.settings.sizes import size_text
 from anabranch.broker.operator.cli.admin_port import AdminOptions, AdminPort, admin_option
 from anabranch.broker.operator.cli.errors import run
 from anabranch.broker.operator.cli.options import config_option, data_dir_option, read_settings
+from anabranch.broker.operator.cli.progress import progress_bar
 from anabranch.output import count_text, emit, make_console, make_facts, make_table, output_option
 
 POLL_S: Final = 0.2
@@ -51,20 +52,17 @@ def compact(
     Joins small objects into fewer, larger ones, and drops data past retention. Runs in the running node; if none
     answers, works on the storage of the stopped node.
     """
-    console = make_console()
     settings = read_settings(config_file, data_dir)
-    answer = _on_node(settings, admin, data_dir, console, plan_only=plan_only)
+    answer = _on_node(settings, admin, data_dir, plan_only=plan_only)
     if answer is None:
-        answer = _on_stopped(settings, console, plan_only=plan_only)
+        answer = _on_stopped(settings, plan_only=plan_only)
     emit(output, answer, partial(print_plan if plan_only else print_summary, answer))
 
 
 # a running node
 
 
-def _on_node(
-    settings: Settings, admin: AdminOptions, data_dir: Path | None, console: Console, *, plan_only: bool
-) -> Any:
+def _on_node(settings: Settings, admin: AdminOptions, data_dir: Path | None, *, plan_only: bool) -> Any:
     """Compact in the running node; return None if none runs at the port, or one with another data directory."""
     port = admin.find(settings)
     if port is None:
@@ -82,12 +80,12 @@ def _on_node(
                 return None  # two nodes on one machine: the one on the default port has another data directory
         if plan_only:
             return port.call("GET", "/compaction/plan", None)
-        return _follow(port, console)
+        return _follow(port)
     except OSError as error:
         raise click.ClickException(f"{port} closed the connection: {error.strerror or error}") from None
 
 
-def _follow(port: AdminPort, console: Console) -> Any:
+def _follow(port: AdminPort) -> Any:
     """Start a run, and show its progress until it ends."""
     answers: list[Any] = []
 
@@ -98,7 +96,7 @@ def _follow(port: AdminPort, console: Console) -> Any:
             answers.append(error)
 
     asking = threading.Thread(target=ask, daemon=True)  # noqa: TID251 - a blocking call next to a progress bar
-    with progress_bar(console) as report:
+    with _stages() as report:
         asking.start()
         while asking.is_alive():
             asking.join(POLL_S)
@@ -114,17 +112,17 @@ def _follow(port: AdminPort, console: Console) -> Any:
 # a stopped node
 
 
-def _on_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any:
+def _on_stopped(settings: Settings, *, plan_only: bool) -> Any:
     if not settings.catalog.url and not (settings.node.data_dir / "catalog.db").is_file():
         raise click.ClickException(
             f"its node does not answer at {host_port(settings.admin.host, settings.admin.port)}, and there is no "
             f"catalog in the data directory {settings.node.data_dir}: "
             "find the node with --admin, --data-dir or --config"
         )
-    return run(_compact_stopped(settings, console, plan_only=plan_only))
+    return run(_compact_stopped(settings, plan_only=plan_only))
 
 
-async def _compact_stopped(settings: Settings, console: Console, *, plan_only: bool) -> Any:
+async def _compact_stopped(settings: Settings, *, plan_only: bool) -> Any:
     from anabranch.broker.cluster.membership.environment import wall_ms  # imported late: they import the whole broker
     from anabranch.broker.cluster.membership.stopped_node import StoppedNode
 
@@ -140,7 +138,7 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
         )
         if plan_only:
             return await node.plan()
-        with progress_bar(console) as report:
+        with _stages() as report:
             return await node.compact(lambda step: report(step.stage, step.done_bytes, step.total_bytes))
 
 
@@ -148,16 +146,11 @@ async def _compact_stopped(settings: Settings, console: Console, *, plan_only: b
 
 
 @contextmanager
-def progress_bar(console: Console) -> Iterator[Report]:
-    """Show a progress bar, on a terminal only."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+def _stages() -> Iterator[Report]:
+    """Show the progress of a run, stage by stage."""
+    with progress_bar(BarColumn(), TaskProgressColumn(), TimeElapsedColumn()) as bar:
         task = bar.add_task("planning", total=None)
-
-        def report(stage: str, done: int, total: int) -> None:
-            bar.update(task, description=stage, completed=done, total=total or None)
-
-        yield report
+        yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total or None)
 
 
 def print_summary(summary: Mapping[str, Any], console: Console) -> None:

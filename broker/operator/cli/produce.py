@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn
 
 from anabranch.broker.operator.cli.client import LIBRDKAFKA_LOG, CommandClient, client_options
+from anabranch.broker.operator.cli.progress import progress_bar
 from anabranch.broker.operator.cli.record_lines import BadLine, NewRecord, Reader, make_reader
 from anabranch.client.cluster import topic_error
 from anabranch.client.errors import ClientError
-from anabranch.output import count_text, make_console
+from anabranch.output import count_text
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -305,9 +306,7 @@ def _opened(file: Path | None) -> "Iterator[tuple[BinaryIO, Callable[[], None]]]
         source = file.open("rb")
     except OSError as error:
         raise click.BadParameter(f"{file}: {error.strerror}", param_hint="--file") from None
-    console = make_console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
-    with source, Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+    with source, progress_bar(BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn()) as bar:
         task = bar.add_task("producing", total=file.stat().st_size)
         yield source, lambda: bar.update(task, completed=source.tell())
 

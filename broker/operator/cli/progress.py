@@ -1,11 +1,21 @@
-"""Progress of work that a node does: a bar on a terminal, lines in a pipe or a file."""
+"""Progress of work, on standard error: a bar on a terminal; of what a node does, lines in a pipe or a file."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from anabranch.output import make_console
 
@@ -14,16 +24,32 @@ POLLS_PER_LINE: Final = 25
 """Lines are written every five seconds, if anything has changed."""
 
 
-def watch(title: str, total: int, left: Callable[[], int]) -> None:
-    """Show how much of `total` is done until `left` returns 0 or less; it may raise. Written to standard error."""
+@contextmanager
+def progress_bar(*columns: ProgressColumn) -> Iterator[Progress]:
+    """Show a bar with these columns after the task's description, on a terminal only."""
     console = make_console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(
+        TextColumn("{task.description}"), *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        yield bar
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show how much of a known total is done; the value receives what is done and the total."""
+    with progress_bar(BarColumn(), TaskProgressColumn(), TimeRemainingColumn()) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def watch(title: str, total: int, left: Callable[[], int]) -> None:
+    """Show how much of `total` is done until `left` returns 0 or less; it may raise."""
+    with progress_bar(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()) as bar:
         task = bar.add_task(title, total=total)
         polls, said = 0, -1
         while (open_ := left()) > 0:
             bar.update(task, total=max(total, open_), completed=max(total - open_, 0))
-            if not console.is_terminal and polls % POLLS_PER_LINE == 0 and open_ != said:
+            if not bar.console.is_terminal and polls % POLLS_PER_LINE == 0 and open_ != said:
                 click.echo(f"{title}: {max(total - open_, 0)} of {total}", err=True)
                 said = open_
             polls += 1

@@ -13,9 +13,9 @@ from anabranch.broker.operator.cli.catalog_rebuild import (
     fill_catalog,
     keep_hours_option,
     plan_option,
-    progress,
 )
 from anabranch.broker.operator.cli.errors import run
+from anabranch.broker.operator.cli.progress import progress
 from anabranch.output import output_option
 from anabranch.s3stream.catalog.backup import read_backup
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import click
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import SpinnerColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -24,8 +24,9 @@ from anabranch.broker.node.settings.sizes import size_text
 from anabranch.broker.node.settings.stores import make_stores
 from anabranch.broker.operator.cli.errors import run
 from anabranch.broker.operator.cli.options import config_option, data_dir_option, read_settings
+from anabranch.broker.operator.cli.progress import progress_bar
 from anabranch.broker.operator.cli.stopped import discard, stopped
-from anabranch.output import count_text, emit, make_console, make_facts, make_table, output_option
+from anabranch.output import count_text, emit, make_facts, make_table, output_option
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.errors import StorageError
 from anabranch.s3stream.maintain.verify import VerifyReport
@@ -383,9 +384,7 @@ async def verify(opened: NodeStorage, deep: bool, output: str) -> None:  # noqa:
 
     Exit code 1 if anything is wrong. The node may be running.
     """
-    console = make_console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with progress_bar(SpinnerColumn(), TimeElapsedColumn()) as progress:
         task = progress.add_task("listing the store")
 
         def show(report: VerifyReport) -> None:
