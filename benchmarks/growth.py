@@ -25,7 +25,7 @@ from typing import Final
 import structlog
 
 from anabranch.broker.operator.cli.client import describe_topics
-from benchmarks.catalog import growth as catalog_growth
+from benchmarks.lab.catalog import growth as catalog_growth
 from benchmarks.lab.curves import Curve, Figures
 from benchmarks.lab.hot_paths import idle_session
 from benchmarks.lab.in_process import in_process_node
@@ -247,7 +247,7 @@ def _recovered_bytes(broker: Anabranch) -> int:
 
 def catalog(points: Points, _home: Path) -> Sequence[Curve]:
     """Measure calls of a catalog on SQLite that grows."""
-    curve = Curve("catalog", "Catalog", "ranges", ("find us", "commit of 1,000 ms"))
+    curve = Curve("catalog", "Catalog", "ranges", ("find 64 us", "commit of 1,000 ms"))
     for ranges, found in asyncio.run(catalog_growth(points.ranges)):  # once: each point is a mean of many calls
         curve.add(ranges, found)
         say(curve.last(ranges))

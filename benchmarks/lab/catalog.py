@@ -1,12 +1,9 @@
-"""Look-ups in a catalog with a million ranges, on SQLite.
-
-    python -m benchmarks.catalog [--quick] [--json FILE]
+"""Commits and look-ups in a catalog on SQLite that grows.
 
 Each stream gets one range in every stream set object, committed through the catalog's interface. Then random offsets
-are looked up, one call after the other. `--quick` looks up less often in a catalog of the same size.
+and times are looked up, one call after the other.
 """
 
-import asyncio
 import random
 import tempfile
 import time
@@ -18,11 +15,10 @@ from typing import Self
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import NodeInfo, UploadCommit
 from anabranch.s3stream.model import NewObject, NodeIdentity, ObjectKind, StreamOwner, StreamRange
-from benchmarks.support import Report, middle, p99, parser
+from benchmarks.support import middle, p99
 
 NODE = 1
 STREAMS = 1_000
-OBJECTS = 1_000
 RECORDS_PER_RANGE = 100
 MS_PER_OBJECT = 60_000
 OBJECTS_PER_PREPARE = 50
@@ -91,15 +87,23 @@ async def growth(
             filler = await Filler.create(catalog, streams)
             for ranges in points:
                 await filler.commit(ranges // streams - filler.objects)
-                end, found = filler.end_offset, []
-                for _ in range(look_ups):
-                    began = time.perf_counter()
-                    await catalog.find_ranges(rng.choice(filler.streams), rng.randrange(end), end, limit=64)
-                    found.append(time.perf_counter() - began)
+                end, newest_ms = filler.end_offset, filler.objects * MS_PER_OBJECT
+
+                def find(limit: int, end: int = end) -> Awaitable[object]:
+                    return catalog.find_ranges(rng.choice(filler.streams), rng.randrange(end), end, limit=limit)
+
+                def find_time(newest_ms: int = newest_ms) -> Awaitable[object]:
+                    return catalog.find_time(rng.choice(filler.streams), rng.randrange(newest_ms))
+
+                one = await timed_us(lambda: find(1), look_ups)
+                many = await timed_us(lambda: find(64), look_ups)
+                by_time = await timed_us(find_time, look_ups)
                 commit_s = await filler.commit(COMMITS_MEASURED)
                 figures = {
-                    "find us": middle(found) * 1e6,
-                    "find p99 us": p99(found) * 1e6,
+                    "find one us": middle(one),
+                    "find 64 us": middle(many),
+                    "find 64 p99 us": p99(many),
+                    "find a time us": middle(by_time),
                     "commit of 1,000 ms": commit_s * 1e3,
                     "MiB": path.stat().st_size / (1 << 20),
                 }
@@ -109,51 +113,11 @@ async def growth(
     return results
 
 
-async def look_up(report: Report, what: str, call: Callable[[], Awaitable[object]], count: int) -> None:
-    """Measure the time of single calls."""
+async def timed_us(call: Callable[[], Awaitable[object]], count: int) -> list[float]:
+    """Return the times of single calls, in us."""
     found = []
     for _ in range(count):
         began = time.perf_counter()
         await call()
-        found.append((time.perf_counter() - began) * 1e3)
-    report.add(what, middle(found), "ms")
-    report.add(f"{what}, p99", p99(found), "ms")
-
-
-async def measure(report: Report, count: int) -> None:
-    """Fill a catalog and measure its look-ups."""
-    rng = random.Random(1)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "catalog.sqlite"
-        catalog = Catalog(f"sqlite:///{path}")
-        await catalog.open(cluster="bench")
-        try:
-            filler = await Filler.create(catalog, STREAMS)
-            streams = filler.streams
-            report.add(f"commit of an object with {STREAMS:,} ranges", await filler.commit(OBJECTS) * 1e3, "ms")
-            report.add(f"catalog of {STREAMS * OBJECTS:,} ranges", path.stat().st_size / (1 << 20), "MiB")
-            end = filler.end_offset
-
-            def find(limit: int) -> Callable[[], Awaitable[object]]:
-                return lambda: catalog.find_ranges(rng.choice(streams), rng.randrange(end), end, limit=limit)
-
-            def find_time() -> Awaitable[object]:
-                return catalog.find_time(rng.choice(streams), rng.randrange(OBJECTS * MS_PER_OBJECT))
-
-            await look_up(report, "find the range of an offset", find(1), count)
-            await look_up(report, "find an offset's range and the 63 after it", find(64), count)
-            await look_up(report, "find the range of a time", find_time, count)
-        finally:
-            await catalog.close()
-
-
-def main() -> None:
-    """Run the benchmark."""
-    options = parser("The catalog's look-ups among a million ranges.").parse_args()
-    report = Report("Catalog")
-    asyncio.run(measure(report, 2_000 if options.quick else 20_000))
-    report.finish(options)
-
-
-if __name__ == "__main__":
-    main()
+        found.append((time.perf_counter() - began) * 1e6)
+    return found
