@@ -24,7 +24,8 @@ from typing import Final
 
 import structlog
 
-from anabranch.broker.operator.cli.client import describe_topics
+from anabranch.client.cluster import Cluster
+from anabranch.client.connection import Connection
 from benchmarks.lab.catalog import growth as catalog_growth
 from benchmarks.lab.curves import Curve, Figures
 from benchmarks.lab.hot_paths import idle_session
@@ -89,8 +90,8 @@ class GrowthNode:
         began = time.perf_counter()
         self.broker.create_topic(TOPIC, partitions)
         self.create_s = time.perf_counter() - began
-        with self.broker.connect() as connection:
-            self._topic_id = describe_topics(connection, (TOPIC,)).topics[0].topic_id.hex()
+        with Cluster(f"127.0.0.1:{self.broker.port}", Connection) as cluster:
+            self._topic_id = cluster.topics([TOPIC])[0].topic_id.hex()
 
     def run(self, load: Load) -> tuple[Loaded, float]:
         """Run a load. Returns its outcome, and the CPU seconds that the node used for it."""

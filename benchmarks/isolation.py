@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from anabranch.broker.operator.cli.client import describe_topics
 from anabranch.client.connection import Connection
 from anabranch.protocol.batch import iterate_batches
 from anabranch.protocol.errors import CorruptBatch
 from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from anabranch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from anabranch.protocol.records import Record, build_batch
 from benchmarks.lab.processes import Anabranch, ApacheKafka, Broker, MissingError
@@ -60,7 +60,7 @@ class Partition:
 
     def __init__(self, connection: Connection, topic: str) -> None:
         self._connection = connection
-        (found,) = describe_topics(connection, (topic,)).topics
+        (found,) = connection.call(MetadataRequest(topics=[MetadataRequestTopic(name=topic)])).topics
         self._name, self._id = topic, found.topic_id
 
     def append(self, batch: bytes | bytearray) -> int:

@@ -7,10 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
-from anabranch.broker.node.settings.errors import SettingsError
 from anabranch.broker.node.settings.model import Settings
-from anabranch.broker.node.settings.sources import load
-from anabranch.broker.operator.cli.options import BadSetting, config_option, data_dir_option
+from anabranch.broker.operator.cli.options import config_option, data_dir_option, read_settings
 from anabranch.s3stream.catalog.catalog import Catalog
 
 T = TypeVar("T")
@@ -20,11 +18,7 @@ def in_catalog(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that find the catalog; the command receives the settings first."""
 
     def wrapped(config_file: Path | None, data_dir: Path | None, catalog_url: str | None, **arguments: Any) -> None:
-        try:
-            settings = load({"node.data_dir": data_dir, "catalog.url": catalog_url}, None, config_file)
-        except SettingsError as error:
-            raise BadSetting(str(error)) from None
-        command(settings, **arguments)
+        command(read_settings(config_file, data_dir, catalog_url=catalog_url), **arguments)
 
     url = click.option(
         "--catalog-url",

@@ -12,12 +12,11 @@ from typing import Any, Final
 import click
 
 from anabranch.client.cluster import Cluster
-from anabranch.client.connection import AddressError, Connection, connect_to_any
+from anabranch.client.connection import AddressError, Connection
 from anabranch.client.errors import ClientError, PropertyError
 from anabranch.client.librdkafka import librdkafka_properties
 from anabranch.client.settings import ClientSettings, bootstrap_of, client_settings, gather
 from anabranch.protocol.ids import uuid_text
-from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 DEFAULT_SERVER: Final = "127.0.0.1:9092"
 LIBRDKAFKA_LOG: Final = logging.getLogger("anabranch.librdkafka")
@@ -34,13 +33,6 @@ class CommandClient:
     settings: ClientSettings
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Client properties from which the settings were made."""
-
-    def connect(self) -> Connection:
-        """Connect to the first node that answers. Raises ClientError, BadParameter."""
-        try:
-            return connect_to_any(self.servers, self.connect_to)
-        except AddressError as error:
-            raise click.BadParameter(str(error), param_hint="--bootstrap-server") from None
 
     def cluster(self) -> Cluster:
         """Connect to the cluster of the first node that answers. Raises ClientError, BadParameter."""
@@ -115,13 +107,6 @@ def _parse(texts: Sequence[str]) -> Mapping[str, str]:
             raise click.BadParameter("expected NAME=VALUE", param_hint="--command-property")
         parsed[name] = value
     return parsed
-
-
-def describe_topics(connection: Connection, names: "tuple[str, ...] | None" = None) -> MetadataResponse:
-    """Return the metadata of some topics, or of all, without creating any."""
-    topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-    answer: MetadataResponse = connection.call(MetadataRequest(topics=topics, allow_auto_topic_creation=False))
-    return answer
 
 
 def id_text(topic_id: bytes) -> str:

@@ -27,12 +27,10 @@ from anabranch.broker.cluster.membership.overview import (
     describe_loss,
     describe_nodes,
 )
-from anabranch.broker.node.settings.errors import SettingsError
 from anabranch.broker.node.settings.model import Settings
-from anabranch.broker.node.settings.sources import load
 from anabranch.broker.operator.cli.admin_port import AdminOptions, AdminPort, admin_option
 from anabranch.broker.operator.cli.errors import run
-from anabranch.broker.operator.cli.options import BadSetting, config_option, read_settings
+from anabranch.broker.operator.cli.options import config_option, read_settings
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import NodeInfo
 
@@ -174,15 +172,8 @@ def on_cluster(command: Callable[..., None]) -> Callable[..., None]:
         if catalog_url is not None:
             if admin.address is not None:
                 raise click.UsageError("--admin and --catalog-url exclude each other")
-            command(StoppedCluster(_with_catalog(config_file, catalog_url)), **arguments)
+            command(StoppedCluster(read_settings(config_file, catalog_url=catalog_url)), **arguments)
             return
         command(RunningCluster(admin.find_needed(read_settings(config_file))), **arguments)
 
     return update_wrapper(wrapped, command)
-
-
-def _with_catalog(config_file: Path | None, catalog_url: str) -> Settings:
-    try:
-        return load({"catalog.url": catalog_url}, config_file=config_file)
-    except SettingsError as error:
-        raise BadSetting(str(error)) from None

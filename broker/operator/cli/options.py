@@ -23,9 +23,11 @@ class BadSetting(click.ClickException):
     exit_code = 2
 
 
-def read_settings(config_file: Path | None, data_dir: Path | None = None) -> Settings:
+def read_settings(
+    config_file: Path | None, data_dir: Path | None = None, *, catalog_url: str | None = None
+) -> Settings:
     """Read the settings as the node does. Raises BadSetting."""
     try:
-        return load({"node.data_dir": data_dir}, config_file=config_file)
+        return load({"node.data_dir": data_dir, "catalog.url": catalog_url}, config_file=config_file)
     except SettingsError as error:
         raise BadSetting(str(error)) from None

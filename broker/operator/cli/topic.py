@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 
 from anabranch.broker.operator.cli.arguments import parse_pairs, plan_option, yes_option
-from anabranch.broker.operator.cli.client import CommandClient, client_options, describe_topics, id_text
+from anabranch.broker.operator.cli.client import CommandClient, client_options, id_text
 from anabranch.broker.operator.cli.config import (
     ConfigChange,
     change_configs,
@@ -97,8 +97,8 @@ def create(name: str, partitions: int | None, configs: Sequence[str], client: Co
 @client_options
 def list_(internal: bool, client: CommandClient, output: str) -> None:  # noqa: FBT001 - click passes by name
     """List topics with their partitions."""
-    with client.connect() as connection:
-        answer = describe_topics(connection)
+    with client.cluster() as cluster:
+        answer = cluster.describe_topics()
     rows: list[dict[str, Any]] = [
         {
             "topic": item.name,
