@@ -24,6 +24,7 @@ The selection of objects, and why it is exact:
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
@@ -196,7 +197,7 @@ class _Planner:
         wanted = self._listed | {key for key in self._later if self._is_recent(key)}
         plan.damaged = [each for each in self._unreadable if each.object_id in wanted]
         committed = self._committed_pieces()
-        uploads = self._later_pieces()
+        uploads = self._pieces_of(self._later)
         for info in self._state.streams:
             self._add(info.stream_id, info.start_offset, info.end_offset, committed, uploads, info.node_id)
         known = {info.stream_id for info in self._state.streams}
@@ -209,23 +210,21 @@ class _Planner:
         self._note_replaced()
         return plan
 
-    def _committed_pieces(self) -> dict[int, list[StoredRun]]:
+    def _pieces_of(self, object_ids: AbstractSet[int]) -> dict[int, list[StoredRun]]:
+        """Return the runs in objects, by stream."""
         pieces: dict[int, list[StoredRun]] = defaultdict(list)
-        for object_id in self._listed & self._objects.keys():
+        for object_id in object_ids & self._objects.keys():
             for span in self._objects[object_id].ranges:
                 pieces[span.stream_id].append(_piece_of(span, object_id))
+        return pieces
+
+    def _committed_pieces(self) -> dict[int, list[StoredRun]]:
+        pieces = self._pieces_of(self._listed)
         for each in self._state.borrowed:
             if each.object_id in self._objects:
                 pieces[each.stream_id].append(
                     StoredRun(each.stream_id, each.start_offset, each.end_offset, each.object_id, each.source_stream_id)
                 )
-        return pieces
-
-    def _later_pieces(self) -> dict[int, list[StoredRun]]:
-        pieces: dict[int, list[StoredRun]] = defaultdict(list)
-        for object_id in self._later & self._objects.keys():
-            for span in self._objects[object_id].ranges:
-                pieces[span.stream_id].append(_piece_of(span, object_id))
         return pieces
 
     def _add(
