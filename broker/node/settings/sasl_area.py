@@ -118,7 +118,7 @@ class SaslSettings(Area):
 def mechanisms_of(area: SaslSettings, by_listener: str, listener: str) -> Sequence[str]:
     """Return the mechanisms of a listener, in the order of the settings. Raises SettingsError."""
     own = _by_listener(by_listener).get(listener)
-    return own or _check_mechanisms("sasl.enabled_mechanisms", _items(area.enabled_mechanisms))
+    return own or _check_mechanisms("sasl.enabled_mechanisms", items_of(area.enabled_mechanisms))
 
 
 def check_sasl(area: SaslSettings, by_listener: str, listeners: Sequence[Listener]) -> None:
@@ -159,14 +159,9 @@ def _check_tokens(area: SaslSettings, *, is_used: bool) -> None:
         )
 
 
-def items_of(text: str) -> Sequence[str]:
-    """Return the parts of a setting that is a list."""
-    return _items(text)
-
-
 def _by_listener(text: str) -> Mapping[str, Sequence[str]]:
     found: dict[str, Sequence[str]] = {}
-    for part in _items(text):
+    for part in items_of(text):
         name, separator, mechanism = (each.strip().upper() for each in part.partition(":"))
         if not name or not separator:
             raise SettingsError(
@@ -184,5 +179,6 @@ def _check_mechanisms(setting: str, named: Sequence[str]) -> Sequence[str]:
     return list(dict.fromkeys(named))
 
 
-def _items(text: str) -> list[str]:
+def items_of(text: str) -> list[str]:
+    """Return the parts of a setting that is a list."""
     return [part.strip() for part in text.split(",") if part.strip()]

@@ -197,8 +197,11 @@ class StorageArea(Area):
 
 
 class BucketArea(Area):
-    """Encryption and owner of a bucket, for `[objects]` and `[stores.NAME]` (`BucketProtection`)."""
+    """Address, encryption and owner of a bucket, for `[objects]` and `[stores.NAME]` (`BucketProtection`)."""
 
+    endpoint: str = Field(default="", description="URL of the S3 service. Empty: Amazon's for the region.")
+    region: str = Field(default="us-east-1", description="Region of the bucket.")
+    path_style: bool = Field(default=True, description="Put the bucket in the path of URLs instead of the host name.")
     sse_algorithm: SseAlgorithm = Field(
         default="",
         description=(
@@ -251,9 +254,6 @@ class _ObjectsPlace(Area):
             "day: a crash may leave one that the node does not know."
         ),
     )
-    endpoint: str = Field(default="", description="URL of the S3 service. Empty: Amazon's for the region.")
-    region: str = Field(default="us-east-1", description="Region of the bucket.")
-    path_style: bool = Field(default=True, description="Put the bucket in the path of URLs instead of the host name.")
 
 
 class ObjectsSettings(BucketArea, _ObjectsPlace):
@@ -266,9 +266,6 @@ class _NamedStorePlace(Area):
     type: Literal["local", "s3"] = Field(description="Kind of object store.")
     path: Path | None = Field(default=None, description="Directory of a local store.")
     bucket: str = Field(default="", description="Bucket of an S3 store; it must exist.")
-    endpoint: str = Field(default="", description="URL of the S3 service. Empty: Amazon's for the region.")
-    region: str = Field(default="us-east-1", description="Region of the bucket.")
-    path_style: bool = Field(default=True, description="Put the bucket in the path of URLs instead of the host name.")
 
 
 class NamedStoreSettings(BucketArea, _NamedStorePlace):

@@ -6,9 +6,11 @@ which a topic chooses by its config `storage.policy`. Each object remembers the 
 
 import random
 from collections.abc import Mapping
+from pathlib import Path
 
 from anabranch.broker.node.settings.model import Settings
-from anabranch.s3stream.store.config import StoreConfig
+from anabranch.broker.node.settings.storage_areas import NamedStoreSettings, ObjectsSettings
+from anabranch.s3stream.store.config import StoreConfig, StoreKind
 from anabranch.s3stream.store.config import make_stores as stores_of
 from anabranch.s3stream.store.interface import ObjectStore
 
@@ -16,32 +18,21 @@ from anabranch.s3stream.store.interface import ObjectStore
 def store_configs(settings: Settings) -> list[StoreConfig]:
     """Return the configuration of all stores, the default one first."""
     objects = settings.objects
-    configs = [
-        StoreConfig(
-            name=objects.store,
-            kind=objects.store,
-            path=settings.objects_path,
-            bucket=objects.bucket,
-            endpoint=objects.endpoint,
-            region=objects.region,
-            path_style=objects.path_style,
-            protection=objects.protection,
-        )
-    ]
-    for name, table in settings.stores.items():
-        configs.append(
-            StoreConfig(
-                name=name,
-                kind=table.type,
-                path=table.path,
-                bucket=table.bucket,
-                endpoint=table.endpoint,
-                region=table.region,
-                path_style=table.path_style,
-                protection=table.protection,
-            )
-        )
-    return configs
+    default = _config(objects.store, objects.store, settings.objects_path, objects)
+    return [default, *(_config(name, table.type, table.path, table) for name, table in settings.stores.items())]
+
+
+def _config(name: str, kind: StoreKind, path: Path | None, table: ObjectsSettings | NamedStoreSettings) -> StoreConfig:
+    return StoreConfig(
+        name=name,
+        kind=kind,
+        path=path,
+        bucket=table.bucket,
+        endpoint=table.endpoint,
+        region=table.region,
+        path_style=table.path_style,
+        protection=table.protection,
+    )
 
 
 def store_names(settings: Settings) -> list[str]:
