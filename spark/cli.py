@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
@@ -33,28 +32,12 @@ from anabranch.spark.pipeline.schema_file import read_schema_file
 from anabranch.spark.pipeline.sections import TableFormat, TriggerSection, is_in_s3
 from anabranch.spark.pipeline.settings import PipelineSettings
 from anabranch.spark.pipeline.toml_file import located, read_pipeline
-from anabranch.spark.storage_commands import compact, verify
+from anabranch.spark.storage_commands import compact, session_options, verify
 
 SEVERAL_WRITERS = (
     "two writers of a Delta table in S3 can lose each other's commits: stop the pipeline, and say --stopped"
 )
 NOTHING_LOST = "nothing is lost, and the next {} does the rest"
-
-
-class PairType(click.ParamType[tuple[str, str]]):
-    """Option type for `name=value`."""
-
-    name = "name=value"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        """Split at the first equals sign."""
-        name, sign, text = str(value).partition("=")
-        if not (name and sign):
-            self.fail(f"{value!r} is not of the form name=value", param, ctx)
-        return name, text
-
-
-PAIR = PairType()
 
 
 class PipelineFileError(click.ClickException):
@@ -76,8 +59,7 @@ main.add_command(compact)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--once", is_flag=True, help="Read what exists now and end, whatever the file's trigger is.")
 @click.option("--check", is_flag=True, help="Only check the file, versions, brokers, schema, SQL and catalog.")
-@click.option("--master", help="Where Spark runs. Default: the file's, else all cores of this machine.")
-@click.option("--conf", "settings", type=PAIR, multiple=True, help="Settings of the Spark session.")
+@session_options
 def ingest(*, file: Path, once: bool, check: bool, master: str | None, settings: tuple[tuple[str, str], ...]) -> None:
     """Copy topics into a table as the TOML file FILE describes, each record exactly once."""
     pipeline = _read(file)
@@ -102,8 +84,7 @@ def ingest(*, file: Path, once: bool, check: bool, master: str | None, settings:
 
 @main.command(short_help="Expire old versions of a pipeline's tables, and delete what nothing needs.")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--master", help="Where Spark runs. Default: the file's, else all cores of this machine.")
-@click.option("--conf", "settings", type=PAIR, multiple=True, help="Settings of the Spark session.")
+@session_options
 @click.option("--stopped", is_flag=True, help="The pipeline does not run meanwhile; needed for Delta tables in S3.")
 def maintain(*, file: Path, master: str | None, settings: tuple[tuple[str, str], ...], stopped: bool) -> None:
     """Maintain the tables of the pipeline FILE now: rewrite small files, expire old versions, delete orphans.
@@ -127,8 +108,7 @@ def maintain(*, file: Path, master: str | None, settings: tuple[tuple[str, str],
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--where", help="Only dead letters that fit this SQL condition, such as \"error LIKE 'n: %'\".")
 @click.option("--dry-run", is_flag=True, help="Change nothing; show what would be put back, and why others would not.")
-@click.option("--master", help="Where Spark runs. Default: the file's, else all cores of this machine.")
-@click.option("--conf", "settings", type=PAIR, multiple=True, help="Settings of the Spark session.")
+@session_options
 @click.option("--stopped", is_flag=True, help="The pipeline does not run meanwhile; needed for Delta tables in S3.")
 def replay(
     *,

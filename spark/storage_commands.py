@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -45,58 +45,73 @@ LOCATION_OPTIONS = {
 STORE_HELP = "A field of a further store, as for a node: cold.type=s3, cold.bucket=archive."
 
 
+class PairType(click.ParamType[tuple[str, str]]):
+    """Option type for `name=value`."""
+
+    name = "name=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Split at the first equals sign."""
+        name, sign, text = str(value).partition("=")
+        if not (name and sign):
+            self.fail(f"{value!r} is not of the form name=value", param, ctx)
+        return name, text
+
+
+PAIR = PairType()
+
+
+def session_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a Spark session to a command."""
+    conf = click.option("--conf", "settings", type=PAIR, multiple=True, help="Settings of the Spark session.")
+    return click.option(
+        "--master", help="Where Spark runs. Default: the pipeline file's, else all cores of this machine."
+    )(conf(command))
+
+
 def on_storage(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options for the storage and Spark to a command, and pass it session and location."""
 
-    def run(*, master: str | None, settings: tuple[str, ...], stores: tuple[str, ...], **rest: Any) -> None:
+    def run(
+        *,
+        master: str | None,
+        settings: tuple[tuple[str, str], ...],
+        stores: tuple[tuple[str, str], ...],
+        **rest: Any,
+    ) -> None:
         given = {name: value for name in LOCATION_OPTIONS if (value := rest.pop(name.lower())) is not None}
-        given |= {f"{STORES}.{name}": value for name, value in split_settings(stores, "--store").items()}
+        given |= {f"{STORES}.{name}": value for name, value in stores}
         try:
             location = find_storage(given)
-            options = split_settings(settings, "--conf")
-            needs = _needs_of_report(rest.get("report"), rest.get("report_format"))
-            with started(f"anabranch {command.__name__}", master, options, **needs) as spark:
+            s3, formats = _needs_of_report(rest.get("report"), rest.get("report_format"))
+            name = f"anabranch {command.__name__}"
+            with started(name, master, dict(settings), s3=s3, table_formats=formats) as spark:
                 command(spark, location, **rest)
         except LocationError as error:
             raise click.UsageError(str(error)) from error
         except (StorageError, JavaNotFoundError, SessionError, SparkNotFoundError, SparkVersionError) as error:
             raise click.ClickException(str(error)) from error
 
-    made = click.option("--store", "stores", multiple=True, metavar="NAME.FIELD=VALUE", help=STORE_HELP)(
+    made = click.option("--store", "stores", type=PAIR, multiple=True, metavar="NAME.FIELD=VALUE", help=STORE_HELP)(
         update_wrapper(run, command)
     )
     for name, (flag, metavar, text) in reversed(LOCATION_OPTIONS.items()):
         made = click.option(flag, name.lower(), metavar=metavar, help=text)(made)
-    made = click.option("--conf", "settings", multiple=True, metavar="NAME=VALUE", help="Settings of Spark.")(made)
-    return click.option("--master", help="Where Spark runs. Default: all cores of this machine.")(made)
+    return session_options(made)
 
 
-def split_settings(settings: tuple[str, ...], flag: str) -> Mapping[str, str]:
-    """Parse `name=value` texts to a mapping."""
-    pairs = [text.partition("=") for text in settings]
-    if bad := next((name for name, sign, _ in pairs if not (name and sign)), None):
-        raise click.BadParameter(f"expected name=value, found {bad!r}", param_hint=flag)
-    return {name: value for name, _, value in pairs}
-
-
-class Needs(TypedDict):
-    """Things that a session must be able to write."""
-
-    s3: bool
-    table_formats: Sequence[str]
-
-
-def _needs_of_report(report: str | None, report_format: str | None) -> Needs:
+def _needs_of_report(report: str | None, report_format: str | None) -> tuple[bool, Sequence[str]]:
+    """Return whether a report is in S3, and the format that the session must be able to write, unless Spark can."""
     if report is None:
-        return Needs(s3=False, table_formats=())
+        return False, ()
     from anabranch.spark.session import EXTENSIONS
 
-    return Needs(s3=is_in_s3(report), table_formats=[name for name in EXTENSIONS if name == report_format])
+    return is_in_s3(report), [name for name in EXTENSIONS if name == report_format]
 
 
 @contextmanager
 def started(
-    name: str, master: str | None, settings: Mapping[str, str], **needs: Unpack[Needs]
+    name: str, master: str | None, settings: Mapping[str, str], *, s3: bool, table_formats: Sequence[str]
 ) -> "Iterator[SparkSession]":
     """Provide a session for the duration of a command."""
     from pyspark.errors import PySparkException
@@ -104,7 +119,7 @@ def started(
     from anabranch.spark.session import build_session, quiet_errors
 
     quiet_errors()
-    spark = build_session(name, master=master, settings=settings, **needs)
+    spark = build_session(name, master=master, settings=settings, s3=s3, table_formats=table_formats)
     try:
         yield spark
     except PySparkException as error:
