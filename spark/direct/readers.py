@@ -198,7 +198,7 @@ class _SourceReader:
             made.append(TaskPartition(ReadTask(some, own)))
         return made
 
-    def read_partition(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
         from anabranch.spark.direct.read import read_task  # saves planning, a separate process, 0.1 s of CPU
 
@@ -232,10 +232,6 @@ class BatchSourceReader(_SourceReader, DataSourceReader):
             start = await resolve_bound(storage, states, self.options.starting, name="starting")
             end = await resolve_bound(storage, states, self.options.ending, name="ending")
             return await self.plan(storage, states, start, end)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task."""
-        return self.read_partition(partition)
 
 
 class FilteredSourceReader(BatchSourceReader):
@@ -373,10 +369,6 @@ class StreamSourceReader(_SourceReader, DataSourceStreamReader):
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> Sequence[InputPartition]:
         """Plan a micro-batch. Raises OptionError, DataLossError, StorageError."""
         return self._run(self._plan(start, end))
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task."""
-        return self.read_partition(partition)
 
     def commit(self, end: JsonOffsets) -> None:
         """Do nothing: the checkpoint has the offsets."""
