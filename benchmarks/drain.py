@@ -49,10 +49,10 @@ def main() -> None:
     options = options_of.parse_args()
     partitions = options.partitions or (QUICK_PARTITIONS if options.quick else PARTITIONS)
     report = Report(f"drain of a node that leads {partitions} partitions")
-    with nodes_on(options.catalog_url, 1, first_id=DRAINED, wal_capacity_bytes=64 * MIB) as (drained,):
+    with nodes_on(options.catalog_url, 1, DRAINED, wal_capacity_bytes=64 * MIB) as (drained,):
         create([drained], TOPIC, partitions)
         shared = {name: drained.settings[name] for name in ("objects_path", "wal_capacity_bytes")}
-        with nodes_on(catalog_of(drained), 1, first_id=DRAINED + 1, **shared) as (other,):
+        with nodes_on(catalog_of(drained), 1, DRAINED + 1, **shared) as (other,):
             servers = bootstrap([drained, other])
             load = NumberedLoad(servers, partitions, at_once=1, pause_s=SEND_S)
             load.start()

@@ -29,7 +29,7 @@ CLIENT = {"log_level": 0, "topic.metadata.refresh.interval.ms": 1_000, "reconnec
 
 @contextmanager
 def nodes_on(
-    catalog_url: str | None, count: int, *, first_id: int = 1, **wanted: object
+    catalog_url: str | None, count: int, first_id: int = 1, /, **wanted: object
 ) -> Iterator[list[NodeProcess]]:
     """Run nodes of a cluster with consecutive ids; without a URL their catalog is SQLite in a temporary folder."""
     home = Path(tempfile.mkdtemp(prefix="anabranch-bench-"))
