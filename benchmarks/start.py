@@ -6,65 +6,39 @@ Rounds alternate between a new data directory, the same directory after a clean 
 written in full before the node listens (`wal.fencing = strict`, as every new log was before).
 """
 
-import json
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from benchmarks.support import Report, middle, parser
+from tests.support.node import NodeProcess
+from tests.support.waiting import wait_until
 
 CAPACITY = "1GiB"
-LISTENS, WRITTEN = "serving", "the log file is written in full"
+WRITTEN = "the log file is written in full"
 QUICK_ROUNDS, ROUNDS = 3, 7
-STOP_TIMEOUT_S = 60
-
-
-class Start:
-    """A node that was started, and its messages."""
-
-    def __init__(self, data_dir: Path, *flags: str) -> None:
-        self._began_s = time.perf_counter()
-        command = [
-            sys.executable,
-            "-m",
-            "anabranch",
-            "serve",
-            "--data-dir",
-            str(data_dir),
-            "--wal-capacity-bytes",
-            CAPACITY,
-        ]
-        self.process = subprocess.Popen(
-            [*command, "--port", "0", "--admin-port", "0", *flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-
-    def wait_for(self, event: str) -> tuple[float, dict[str, Any]]:
-        """Return the time since the start at which the node logged `event`, in seconds, and the message."""
-        assert self.process.stdout is not None
-        shown = []
-        for line in self.process.stdout:
-            shown.append(line.decode())
-            if line.startswith(b"{") and (message := json.loads(line))["event"] == event:
-                return time.perf_counter() - self._began_s, message
-        sys.exit(f"the node ended before it logged {event!r}:\n{''.join(shown)}")
 
 
 @contextmanager
-def started(data_dir: Path, *flags: str) -> Iterator[Start]:
-    """Start a node, and stop it cleanly at the end."""
-    start = Start(data_dir, *flags)
+def started(home: Path, **wanted: object) -> Iterator[tuple[NodeProcess, float]]:
+    """Start a node, and stop it cleanly at the end. Gives also the seconds until it listened."""
+    node = NodeProcess(home, wal_capacity_bytes=CAPACITY, **wanted)
+    node.new_interpreter = True
+    began_s = time.perf_counter()
+    node.start()
     try:
-        yield start
+        yield node, time.perf_counter() - began_s
     finally:
-        start.process.send_signal(signal.SIGTERM)
-        start.process.communicate(timeout=STOP_TIMEOUT_S)
+        node.terminate()
+
+
+def is_written(node: NodeProcess) -> bool:
+    """Return whether the node has written its log in full."""
+    return bool(node.events(WRITTEN))
 
 
 def main() -> None:
@@ -75,16 +49,18 @@ def main() -> None:
     home = Path(tempfile.mkdtemp(prefix="anabranch-bench-", dir=options.home))
     new, again, in_full, written = [], [], [], []
     try:
-        with started(home / "warm-up") as start:  # compiles the modules and reads them into the page cache
-            start.wait_for(LISTENS)
+        with started(home / "warm-up"):  # compiles the modules and reads them into the page cache
+            pass
         for number in range(QUICK_ROUNDS if options.quick else ROUNDS):
-            with started(home / f"new-{number}") as start:
-                new.append(start.wait_for(LISTENS)[0])
-                written.append(start.wait_for(WRITTEN)[0])
-            with started(home / f"new-{number}") as start:
-                again.append(start.wait_for(LISTENS)[0])
-            with started(home / f"in-full-{number}", "--wal-fencing", "strict") as start:
-                in_full.append(start.wait_for(LISTENS)[0])
+            began_s = time.perf_counter()
+            with started(home / f"new-{number}") as (node, seconds):
+                new.append(seconds)
+                wait_until(partial(is_written, node), WRITTEN)
+                written.append(time.perf_counter() - began_s)
+            with started(home / f"new-{number}") as (_, seconds):
+                again.append(seconds)
+            with started(home / f"in-full-{number}", wal_fencing="strict") as (_, seconds):
+                in_full.append(seconds)
             for folder in home.glob(f"*-{number}"):
                 shutil.rmtree(folder)
     finally:
