@@ -171,21 +171,21 @@ async def _fetch_paths(lab: InProcessNode) -> list[HotPath]:
     for topic in (warm, cold):
         for _ in range(128):
             await client.exchange([_produce(topic, batch_of(16 * KIB))])
-    await lab.node.storage.flush()
-    stored = lab.node.topics.get(cold.name)
+    await lab.node.serving.storage.flush()
+    stored = lab.node.serving.topics.get(cold.name)
     assert stored is not None
     (partition,) = stored.partitions
     assert partition is not None
-    lab.node.storage.supersede(partition.stream.stream_id, partition.stream.next_offset)
+    lab.node.serving.storage.supersede(partition.stream.stream_id, partition.stream.next_offset)
     from_memory, from_blocks = _fetch(warm, 0, MIB), _fetch(cold, 0, MIB)
     for frame in (from_memory, from_blocks):
         await client.exchange([frame])
-        await lab.node.storage.loads_done()
+        await lab.node.serving.storage.loads_done()
         await client.exchange([frame])
         (found,) = client.answer_to(FetchRequest).responses[0].partitions
         assert not found.error_code, found
         assert len(found.records or b"") > MIB // 2, found.records
-    assert lab.node.storage.block_cache_bytes > MIB, "the cold topic is read from objects"
+    assert lab.node.serving.storage.block_cache_bytes > MIB, "the cold topic is read from objects"
     fetched = _checking(client, FetchRequest)
 
     def filled() -> None:

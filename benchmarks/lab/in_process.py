@@ -149,7 +149,7 @@ class InProcessClient:
     """One connection to the node."""
 
     def __init__(self, node: Node) -> None:
-        self._connection = Connection(node.server, 0)
+        self._connection = Connection(node.ports.clients, 0)
         self._transport = _Transport(self._connection)
         self._connection.connection_made(self._transport)
 
@@ -189,8 +189,8 @@ class InProcessNode:
 
     async def relax(self) -> None:
         """Upload what was appended, if there is much of it: between measurements, so that none happens during one."""
-        if self.node.storage.uncommitted_bytes > UPLOAD_AT_BYTES:
-            await self.node.storage.flush()
+        if self.node.serving.storage.uncommitted_bytes > UPLOAD_AT_BYTES:
+            await self.node.serving.storage.flush()
 
 
 class _NullLogFiles:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from anabranch.broker.api.access.changes import Changes, Subject, recording
 from anabranch.broker.api.access.guard import Guard, HandlerFunction, behind
 from anabranch.broker.api.waits import WaitsFor
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.quotas.metering import Metered
 from anabranch.protocol.registry import APIS, INTERNAL_APIS, Api
 
@@ -52,9 +52,9 @@ class Handler:
         """Lowest version named in ApiVersions. Produce advertises more than it serves (see the registry)."""
         return min(self.min_version, self.api.advertised_min_version)
 
-    def may_answer(self, node: Node) -> bool:
+    def may_answer(self, serving: Serving) -> bool:
         """Return whether a node may answer now: it must have proved that it owns what it reads."""
-        return not self.reads or node.ownership.is_proved
+        return not self.reads or serving.ownership.is_proved
 
 
 Request = TypeVar("Request")

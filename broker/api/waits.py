@@ -7,40 +7,40 @@ everything that they name is served, or the time is over.
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from anabranch.broker.kafka.coordination.shards import partition_of
 
-WaitsFor = Callable[[Node, Any], bool]
+WaitsFor = Callable[[Serving, Any], bool]
 """Returns whether the node is about to serve something that a request names."""
 
 
 def groups(names: Callable[[Any], Iterable[str]]) -> WaitsFor:
     """Return the wait for the groups that a request names."""
 
-    def is_loading(node: Node, group_id: str) -> bool:
-        return node.groups.is_loading(group_id) or _awaits_coordinator(node, OFFSETS_TOPIC, group_id)
+    def is_loading(serving: Serving, group_id: str) -> bool:
+        return serving.groups.is_loading(group_id) or _awaits_coordinator(serving, OFFSETS_TOPIC, group_id)
 
-    return lambda node, request: any(is_loading(node, name) for name in names(request))
+    return lambda serving, request: any(is_loading(serving, name) for name in names(request))
 
 
 def transactions(names: Callable[[Any], Iterable[str]]) -> WaitsFor:
     """Return the wait for the transactional ids that a request names."""
 
-    def is_loading(node: Node, name: str) -> bool:
-        return node.transactions.is_loading(name) or _awaits_coordinator(node, TRANSACTION_TOPIC, name)
+    def is_loading(serving: Serving, name: str) -> bool:
+        return serving.transactions.is_loading(name) or _awaits_coordinator(serving, TRANSACTION_TOPIC, name)
 
-    return lambda node, request: any(is_loading(node, name) for name in names(request))
+    return lambda serving, request: any(is_loading(serving, name) for name in names(request))
 
 
 def partitions(names: Callable[[Any], Iterable[tuple[str, int]]]) -> WaitsFor:
     """Return the wait for the partitions that a request names."""
 
-    def is_opening(node: Node, topic_name: str, index: int) -> bool:
-        topic = node.topics.get(topic_name)
-        return topic is not None and node.topics.is_opening(topic, index)
+    def is_opening(serving: Serving, topic_name: str, index: int) -> bool:
+        topic = serving.topics.get(topic_name)
+        return topic is not None and serving.topics.is_opening(topic, index)
 
-    return lambda node, request: any(is_opening(node, *where) for where in names(request))
+    return lambda serving, request: any(is_opening(serving, *where) for where in names(request))
 
 
 group = groups(lambda request: (request.group_id,))
@@ -49,6 +49,6 @@ transaction = transactions(lambda request: () if request.transactional_id is Non
 """The wait for the one transaction of a request, if there is one."""
 
 
-def _awaits_coordinator(node: Node, topic_name: str, name: str) -> bool:
-    topic = node.topics.get(topic_name)
-    return topic is not None and node.topics.is_opening(topic, partition_of(name, len(topic.partitions)))
+def _awaits_coordinator(serving: Serving, topic_name: str, name: str) -> bool:
+    topic = serving.topics.get(topic_name)
+    return topic is not None and serving.topics.is_opening(topic, partition_of(name, len(topic.partitions)))

@@ -85,7 +85,7 @@ async def _start(
     node, admin = await _compose(basis, entrances, log_levels)
     if entrances.ports.admin is not None and entrances.access is not None:
         await admin.start(entrances.ports.admin, entrances.access)
-        node.admin_address, node.console_url = admin.address, admin.console_url
+        node.ports.admin_address, node.ports.console_url = admin.address, admin.console_url
     await _listen(node, basis.settings, entrances)
     # No await from here on: a caller that reads "serving" in the log can stop the node cleanly at once.
     node.log_serving(time.perf_counter() - began)
@@ -158,22 +158,20 @@ async def _compose(basis: Basis, entrances: _Entrances, log_levels: LogLevels) -
     mechanisms = Mechanisms(
         opened.shared.scram, opened.shared.tokens, entrances.sasl, environment.random_bytes, environment.now_ms
     )
-    node.server.gates.update(make_gates(node, mechanisms.begin))
+    serving, clients = node.serving, node.ports.clients
+    clients.gates.update(make_gates(serving, clients, mechanisms.begin, node.tasks.spawn))
     stack.push_async_callback(node.drop_clients)
     admin = AdminServer(node, local)
     stack.push_async_callback(admin.close)
-    node.groups.start(existing_topics)
-    node.transactions.start()
+    serving.groups.start(existing_topics)
+    serving.transactions.start()
     await node.start_background_work()
     return node, admin
 
 
 async def _listen(node: Node, settings: Settings, entrances: _Entrances) -> None:
     """Accept connections: of other nodes first, of clients once it is known which nodes live."""
-    ports, tls = entrances.ports, entrances.tls
-    await listen_to_nodes(node.internal, settings, ports.internal, tls.nodes, node.tasks)
-    await node.membership.learn_who_lives()
-    if tls.clients is not None:
-        node.tasks.spawn(tls.clients.run())
+    await listen_to_nodes(node.ports, settings, entrances.ports.internal, node.tasks)
+    await node.serving.membership.learn_who_lives()
     entrances.sasl.keep_current(node.tasks.spawn)
-    await listen_to_clients(node.server, settings, ports.clients, tls.clients, node.tasks)
+    await listen_to_clients(node.ports, settings, entrances.ports.clients, node.tasks)

@@ -1,13 +1,18 @@
-"""Ports of a node: their certificates, and listening on them."""
+"""Ports of a node: their certificates, their servers, and listening on them."""
 
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from anabranch.broker.api.handlers import PIPELINED
+from anabranch.broker.api.handlers.internal import internal_server
+from anabranch.broker.app.kafka import Quotas
 from anabranch.broker.cluster.membership.tasks import NodeTasks
+from anabranch.broker.cluster.ports import Ports
 from anabranch.broker.node.net.ports import warn_if_internal_open, warn_if_open
 from anabranch.broker.node.net.server import Server
 from anabranch.broker.node.net.tls import Tls
+from anabranch.broker.node.settings.memory import MemorySizes
 from anabranch.broker.node.settings.model import Settings
 
 
@@ -28,10 +33,21 @@ def open_tls(settings: Settings, now_ms: Callable[[], int]) -> NodeTls:
     )
 
 
-async def listen_to_nodes(
-    server: Server, settings: Settings, bound: socket.socket, tls: Tls | None, tasks: NodeTasks
-) -> None:
+def make_ports(settings: Settings, sizes: MemorySizes, tls: NodeTls, quotas: Quotas) -> Ports:
+    """Build the servers. They do not listen yet."""
+    return Ports(
+        clients=Server(settings.network, sizes, pipelined=PIPELINED),
+        clients_tls=tls.clients,
+        client_quotas=quotas.clients,
+        address_quotas=quotas.addresses,
+        nodes=internal_server(settings.network, sizes),
+        nodes_tls=tls.nodes,
+    )
+
+
+async def listen_to_nodes(ports: Ports, settings: Settings, bound: socket.socket, tasks: NodeTasks) -> None:
     """Accept connections of other nodes, with TLS or without."""
+    server, tls = ports.nodes, ports.nodes_tls
     warn_if_internal_open(settings, bound)
     if tls is None:
         await server.listen(bound)
@@ -41,10 +57,11 @@ async def listen_to_nodes(
     tasks.spawn(tls.run())
 
 
-async def listen_to_clients(
-    server: Server, settings: Settings, bound: Sequence[socket.socket], tls: Tls | None, tasks: NodeTasks
-) -> None:
+async def listen_to_clients(ports: Ports, settings: Settings, bound: Sequence[socket.socket], tasks: NodeTasks) -> None:
     """Accept connections of clients on all listeners."""
+    server, tls = ports.clients, ports.clients_tls
+    if tls is not None:
+        tasks.spawn(tls.run())
     for listener, port in zip(settings.listeners, bound, strict=True):
         if listener.protocol.uses_tls and tls is not None:
             server.listen_tls(port, listener.name, tls, tasks.spawn)

@@ -52,7 +52,7 @@ async def test_every_reader_takes_any_bytes(tmp_path: Path) -> None:
         await client.call(CreateTopicsRequest(topics=[topic]), 7)
         answer = (await client.produce("t", [batch])).responses[0].partition_responses[0]
         assert not answer.error_code, "a compacted topic takes them"
-        await node.storage.flush()
+        await node.serving.storage.flush()
         await node.upkeep.compaction.run_once()
         (found,) = await stored(client)
         assert (found.key, found.value, found.offset) == (KEPT.key, KEPT.value, 1)

@@ -44,7 +44,7 @@ async def test_a_broken_log_stops_writes_and_says_why(tmp_path: Path) -> None:
         fetched = await client.call(FETCH, 12)
         assert fetched.responses[0].partitions[0].high_watermark == 1, "reads go on"
     async with running_node(tmp_path) as node:
-        assert node.topics.partition("t", 0).high_watermark == 1
+        assert node.serving.topics.partition("t", 0).high_watermark == 1
 
 
 async def test_a_node_serves_before_its_new_log_is_written_in_full(
@@ -68,15 +68,15 @@ async def test_a_node_serves_before_its_new_log_is_written_in_full(
         stats = node.wal.snapshot()
         assert stats.over_capacity > 0, "no append had to wait"
         assert stats.unwritten_bytes > 0
-        assert node.storage.stats.uploads == 0, "a wait for the file is no reason for an upload"
+        assert node.serving.storage.stats.uploads == 0, "a wait for the file is no reason for an upload"
     async with running_node(tmp_path, wal_capacity_bytes=512 << 20) as node:
-        assert node.topics.partition("t", 0).high_watermark == clients * rounds
+        assert node.serving.topics.partition("t", 0).high_watermark == clients * rounds
 
 
 async def test_a_newer_process_with_the_same_id_fences_the_older(tmp_path: Path) -> None:
     async with running_node(tmp_path, catalog_lease_ms=1000) as older:
         # As after a pause longer than the lease: no other process takes the id while the lease is renewed.
-        await older.catalog.register_node(1, "elsewhere", 9092, now_ms=wall_ms(), lease_ms=1000)
+        await older.serving.catalog.register_node(1, "elsewhere", 9092, now_ms=wall_ms(), lease_ms=1000)
         async with asyncio.timeout(10):
             assert "fenced" in await older.failed
 
@@ -94,11 +94,11 @@ async def test_a_fenced_node_fails_its_log_at_once_and_uploads_nothing_when_it_s
     async with running_node(tmp_path, catalog_lease_ms=1000) as older, raw_client(older.bootstrap) as client:
         await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
         await client.produce("t", [batch_of(b"before")])
-        await older.catalog.register_node(1, "elsewhere", 9092, now_ms=wall_ms(), lease_ms=1000)
+        await older.serving.catalog.register_node(1, "elsewhere", 9092, now_ms=wall_ms(), lease_ms=1000)
         async with asyncio.timeout(10):
             await older.failed
         assert isinstance(older.wal.error, WalFenced), "no append or upload had to find the fence"
-    assert older.storage.uncommitted_bytes > 0, "there was something to upload"
+    assert older.serving.storage.uncommitted_bytes > 0, "there was something to upload"
     assert asked_for_upload
     assert not any(asked_for_upload), "a store that is away would hold up the end of a node that is fenced"
 

@@ -68,7 +68,7 @@ GARBAGE = {
 async def test_garbage_closes_its_connection_and_no_other(node: Node, client: RawClient, what: str) -> None:
     client.send_bytes(GARBAGE[what])
     assert await client.closed()
-    assert node.server.stats.closed_bad_input == 1
+    assert node.ports.clients.stats.closed_bad_input == 1
     await assert_serves(node)
 
 
@@ -156,13 +156,13 @@ async def test_large_frames_of_every_split(node: Node) -> None:
         for size in (100, 4000, 5000, 65_530, 70_000, 300_000, 900_000):
             response = await client.produce("t", [batch_of(b"x" * size)])
             assert response.responses[0].partition_responses[0].error_code == ErrorCode.NONE
-    assert node.server.bytes_held == 0
+    assert node.ports.clients.bytes_held == 0
 
 
 async def test_held_bytes_return_to_zero_when_clients_vanish(node: Node) -> None:
     for _ in range(5):
         async with raw_client(node.bootstrap) as client:
             client.send_bytes(struct.pack(">i", 500_000) + bytes(100_000))
-    await until(lambda: not node.server.connections)
-    assert node.server.bytes_held == 0
+    await until(lambda: not node.ports.clients.connections)
+    assert node.ports.clients.bytes_held == 0
     await assert_serves(node)

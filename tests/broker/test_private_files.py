@@ -31,7 +31,7 @@ async def serve_and_store(folder: Path, **wanted: object) -> None:
     """Run a node that has a record in an object at the end."""
     async with running_node(folder, **wanted) as node, raw_client(node.bootstrap) as client:
         await client.produce("t", [batch_of(b"v")])
-        await node.catalog.back_up(folder / "backup", now_ms=0, overwrite=False, on_progress=lambda *_: None)
+        await node.serving.catalog.back_up(folder / "backup", now_ms=0, overwrite=False, on_progress=lambda *_: None)
 
 
 @pytest.mark.usefixtures("umask_of_nothing")

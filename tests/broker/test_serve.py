@@ -45,7 +45,7 @@ async def test_records_come_back_in_order_and_survive_a_clean_restart(tmp_path: 
         assert await _produce(node.bootstrap, "events", values) == list(range(500))
         assert await _consume(node.bootstrap, "events", 500) == values
     async with running_node(tmp_path) as node:
-        assert node.storage.stats.recovered_records == 0, "a clean stop leaves nothing to recover"
+        assert node.serving.storage.stats.recovered_records == 0, "a clean stop leaves nothing to recover"
         assert await _consume(node.bootstrap, "events", 500) == values
         assert node.stores["local"].calls.get > 0, "the records came from objects"
 

@@ -188,6 +188,6 @@ async def test_damage_that_is_met_while_a_node_runs_ends_it(tmp_path: Path) -> N
     # The stop is then like a crash: acknowledged records are in the log.
     with pytest.MonkeyPatch.context() as patch:
         async with running_node(tmp_path, catalog_lease_ms=1_000) as node:
-            patch.setattr(node.catalog, "beat", damaged)
+            patch.setattr(node.serving.catalog, "beat", damaged)
             assert await node.failed == "catalog c.db: database disk image is malformed; restore a backup"
             patch.undo()

@@ -164,15 +164,15 @@ class Rig:
         client = RawClient(*await self.world.network.connect("stranger", address))
         if sender == OTHER_NODE:
             hello = HelloRequest(
-                cluster=node.cluster_name,
-                node_id=node.node_id + 1,
+                cluster=node.serving.settings.node.cluster,
+                node_id=node.serving.node_id + 1,
                 node_epoch=1,
-                target_id=node.node_id,
-                target_epoch=node.node_epoch,
+                target_id=node.serving.node_id,
+                target_epoch=node.serving.members.own.epoch,
                 nonce=bytes(NONCE_BYTES),
             )
             challenge = await client.call(hello)
-            secret = await node.catalog.secret(b"")
+            secret = await node.serving.catalog.secret(b"")
             proof = make_proof(secret, Role.SENDER, hello, challenge.nonce)
             await client.call(AuthenticateRequest(proof=proof))
         return client
@@ -180,7 +180,7 @@ class Rig:
     async def feed(self, pieces: list[bytes], sender: int) -> None:
         """Send the pieces on a new connection, then leave, and check what is left behind."""
         world, node = self.world, self.node
-        failures = node.request_failures
+        failures = node.serving.request_failures
         world.trace.lines.clear()
         internal = sender in {STRANGER, OTHER_NODE}
         client = await (self.connect_to_internal_port(sender) if internal else self.connect("stranger"))
@@ -193,13 +193,13 @@ class Rig:
         for error in self.raised:
             raise error
         assert not world.errors, world.errors
-        assert node.request_failures == failures, "\n".join(world.trace.lines)
+        assert node.serving.request_failures == failures, "\n".join(world.trace.lines)
         assert not node.failed.done(), node.failed.result()
-        assert node.server.bytes_held == 0
-        assert len(node.server.connections) <= 2
-        assert node.internal is not None
-        assert node.internal.bytes_held == 0
-        assert not node.internal.connections
+        assert node.ports.clients.bytes_held == 0
+        assert len(node.ports.clients.connections) <= 2
+        assert node.ports.nodes is not None
+        assert node.ports.nodes.bytes_held == 0
+        assert not node.ports.nodes.connections
         answer = await self.other.call(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3)
         assert answer.error_code == ErrorCode.NONE
 

@@ -63,30 +63,34 @@ class SaslRig(Rig):
         keys.write_bytes(key_set(rsa_key()))
         known = Jwks(keys.as_uri(), refresh_s=1, clock=self.world.loop.time)
         files = SaslFiles(users, known, TokenRules(ISSUER, (AUDIENCE,), (), "scope", "sub", 30))
-        self.bearer = message(sign(rsa_key(), claims(node.now_ms() // 1000, exp=node.now_ms() // 1000 + 10**9)))
-        begin = Mechanisms(node.scram, None, files, Random(2).randbytes, node.now_ms).begin
-        settings = node.settings.sasl.model_copy(update={"max_reauth_ms": 60_000})
-        self.gate: Any = SaslGate(GateContext(node, settings, MECHANISMS, begin, node.tasks.spawn))
-        node.server.gates[DEFAULT_LISTENER] = self.gate
+        self.bearer = message(
+            sign(rsa_key(), claims(node.serving.now_ms() // 1000, exp=node.serving.now_ms() // 1000 + 10**9))
+        )
+        begin = Mechanisms(node.serving.scram, None, files, Random(2).randbytes, node.serving.now_ms).begin
+        settings = node.serving.settings.sasl.model_copy(update={"max_reauth_ms": 60_000})
+        self.gate: Any = SaslGate(
+            GateContext(node.serving, node.ports.clients, settings, MECHANISMS, begin, node.tasks.spawn)
+        )
+        node.ports.clients.gates[DEFAULT_LISTENER] = self.gate
 
     async def follow(self, steps: Choices) -> None:
         """Take the steps on a new connection, then check who the client is, and what is left behind."""
-        node, failures = self.node, self.node.request_failures
+        node, failures = self.node, self.node.serving.request_failures
         self.world.trace.lines.clear()
         client = await self.connect("stranger")
         stranger = Stranger(client, steps, self.bearer)
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             await stranger.run()
-        principals = {each.principal for each in node.server.connections} - {ANONYMOUS}
+        principals = {each.principal for each in node.ports.clients.connections} - {ANONYMOUS}
         assert not principals or (principals == {"User:alice"} and stranger.has_proved), principals
         await client.abort()
         await asyncio.sleep(1)
         for error in self.raised:
             raise error
         assert not self.world.errors, self.world.errors
-        assert node.request_failures == failures, "\n".join(self.world.trace.lines)
-        assert node.server.bytes_held == 0
-        assert len(node.server.connections) == 1
+        assert node.serving.request_failures == failures, "\n".join(self.world.trace.lines)
+        assert node.ports.clients.bytes_held == 0
+        assert len(node.ports.clients.connections) == 1
         assert not self.gate._sessions, "nothing is kept of a connection that is closed"  # noqa: SLF001
         answer = await self.other.call(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3)
         assert answer.error_code == ErrorCode.NONE

@@ -246,11 +246,11 @@ async def token_node(folder: Path, provider: IdentityProvider, **wanted: Any) ->
 async def outcome(node: Node, token: str) -> str:
     """Present a token; return the user, or why it is refused."""
     with capture_logs() as logs:
-        async with raw_client(f"127.0.0.1:{node.server.ports['SASL_PLAINTEXT']}") as client:
+        async with raw_client(f"127.0.0.1:{node.ports.clients.ports['SASL_PLAINTEXT']}") as client:
             assert (await handshake(client, "OAUTHBEARER")).error_code == ErrorCode.NONE
             answer = await send_token(client, message(token))
             if answer.error_code == ErrorCode.NONE:
-                return next(each.principal for each in node.server.connections)
+                return next(each.principal for each in node.ports.clients.connections)
     assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
     (reason,) = [line["reason"] for line in logs if line["event"] == "authentication failed"]
     return str(reason)

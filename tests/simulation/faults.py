@@ -273,16 +273,18 @@ async def move(world: World, random: Random) -> None:
     asked, target = _node(world, random), _node(world, random)
     if asked.node is None:
         return
-    places = [Place(topic.name, index) for topic in asked.node.topics for index in range(len(topic.info.partitions))]
+    places = [
+        Place(topic.name, index) for topic in asked.node.serving.topics for index in range(len(topic.info.partitions))
+    ]
     chosen = random.sample(places, min(len(places), random.choice((1, 1, 2, 10))))
     wanted = dict.fromkeys(chosen, target.node_id)
     is_withdrawn, pause_s = random.random() < 0.2, random.uniform(0, 0.3)
     world.note("moves ordered", to_node=target.node_id, partitions=", ".join(map(str, chosen)))
     with suppress(OSError, KafkaError, StorageError):
-        await asked.ask(lambda node: node.move_requests.request(wanted, MoveReason.OPERATOR), COMMAND_S)
+        await asked.ask(lambda node: node.serving.move_requests.request(wanted, MoveReason.OPERATOR), COMMAND_S)
         if is_withdrawn:
             await asyncio.sleep(pause_s)
-            await asked.ask(lambda node: node.move_requests.cancel(chosen), COMMAND_S)
+            await asked.ask(lambda node: node.serving.move_requests.cancel(chosen), COMMAND_S)
             world.note("moves withdrawn")
 
 
@@ -291,9 +293,9 @@ async def drain(world: World, random: Random) -> None:
     asked, node_id = _node(world, random), _node(world, random).node_id
     world.note("drain begins", node=node_id)
     with suppress(OSError, KafkaError, StorageError):
-        await asked.ask(lambda node: node.move_requests.set_draining(node_id, draining=True), COMMAND_S)
+        await asked.ask(lambda node: node.serving.move_requests.set_draining(node_id, draining=True), COMMAND_S)
         await asyncio.sleep(random.uniform(0.1, 10))
-        await asked.ask(lambda node: node.move_requests.set_draining(node_id, draining=False), COMMAND_S)
+        await asked.ask(lambda node: node.serving.move_requests.set_draining(node_id, draining=False), COMMAND_S)
         world.note("drain ends", node=node_id)
 
 
@@ -305,7 +307,10 @@ async def end_drains(world: World) -> None:
         ended = len(world.nodes) == 1
         while not ended:
             with suppress(OSError, KafkaError, StorageError):
-                await drained.ask(lambda node: node.move_requests.set_draining(node.node_id, draining=False), COMMAND_S)
+                await drained.ask(
+                    lambda node: node.serving.move_requests.set_draining(node.serving.node_id, draining=False),
+                    COMMAND_S,
+                )
                 ended = True
             await asyncio.sleep(0.1)
 

@@ -52,7 +52,7 @@ async def watch_logs(world: World) -> None:
             stuck_s[process] += LOOK_S
             if stuck_s[process] < STALLED_S:
                 continue
-            streams = [each.stream for topic in node.topics for each in topic.partitions if each is not None]
+            streams = [each.stream for topic in node.serving.topics for each in topic.partitions if each is not None]
             known = ends.setdefault(process, {each: each.next_offset for each in streams})
             world.count("log stuck")
             for stream in streams:
@@ -73,7 +73,7 @@ async def _check_left(world: World, sim_node: SimNode) -> None:
     for _ in range(REST_CHECKS):
         await asyncio.sleep(1)
         tasks = [getattr(task.get_coro(), "__qualname__", "") for task in process.tasks if not task.done()]
-        found = len(node.server.connections), node.server.bytes_held, max(0, len(tasks) - TASKS_MAX)
+        found = len(node.ports.clients.connections), node.ports.clients.bytes_held, max(0, len(tasks) - TASKS_MAX)
         if not any(found):
             return
     raise Violation(

@@ -24,7 +24,7 @@ BEATS = "SELECT node_id, epoch, beat, lease_until_ms > 0 FROM nodes"
 async def all_see_all(world: World) -> None:
     """Wait until all nodes serve, and each of them knows that all live."""
     for node in world.nodes:
-        while len((await node.serving()).members.living()) < len(world.nodes):
+        while len((await node.serving()).serving.members.living()) < len(world.nodes):
             await asyncio.sleep(LOOK_S)
 
 
@@ -54,10 +54,10 @@ async def _difference(world: World, catalog: Catalog) -> str:
         node = sim_node.node
         if node is None:
             return f"{sim_node.host} is not there"
-        members = {member.node_id: member.epoch for member in node.members.living()}
+        members = {member.node_id: member.epoch for member in node.serving.members.living()}
         if members != living:
             return f"{sim_node.host} has nodes and epochs {members}, the catalog has {living}"
-        seen = {topic.topic_id: topic.name for topic in node.topics}
+        seen = {topic.topic_id: topic.name for topic in node.serving.topics}
         names = {topic_id: info.name for topic_id, info in topics.items()}
         if seen != names:
             return f"{sim_node.host} has topics {sorted(seen.values())}, the catalog has {sorted(names.values())}"
@@ -68,16 +68,18 @@ async def _difference(world: World, catalog: Catalog) -> str:
 
 
 def _difference_of(node: Node, info: TopicInfo) -> str:
-    topic = node.topics.get(info.topic_id)
+    topic = node.serving.topics.get(info.topic_id)
     assert topic is not None, "it was there just before"
     if topic.info.configs != info.configs:
         return f"with configs {topic.info.configs}, the catalog has {info.configs}"
     if len(topic.partitions) != len(info.partitions):
         return f"with {len(topic.partitions)} partitions, the catalog has {len(info.partitions)}"
     for partition, seen, expected in zip(topic.partitions, topic.info.partitions, info.partitions, strict=True):
-        if expected.leader != node.node_id and (partition is not None or seen != expected):
+        if expected.leader != node.serving.node_id and (partition is not None or seen != expected):
             return f"with {seen}{'' if partition is None else ', open'}, the catalog has {expected}"
-        if expected.leader == node.node_id and (partition is None or partition.leader_epoch != expected.leader_epoch):
+        if expected.leader == node.serving.node_id and (
+            partition is None or partition.leader_epoch != expected.leader_epoch
+        ):
             epoch = None if partition is None else partition.leader_epoch
             return f"open in leader epoch {epoch}, the catalog has {expected}"
     return ""
@@ -105,7 +107,7 @@ async def watch_liveness(world: World) -> None:
                 told_s = LOOK_S + (before_s if before_s < UNBROKEN_S else 0.0) if hears else 0.0
                 lost: frozenset[tuple[int, int]] = frozenset()
                 if node is not None and sim_node.process is not None and not sim_node.process.paused:
-                    living = frozenset((member.node_id, member.epoch) for member in node.members.living())
+                    living = frozenset((member.node_id, member.epoch) for member in node.serving.members.living())
                     former, had = known.get(own, (None, living))
                     lost = had - living if former is node else lost
                     known[own] = node, living

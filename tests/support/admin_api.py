@@ -52,7 +52,7 @@ class ApiClient:
 async def api_client(node: Node, token: str = "") -> AsyncIterator[ApiClient]:
     """A client of a node's admin port."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    async with aiohttp.ClientSession(f"http://{node.admin_address}", headers=headers) as session:
+    async with aiohttp.ClientSession(f"http://{node.ports.admin_address}", headers=headers) as session:
         yield ApiClient(session)
 
 

@@ -28,6 +28,6 @@ async def moves_carried_out(nodes: Sequence[Node]) -> AsyncIterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(orders, "AT_ONCE_MAX", AT_ONCE_MAX)
         for node in nodes:
-            for listener in node.topics.listeners:
+            for listener in node.serving.topics.listeners:
                 listener()
         yield

@@ -1,7 +1,7 @@
 """A node in a cluster of which it is the only process: the other nodes are in the catalog and among its members.
 
     async with node_of_many(tmp_path) as node:
-        node.topics.partition("t", OWN)
+        node.serving.topics.partition("t", OWN)
 
 Its topics have a partition for each state that a leader can be in.
 """
@@ -51,8 +51,9 @@ async def node_of_many(folder: Path) -> AsyncIterator[Node]:
             opening = [topic.partitions[index].stream_id for topic in created if not isinstance(topic, Exception)]
             await catalog.open_streams(opening, owner)
     async with running_node(folder, **wanted) as node:
-        node.members = Members(node.members.own)  # its own: what the node finds out by itself does not replace them
-        node.members.update([FIRST, THIRD])
+        # Its own: what the node finds out by itself does not replace them.
+        node.serving.members = Members(node.serving.members.own)
+        node.serving.members.update([FIRST, THIRD])
         yield node
 
 

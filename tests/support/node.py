@@ -82,7 +82,9 @@ async def running_nodes(folder: Path, count: int, catalog_url: str = "", **wante
             await stack.enter_async_context(running_node(folder / str(node_id), node_id=node_id, **shared))
             for node_id in range(1, count + 1)
         ]
-        await until(lambda: all(len(node.members.living()) == count for node in nodes), timeout_s=60, pause_s=0.01)
+        await until(
+            lambda: all(len(node.serving.members.living()) == count for node in nodes), timeout_s=60, pause_s=0.01
+        )
         yield nodes
 
 

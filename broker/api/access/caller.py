@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclOperation, AclResourceType
 from anabranch.broker.kafka.acls.store import ClusterAcls
 from anabranch.broker.node.logging.audit import EVENTS_MAX
@@ -22,13 +22,13 @@ class Caller:
         "_denials",
         "_host",
         "_powerless",
-        "node",
         "principal",
+        "serving",
         "version",
     )
 
-    def __init__(self, node: Node, exchange: Exchange, acls: ClusterAcls) -> None:
-        self.node = node
+    def __init__(self, serving: Serving, exchange: Exchange, acls: ClusterAcls) -> None:
+        self.serving = serving
         self.version = exchange.api_version
         self._api_key = exchange.api_key
         self._authorizer = acls.authorizer
@@ -62,9 +62,9 @@ class Caller:
         """Log that an action was denied."""
         self._denials += 1
         if self._denials > EVENTS_MAX:
-            self.node.audit.leave_out("denied")
+            self.serving.audit.leave_out("denied")
             return
-        self.node.audit.record(
+        self.serving.audit.record(
             "denied",
             principal=self.principal,
             host=self._host,
@@ -120,15 +120,15 @@ class Caller:
         """Return the name of a topic that a request names by name, or by id; None for an unknown id."""
         if topic_id == ZERO_UUID:
             return name
-        topic = self.node.topics.get(topic_id)
+        topic = self.serving.topics.get(topic_id)
         return None if topic is None else topic.name
 
 
-def caller_of(node: Node, exchange: Exchange) -> Caller | None:
+def caller_of(serving: Serving, exchange: Exchange) -> Caller | None:
     """Return the client of a request; None if it may do everything: there is no authorizer, or it is a node."""
-    if node.acls is None or exchange.peer is not None:
+    if serving.acls is None or exchange.peer is not None:
         return None
-    return Caller(node, exchange, node.acls)
+    return Caller(serving, exchange, serving.acls)
 
 
 def may_ask_for_tokens(connection: ClientConnection) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from anabranch.broker.api.access.guard import HandlerFunction, amending
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation, AclResourceType, PatternType, Permission
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode
@@ -21,7 +21,7 @@ class Change(NamedTuple):
 Request = TypeVar("Request")
 Changes = Callable[[Request, Any], Iterable[Change]]
 """Returns what a request was to change, from request and response."""
-Subject = Callable[[Node, Request], str]
+Subject = Callable[[Serving, Request], str]
 """Looks up the changed resource before a request is handled that does not name it."""
 
 
@@ -38,18 +38,18 @@ def recording(
 ) -> HandlerFunction[Any]:
     """Return a handler that records the changes."""
 
-    def handle(node: Node, request: Any, exchange: Exchange) -> Any:
+    def handle(serving: Serving, request: Any, exchange: Exchange) -> Any:
         if not getattr(request, "validate_only", False):
-            subject = "" if subject_of is None else subject_of(node, request)
+            subject = "" if subject_of is None else subject_of(serving, request)
             exchange.amend = amending(
-                node, exchange, lambda response: _recorded(node, request, exchange, response, subject)
+                serving, exchange, lambda response: _recorded(serving, request, exchange, response, subject)
             )
-        return function(node, request, exchange)
+        return function(serving, request, exchange)
 
-    def _recorded(node: Node, request: Any, exchange: Exchange, response: Any, subject: str) -> Any:
+    def _recorded(serving: Serving, request: Any, exchange: Exchange, response: Any, subject: str) -> Any:
         connection = exchange.connection
         for change in changes(request, response):
-            node.audit.record(
+            serving.audit.record(
                 "changed" if not change.error_code else "change refused",
                 principal=connection.principal,
                 host=connection.host,

@@ -12,7 +12,7 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from anabranch.broker.api.access.caller import Caller, caller_of
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode
@@ -45,9 +45,9 @@ Verdict = Refused | Passed
 Amend = Callable[[Any], Any]
 Request = TypeVar("Request")
 Guard = Callable[[Caller, Request], Verdict | Coroutine[Any, Any, Verdict]]
-HandlerFunction = Callable[[Node, Request, Exchange], Any]
-"""`handle(node, request, exchange)` returns the response, a coroutine for it, or None if it calls `exchange.complete`
-itself, at once or later."""
+HandlerFunction = Callable[[Serving, Request, Exchange], Any]
+"""`handle(serving, request, exchange)` returns the response, a coroutine for it, or None if it calls
+`exchange.complete` itself, at once or later."""
 
 
 def open_to_all(_caller: Caller, request: object) -> Passed:
@@ -94,14 +94,14 @@ def topic_error(caller: Caller, operation: AclOperation, topic: Any) -> ErrorCod
     return ErrorCode.NONE if caller.may_topic(operation, name) else TOPIC_DENIED
 
 
-def amending(node: Node, exchange: Exchange, amend: Amend, further: Amend | None = None) -> Amend:
+def amending(serving: Serving, exchange: Exchange, amend: Amend, further: Amend | None = None) -> Amend:
     """Return `amend`, followed by `further`. A bug in them closes this connection only."""
 
     def call(response: Any) -> Any:
         try:
             amended = amend(response)
         except Exception as error:  # noqa: BLE001 - the component that completes the exchange must not fail
-            node.request_failures += 1
+            serving.request_failures += 1
             _log.error("request failed", api=APIS[exchange.api_key].name, version=exchange.api_version, exc_info=error)
             exchange.connection.refuse(f"internal error in {APIS[exchange.api_key].name}")
             return None
@@ -113,25 +113,25 @@ def amending(node: Node, exchange: Exchange, amend: Amend, further: Amend | None
 def behind(function: HandlerFunction[Any], guard: Guard[Any]) -> HandlerFunction[Any]:
     """Return a handler that gets what the guard lets pass."""
 
-    def handle(node: Node, request: Any, exchange: Exchange) -> Any:
-        caller = caller_of(node, exchange)
+    def handle(serving: Serving, request: Any, exchange: Exchange) -> Any:
+        caller = caller_of(serving, exchange)
         if caller is None:
-            return function(node, request, exchange)
+            return function(serving, request, exchange)
         verdict = guard(caller, request)
         if isinstance(verdict, Coroutine):
-            return handle_later(verdict, node, exchange)
-        return follow(verdict, node, exchange)
+            return handle_later(verdict, serving, exchange)
+        return follow(verdict, serving, exchange)
 
-    async def handle_later(verdict: Coroutine[Any, Any, Verdict], node: Node, exchange: Exchange) -> Any:
-        result = follow(await verdict, node, exchange)
+    async def handle_later(verdict: Coroutine[Any, Any, Verdict], serving: Serving, exchange: Exchange) -> Any:
+        result = follow(await verdict, serving, exchange)
         return await result if isinstance(result, Coroutine) else result
 
-    def follow(verdict: Verdict, node: Node, exchange: Exchange) -> Any:
+    def follow(verdict: Verdict, serving: Serving, exchange: Exchange) -> Any:
         if isinstance(verdict, Refused):
             return verdict.response
         if verdict.amend is not None:
-            exchange.amend = amending(node, exchange, verdict.amend, exchange.amend)
-        result = function(node, verdict.request, exchange)
+            exchange.amend = amending(serving, exchange, verdict.amend, exchange.amend)
+        result = function(serving, verdict.request, exchange)
         if verdict.failure:
             exchange.connection.refuse(verdict.failure)
         return result

@@ -4,7 +4,7 @@ from anabranch.broker.api.access.caller import Caller
 from anabranch.broker.api.access.guard import GROUP_DENIED, TRANSACTION_DENIED, Passed, Refused, Verdict
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.waits import transaction
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC
 from anabranch.broker.kafka.coordination.shards import partition_of
@@ -20,15 +20,15 @@ from anabranch.s3stream.errors import StorageError
 FENCED_VERSION = 2
 
 
-async def handle(node: Node, request: AddOffsetsToTxnRequest, exchange: Exchange) -> AddOffsetsToTxnResponse:
+async def handle(serving: Serving, request: AddOffsetsToTxnRequest, exchange: Exchange) -> AddOffsetsToTxnResponse:
     """Answer when the coordinator's record is durable."""
     if not request.transactional_id:
         return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
     try:
-        await node.internal_topics.ensure(OFFSETS_TOPIC)
-        where = TopicPartition(OFFSETS_TOPIC, partition_of(request.group_id, node.groups.partition_count))
+        await serving.internal_topics.ensure(OFFSETS_TOPIC)
+        where = TopicPartition(OFFSETS_TOPIC, partition_of(request.group_id, serving.groups.partition_count))
         producer = Producer(request.producer_id, request.producer_epoch)
-        await node.transactions.add(request.transactional_id, producer, [where], VERSION_1)
+        await serving.transactions.add(request.transactional_id, producer, [where], VERSION_1)
     except KafkaError as error:
         return AddOffsetsToTxnResponse(error_code=code_for_version(error.code, exchange.api_version, FENCED_VERSION))
     except StorageError:

@@ -10,7 +10,7 @@ from anabranch.broker.api.access.caller import Caller
 from anabranch.broker.api.access.guard import CLUSTER_DENIED, TOPIC_DENIED, TRANSACTION_DENIED, Passed, Refused, Verdict
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.waits import transactions
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
 from anabranch.broker.kafka.partitions.producers import Producer
@@ -37,45 +37,48 @@ FENCED_VERSION = 2
 Errors = dict[TopicPartition, ErrorCode]
 
 
-async def handle(node: Node, request: AddPartitionsToTxnRequest, exchange: Exchange) -> AddPartitionsToTxnResponse:
+async def handle(
+    serving: Serving, request: AddPartitionsToTxnRequest, exchange: Exchange
+) -> AddPartitionsToTxnResponse:
     """Add the partitions of each transaction, all of them or none."""
     version = exchange.api_version
     if version >= BATCH_VERSION:
-        results = [await _of_broker(node, transaction) for transaction in request.transactions]
+        results = [await _of_broker(serving, transaction) for transaction in request.transactions]
         return AddPartitionsToTxnResponse(results_by_transaction=results)
     producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
     topics = request.v3_and_below_topics
-    errors = await _add(node, request.v3_and_below_transactional_id, producer, topics, VERSION_1)
+    errors = await _add(serving, request.v3_and_below_transactional_id, producer, topics, VERSION_1)
     errors = {where: code_for_version(code, version, FENCED_VERSION) for where, code in errors.items()}
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(topics, errors))
 
 
-async def _of_broker(node: Node, requested: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult:
+async def _of_broker(serving: Serving, requested: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult:
     producer = Producer(requested.producer_id, requested.producer_epoch)
     if requested.verify_only:
         errors = {
-            where: _verify(node, requested.transactional_id, producer, where) for where in _partitions(requested.topics)
+            where: _verify(serving, requested.transactional_id, producer, where)
+            for where in _partitions(requested.topics)
         }
     else:
         # Nodes that wait for each other's markers must not keep the requests waiting which carry them.
         errors = await _add(
-            node, requested.transactional_id, producer, requested.topics, VERSION_2, waits_for_markers=False
+            serving, requested.transactional_id, producer, requested.topics, VERSION_2, waits_for_markers=False
         )
     return AddPartitionsToTxnResult(
         transactional_id=requested.transactional_id, topic_results=_results(requested.topics, errors)
     )
 
 
-def _verify(node: Node, transactional_id: str, producer: Producer, where: TopicPartition) -> ErrorCode:
+def _verify(serving: Serving, transactional_id: str, producer: Producer, where: TopicPartition) -> ErrorCode:
     try:
-        node.transactions.verify(transactional_id, producer, where)
+        serving.transactions.verify(transactional_id, producer, where)
     except KafkaError as error:
         return error.code
     return ErrorCode.NONE
 
 
 async def _add(
-    node: Node,
+    serving: Serving,
     transactional_id: str,
     producer: Producer,
     topics: Sequence[AddPartitionsToTxnTopic],
@@ -86,12 +89,14 @@ async def _add(
     requested = _partitions(topics)
     if not transactional_id:
         return dict.fromkeys(requested, ErrorCode.INVALID_REQUEST)
-    unknown = {where for where in requested if not node.topics.has_partition(where.topic, where.partition)}
+    unknown = {where for where in requested if not serving.topics.has_partition(where.topic, where.partition)}
     if unknown:
         missing, rest = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
         return {where: missing if where in unknown else rest for where in requested}
     try:
-        await node.transactions.add(transactional_id, producer, requested, version, waits_for_markers=waits_for_markers)
+        await serving.transactions.add(
+            transactional_id, producer, requested, version, waits_for_markers=waits_for_markers
+        )
     except KafkaError as error:
         return dict.fromkeys(requested, error.code)
     except StorageError:
@@ -135,7 +140,7 @@ def guard(caller: Caller, request: AddPartitionsToTxnRequest) -> Verdict:
     def code_of(name: str, index: int) -> ErrorCode:
         if name not in writable:
             return TOPIC_DENIED
-        is_known = caller.node.topics.has_partition(name, index)
+        is_known = caller.serving.topics.has_partition(name, index)
         return ErrorCode.OPERATION_NOT_ATTEMPTED if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     return Refused(_not_added(topics, code_of))

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from anabranch.broker.api.access.changes import Change
 from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
 from anabranch.broker.api.declaration import declare
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.quotas.entities import (
     IP,
@@ -31,7 +31,7 @@ from anabranch.protocol.messages.alter_client_quotas import (
 from anabranch.s3stream.errors import StorageError
 
 
-async def handle(node: Node, request: AlterClientQuotasRequest, _exchange: Exchange) -> AlterClientQuotasResponse:
+async def handle(serving: Serving, request: AlterClientQuotasRequest, _exchange: Exchange) -> AlterClientQuotasResponse:
     """Answer when the quotas are set."""
     outcomes: dict[QuotaEntity, KafkaError | None] = {}
     for entry in request.entries:
@@ -47,7 +47,7 @@ async def handle(node: Node, request: AlterClientQuotasRequest, _exchange: Excha
             await _check_address(entity)
             check_operations(operations, types)
             if not request.validate_only and operations:
-                await node.quota_table.alter(entity, operations)
+                await serving.quota_table.alter(entity, operations)
         except KafkaError as error:
             outcomes[entity] = error
         except StorageError as error:

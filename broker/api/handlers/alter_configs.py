@@ -4,7 +4,7 @@ from anabranch.broker.api.access.configs import alters_configs, changed_configs
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.resources.changes import change_each
 from anabranch.broker.api.resources.values import Resource
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.messages.alter_configs import (
     AlterConfigsRequest,
@@ -14,12 +14,12 @@ from anabranch.protocol.messages.alter_configs import (
 )
 
 
-async def handle(node: Node, request: AlterConfigsRequest, _exchange: Exchange) -> AlterConfigsResponse:
+async def handle(serving: Serving, request: AlterConfigsRequest, _exchange: Exchange) -> AlterConfigsResponse:
     """Change each resource that can be changed."""
 
     async def replace(resource: Resource, requested: AlterConfigsResource) -> None:
         configs = [(config.name, config.value) for config in requested.configs]
-        await resource.replace(node, requested.resource_name, configs, validate_only=request.validate_only)
+        await resource.replace(serving, requested.resource_name, configs, validate_only=request.validate_only)
 
     outcomes = await change_each(request.resources, replace)
     return AlterConfigsResponse(responses=[AlterConfigsResourceResponse(**each._asdict()) for each in outcomes])

@@ -10,7 +10,7 @@ from anabranch.broker.api.access.changes import Change
 from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.topic_checks import check_replicas
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.topics.move_requests import Place
 from anabranch.broker.node.net.exchange import Exchange
@@ -27,7 +27,7 @@ from anabranch.s3stream.errors import NodeUnavailable, StorageError
 
 
 async def handle(
-    node: Node, request: AlterPartitionReassignmentsRequest, _exchange: Exchange
+    serving: Serving, request: AlterPartitionReassignmentsRequest, _exchange: Exchange
 ) -> AlterPartitionReassignmentsResponse:
     """Answer each partition by itself, when the orders are given. They are carried out afterwards."""
     wanted: dict[Place, int] = {}
@@ -39,7 +39,7 @@ async def handle(
             place = Place(topic.name, requested.partition_index)
             code, message = ErrorCode.NONE, None
             try:
-                _check(node, place, requested, may_change_factor=request.allow_replication_factor_change)
+                _check(serving, place, requested, may_change_factor=request.allow_replication_factor_change)
             except KafkaError as error:
                 code, message = error.code, error.message or None
             else:
@@ -51,7 +51,7 @@ async def handle(
                 ReassignablePartitionResponse(partition_index=place.partition, error_code=code, error_message=message)
             )
         responses.append(ReassignableTopicResponse(name=topic.name, partitions=partitions))
-    code, message = await _order(node, wanted, cancelled)
+    code, message = await _order(serving, wanted, cancelled)
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
         error_code=code,
@@ -61,13 +61,13 @@ async def handle(
     )
 
 
-async def _order(node: Node, wanted: dict[Place, int], cancelled: list[Place]) -> tuple[ErrorCode, str | None]:
+async def _order(serving: Serving, wanted: dict[Place, int], cancelled: list[Place]) -> tuple[ErrorCode, str | None]:
     """Give and cancel orders. Returns the error of the whole request."""
     try:
         if wanted:
-            await node.move_requests.request(wanted, MoveReason.REASSIGNMENT)
+            await serving.move_requests.request(wanted, MoveReason.REASSIGNMENT)
         if cancelled:
-            await node.move_requests.cancel(cancelled)
+            await serving.move_requests.cancel(cancelled)
     except KafkaError as error:  # a topic was deleted meanwhile
         return error.code, error.message
     except NodeUnavailable as error:
@@ -77,8 +77,8 @@ async def _order(node: Node, wanted: dict[Place, int], cancelled: list[Place]) -
     return ErrorCode.NONE, None
 
 
-def _check(node: Node, place: Place, requested: ReassignablePartition, *, may_change_factor: bool) -> None:
-    topic = node.topics.get(place.topic)
+def _check(serving: Serving, place: Place, requested: ReassignablePartition, *, may_change_factor: bool) -> None:
+    topic = serving.topics.get(place.topic)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {place.topic}.")
     if not 0 <= place.partition < len(topic.info.partitions):
@@ -91,9 +91,9 @@ def _check(node: Node, place: Place, requested: ReassignablePartition, *, may_ch
             raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "")
         return
     stays = list(requested.replicas) == [info.leader]
-    if stays and info.leader not in node.members.draining:  # where it is, dead or alive
+    if stays and info.leader not in serving.members.draining:  # where it is, dead or alive
         return
-    check_replicas(node, requested.replicas)
+    check_replicas(serving, requested.replicas)
     if len(requested.replicas) > 1:
         if not may_change_factor:
             raise KafkaError(

@@ -3,7 +3,7 @@
 from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.log_dir import log_dir
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -15,13 +15,13 @@ from anabranch.protocol.messages.alter_replica_log_dirs import (
 )
 
 
-def handle(node: Node, request: AlterReplicaLogDirsRequest, _exchange: Exchange) -> AlterReplicaLogDirsResponse:
+def handle(serving: Serving, request: AlterReplicaLogDirsRequest, _exchange: Exchange) -> AlterReplicaLogDirsResponse:
     """Answer each partition once; of repeated entries the last counts."""
     codes: dict[str, dict[int, ErrorCode]] = {}
     for requested in request.dirs:
         for topic in requested.topics:
             for index in topic.partitions:
-                codes.setdefault(topic.name, {})[index] = _code(node, requested.path, topic.name, index)
+                codes.setdefault(topic.name, {})[index] = _code(serving, requested.path, topic.name, index)
     return AlterReplicaLogDirsResponse(
         results=[
             AlterReplicaLogDirTopicResult(
@@ -36,11 +36,11 @@ def handle(node: Node, request: AlterReplicaLogDirsRequest, _exchange: Exchange)
     )
 
 
-def _code(node: Node, path: str, topic: str, index: int) -> ErrorCode:
-    if path != log_dir(node):
+def _code(serving: Serving, path: str, topic: str, index: int) -> ErrorCode:
+    if path != log_dir(serving):
         return ErrorCode.LOG_DIR_NOT_FOUND
     try:
-        node.topics.partition(topic, index)
+        serving.topics.partition(topic, index)
     except KafkaError as error:
         # As in Kafka, which has kept the code of its first version for replicas on other nodes.
         is_elsewhere = error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER

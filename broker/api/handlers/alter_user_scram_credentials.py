@@ -6,7 +6,7 @@ from anabranch.broker.api.access.changes import Change
 from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.resources.scram import alter_credentials
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.messages.alter_user_scram_credentials import (
@@ -17,12 +17,12 @@ from anabranch.protocol.messages.alter_user_scram_credentials import (
 
 
 async def handle(
-    node: Node, request: AlterUserScramCredentialsRequest, _exchange: Exchange
+    serving: Serving, request: AlterUserScramCredentialsRequest, _exchange: Exchange
 ) -> AlterUserScramCredentialsResponse:
     """Change each user that can be changed. The delegation tokens of one that is removed are worth nothing then."""
-    outcomes = await alter_credentials(node.scram, request)
-    if request.deletions and node.delegation_tokens is not None:
-        await node.membership.catch_up()
+    outcomes = await alter_credentials(serving.scram, request)
+    if request.deletions and serving.delegation_tokens is not None:
+        await serving.membership.catch_up()
     return AlterUserScramCredentialsResponse(
         results=[
             AlterUserScramCredentialsResult(user=user, error_code=error.code, error_message=error.message)

@@ -4,7 +4,7 @@ import re
 
 from anabranch.broker.api.access.guard import open_to_all
 from anabranch.broker.api.declaration import declare
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.configs.features import LOWEST, NEWEST
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode
@@ -28,7 +28,7 @@ _SUPPORTED_ABOVE_ZERO = [feature for feature in _SUPPORTED if feature.min_versio
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def handle(node: Node, request: ApiVersionsRequest, exchange: Exchange) -> ApiVersionsResponse:
+def handle(serving: Serving, request: ApiVersionsRequest, exchange: Exchange) -> ApiVersionsResponse:
     """Answer with the table; a malformed software name or version gets INVALID_REQUEST (KIP-511)."""
     if exchange.api_version >= SOFTWARE_SINCE and not (
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
@@ -38,19 +38,19 @@ def handle(node: Node, request: ApiVersionsRequest, exchange: Exchange) -> ApiVe
         exchange.connection.software_name = request.client_software_name
         exchange.connection.software_version = request.client_software_version
     return ApiVersionsResponse(
-        api_keys=node.advertised_apis,
+        api_keys=serving.advertised_apis,
         supported_features=_SUPPORTED if exchange.api_version >= FEATURES_FROM_ZERO_SINCE else _SUPPORTED_ABOVE_ZERO,
-        finalized_features_epoch=node.features.epoch,
+        finalized_features_epoch=serving.features.epoch,
         finalized_features=[
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-            for name, level in node.features.finalized().items()
+            for name, level in serving.features.finalized().items()
         ],
     )
 
 
-def unsupported_version(node: Node) -> ApiVersionsResponse:
+def unsupported_version(serving: Serving) -> ApiVersionsResponse:
     """Build the version 0 answer to an unknown version, from which the client chooses a common one."""
-    own = tuple(api for api in node.advertised_apis if api.api_key == KEY)
+    own = tuple(api for api in serving.advertised_apis if api.api_key == KEY)
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=own)
 
 

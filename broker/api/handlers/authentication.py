@@ -24,11 +24,12 @@ import structlog
 from anabranch.broker.api.declaration import Handler
 from anabranch.broker.api.handlers import HANDLERS
 from anabranch.broker.api.handlers import api_versions as api_versions_handler
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.sasl.mechanism import AuthenticationFailed, Mechanism, TooManyAttempts
 from anabranch.broker.kafka.sasl.scram import HASHES
 from anabranch.broker.node.net.connection import Connection
 from anabranch.broker.node.net.exchange import Exchange
+from anabranch.broker.node.net.server import Server
 from anabranch.broker.node.settings.sasl_area import SaslSettings, mechanisms_of
 from anabranch.protocol.codec import decode
 from anabranch.protocol.errors import ErrorCode, KafkaError, ProtocolError
@@ -67,7 +68,8 @@ class _Malformed(Exception):
 class GateContext:
     """Mechanisms of a listener, and the means to serve its clients."""
 
-    node: Node
+    serving: Serving
+    server: Server
     settings: SaslSettings
     mechanisms: Sequence[str]
     begin: Callable[[str, str], Mechanism]
@@ -76,13 +78,18 @@ class GateContext:
     """Runs a coroutine as a task."""
 
 
-def make_gates(node: Node, begin: Callable[[str, str], Mechanism]) -> Mapping[str, "SaslGate"]:
-    """Return the gates of the listeners with SASL, by name. `begin` is that of `GateContext`."""
-    settings = node.settings
+def make_gates(
+    serving: Serving,
+    server: Server,
+    begin: Callable[[str, str], Mechanism],
+    spawn: Callable[[Coroutine[Any, Any, None]], None],
+) -> Mapping[str, "SaslGate"]:
+    """Return the gates of the listeners with SASL, by name. The arguments are those of `GateContext`."""
+    settings = serving.settings
     area, named = settings.sasl, settings.listener.sasl_mechanisms
     return {
         listener.name: SaslGate(
-            GateContext(node, area, mechanisms_of(area, named, listener.name), begin, node.tasks.spawn)
+            GateContext(serving, server, area, mechanisms_of(area, named, listener.name), begin, spawn)
         )
         for listener in settings.listeners
         if listener.protocol.uses_sasl
@@ -152,7 +159,7 @@ class _Session:
 
     def _give_up(self) -> None:
         self._timer = None
-        self._context.node.server.stats.failed_authentications += 1
+        self._context.server.stats.failed_authentications += 1
         timeout_ms = self._context.settings.authentication_timeout_ms
         self._connection.refuse(f"the client has not authenticated itself within {timeout_ms} ms")
 
@@ -167,7 +174,7 @@ class _Session:
         key, version = exchange.api_key, exchange.api_version
         handler = HANDLERS.get(key)
         if handler is not None and handler.min_version <= version <= handler.max_version:
-            requests = self._context.node.requests
+            requests = self._context.serving.requests
             requests[key] = requests.get(key, 0) + 1
         try:
             if self._state is State.TOKEN:
@@ -195,7 +202,7 @@ class _Session:
             self._intercept()
             self.dispatch(exchange, frame)
         elif now_s > self._ends_s:
-            self._context.node.server.stats.expired_sessions += 1
+            self._context.server.stats.expired_sessions += 1
             _log.info(
                 "session expired",
                 listener=self._connection.listener,
@@ -205,7 +212,7 @@ class _Session:
             )
             self._connection.close()
         else:
-            self._context.node.server.dispatch(exchange, frame)
+            self._context.server.dispatch(exchange, frame)
 
     def _may_begin_again(self, now_s: float) -> bool:
         began_s = self._began_again_s
@@ -219,12 +226,12 @@ class _Session:
 
     def _answer_versions(self, exchange: Exchange, frame: Buffer) -> None:
         """Answer ApiVersions. Raises ProtocolError."""
-        handler, node = HANDLERS[api_versions.KEY], self._context.node
+        handler, serving = HANDLERS[api_versions.KEY], self._context.serving
         if not handler.min_version <= exchange.api_version <= handler.max_version:
-            exchange.complete(api_versions_handler.unsupported_version(node), version=0)
+            exchange.complete(api_versions_handler.unsupported_version(serving), version=0)
             return
         request, _ = decode(api_versions.ApiVersionsRequest, frame, exchange.api_version, exchange.header_end)
-        response = api_versions_handler.handle(node, request, exchange)
+        response = api_versions_handler.handle(serving, request, exchange)
         if response.error_code == ErrorCode.NONE:
             self._state = State.HANDSHAKE
         exchange.complete(response)
@@ -284,7 +291,7 @@ class _Session:
             self._connection.refuse(str(error))
             return
         except Exception as error:  # noqa: BLE001 - a bug must not stop the node, nor may what it was handed be logged
-            self._context.node.request_failures += 1
+            self._context.serving.request_failures += 1
             _log.error(
                 "authentication raised an unexpected error", mechanism=self._mechanism, kind=type(error).__name__
             )
@@ -310,15 +317,15 @@ class _Session:
     def _complete(self, done: Mechanism) -> int:
         """Serve the client, and return the lifetime of its session in ms; 0: unlimited."""
         self.stop_timer()
-        node, connection = self._context.node, self._connection
+        context, connection = self._context, self._connection
         again = self._user is not None
         self._user, self._exchange, self._state = done.user, None, State.SERVED
-        node.server.stats.authenticated += 1
+        context.server.stats.authenticated += 1
         limits = []
-        if self._context.settings.max_reauth_ms:
-            limits.append(self._context.settings.max_reauth_ms)
+        if context.settings.max_reauth_ms:
+            limits.append(context.settings.max_reauth_ms)
         if done.expires_ms is not None:
-            limits.append(max(0, done.expires_ms - node.now_ms()))
+            limits.append(max(0, done.expires_ms - context.serving.now_ms()))
         self._ends_s = self._loop.time() + min(limits) / 1000 if limits else None
         connection.admit(
             f"User:{done.user}",
@@ -345,9 +352,9 @@ class _Session:
         self.stop_timer()
         context, connection = self._context, self._connection
         self._state = State.NOTHING
-        context.node.server.stats.failed_authentications += 1
+        context.server.stats.failed_authentications += 1
         known = {"mechanism": self._mechanism, "user": "" if self._exchange is None else self._exchange.user}
-        context.node.audit.record(
+        context.serving.audit.record(
             "authentication failed",
             host=connection.host,
             listener=connection.listener,

@@ -11,7 +11,7 @@ from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from anabranch.broker.api.handlers.consumer_protocol import check_consumer_protocol
 from anabranch.broker.api.waits import groups
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.groups.consumer.group import ConsumerGroup
 from anabranch.broker.kafka.groups.consumer.member import ConsumerMember
@@ -33,18 +33,20 @@ USES_CLASSIC_PROTOCOL, USES_CONSUMER_PROTOCOL = 0, 1
 HIDDEN_TOPICS: Final = "The group has described topic(s) that the client is not authorized to describe."
 
 
-def handle(node: Node, request: ConsumerGroupDescribeRequest, _exchange: Exchange) -> ConsumerGroupDescribeResponse:
+def handle(
+    serving: Serving, request: ConsumerGroupDescribeRequest, _exchange: Exchange
+) -> ConsumerGroupDescribeResponse:
     """Answer at once."""
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_REQUESTED
     return ConsumerGroupDescribeResponse(
-        groups=[_described(node, group_id, operations) for group_id in request.group_ids]
+        groups=[_described(serving, group_id, operations) for group_id in request.group_ids]
     )
 
 
-def _described(node: Node, group_id: str, operations: int) -> DescribedGroup:
+def _described(serving: Serving, group_id: str, operations: int) -> DescribedGroup:
     try:
-        check_consumer_protocol(node)
-        group = node.groups.shard_with_id(group_id).group(group_id)
+        check_consumer_protocol(serving)
+        group = serving.groups.shard_with_id(group_id).group(group_id)
     except KafkaError as error:
         return DescribedGroup(error_code=error.code, error_message=error.message or None, group_id=group_id)
     if not isinstance(group, ConsumerGroup):
@@ -60,12 +62,12 @@ def _described(node: Node, group_id: str, operations: int) -> DescribedGroup:
         group_epoch=group.epoch,
         assignment_epoch=group.assignment_epoch,
         assignor_name=group.assignor,
-        members=[_member(node, group, member) for member in group.members.values()],
+        members=[_member(serving, group, member) for member in group.members.values()],
         authorized_operations=operations,
     )
 
 
-def _member(node: Node, group: ConsumerGroup, member: ConsumerMember) -> Member:
+def _member(serving: Serving, group: ConsumerGroup, member: ConsumerMember) -> Member:
     return Member(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -75,17 +77,17 @@ def _member(node: Node, group: ConsumerGroup, member: ConsumerMember) -> Member:
         client_host=member.client_host,
         subscribed_topic_names=list(member.topic_names),
         subscribed_topic_regex=member.topic_regex,
-        assignment=_assignment(node, member.assigned.keys()),
-        target_assignment=_assignment(node, group.targets.get(member.member_id, frozenset())),
+        assignment=_assignment(serving, member.assigned.keys()),
+        target_assignment=_assignment(serving, group.targets.get(member.member_id, frozenset())),
         member_type=USES_CONSUMER_PROTOCOL if member.classic is None else USES_CLASSIC_PROTOCOL,
     )
 
 
-def _assignment(node: Node, partitions: AbstractSet[TopicIdPartition]) -> Assignment:
+def _assignment(serving: Serving, partitions: AbstractSet[TopicIdPartition]) -> Assignment:
     """Build an assignment with the names of topics. Deleted topics are left out."""
     topics = []
     for topic_id, found in by_topic(partitions):
-        topic = node.topics.get(topic_id)
+        topic = serving.topics.get(topic_id)
         if topic is not None:
             numbers = [partition for _, partition in found]
             topics.append(TopicPartitions(topic_id=topic_id, topic_name=topic.name, partitions=numbers))

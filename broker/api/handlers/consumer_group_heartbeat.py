@@ -8,7 +8,7 @@ from anabranch.broker.api.access.guard import GROUP_DENIED, TOPIC_DENIED, Passed
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.consumer_protocol import check_consumer_protocol
 from anabranch.broker.api.waits import group
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.groups.consumer.assignors import ASSIGNORS
 from anabranch.broker.kafka.groups.consumer.heartbeat import (
@@ -35,7 +35,7 @@ CLIENT_MADE_ID_VERSION = 1
 
 
 def handle(
-    node: Node, request: ConsumerGroupHeartbeatRequest, exchange: Exchange
+    serving: Serving, request: ConsumerGroupHeartbeatRequest, exchange: Exchange
 ) -> ConsumerGroupHeartbeatResponse | None:
     """Check what does not depend on the group, then pass the request to it. None: answered later."""
 
@@ -43,14 +43,14 @@ def handle(
         if isinstance(answer, KafkaError):
             exchange.complete(_refusal(answer))
         else:
-            exchange.complete(_response(answer, node.group_configs.heartbeat_interval_ms(request.group_id)))
+            exchange.complete(_response(answer, serving.group_configs.heartbeat_interval_ms(request.group_id)))
 
     try:
-        check_consumer_protocol(node)
-        shard = node.groups.shard(request.group_id) if request.group_id else None
+        check_consumer_protocol(serving)
+        shard = serving.groups.shard(request.group_id) if request.group_id else None
         _check(request, exchange.api_version)
         assert shard is not None, "a request without a group id is refused"
-        shard.membership.handle(request.group_id, _beat(node, request, exchange, done))
+        shard.membership.handle(request.group_id, _beat(serving, request, exchange, done))
     except KafkaError as refused:
         return _refusal(refused)
     return None
@@ -95,10 +95,10 @@ def _invalid(problem: str) -> KafkaError:
 
 
 def _beat(
-    node: Node, request: ConsumerGroupHeartbeatRequest, exchange: Exchange, done: HeartbeatDone
+    serving: Serving, request: ConsumerGroupHeartbeatRequest, exchange: Exchange, done: HeartbeatDone
 ) -> ConsumerHeartbeat:
     return ConsumerHeartbeat(
-        member_id=request.member_id or node.groups.new_id(),
+        member_id=request.member_id or serving.groups.new_id(),
         epoch=request.member_epoch,
         instance_id=request.instance_id,
         rack_id=request.rack_id,
@@ -109,14 +109,14 @@ def _beat(
         owned=None if request.topic_partitions is None else _owned(request.topic_partitions),
         client_id=exchange.client_id or "",
         client_host=f"/{exchange.client_host}",
-        topic_filter=_topic_filter(node, exchange),
+        topic_filter=_topic_filter(serving, exchange),
         ticket=done,
     )
 
 
-def _topic_filter(node: Node, exchange: Exchange) -> TopicFilter | None:
+def _topic_filter(serving: Serving, exchange: Exchange) -> TopicFilter | None:
     """Return the topics that the client may describe; None: all."""
-    caller = caller_of(node, exchange)
+    caller = caller_of(serving, exchange)
     if caller is None:
         return None
     connection = exchange.connection

@@ -6,7 +6,7 @@ from typing import Final
 from anabranch.broker.api.access.changes import Change, acl_text
 from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
 from anabranch.broker.api.declaration import declare
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import CLUSTER_NAME, Acl, AclOperation, AclResourceType, PatternType, Permission
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -23,7 +23,7 @@ TEXT_MAX: Final = 4096
 """Longest name, principal and host. Kafka has no limit; ACLs are kept in memory by all nodes."""
 
 
-async def handle(node: Node, request: CreateAclsRequest, exchange: Exchange) -> CreateAclsResponse | None:
+async def handle(serving: Serving, request: CreateAclsRequest, exchange: Exchange) -> CreateAclsResponse | None:
     """Answer when they are in the catalog, and this node decides by them."""
     for creation in request.creations:
         codes = (
@@ -35,7 +35,7 @@ async def handle(node: Node, request: CreateAclsRequest, exchange: Exchange) -> 
         if UNKNOWN in codes:
             exchange.connection.refuse("CreateAcls request with a type, operation or permission that is UNKNOWN")
             return None
-    if node.acls is None:
+    if serving.acls is None:
         disabled = AclCreationResult(
             error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured."
         )
@@ -51,8 +51,8 @@ async def handle(node: Node, request: CreateAclsRequest, exchange: Exchange) -> 
             results.append(AclCreationResult())
     if added:
         try:
-            await node.membership.catch_up()  # so that what other nodes have changed counts
-            await node.acls.alter(added=list(added.values()))
+            await serving.membership.catch_up()  # so that what other nodes have changed counts
+            await serving.acls.alter(added=list(added.values()))
         except (KafkaError, StorageError) as error:
             for place in added:
                 results[place] = _failure(error)

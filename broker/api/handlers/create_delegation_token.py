@@ -15,7 +15,7 @@ from anabranch.broker.api.handlers.token_requests import (
     requester_fields,
     split,
 )
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation, AclResourceType
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -27,7 +27,7 @@ from anabranch.s3stream.errors import StorageError
 
 
 async def handle(
-    node: Node, request: CreateDelegationTokenRequest, exchange: Exchange
+    serving: Serving, request: CreateDelegationTokenRequest, exchange: Exchange
 ) -> CreateDelegationTokenResponse:
     """Answer when the token is in the catalog, and clients may use it here."""
     requester, version = exchange.connection.principal, exchange.api_version
@@ -39,7 +39,7 @@ async def handle(
         return refusal(owner, requester, version, ErrorCode.INVALID_PRINCIPAL_TYPE)
     renewers = [f"{each.principal_type}:{each.principal_name}" for each in request.renewers]
     try:
-        tokens = await current_tokens(node, exchange)
+        tokens = await current_tokens(serving, exchange)
         token = await tokens.create(owner, requester, renewers, request.max_lifetime_ms)
     except (KafkaError, StorageError) as error:
         return refusal(owner, requester, version, code_of(error), time_ms=0)

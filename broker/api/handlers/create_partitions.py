@@ -12,7 +12,7 @@ from anabranch.broker.api.access.changes import Change
 from anabranch.broker.api.access.guard import TOPIC_DENIED, Passed, Verdict
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.topic_checks import check_replicas, check_unique, first_living, registered_ids
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.node.net.exchange import Exchange, MutationQuota
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -30,11 +30,11 @@ QUOTA_STRICT_SINCE = 3
 """First version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
-async def handle(node: Node, request: CreatePartitionsRequest, exchange: Exchange) -> CreatePartitionsResponse:
+async def handle(serving: Serving, request: CreatePartitionsRequest, exchange: Exchange) -> CreatePartitionsResponse:
     """Add partitions to each topic. An error concerns its topic only."""
     names = Counter(topic.name for topic in request.topics)
     try:
-        await node.membership.catch_up()  # another node may have created or grown the topics
+        await serving.membership.catch_up()  # another node may have created or grown the topics
     except StorageError as error:
         return CreatePartitionsResponse(results=[_failure(name, error) for name in names])
     quota = exchange.mutation_quota(strict_since=QUOTA_STRICT_SINCE)
@@ -42,7 +42,7 @@ async def handle(node: Node, request: CreatePartitionsRequest, exchange: Exchang
     for name, topic in {topic.name: topic for topic in request.topics}.items():
         try:
             check_unique(names, name)
-            await _grow(node, topic, quota, validate_only=request.validate_only)
+            await _grow(serving, topic, quota, validate_only=request.validate_only)
             results.append(CreatePartitionsTopicResult(name=name))
         except KafkaError as error:
             message = None if error.code in WITHOUT_MESSAGE else error.message
@@ -57,9 +57,9 @@ def _failure(name: str, error: StorageError) -> CreatePartitionsTopicResult:
 
 
 async def _grow(
-    node: Node, requested: CreatePartitionsTopic, quota: MutationQuota | None, *, validate_only: bool
+    serving: Serving, requested: CreatePartitionsTopic, quota: MutationQuota | None, *, validate_only: bool
 ) -> None:
-    topic = node.topics.get(requested.name)
+    topic = serving.topics.get(requested.name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if topic.info.internal:
@@ -75,7 +75,7 @@ async def _grow(
                 f"{requested.count} would not be an increase."
             )
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
-    node.topics.new_creation().check_room(requested.count - before)
+    serving.topics.new_creation().check_room(requested.count - before)
     leaders: list[int] | None = None
     if requested.assignments is not None:
         if len(requested.assignments) != requested.count - before:
@@ -84,15 +84,15 @@ async def _grow(
                 f"Attempted to add {requested.count - before} additional partition(s), but only "
                 f"{len(requested.assignments)} assignment(s) were specified.",
             )
-        registered = await registered_ids(node)
+        registered = await registered_ids(serving)
         leaders = []
         for index, assignment in enumerate(requested.assignments, before):
-            check_replicas(node, assignment.broker_ids, len(requested.assignments[0].broker_ids), registered)
-            leaders.append(first_living(node, assignment.broker_ids, index))
+            check_replicas(serving, assignment.broker_ids, len(requested.assignments[0].broker_ids), registered)
+            leaders.append(first_living(serving, assignment.broker_ids, index))
     if quota is not None:
         quota.record(requested.count - before)
     if not validate_only:
-        await node.topic_commands.grow(requested.name, requested.count, leaders)
+        await serving.topic_commands.grow(requested.name, requested.count, leaders)
 
 
 def guard(caller: Caller, request: CreatePartitionsRequest) -> Verdict:

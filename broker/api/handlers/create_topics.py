@@ -14,7 +14,7 @@ from anabranch.broker.api.access.changes import Change
 from anabranch.broker.api.access.guard import TOPIC_DENIED, Passed, Verdict
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.topic_checks import check_replicas, check_unique, first_living, registered_ids
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.configs.definitions import ConfigSource
 from anabranch.broker.kafka.configs.topic import check_topic_configs
@@ -36,27 +36,27 @@ QUOTA_STRICT_SINCE = 6
 """First version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
-async def handle(node: Node, request: CreateTopicsRequest, exchange: Exchange) -> CreateTopicsResponse:
+async def handle(serving: Serving, request: CreateTopicsRequest, exchange: Exchange) -> CreateTopicsResponse:
     """Check the topics in the order of the request, then create the valid ones together."""
     names = Counter(topic.name for topic in request.topics)
     try:
-        await node.membership.catch_up()  # a topic that another node has deleted must not seem to exist
-        registered = await registered_ids(node)
+        await serving.membership.catch_up()  # a topic that another node has deleted must not seem to exist
+        registered = await registered_ids(serving)
     except StorageError as error:
         return CreateTopicsResponse(
             topics=[_failure(name, ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) for name in names]
         )
     quota = exchange.mutation_quota(strict_since=QUOTA_STRICT_SINCE)
     results: dict[str, CreatableTopicResult] = {}
-    creation = node.topics.new_creation()
+    creation = serving.topics.new_creation()
     for topic in request.topics:
         if topic.name in results:
             continue
         if request.validate_only:
-            creation = node.topics.new_creation()  # as in Kafka, each topic is validated by itself
+            creation = serving.topics.new_creation()  # as in Kafka, each topic is validated by itself
         try:
             check_unique(names, topic.name)
-            spec = _checked(node, topic, creation, registered)
+            spec = _checked(serving, topic, creation, registered)
             if quota is not None:
                 quota.record(spec.partitions)
         except KafkaError as error:
@@ -68,17 +68,17 @@ async def handle(node: Node, request: CreateTopicsRequest, exchange: Exchange) -
                 error_message=None,
                 num_partitions=spec.partitions,
                 replication_factor=1,
-                configs=_described(node, _configs(topic)),
+                configs=_described(serving, _configs(topic)),
             )
     if not request.validate_only:
-        await _create(node, creation.specs, results)
+        await _create(serving, creation.specs, results)
     return CreateTopicsResponse(topics=list(results.values()))
 
 
-async def _create(node: Node, specs: Sequence[TopicSpec], results: dict[str, CreatableTopicResult]) -> None:
+async def _create(serving: Serving, specs: Sequence[TopicSpec], results: dict[str, CreatableTopicResult]) -> None:
     """Create the valid topics, and complete `results`."""
     try:
-        created = await node.topic_commands.create_all(specs)
+        created = await serving.topic_commands.create_all(specs)
     except StorageError as error:
         for spec in specs:
             results[spec.name] = _failure(spec.name, ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
@@ -95,12 +95,14 @@ def _failure(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
     return CreatableTopicResult(name=name, error_code=code, error_message=said, configs=())
 
 
-def _checked(node: Node, requested: CreatableTopic, creation: TopicCreation, registered: Collection[int]) -> TopicSpec:
+def _checked(
+    serving: Serving, requested: CreatableTopic, creation: TopicCreation, registered: Collection[int]
+) -> TopicSpec:
     """Return the topic if it can be created together with those of `creation`. Raises KafkaError."""
     creation.check_name(requested.name)
-    leaders = _assigned_leaders(node, requested, registered) if requested.assignments else None
-    partitions = _partitions(node, requested, len(registered)) if leaders is None else len(leaders)
-    configs = check_topic_configs(_configs(requested), node.settings)
+    leaders = _assigned_leaders(serving, requested, registered) if requested.assignments else None
+    partitions = _partitions(serving, requested, len(registered)) if leaders is None else len(leaders)
+    configs = check_topic_configs(_configs(requested), serving.settings)
     internal = requested.name in INTERNAL_TOPICS
     spec = TopicSpec(requested.name, partitions, configs, internal, leaders)
     creation.check_room(spec.partitions)
@@ -111,7 +113,7 @@ def _configs(requested: CreatableTopic) -> dict[str, str | None]:
     return {config.name: config.value for config in requested.configs}
 
 
-def _partitions(node: Node, requested: CreatableTopic, nodes: int) -> int:
+def _partitions(serving: Serving, requested: CreatableTopic, nodes: int) -> int:
     """Return the number of partitions. Raises Kafka's errors for an invalid one, or an invalid replication factor."""
     if requested.num_partitions < -1 or requested.num_partitions == 0:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
@@ -127,10 +129,10 @@ def _partitions(node: Node, requested: CreatableTopic, nodes: int) -> int:
             f"Unable to replicate the partition {factor} time(s): The target replication factor of {factor} cannot be "
             f"reached because only {nodes} broker(s) are registered.",
         )
-    return node.settings.topic.num_partitions if requested.num_partitions == -1 else requested.num_partitions
+    return serving.settings.topic.num_partitions if requested.num_partitions == -1 else requested.num_partitions
 
 
-def _assigned_leaders(node: Node, requested: CreatableTopic, registered: Collection[int]) -> Sequence[int]:
+def _assigned_leaders(serving: Serving, requested: CreatableTopic, registered: Collection[int]) -> Sequence[int]:
     """Return the wanted leader of each partition. Raises Kafka's errors for invalid assignments."""
     if requested.replication_factor != -1:
         raise KafkaError(
@@ -150,9 +152,9 @@ def _assigned_leaders(node: Node, requested: CreatableTopic, registered: Collect
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"Found multiple manual partition assignments for partition {assignment.partition_index}",
             )
-        check_replicas(node, assignment.broker_ids, factor, registered)
+        check_replicas(serving, assignment.broker_ids, factor, registered)
         factor = len(assignment.broker_ids)
-        leaders[assignment.partition_index] = first_living(node, assignment.broker_ids, assignment.partition_index)
+        leaders[assignment.partition_index] = first_living(serving, assignment.broker_ids, assignment.partition_index)
     if leaders.keys() != set(range(len(leaders))):
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
@@ -160,11 +162,11 @@ def _assigned_leaders(node: Node, requested: CreatableTopic, registered: Collect
     return [leaders[index] for index in range(len(leaders))]
 
 
-def _described(node: Node, configs: Mapping[str, str | None]) -> list[CreatableTopicConfigs]:
+def _described(serving: Serving, configs: Mapping[str, str | None]) -> list[CreatableTopicConfigs]:
     """Return all configs of a topic, with the given ones as they were given, as Kafka does."""
     described = []
     for name, row in TOPIC_CONFIGS.items():
-        synonyms = node.broker_configs.topic_synonyms(row)
+        synonyms = serving.broker_configs.topic_synonyms(row)
         value: str | None
         value, source = synonyms[0][1:] if synonyms else (row.default, ConfigSource.DEFAULT_CONFIG)
         if name in configs:

@@ -6,7 +6,7 @@ from typing import Final
 from anabranch.broker.api.access.changes import Change, acl_text
 from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
 from anabranch.broker.api.declaration import declare
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclFilter, AclOperation, AclResourceType, PatternType, Permission
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -24,7 +24,7 @@ REMOVED_MAX: Final = 10_000
 """ACLs that one request may remove, as in Kafka."""
 
 
-async def handle(node: Node, request: DeleteAclsRequest, exchange: Exchange) -> DeleteAclsResponse | None:
+async def handle(serving: Serving, request: DeleteAclsRequest, exchange: Exchange) -> DeleteAclsResponse | None:
     """Answer when they are gone from the catalog, and this node decides without them."""
     for each in request.filters:
         if UNKNOWN in {each.resource_type_filter, each.pattern_type_filter, each.operation, each.permission_type}:
@@ -32,11 +32,11 @@ async def handle(node: Node, request: DeleteAclsRequest, exchange: Exchange) -> 
                 "DeleteAcls request with a filter whose type, operation or permission is UNKNOWN"
             )
             return None
-    if node.acls is None:
+    if serving.acls is None:
         return _failed(request, ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
     try:
-        await node.membership.catch_up()  # an ACL that another node has just created is deleted, too
-        present = sorted(node.acls.authorizer.acls)
+        await serving.membership.catch_up()  # an ACL that another node has just created is deleted, too
+        present = sorted(serving.acls.authorizer.acls)
         selected = [_filter_of(each) for each in request.filters]
         found = [[acl for acl in present if each.matches(acl)] for each in selected]
         removed = {acl for each in found for acl in each}
@@ -46,7 +46,7 @@ async def handle(node: Node, request: DeleteAclsRequest, exchange: Exchange) -> 
                 ErrorCode.UNKNOWN_SERVER_ERROR,
                 f"Cannot remove more than {REMOVED_MAX} acls in a single delete operation.",
             )
-        await node.acls.alter(removed=removed)
+        await serving.acls.alter(removed=removed)
     except KafkaError as error:
         return _failed(request, error.code, error.message)
     except StorageError as error:

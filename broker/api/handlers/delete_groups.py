@@ -9,22 +9,22 @@ from anabranch.broker.api.access.changes import Change
 from anabranch.broker.api.access.guard import GROUP_DENIED, Passed, Verdict, split
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.waits import groups
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
 
-async def handle(node: Node, request: DeleteGroupsRequest, _exchange: Exchange) -> DeleteGroupsResponse:
+async def handle(serving: Serving, request: DeleteGroupsRequest, _exchange: Exchange) -> DeleteGroupsResponse:
     """Start all deletions, then wait for all."""
-    deletions = [(group_id, _delete(node, group_id)) for group_id in request.groups_names]
+    deletions = [(group_id, _delete(serving, group_id)) for group_id in request.groups_names]
     return DeleteGroupsResponse(
         results=[DeletableGroupResult(group_id=group_id, error_code=await done) for group_id, done in deletions]
     )
 
 
-def _delete(node: Node, group_id: str) -> asyncio.Future[ErrorCode]:
+def _delete(serving: Serving, group_id: str) -> asyncio.Future[ErrorCode]:
     done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
     def finish(error: ErrorCode) -> None:
@@ -32,7 +32,7 @@ def _delete(node: Node, group_id: str) -> asyncio.Future[ErrorCode]:
             done.set_result(error)
 
     try:
-        node.groups.shard(group_id).delete(group_id, finish)
+        serving.groups.shard(group_id).delete(group_id, finish)
     except KafkaError as error:
         done.set_result(error.code)
     return done

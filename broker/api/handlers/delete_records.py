@@ -8,7 +8,7 @@ from anabranch.broker.api.access.changes import Change
 from anabranch.broker.api.access.guard import TOPIC_DENIED, Verdict, merged, split
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.waits import partitions
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.partitions.partition import Partition
 from anabranch.broker.node.net.exchange import Exchange
@@ -27,18 +27,18 @@ HIGH_WATERMARK = -1
 INVALID_LOW_WATERMARK = -1
 
 
-async def handle(node: Node, request: DeleteRecordsRequest, _exchange: Exchange) -> DeleteRecordsResponse:
+async def handle(serving: Serving, request: DeleteRecordsRequest, _exchange: Exchange) -> DeleteRecordsResponse:
     """Trim each partition. An error concerns its partition only."""
     topics = []
     for topic in request.topics:
-        results = [await _trim(node, topic.name, requested) for requested in topic.partitions]
+        results = [await _trim(serving, topic.name, requested) for requested in topic.partitions]
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
     return DeleteRecordsResponse(topics=topics)
 
 
-async def _trim(node: Node, topic: str, requested: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+async def _trim(serving: Serving, topic: str, requested: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
     try:
-        partition = node.topics.partition(topic, requested.partition_index)
+        partition = serving.topics.partition(topic, requested.partition_index)
         await partition.stream.trim(_requested_start(partition, requested))
     except KafkaError as error:
         return _failure(requested, error.code)

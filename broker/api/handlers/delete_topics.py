@@ -12,7 +12,7 @@ from anabranch.broker.api.access.caller import Caller
 from anabranch.broker.api.access.changes import Change
 from anabranch.broker.api.access.guard import TOPIC_DENIED, Passed, Verdict
 from anabranch.broker.api.declaration import declare
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -31,7 +31,7 @@ QUOTA_STRICT_SINCE = 5
 """First version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
-async def handle(node: Node, request: DeleteTopicsRequest, exchange: Exchange) -> DeleteTopicsResponse:
+async def handle(serving: Serving, request: DeleteTopicsRequest, exchange: Exchange) -> DeleteTopicsResponse:
     """Delete the valid ones of the topics together."""
     requested: list[tuple[str | None, bytes]]
     if exchange.api_version >= STATES_SINCE:
@@ -39,14 +39,15 @@ async def handle(node: Node, request: DeleteTopicsRequest, exchange: Exchange) -
     else:
         requested = [(name, ZERO_UUID) for name in request.topic_names]
     request_counts = Counter(requested)
-    before = {name: node.topics.known_id(name) for name, _ in requested if name is not None}
+    before = {name: serving.topics.known_id(name) for name, _ in requested if name is not None}
     try:
-        await node.membership.catch_up()  # a topic is unknown only when it is gone for good, and no node has created it
+        # A topic is unknown only when it is gone for good, and no node has created it.
+        await serving.membership.catch_up()
     except StorageError as error:
         failure = partial(_failure, code=ErrorCode.UNKNOWN_SERVER_ERROR, message=str(error))
         return DeleteTopicsResponse(responses=[failure(name, topic_id) for name, topic_id in request_counts])
     quota = exchange.mutation_quota(strict_since=QUOTA_STRICT_SINCE)
-    named = {topic.topic_id for name, _ in requested if name is not None and (topic := node.topics.get(name))}
+    named = {topic.topic_id for name, _ in requested if name is not None and (topic := serving.topics.get(name))}
     named_twice = named & {topic_id for name, topic_id in requested if name is None}
     responses: list[DeletableTopicResult] = []
     found: dict[str, tuple[int, str | None, bytes]] = {}
@@ -54,20 +55,20 @@ async def handle(node: Node, request: DeleteTopicsRequest, exchange: Exchange) -
         if name is None and topic_id in named_twice:
             continue  # answered under the topic's name
         try:
-            found_name, found_id = _find(node, name, topic_id, is_duplicate=request_counts[name, topic_id] > 1)
+            found_name, found_id = _find(serving, name, topic_id, is_duplicate=request_counts[name, topic_id] > 1)
             _check_not_in(named_twice, found_id)
             _check_meant(name, found_id, before)
-            if quota is not None and (topic := node.topics.get(found_name)) is not None:
+            if quota is not None and (topic := serving.topics.get(found_name)) is not None:
                 quota.record(len(topic.partitions))
         except KafkaError as error:
-            known = node.topics.get(name) if name is not None and topic_id == ZERO_UUID else None
+            known = serving.topics.get(name) if name is not None and topic_id == ZERO_UUID else None
             responses.append(_failure(name, topic_id if known is None else known.topic_id, error.code, error.message))
         else:
             found[found_name] = (len(responses), name, topic_id)
             responses.append(DeletableTopicResult(name=found_name, topic_id=found_id))
     try:
         meant = {found_name: responses[place].topic_id for found_name, (place, _, _) in found.items()}
-        deleted = await node.topic_commands.delete(*meant, ids=meant)
+        deleted = await serving.topic_commands.delete(*meant, ids=meant)
     except StorageError as error:
         for place, requested_name, requested_id in found.values():
             responses[place] = _failure(requested_name, requested_id, ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
@@ -76,7 +77,7 @@ async def handle(node: Node, request: DeleteTopicsRequest, exchange: Exchange) -
         place, requested_name, requested_id = found[gone]
         unknown = ErrorCode.UNKNOWN_TOPIC_ID if requested_name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         responses[place] = _failure(requested_name, requested_id, unknown, unknown.message)
-    if deleted and (outcomes := node.groups.forget_topics(deleted)):
+    if deleted and (outcomes := serving.groups.forget_topics(deleted)):
         # So that a topic that is created after the answer has no committed offsets, unless this takes too long.
         await asyncio.wait(outcomes, timeout=max(0, request.timeout_ms) / 1000)
     return DeleteTopicsResponse(responses=responses)
@@ -104,7 +105,7 @@ def _check_meant(name: str | None, topic_id: bytes, before: Mapping[str, bytes |
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message)
 
 
-def _find(node: Node, name: str | None, topic_id: bytes, *, is_duplicate: bool) -> tuple[str, bytes]:
+def _find(serving: Serving, name: str | None, topic_id: bytes, *, is_duplicate: bool) -> tuple[str, bytes]:
     if is_duplicate:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {'id' if name is None else 'name'}.")
     if name is not None:
@@ -112,7 +113,7 @@ def _find(node: Node, name: str | None, topic_id: bytes, *, is_duplicate: bool) 
             raise KafkaError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
     elif topic_id == ZERO_UUID:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
-    topic = node.topics.require(topic_id if name is None else name)
+    topic = serving.topics.require(topic_id if name is None else name)
     return topic.name, topic.topic_id
 
 
@@ -131,7 +132,7 @@ def guard(caller: Caller, request: DeleteTopicsRequest) -> Verdict | Coroutine[A
 async def _deletions_when_known(caller: Caller, request: DeleteTopicsRequest) -> Verdict:
     """Wait until the ids of topics that other nodes have created are known."""
     with suppress(StorageError):  # the handler reports it
-        await caller.node.membership.catch_up()
+        await caller.serving.membership.catch_up()
     return _deletions(caller, request)
 
 
@@ -170,7 +171,7 @@ def _undeletable(caller: Caller, state: DeleteTopicState) -> DeletableTopicResul
     may_describe = caller.may_topic(AclOperation.DESCRIBE, found)
     if may_describe and caller.may_topic(AclOperation.DELETE, found):
         return None
-    if may_describe and caller.node.topics.get(found) is None:
+    if may_describe and caller.serving.topics.get(found) is None:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return DeletableTopicResult(name=found, topic_id=topic_id, error_code=code, error_message=code.message)
     told = found if name is not None or may_describe else None

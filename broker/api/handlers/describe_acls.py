@@ -4,7 +4,7 @@ from collections import defaultdict
 
 from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
 from anabranch.broker.api.declaration import declare
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import Acl, AclFilter, AclOperation, AclResourceType, PatternType, Permission
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode
@@ -19,7 +19,7 @@ UNKNOWN = 0
 """Code that no field of a filter may have. As in Kafka, the connection is closed."""
 
 
-def handle(node: Node, request: DescribeAclsRequest, exchange: Exchange) -> DescribeAclsResponse | None:
+def handle(serving: Serving, request: DescribeAclsRequest, exchange: Exchange) -> DescribeAclsResponse | None:
     """Answer from this node's copy."""
     if UNKNOWN in {
         request.resource_type_filter,
@@ -29,7 +29,7 @@ def handle(node: Node, request: DescribeAclsRequest, exchange: Exchange) -> Desc
     }:
         exchange.connection.refuse("DescribeAcls request with a filter whose type, operation or permission is UNKNOWN")
         return None
-    if node.acls is None:
+    if serving.acls is None:
         return DescribeAclsResponse(
             error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured on the broker"
         )
@@ -43,7 +43,7 @@ def handle(node: Node, request: DescribeAclsRequest, exchange: Exchange) -> Desc
         Permission(request.permission_type),
     )
     found: dict[tuple[int, str, int], list[Acl]] = defaultdict(list)
-    for acl in sorted(node.acls.authorizer.acls):
+    for acl in sorted(serving.acls.authorizer.acls):
         if wanted.matches(acl):
             found[acl.resource_type, acl.resource_name, acl.pattern_type].append(acl)
     return DescribeAclsResponse(

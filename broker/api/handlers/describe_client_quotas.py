@@ -2,7 +2,7 @@
 
 from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
 from anabranch.broker.api.declaration import declare
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.quotas.table import FilterComponent
 from anabranch.broker.node.net.exchange import Exchange
@@ -16,11 +16,11 @@ from anabranch.protocol.messages.describe_client_quotas import (
 )
 
 
-def handle(node: Node, request: DescribeClientQuotasRequest, _exchange: Exchange) -> DescribeClientQuotasResponse:
+def handle(serving: Serving, request: DescribeClientQuotasRequest, _exchange: Exchange) -> DescribeClientQuotasResponse:
     """Answer from this node's copy."""
     components = [FilterComponent(each.entity_type, each.match_type, each.match) for each in request.components]
     try:
-        found = node.quota_table.find(components, strict=request.strict)
+        found = serving.quota_table.find(components, strict=request.strict)
     except KafkaError as error:
         return DescribeClientQuotasResponse(error_code=error.code, error_message=error.message, entries=None)
     return DescribeClientQuotasResponse(

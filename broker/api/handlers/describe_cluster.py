@@ -12,7 +12,7 @@ from anabranch.broker.api.access.caller import Caller
 from anabranch.broker.api.access.guard import Passed, Verdict
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.broker.node.peers.members import addresses, member_of
 from anabranch.protocol.errors import ErrorCode
@@ -28,7 +28,7 @@ CONTROLLERS = 2
 
 
 def handle(
-    node: Node, request: DescribeClusterRequest, exchange: Exchange
+    serving: Serving, request: DescribeClusterRequest, exchange: Exchange
 ) -> DescribeClusterResponse | Coroutine[Any, Any, DescribeClusterResponse]:
     """Describe the brokers; controllers are not reached through this listener."""
     if request.endpoint_type != BROKERS:
@@ -42,35 +42,37 @@ def handle(
         )
     listener = exchange.listener
     return (
-        _respond_with_fenced(node, request, listener)
+        _respond_with_fenced(serving, request, listener)
         if request.include_fenced_brokers
-        else _respond(node, request, listener)
+        else _respond(serving, request, listener)
     )
 
 
-async def _respond_with_fenced(node: Node, request: DescribeClusterRequest, listener: str) -> DescribeClusterResponse:
+async def _respond_with_fenced(
+    serving: Serving, request: DescribeClusterRequest, listener: str
+) -> DescribeClusterResponse:
     try:
-        registered = await node.catalog.list_nodes()
+        registered = await serving.catalog.list_nodes()
     except StorageError as error:
         return DescribeClusterResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, error_message=str(error))
     fenced = [
         DescribeClusterBroker(broker_id=member.node_id, host=address.host, port=address.port, is_fenced=True)
         for member, address in addresses(map(member_of, registered), listener)
-        if not node.members.is_listed(member.node_id)
+        if not serving.members.is_listed(member.node_id)
     ]
-    return _respond(node, request, listener, fenced)
+    return _respond(serving, request, listener, fenced)
 
 
 def _respond(
-    node: Node, request: DescribeClusterRequest, listener: str, fenced: Sequence[DescribeClusterBroker] = ()
+    serving: Serving, request: DescribeClusterRequest, listener: str, fenced: Sequence[DescribeClusterBroker] = ()
 ) -> DescribeClusterResponse:
     listed = [
         DescribeClusterBroker(broker_id=member.node_id, host=address.host, port=address.port, rack=member.rack or None)
-        for member, address in addresses(node.members.listed(), listener)
+        for member, address in addresses(serving.members.listed(), listener)
     ]
     return DescribeClusterResponse(
-        cluster_id=node.cluster_name,
-        controller_id=node.members.controller_id,
+        cluster_id=serving.settings.node.cluster,
+        controller_id=serving.members.controller_id,
         brokers=[*listed, *fenced],
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED

@@ -10,7 +10,7 @@ from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.resources.loggers import UNKNOWN_TYPE
 from anabranch.broker.api.resources.table import RESOURCES
 from anabranch.broker.api.resources.values import ConfigValue
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -24,14 +24,16 @@ from anabranch.protocol.messages.describe_configs import (
 )
 
 
-def handle(node: Node, request: DescribeConfigsRequest, _exchange: Exchange) -> DescribeConfigsResponse:
+def handle(serving: Serving, request: DescribeConfigsRequest, _exchange: Exchange) -> DescribeConfigsResponse:
     """Describe each resource; an error concerns its resource only."""
-    return DescribeConfigsResponse(results=[_resource(node, request, requested) for requested in request.resources])
+    return DescribeConfigsResponse(results=[_resource(serving, request, requested) for requested in request.resources])
 
 
-def _resource(node: Node, request: DescribeConfigsRequest, requested: DescribeConfigsResource) -> DescribeConfigsResult:
+def _resource(
+    serving: Serving, request: DescribeConfigsRequest, requested: DescribeConfigsResource
+) -> DescribeConfigsResult:
     try:
-        values = _values(node, requested)
+        values = _values(serving, requested)
     except KafkaError as error:
         # As in Kafka: an unknown topic has a code and an empty message.
         message = "" if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else error.message
@@ -50,11 +52,11 @@ def _resource(node: Node, request: DescribeConfigsRequest, requested: DescribeCo
     )
 
 
-def _values(node: Node, requested: DescribeConfigsResource) -> Sequence[ConfigValue]:
+def _values(serving: Serving, requested: DescribeConfigsResource) -> Sequence[ConfigValue]:
     resource = RESOURCES.get(requested.resource_type)
     if resource is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {requested.resource_type}")
-    return resource.describe(node, requested.resource_name)
+    return resource.describe(serving, requested.resource_name)
 
 
 def _result(request: DescribeConfigsRequest, value: ConfigValue) -> DescribeConfigsResourceResult:

@@ -6,7 +6,7 @@ from anabranch.broker.api.access.caller import Caller
 from anabranch.broker.api.access.guard import Passed, Verdict
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.token_requests import code_of, current_tokens, requester_fields, split
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation, AclResourceType
 from anabranch.broker.kafka.sasl.delegation_tokens import DelegationTokens, concerns
 from anabranch.broker.node.net.exchange import Exchange
@@ -22,11 +22,11 @@ from anabranch.s3stream.errors import StorageError
 
 
 async def handle(
-    node: Node, request: DescribeDelegationTokenRequest, exchange: Exchange
+    serving: Serving, request: DescribeDelegationTokenRequest, exchange: Exchange
 ) -> DescribeDelegationTokenResponse:
     """Answer with the tokens that concern one of the principals asked for, or with all."""
     try:
-        tokens = await current_tokens(node, exchange)
+        tokens = await current_tokens(serving, exchange)
     except (KafkaError, StorageError) as error:
         return DescribeDelegationTokenResponse(error_code=code_of(error))
     found = tokens.tokens
@@ -64,7 +64,7 @@ def guard(caller: Caller, request: DescribeDelegationTokenRequest) -> Verdict:
 
 
 def _may_see(caller: Caller, token_id: str) -> bool:
-    tokens = caller.node.delegation_tokens
+    tokens = caller.serving.delegation_tokens
     token = None if tokens is None else tokens.get(token_id)
     if token is None:
         return False

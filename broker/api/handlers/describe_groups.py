@@ -8,7 +8,7 @@ from anabranch.broker.api.access.guard import GROUP_DENIED, Passed, Verdict, spl
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from anabranch.broker.api.waits import groups
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.groups.classic.group import ClassicGroup
 from anabranch.broker.kafka.groups.classic.state_table import ClassicGroupState
@@ -25,17 +25,17 @@ NOT_FOUND_VERSION = 6
 """First version in which errors have messages, and an unknown group is one. Before, it is a group in state Dead."""
 
 
-def handle(node: Node, request: DescribeGroupsRequest, exchange: Exchange) -> DescribeGroupsResponse:
+def handle(serving: Serving, request: DescribeGroupsRequest, exchange: Exchange) -> DescribeGroupsResponse:
     """Answer at once."""
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_REQUESTED
     return DescribeGroupsResponse(
-        groups=[_described(node, group_id, exchange.api_version, operations) for group_id in request.groups]
+        groups=[_described(serving, group_id, exchange.api_version, operations) for group_id in request.groups]
     )
 
 
-def _described(node: Node, group_id: str, version: int, operations: int) -> DescribedGroup:
+def _described(serving: Serving, group_id: str, version: int, operations: int) -> DescribedGroup:
     try:
-        group = node.groups.shard(group_id).group(group_id)
+        group = serving.groups.shard(group_id).group(group_id)
     except KafkaError as error:
         message = error.message if version >= NOT_FOUND_VERSION else None
         return DescribedGroup(error_code=error.code, error_message=message, group_id=group_id)

@@ -5,7 +5,7 @@ import shutil
 from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.log_dir import log_dir
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.partitions.partition import Partition
 from anabranch.broker.node.net.exchange import Exchange
@@ -23,14 +23,14 @@ UNKNOWN_BYTES = -1
 """Size of an object store, which has none, or of a disk that is away."""
 
 
-async def handle(node: Node, request: DescribeLogDirsRequest, _exchange: Exchange) -> DescribeLogDirsResponse:
+async def handle(serving: Serving, request: DescribeLogDirsRequest, _exchange: Exchange) -> DescribeLogDirsResponse:
     """Describe those of the requested partitions that this node leads; null requests all."""
-    partitions = _requested(node, request)
+    partitions = _requested(serving, request)
     try:
-        committed = await node.catalog.stream_bytes([partition.stream.stream_id for partition in partitions])
+        committed = await serving.catalog.stream_bytes([partition.stream.stream_id for partition in partitions])
     except StorageError:
         return DescribeLogDirsResponse(
-            results=(DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=log_dir(node)),)
+            results=(DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=log_dir(serving)),)
         )
     sizes: dict[str, list[DescribeLogDirsPartition]] = {}
     for partition in partitions:
@@ -38,9 +38,9 @@ async def handle(node: Node, request: DescribeLogDirsRequest, _exchange: Exchang
         size = committed.get(stream.stream_id, 0) + stream.uncommitted_bytes
         described = DescribeLogDirsPartition(partition_index=partition.index, partition_size=size)
         sizes.setdefault(partition.topic, []).append(described)
-    total_bytes, usable_bytes = _room(node)
+    total_bytes, usable_bytes = _room(serving)
     result = DescribeLogDirsResult(
-        log_dir=log_dir(node),
+        log_dir=log_dir(serving),
         topics=[DescribeLogDirsTopic(name=name, partitions=found) for name, found in sizes.items()],
         total_bytes=total_bytes,
         usable_bytes=usable_bytes,
@@ -48,13 +48,13 @@ async def handle(node: Node, request: DescribeLogDirsRequest, _exchange: Exchang
     return DescribeLogDirsResponse(results=(result,))
 
 
-def _requested(node: Node, request: DescribeLogDirsRequest) -> list[Partition]:
+def _requested(serving: Serving, request: DescribeLogDirsRequest) -> list[Partition]:
     if request.topics is None:
-        return list(node.topics.led_partitions())
+        return list(serving.topics.led_partitions())
     indexes: dict[str, set[int]] = {}
     for requested in request.topics:
         indexes.setdefault(requested.topic, set()).update(requested.partitions)
-    found = [topic for name in indexes if (topic := node.topics.get(name)) is not None]
+    found = [topic for name in indexes if (topic := serving.topics.get(name)) is not None]
     return [
         partition
         for topic in found
@@ -63,12 +63,12 @@ def _requested(node: Node, request: DescribeLogDirsRequest) -> list[Partition]:
     ]
 
 
-def _room(node: Node) -> tuple[int, int]:
+def _room(serving: Serving) -> tuple[int, int]:
     """Return total and usable bytes of the objects' file system, if they are in one and it is there."""
-    if node.settings.objects.store != "local":
+    if serving.settings.objects.store != "local":
         return UNKNOWN_BYTES, UNKNOWN_BYTES
     try:
-        usage = shutil.disk_usage(node.settings.objects_path)
+        usage = shutil.disk_usage(serving.settings.objects_path)
     except OSError:  # the disk is not mounted: the store waits for it
         return UNKNOWN_BYTES, UNKNOWN_BYTES
     return usage.total, usage.free

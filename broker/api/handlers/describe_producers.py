@@ -6,7 +6,7 @@ from anabranch.broker.api.access.caller import Caller
 from anabranch.broker.api.access.guard import TOPIC_DENIED, Verdict, merged, split
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.waits import partitions
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.partitions.partition import Partition
 from anabranch.broker.node.net.exchange import Exchange
@@ -21,24 +21,25 @@ from anabranch.protocol.messages.describe_producers import (
 )
 
 
-def handle(node: Node, request: DescribeProducersRequest, _exchange: Exchange) -> DescribeProducersResponse:
+def handle(serving: Serving, request: DescribeProducersRequest, _exchange: Exchange) -> DescribeProducersResponse:
     """Answer at once."""
     return DescribeProducersResponse(
         topics=[
             TopicResponse(
-                name=topic.name, partitions=[_described(node, topic.name, index) for index in topic.partition_indexes]
+                name=topic.name,
+                partitions=[_described(serving, topic.name, index) for index in topic.partition_indexes],
             )
             for topic in request.topics
         ]
     )
 
 
-def _described(node: Node, topic: str, index: int) -> PartitionResponse:
+def _described(serving: Serving, topic: str, index: int) -> PartitionResponse:
     try:
-        partition = node.topics.partition(topic, index)
+        partition = serving.topics.partition(topic, index)
     except KafkaError as error:
         # As in Kafka: an unknown topic has a message, an unknown partition of a known topic has none.
-        message = error.message if node.topics.get(topic) is None else None
+        message = error.message if serving.topics.get(topic) is None else None
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=message)
     return PartitionResponse(partition_index=index, active_producers=_producers(partition))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
 from anabranch.broker.api.declaration import declare
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.topics.names import CLUSTER_METADATA_TOPIC
 from anabranch.broker.node.net.exchange import Exchange
@@ -38,7 +38,7 @@ UNKNOWN = -1
 
 
 def handle(
-    node: Node, request: DescribeQuorumRequest, exchange: Exchange
+    serving: Serving, request: DescribeQuorumRequest, exchange: Exchange
 ) -> DescribeQuorumResponse | Coroutine[Any, Any, DescribeQuorumResponse]:
     """Describe partition 0 of the metadata log. A request for anything else is refused."""
     requested = [
@@ -48,38 +48,38 @@ def handle(
         return DescribeQuorumResponse(
             error_message="", topics=[_unknown(topic, exchange.api_version) for topic in request.topics]
         )
-    return _respond(node, exchange.api_version)
+    return _respond(serving, exchange.api_version)
 
 
-def report(node: Node, _request: DescribeQuorumRequest, exchange: Exchange) -> DescribeQuorumResponse:
+def report(serving: Serving, _request: DescribeQuorumRequest, exchange: Exchange) -> DescribeQuorumResponse:
     """Answer another node: how far this one has come, and why it does not reach the other. Without other voters."""
     assert exchange.peer is not None, "only authenticated nodes are served"
-    own = node.members.own
-    found = _response(_describe([own], own.node_id, node.membership.version, {}, node.now_ms()))
-    return replace(found, error_message=node.reach.failure_of(exchange.peer.node_id))
+    own = serving.members.own
+    found = _response(_describe([own], own.node_id, serving.membership.version, {}, serving.now_ms()))
+    return replace(found, error_message=serving.reach.failure_of(exchange.peer.node_id))
 
 
-async def _respond(node: Node, api_version: int) -> DescribeQuorumResponse:
-    living, leader_id = node.members.living(), node.members.controller_id
+async def _respond(serving: Serving, api_version: int) -> DescribeQuorumResponse:
+    living, leader_id = serving.members.living(), serving.members.controller_id
     try:
-        end_offset = await node.catalog.last_change()
+        end_offset = await serving.catalog.last_change()
     except StorageError:
-        end_offset = node.membership.version
-    others = [member.node_id for member in living if member is not node.members.own]
-    offsets = {node.node_id: node.membership.version}
+        end_offset = serving.membership.version
+    others = [member.node_id for member in living if member is not serving.members.own]
+    offsets = {serving.node_id: serving.membership.version}
     async with asyncio.TaskGroup() as group:
-        asked = {node_id: group.create_task(_ask(node, node_id)) for node_id in others}
+        asked = {node_id: group.create_task(_ask(serving, node_id)) for node_id in others}
     offsets |= {node_id: task.result() for node_id, task in asked.items()}
     end_offset = max(end_offset, *offsets.values())
-    partition = _describe(living, leader_id, end_offset, offsets, node.now_ms())
+    partition = _describe(living, leader_id, end_offset, offsets, serving.now_ms())
     return _response(partition, [_node(member) for member in living] if api_version >= NODES_SINCE else ())
 
 
-async def _ask(node: Node, node_id: int) -> int:
+async def _ask(serving: Serving, node_id: int) -> int:
     """Return the last change that another node has applied, or UNKNOWN if it does not answer."""
     topic = TopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=(PartitionData(partition_index=0),))
     try:
-        answer: DescribeQuorumResponse = await node.links.call(
+        answer: DescribeQuorumResponse = await serving.links.call(
             node_id, DescribeQuorumRequest(topics=(topic,)), NODES_SINCE
         )
     except PeerUnavailable:

@@ -7,7 +7,7 @@ from anabranch.broker.api.access.guard import TOPIC_DENIED, Passed, Refused, Ver
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.authorized_operations import TOPIC_OPERATIONS
 from anabranch.broker.api.handlers.leadership import NO_LEADER, leadership_of
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation, AclResourceType
 from anabranch.broker.kafka.topics.names import check_topic_name
 from anabranch.broker.kafka.topics.topic import Topic
@@ -26,9 +26,11 @@ PARTITIONS_MAX = 2000
 """Kafka's default of `max.request.partition.size.limit`."""
 
 
-def handle(node: Node, request: DescribeTopicPartitionsRequest, exchange: Exchange) -> DescribeTopicPartitionsResponse:
+def handle(
+    serving: Serving, request: DescribeTopicPartitionsRequest, exchange: Exchange
+) -> DescribeTopicPartitionsResponse:
     """Describe topics in the order of their names, from the cursor on, up to the limit of partitions."""
-    names = sorted({topic.name for topic in request.topics}) or [topic.name for topic in node.topics]
+    names = sorted({topic.name for topic in request.topics}) or [topic.name for topic in serving.topics]
     first_index = 0
     if request.cursor is not None:
         named = not request.topics or request.cursor.topic_name in names
@@ -44,12 +46,12 @@ def handle(node: Node, request: DescribeTopicPartitionsRequest, exchange: Exchan
         if room <= 0:
             next_cursor = Cursor(topic_name=name, partition_index=0)
             break
-        topic = node.topics.get(name)
+        topic = serving.topics.get(name)
         if topic is None:
             topics.append(_unknown(name))
             continue
         last_index = min(len(topic.partitions), first_index + room)
-        topics.append(_describe(node, exchange.listener, topic, range(first_index, last_index)))
+        topics.append(_describe(serving, exchange.listener, topic, range(first_index, last_index)))
         room -= last_index - first_index
         if last_index < len(topic.partitions):
             next_cursor = Cursor(topic_name=name, partition_index=last_index)
@@ -79,19 +81,19 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
     )
 
 
-def _describe(node: Node, listener: str, topic: Topic, indexes: range) -> DescribeTopicPartitionsResponseTopic:
+def _describe(serving: Serving, listener: str, topic: Topic, indexes: range) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.info.internal,
-        partitions=[_partition(node, listener, topic, index) for index in indexes],
+        partitions=[_partition(serving, listener, topic, index) for index in indexes],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 
-def _partition(node: Node, listener: str, topic: Topic, index: int) -> DescribeTopicPartitionsResponsePartition:
+def _partition(serving: Serving, listener: str, topic: Topic, index: int) -> DescribeTopicPartitionsResponsePartition:
     """Describe a partition. One without a leader has no error code, as in Kafka."""
-    found = leadership_of(node, topic, index)
+    found = leadership_of(serving, topic, index)
     is_reached = found.leader is not None and found.leader.at(listener) is not None
     return DescribeTopicPartitionsResponsePartition(
         partition_index=index,
@@ -113,7 +115,7 @@ def guard(caller: Caller, request: DescribeTopicPartitionsRequest) -> Verdict:
         if cursor.partition_index < 0 or (named and cursor.topic_name not in named):
             return Passed(request)  # it is refused
         first = cursor.topic_name
-    names = [name for name in (named or {topic.name for topic in caller.node.topics}) if name >= first]
+    names = [name for name in (named or {topic.name for topic in caller.serving.topics}) if name >= first]
     seen = caller.topics(AclOperation.DESCRIBE, names, audited=bool(named))
     errors = [
         DescribeTopicPartitionsResponseTopic(error_code=TOPIC_DENIED, name=name)

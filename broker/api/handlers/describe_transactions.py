@@ -6,7 +6,7 @@ from anabranch.broker.api.access.caller import Caller
 from anabranch.broker.api.access.guard import TRANSACTION_DENIED, Passed, Verdict, split
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.waits import transactions
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -18,18 +18,18 @@ from anabranch.protocol.messages.describe_transactions import (
 )
 
 
-def handle(node: Node, request: DescribeTransactionsRequest, _exchange: Exchange) -> DescribeTransactionsResponse:
+def handle(serving: Serving, request: DescribeTransactionsRequest, _exchange: Exchange) -> DescribeTransactionsResponse:
     """Answer at once."""
     return DescribeTransactionsResponse(
-        transaction_states=[_described(node, transactional_id) for transactional_id in request.transactional_ids]
+        transaction_states=[_described(serving, transactional_id) for transactional_id in request.transactional_ids]
     )
 
 
-def _described(node: Node, transactional_id: str) -> TransactionState:
+def _described(serving: Serving, transactional_id: str) -> TransactionState:
     if not transactional_id:
         return TransactionState(error_code=ErrorCode.INVALID_REQUEST, transactional_id=transactional_id)
     try:
-        state = node.transactions.describe(transactional_id)
+        state = serving.transactions.describe(transactional_id)
     except KafkaError as error:
         return TransactionState(error_code=error.code, transactional_id=transactional_id)
     topics: dict[str, list[int]] = {}

@@ -5,7 +5,7 @@ from collections import Counter
 from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.resources.scram import MECHANISM_TYPES
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.sasl.scram import CredentialError
 from anabranch.broker.node.net.exchange import Exchange
@@ -19,23 +19,23 @@ from anabranch.protocol.messages.describe_user_scram_credentials import (
 
 
 def handle(
-    node: Node, request: DescribeUserScramCredentialsRequest, _exchange: Exchange
+    serving: Serving, request: DescribeUserScramCredentialsRequest, _exchange: Exchange
 ) -> DescribeUserScramCredentialsResponse:
     """Describe the users that are asked for, or all."""
-    wanted = Counter(user.name for user in request.users) if request.users else Counter(node.scram.users)
+    wanted = Counter(user.name for user in request.users) if request.users else Counter(serving.scram.users)
     return DescribeUserScramCredentialsResponse(
-        results=[_describe(node, user, count) for user, count in wanted.items()]
+        results=[_describe(serving, user, count) for user, count in wanted.items()]
     )
 
 
-def _describe(node: Node, user: str, count: int) -> DescribeUserScramCredentialsResult:
+def _describe(serving: Serving, user: str, count: int) -> DescribeUserScramCredentialsResult:
     if count > 1:
         message = f"Cannot describe SCRAM credentials for the same user twice in a single request: {user}"
         return DescribeUserScramCredentialsResult(
             user=user, error_code=ErrorCode.DUPLICATE_RESOURCE, error_message=message
         )
     try:
-        found = node.scram.of_user(user)
+        found = serving.scram.of_user(user)
     except CredentialError as error:
         return DescribeUserScramCredentialsResult(
             user=user, error_code=ErrorCode.UNKNOWN_SERVER_ERROR, error_message=str(error)

@@ -16,7 +16,7 @@ from structlog.typing import FilteringBoundLogger
 from anabranch.broker.api.declaration import Handler
 from anabranch.broker.api.handlers import HANDLERS
 from anabranch.broker.api.handlers.api_versions import unsupported_version
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.topics.parking import Parking, parked_until_s
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.codec import decode
@@ -29,7 +29,7 @@ from anabranch.wal.interface import Buffer
 class Dispatcher:
     """Calls handlers. `spawn` runs a coroutine in the server's TaskGroup."""
 
-    node: Node
+    serving: Serving
     spawn: Callable[[Coroutine[Any, Any, None]], object]
     handlers: Mapping[int, Handler] = field(default_factory=lambda: HANDLERS)
     log: FilteringBoundLogger = field(default_factory=lambda: structlog.get_logger("requests"))
@@ -37,8 +37,8 @@ class Dispatcher:
     _parking: Parking = field(init=False)
 
     def __post_init__(self) -> None:
-        self._requests = self.node.requests
-        self._parking = self.node.parking
+        self._requests = self.serving.requests
+        self._parking = self.serving.parking
 
     def dispatch(self, exchange: Exchange, frame: Buffer) -> None:
         """Decode a request and call its handler."""
@@ -54,7 +54,7 @@ class Dispatcher:
             exchange.connection.refuse(f"malformed {handler.api.name} request: {error}")
             return
         if not handler.pipelined:
-            may_wait = self._parking.opening or self.node.ownership.may_lapse
+            may_wait = self._parking.opening or self.serving.ownership.may_lapse
             if may_wait and exchange.peer is None and (is_pending := self._pending_of(handler, request)):
                 exchange.connection.hold(exchange)
                 self.spawn(self._park(is_pending, request, exchange, handler))
@@ -64,10 +64,12 @@ class Dispatcher:
 
     def _pending_of(self, handler: Handler, request: object) -> Callable[[], bool] | None:
         """Return a function that decides whether the request has to wait; None if it can be handled now."""
-        node, waits_for, opening = self.node, handler.waits_for, self._parking.opening
+        serving, waits_for, opening = self.serving, handler.waits_for, self._parking.opening
 
         def is_pending() -> bool:
-            return not handler.may_answer(node) or bool(opening and waits_for is not None and waits_for(node, request))
+            return not handler.may_answer(serving) or bool(
+                opening and waits_for is not None and waits_for(serving, request)
+            )
 
         return is_pending if is_pending() else None
 
@@ -76,7 +78,7 @@ class Dispatcher:
     ) -> None:
         """Call the handler when this node serves what the request names, or when it must not wait any longer."""
         await self._parking.wait_while(is_pending, exchange, parked_until_s())
-        if not handler.may_answer(self.node):
+        if not handler.may_answer(self.serving):
             exchange.connection.refuse("this node cannot prove that it still leads its partitions: ask another one")
         if not exchange.closed:
             exchange.connection.release(exchange)
@@ -84,7 +86,7 @@ class Dispatcher:
 
     def _call(self, request: object, exchange: Exchange, handler: Handler) -> None:
         try:
-            response = handler.function(self.node, request, exchange)
+            response = handler.function(self.serving, request, exchange)
         except Exception as error:  # noqa: BLE001 - a bug in one handler must not stop the node
             self._failed(exchange, handler, error)
             return
@@ -116,7 +118,7 @@ class Dispatcher:
         if handler is None:
             exchange.connection.refuse(f"request with API key {key}, which is not served")
         elif key == api_versions.KEY:
-            exchange.complete(unsupported_version(self.node), version=0)
+            exchange.complete(unsupported_version(self.serving), version=0)
         else:
             exchange.connection.refuse(
                 f"{handler.api.name} request in version {version}, served are {handler.min_version} to "
@@ -125,6 +127,6 @@ class Dispatcher:
 
     def _failed(self, exchange: Exchange, handler: Handler, error: Exception) -> None:
         """Log a bug with its traceback, and close this connection only."""
-        self.node.request_failures += 1
+        self.serving.request_failures += 1
         self.log.error("request failed", api=handler.api.name, version=exchange.api_version, exc_info=error)
         exchange.connection.refuse(f"internal error in {handler.api.name}")

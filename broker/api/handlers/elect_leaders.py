@@ -16,7 +16,7 @@ from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.leadership import find_leadership, leadership_of
 from anabranch.broker.cluster.membership.failover import TakeoverRefused
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.topics.move_requests import Place
 from anabranch.broker.kafka.topics.topic import Topic
@@ -35,7 +35,7 @@ PREFERRED, UNCLEAN = 0, 1
 NOT_NEEDED_TEXT = "Leader election not needed for topic partition."
 
 
-async def handle(node: Node, request: ElectLeadersRequest, _exchange: Exchange) -> ElectLeadersResponse:
+async def handle(serving: Serving, request: ElectLeadersRequest, _exchange: Exchange) -> ElectLeadersResponse:
     """Answer when the new leaders lead, or at the request's timeout.
 
     If all partitions are requested, those that need no election are not named.
@@ -44,16 +44,16 @@ async def handle(node: Node, request: ElectLeadersRequest, _exchange: Exchange) 
         return _refuse(request)
     wanted: Sequence[tuple[str, Sequence[int]]]
     if request.topic_partitions is None:
-        wanted = [(topic.name, range(len(topic.info.partitions))) for topic in node.topics]
+        wanted = [(topic.name, range(len(topic.info.partitions))) for topic in serving.topics]
     else:
         wanted = [(each.topic, each.partitions) for each in request.topic_partitions]
     places = [Place(name, index) for name, indexes in wanted for index in indexes]
-    judged = {place: _judge(node, request.election_type, place) for place in places}
+    judged = {place: _judge(serving, request.election_type, place) for place in places}
     needed = [place for place, result in judged.items() if result is None]
     answers: dict[Place, PartitionResult] = {place: result for place, result in judged.items() if result is not None}
     if needed:
         elect = _elect_preferred if request.election_type == PREFERRED else _elect_unclean
-        answers |= await elect(node, needed, max(0, request.timeout_ms) / 1000)
+        answers |= await elect(serving, needed, max(0, request.timeout_ms) / 1000)
     every = request.topic_partitions is None
     return ElectLeadersResponse(
         replica_election_results=[
@@ -70,43 +70,45 @@ async def handle(node: Node, request: ElectLeadersRequest, _exchange: Exchange) 
     )
 
 
-def _judge(node: Node, election_type: int, place: Place) -> PartitionResult | None:
+def _judge(serving: Serving, election_type: int, place: Place) -> PartitionResult | None:
     """Return the answer for a partition; None if a leader must be elected."""
     name, index = place
-    topic = node.topics.get(name)
+    topic = serving.topics.get(name)
     if topic is None:
         return _result(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
     if not 0 <= index < len(topic.partitions):
         return _result(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}")
     if election_type == PREFERRED:
-        return _judge_preferred(node, topic, index)
-    if leadership_of(node, topic, index).leader is None:
+        return _judge_preferred(serving, topic, index)
+    if leadership_of(serving, topic, index).leader is None:
         return None
     return _result(index, ErrorCode.ELECTION_NOT_NEEDED, NOT_NEEDED_TEXT)
 
 
-def _judge_preferred(node: Node, topic: Topic, index: int) -> PartitionResult | None:
+def _judge_preferred(serving: Serving, topic: Topic, index: int) -> PartitionResult | None:
     info = topic.info.partitions[index]
-    leader = leadership_of(node, topic, index).leader
+    leader = leadership_of(serving, topic, index).leader
     if leader is None:
         return _result(index, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)
     if info.preferred in {leader.node_id, -1}:
         return _result(index, ErrorCode.ELECTION_NOT_NEEDED, NOT_NEEDED_TEXT)
-    if node.members.get(info.preferred) is None or info.preferred in node.members.draining:
+    if serving.members.get(info.preferred) is None or info.preferred in serving.members.draining:
         return _result(index, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)
     return None
 
 
-async def _elect_preferred(node: Node, places: Sequence[Place], timeout_s: float) -> Mapping[Place, PartitionResult]:
+async def _elect_preferred(
+    serving: Serving, places: Sequence[Place], timeout_s: float
+) -> Mapping[Place, PartitionResult]:
     """Move partitions to their preferred leaders."""
-    wanted = {place: node.move_requests.info(place).preferred for place in places}
+    wanted = {place: serving.move_requests.info(place).preferred for place in places}
     try:
-        await node.move_requests.request(wanted, MoveReason.ELECTION)
+        await serving.move_requests.request(wanted, MoveReason.ELECTION)
     except KafkaError as error:  # a topic was deleted meanwhile
         return {place: _result(place.partition, error.code, error.message) for place in wanted}
     except StorageError as error:
         return {place: _result(place.partition, ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) for place in wanted}
-    progress = await node.move_requests.wait(wanted, timeout_s)
+    progress = await serving.move_requests.wait(wanted, timeout_s)
     return {
         **{place: _result(place.partition, ErrorCode.NONE) for place in progress.done},
         **{
@@ -120,32 +122,34 @@ async def _elect_preferred(node: Node, places: Sequence[Place], timeout_s: float
     }
 
 
-async def _elect_unclean(node: Node, places: Sequence[Place], timeout_s: float) -> Mapping[Place, PartitionResult]:
+async def _elect_unclean(
+    serving: Serving, places: Sequence[Place], timeout_s: float
+) -> Mapping[Place, PartitionResult]:
     """Give up what only dead nodes' logs have of the partitions; return when others lead them."""
     owned: dict[int, dict[int, Place]] = defaultdict(dict)
     for place in places:
-        info = node.move_requests.info(place)
+        info = serving.move_requests.info(place)
         owned[info.owner][info.stream_id] = place
     answers: dict[Place, PartitionResult] = {}
     for owner, partitions in owned.items():
-        answers |= await _give_up(node, owner, partitions)
+        answers |= await _give_up(serving, owner, partitions)
     elected = [place for place, answer in answers.items() if answer.error_code == ErrorCode.NONE]
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
-            while _any_without_leader(node, elected):
-                await node.topics.changed()
+            while _any_without_leader(serving, elected):
+                await serving.topics.changed()
     return answers
 
 
-async def _give_up(node: Node, owner: int, partitions: dict[int, Place]) -> Mapping[Place, PartitionResult]:
+async def _give_up(serving: Serving, owner: int, partitions: dict[int, Place]) -> Mapping[Place, PartitionResult]:
     """Give up partitions, by stream id, of one owner; return the answer for each."""
     code, message = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, ""
     given_up: Collection[int] = ()
-    if owner < 0 or owner == node.node_id:
+    if owner < 0 or owner == serving.node_id:
         message = "no other node's log holds records of it" if owner < 0 else "this node has it open: see its log"
     else:
         try:
-            given_up = await node.operations.give_up_partitions(owner, partitions.keys())
+            given_up = await serving.operations.give_up_partitions(owner, partitions.keys())
         except TakeoverRefused as error:
             message = str(error)
         except StorageError as error:
@@ -156,8 +160,8 @@ async def _give_up(node: Node, owner: int, partitions: dict[int, Place]) -> Mapp
     }
 
 
-def _any_without_leader(node: Node, places: Sequence[Place]) -> bool:
-    found = [find_leadership(node, *place) for place in places]
+def _any_without_leader(serving: Serving, places: Sequence[Place]) -> bool:
+    found = [find_leadership(serving, *place) for place in places]
     return any(each is not None and each.leader is None for each in found)
 
 

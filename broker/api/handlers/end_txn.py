@@ -4,7 +4,7 @@ from anabranch.broker.api.access.caller import Caller
 from anabranch.broker.api.access.guard import TRANSACTION_DENIED, Passed, Refused, Verdict
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.waits import transaction
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.partitions.producers import Producer
 from anabranch.broker.kafka.transactions.errors import code_for_version
@@ -19,13 +19,13 @@ V2_VERSION = 5
 """First version in which each transaction has a separate epoch, and the answer contains the next one."""
 
 
-async def handle(node: Node, request: EndTxnRequest, exchange: Exchange) -> EndTxnResponse:
+async def handle(serving: Serving, request: EndTxnRequest, exchange: Exchange) -> EndTxnResponse:
     """Commit or abort the transaction."""
     if not request.transactional_id:
         return EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
     version = VERSION_2 if exchange.api_version >= V2_VERSION else VERSION_1
     try:
-        producer = await node.transactions.end(
+        producer = await serving.transactions.end(
             request.transactional_id,
             Producer(request.producer_id, request.producer_epoch),
             commit=request.committed,

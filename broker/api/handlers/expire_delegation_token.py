@@ -4,7 +4,7 @@ from anabranch.broker.api.access.caller import may_ask_for_tokens
 from anabranch.broker.api.access.guard import open_to_all
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.token_requests import NO_TIME, changed_token, code_of, current_tokens, token_id
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.messages.expire_delegation_token import (
@@ -15,11 +15,11 @@ from anabranch.s3stream.errors import StorageError
 
 
 async def handle(
-    node: Node, request: ExpireDelegationTokenRequest, exchange: Exchange
+    serving: Serving, request: ExpireDelegationTokenRequest, exchange: Exchange
 ) -> ExpireDelegationTokenResponse:
     """Answer when the change is in the catalog. Owner and renewers may ask for it."""
     try:
-        tokens = await current_tokens(node, exchange)
+        tokens = await current_tokens(serving, exchange)
         expires_ms = await tokens.expire(exchange.connection.principal, request.hmac, request.expiry_time_period_ms)
     except (KafkaError, StorageError) as error:
         # as in Apache Kafka

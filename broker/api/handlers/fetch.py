@@ -23,7 +23,7 @@ from anabranch.broker.api.access.caller import caller_of
 from anabranch.broker.api.access.guard import open_to_all
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.fetch_response import READ_COMMITTED, PartitionRead, build_response
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.fetch_sessions import NO_SESSION, FetchPlan, FetchTarget, Key
 from anabranch.broker.kafka.partitions.partition import Partition
@@ -39,16 +39,16 @@ COLD_WAIT_MS_MIN = 500
 
 
 def handle(
-    node: Node, request: FetchRequest, exchange: Exchange
+    serving: Serving, request: FetchRequest, exchange: Exchange
 ) -> FetchResponse | Coroutine[Any, Any, FetchResponse] | None:
     """Answer at once if there is enough data, otherwise wait or load."""
     if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
         return FetchResponse(error_code=ErrorCode.INVALID_REQUEST)  # there are no followers
     try:
-        plan = node.fetch_sessions.plan(request, exchange.api_version, node.now_ms())
+        plan = serving.fetch_sessions.plan(request, exchange.api_version, serving.now_ms())
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
-    call = _FetchCall(node, request, exchange, plan)
+    call = _FetchCall(serving, request, exchange, plan)
     call.read_cached()
     if call.cold:
         return call.load_and_respond()
@@ -58,9 +58,9 @@ def handle(
     return None
 
 
-def _denied(node: Node, exchange: Exchange, plan: FetchPlan) -> Collection[Key]:
+def _denied(serving: Serving, exchange: Exchange, plan: FetchPlan) -> Collection[Key]:
     """Return the partitions of topics that the client may not read. Each request checks all of its session."""
-    caller = caller_of(node, exchange)
+    caller = caller_of(serving, exchange)
     if caller is None:
         return ()
     denied = set()
@@ -82,25 +82,25 @@ class _FetchCall:
         "_exchange",
         "_failed",
         "_min_bytes",
-        "_node",
         "_opening",
         "_plan",
         "_reads",
         "_request",
         "_scheduled",
         "_seen",
+        "_serving",
         "_size_bytes",
         "_timer",
         "cold",
     )
 
-    def __init__(self, node: Node, request: FetchRequest, exchange: Exchange, plan: FetchPlan) -> None:
-        self._node = node
+    def __init__(self, serving: Serving, request: FetchRequest, exchange: Exchange, plan: FetchPlan) -> None:
+        self._serving = serving
         self._request = request
         self._exchange = exchange
         self._plan = plan
-        self._denied = _denied(node, exchange, plan)
-        self._bytes_max = exchange.fetch_bytes_max(min(request.max_bytes, node.settings.fetch.response_bytes_max))
+        self._denied = _denied(serving, exchange, plan)
+        self._bytes_max = exchange.fetch_bytes_max(min(request.max_bytes, serving.settings.fetch.response_bytes_max))
         self._min_bytes = min(request.min_bytes, self._bytes_max)
         self._reads: list[PartitionRead] = []
         self._size_bytes = 0
@@ -141,7 +141,7 @@ class _FetchCall:
                 self._failed = True
                 continue
             try:
-                read.partition = partition = self._node.topics.partition(*target.key)
+                read.partition = partition = self._serving.topics.partition(*target.key)
                 partition.check_leader_epoch(target.current_leader_epoch)
                 self._read_partition(read, partition)
             except KafkaError as error:
@@ -156,7 +156,7 @@ class _FetchCall:
 
     def _is_opening(self, target: FetchTarget) -> bool:
         topic, index = target.key
-        topics = self._node.topics
+        topics = self._serving.topics
         found = topics.get(topic)
         return found is not None and topics.is_opening(found, index)
 
@@ -232,7 +232,7 @@ class _FetchCall:
             self._take(read, batches, bytes_max)
         for read in self._reads:
             read.refuse_deleted()
-        self._node.damaged_requests += any(read.error == ErrorCode.CORRUPT_MESSAGE for read in self._reads)
+        self._serving.damaged_requests += any(read.error == ErrorCode.CORRUPT_MESSAGE for read in self._reads)
         return self.respond()
 
     async def _load(self, read: PartitionRead, bytes_max: int, loaded: dict[int, Sequence[StreamBatch]]) -> None:
@@ -262,7 +262,7 @@ class _FetchCall:
         loop = asyncio.get_running_loop()
         wait_s = self._request.max_wait_ms / 1000
         if self._opening:
-            if not self._node.parking.enter(self._look_again, self._exchange.frame_bytes):
+            if not self._serving.parking.enter(self._look_again, self._exchange.frame_bytes):
                 self._exchange.complete(self.respond())
                 return
             wait_s = max(wait_s, PARKED_S)
@@ -321,7 +321,7 @@ class _FetchCall:
         for partition in self._seen:
             partition.remove_listener(self._grown)
         self._seen.clear()
-        self._node.parking.leave(self._look_again)
+        self._serving.parking.leave(self._look_again)
         self._exchange.on_close = self._exchange.on_drain = None
 
     # answering
@@ -329,13 +329,13 @@ class _FetchCall:
     def respond(self) -> FetchResponse:
         """Build the answer from the last read; an empty one if the client is over a quota, as in Kafka."""
         if self._exchange.throttle_fetch(self._size_bytes):
-            self._node.fetch_sessions.withdraw(self._plan)
+            self._serving.fetch_sessions.withdraw(self._plan)
             return FetchResponse(session_id=self._plan.session_id if self._plan.incremental else NO_SESSION)
-        self._node.server.bytes_out += self._size_bytes
+        self._serving.fetched_bytes += self._size_bytes
         reads = self._reads
         if self._failed:
             reads = sorted(reads, key=lambda read: read.is_not_read)  # they come last, as in Kafka
-        return build_response(self._node, self._plan, reads, self._request.isolation_level, self._exchange)
+        return build_response(self._serving, self._plan, reads, self._request.isolation_level, self._exchange)
 
 
 API = declare(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from anabranch.broker.api.handlers.leadership import find_leadership
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.fetch_sessions import TOPIC_IDS_SINCE, FetchPlan, FetchTarget
 from anabranch.broker.kafka.partitions.partition import Partition
 from anabranch.broker.kafka.partitions.transactions import AbortedEntry
@@ -70,7 +70,7 @@ class PartitionRead:
 
 
 def build_response(
-    node: Node,
+    serving: Serving,
     plan: FetchPlan,
     reads: Iterable[PartitionRead],
     isolation_level: int,
@@ -97,7 +97,7 @@ def build_response(
                 responses.append(FetchableTopicResponse(topic_id=topic, partitions=partitions))
         data = _partition_data(read, isolation_level)
         if read.error and read.error in WITH_LEADER and api_version >= LEADERS_SINCE:
-            found = find_leadership(node, *target.key)
+            found = find_leadership(serving, *target.key)
             if found is not None and found.leader is not None:
                 leaders[found.leader.node_id] = found.leader
                 leader = LeaderIdAndEpoch(leader_id=found.leader.node_id, leader_epoch=found.leader_epoch)

@@ -11,7 +11,7 @@ from anabranch.broker.api.access.caller import Caller
 from anabranch.broker.api.access.guard import GROUP_DENIED, TRANSACTION_DENIED, Passed, Refused, Verdict, split
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.leadership import leadership_of
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from anabranch.broker.kafka.coordination.shards import partition_of
@@ -30,19 +30,19 @@ BATCH_VERSION = 4
 
 
 def handle(
-    node: Node, request: FindCoordinatorRequest, exchange: Exchange
+    serving: Serving, request: FindCoordinatorRequest, exchange: Exchange
 ) -> FindCoordinatorResponse | Coroutine[None, None, FindCoordinatorResponse]:
     """Answer at once if the coordinator's topic exists; otherwise create it first."""
-    coordinator = _coordinator_of(node, request.key_type)
+    coordinator = _coordinator_of(serving, request.key_type)
     if coordinator is not None and not coordinator.is_open:
-        return _create_and_answer(node, request, exchange)
-    return _answer(node, request, exchange)
+        return _create_and_answer(serving, request, exchange)
+    return _answer(serving, request, exchange)
 
 
-def _coordinator_of(node: Node, key_type: int) -> GroupCoordinator | TransactionCoordinator | None:
+def _coordinator_of(serving: Serving, key_type: int) -> GroupCoordinator | TransactionCoordinator | None:
     if key_type == GROUP_KEY_TYPE:
-        return node.groups
-    return node.transactions if key_type == TRANSACTION_KEY_TYPE else None
+        return serving.groups
+    return serving.transactions if key_type == TRANSACTION_KEY_TYPE else None
 
 
 def _topic_of(key_type: int) -> str:
@@ -50,23 +50,23 @@ def _topic_of(key_type: int) -> str:
 
 
 async def _create_and_answer(
-    node: Node, request: FindCoordinatorRequest, exchange: Exchange
+    serving: Serving, request: FindCoordinatorRequest, exchange: Exchange
 ) -> FindCoordinatorResponse:
     try:
-        await node.internal_topics.ensure(_topic_of(request.key_type))
+        await serving.internal_topics.ensure(_topic_of(request.key_type))
     except (KafkaError, StorageError) as error:
-        return _answer(node, request, exchange, str(error))
-    return _answer(node, request, exchange)
+        return _answer(serving, request, exchange, str(error))
+    return _answer(serving, request, exchange)
 
 
 def _answer(
-    node: Node, request: FindCoordinatorRequest, exchange: Exchange, problem: str | None = None
+    serving: Serving, request: FindCoordinatorRequest, exchange: Exchange, problem: str | None = None
 ) -> FindCoordinatorResponse:
     kind, listener = request.key_type, exchange.listener
     if exchange.api_version >= BATCH_VERSION:
-        coordinators = [_coordinator(node, listener, kind, key, problem) for key in request.coordinator_keys]
+        coordinators = [_coordinator(serving, listener, kind, key, problem) for key in request.coordinator_keys]
         return FindCoordinatorResponse(coordinators=coordinators)
-    found = _coordinator(node, listener, kind, request.key, problem)
+    found = _coordinator(serving, listener, kind, request.key, problem)
     return FindCoordinatorResponse(
         error_code=found.error_code,
         error_message=found.error_message or "NONE",
@@ -76,11 +76,11 @@ def _answer(
     )
 
 
-def _coordinator(node: Node, listener: str, key_type: int, key: str, problem: str | None) -> Coordinator:
+def _coordinator(serving: Serving, listener: str, key_type: int, key: str, problem: str | None) -> Coordinator:
     error = ErrorCode.NONE
-    found = None if problem is not None else _find(node, key_type, key)
+    found = None if problem is not None else _find(serving, key_type, key)
     address = None if found is None else found.at(listener)
-    if _coordinator_of(node, key_type) is None:
+    if _coordinator_of(serving, key_type) is None:
         error, problem = ErrorCode.INVALID_REQUEST, f"this node coordinates no keys of type {key_type}"
     elif address is None:
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -90,16 +90,16 @@ def _coordinator(node: Node, listener: str, key_type: int, key: str, problem: st
     return Coordinator(key=key, node_id=found.node_id, host=address.host, port=address.port)
 
 
-def _find(node: Node, key_type: int, key: str) -> Member | None:
+def _find(serving: Serving, key_type: int, key: str) -> Member | None:
     """Return the node that coordinates a key: the leader of the key's partition, if it serves it or is about to."""
-    coordinator = _coordinator_of(node, key_type)
-    topic = node.topics.get(_topic_of(key_type))
+    coordinator = _coordinator_of(serving, key_type)
+    topic = serving.topics.get(_topic_of(key_type))
     if coordinator is None or topic is None:
         return None
     index = partition_of(key, len(topic.partitions))
-    leader = leadership_of(node, topic, index).leader
-    parks = node.topics.is_opening(topic, index)
-    if leader is node.members.own and not parks and not coordinator.is_coordinator_of(key):
+    leader = leadership_of(serving, topic, index).leader
+    parks = serving.topics.is_opening(topic, index)
+    if leader is serving.members.own and not parks and not coordinator.is_coordinator_of(key):
         return None  # the partition is open, its shard not yet
     return leader
 

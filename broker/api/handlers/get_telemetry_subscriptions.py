@@ -3,7 +3,7 @@
 from anabranch.broker.api.access.guard import open_to_all
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.client_attributes import client_attributes
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.telemetry.clients import ACCEPTED
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import KafkaError
@@ -14,11 +14,11 @@ from anabranch.protocol.messages.get_telemetry_subscriptions import (
 
 
 def handle(
-    node: Node, request: GetTelemetrySubscriptionsRequest, exchange: Exchange
+    serving: Serving, request: GetTelemetrySubscriptionsRequest, exchange: Exchange
 ) -> GetTelemetrySubscriptionsResponse:
     """Answer at once."""
     try:
-        instance_id, subscription = node.telemetry.subscribe(
+        instance_id, subscription = serving.telemetry.subscribe(
             request.client_instance_id, client_attributes(request.client_instance_id, exchange)
         )
     except KafkaError as error:
@@ -28,7 +28,7 @@ def handle(
         subscription_id=subscription.subscription_id,
         accepted_compression_types=ACCEPTED,
         push_interval_ms=subscription.interval_ms,
-        telemetry_max_bytes=node.settings.telemetry.push_bytes_max,
+        telemetry_max_bytes=serving.settings.telemetry.push_bytes_max,
         delta_temporality=True,
         requested_metrics=subscription.metrics,
     )

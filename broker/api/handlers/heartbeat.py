@@ -3,19 +3,19 @@
 from anabranch.broker.api.access.groups import reads_group
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.waits import group
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.groups.requests import ClassicHeartbeat
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
-def handle(node: Node, request: HeartbeatRequest, _exchange: Exchange) -> HeartbeatResponse:
+def handle(serving: Serving, request: HeartbeatRequest, _exchange: Exchange) -> HeartbeatResponse:
     """Answer at once."""
     group_id = request.group_id
     try:
         heartbeat = ClassicHeartbeat(request.member_id, request.group_instance_id, request.generation_id)
-        error = node.groups.shard_with_id(group_id).membership.handle(group_id, heartbeat)
+        error = serving.groups.shard_with_id(group_id).membership.handle(group_id, heartbeat)
     except KafkaError as refused:
         error = refused.code
     # While its group is being loaded, the member stays: it has missed nothing.

@@ -4,7 +4,7 @@ from anabranch.broker.api.access.configs import alters_configs, changed_configs
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.resources.changes import change_each
 from anabranch.broker.api.resources.values import ConfigChange, Resource
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
@@ -15,13 +15,13 @@ from anabranch.protocol.messages.incremental_alter_configs import (
 
 
 async def handle(
-    node: Node, request: IncrementalAlterConfigsRequest, _exchange: Exchange
+    serving: Serving, request: IncrementalAlterConfigsRequest, _exchange: Exchange
 ) -> IncrementalAlterConfigsResponse:
     """Change each resource that can be changed."""
 
     async def alter(resource: Resource, requested: AlterConfigsResource) -> None:
         changes = [ConfigChange(config.name, config.config_operation, config.value) for config in requested.configs]
-        await resource.alter(node, requested.resource_name, changes, validate_only=request.validate_only)
+        await resource.alter(serving, requested.resource_name, changes, validate_only=request.validate_only)
 
     outcomes = await change_each(request.resources, alter)
     return IncrementalAlterConfigsResponse(

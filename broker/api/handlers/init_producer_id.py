@@ -4,7 +4,7 @@ from anabranch.broker.api.access.caller import Caller
 from anabranch.broker.api.access.guard import CLUSTER_DENIED, TRANSACTION_DENIED, Passed, Refused, Verdict
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.waits import transaction
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import CLUSTER_NAME, AclOperation, AclResourceType
 from anabranch.broker.kafka.partitions.producers import Producer
 from anabranch.broker.kafka.transactions.errors import code_for_version
@@ -17,15 +17,15 @@ from anabranch.s3stream.errors import StorageError
 FENCED_VERSION = 4
 
 
-async def handle(node: Node, request: InitProducerIdRequest, exchange: Exchange) -> InitProducerIdResponse:
+async def handle(serving: Serving, request: InitProducerIdRequest, exchange: Exchange) -> InitProducerIdResponse:
     """As in Kafka, a producer without a transactional id gets a new id with epoch 0 each time."""
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
         return _failed(ErrorCode.INVALID_REQUEST)
     try:
         if request.transactional_id is None:
-            return InitProducerIdResponse(producer_id=await node.producer_ids.next(), producer_epoch=0)
+            return InitProducerIdResponse(producer_id=await serving.producer_ids.next(), producer_epoch=0)
         expected = Producer(request.producer_id, request.producer_epoch) if request.producer_id >= 0 else None
-        producer = await node.transactions.init(request.transactional_id, request.transaction_timeout_ms, expected)
+        producer = await serving.transactions.init(request.transactional_id, request.transaction_timeout_ms, expected)
     except KafkaError as error:
         return _failed(code_for_version(error.code, exchange.api_version, FENCED_VERSION))
     except StorageError:

@@ -18,7 +18,7 @@ from anabranch.broker.api.access.guard import open_to_all
 from anabranch.broker.api.declaration import Handler, Handlers, declare
 from anabranch.broker.api.handlers import add_partitions_to_txn, describe_quorum, write_txn_markers
 from anabranch.broker.api.handlers.local import LocalRequests
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.node.net.connection import Connection
 from anabranch.broker.node.net.exchange import Exchange, Peer
 from anabranch.broker.node.net.server import Server
@@ -49,19 +49,19 @@ CONNECTION_BYTES_MAX: Final = 4 * MIB
 NODE_BYTES_MAX: Final = 16 * MIB
 
 
-def _prepare_move(node: Node, request: PrepareMoveRequest, _: Exchange) -> PrepareMoveResponse:
-    return node.target.prepare(request)
+def _prepare_move(serving: Serving, request: PrepareMoveRequest, _: Exchange) -> PrepareMoveResponse:
+    return serving.target.prepare(request)
 
 
-def _hand_over(node: Node, request: HandOverRequest, exchange: Exchange) -> Coroutine[Any, Any, HandOverResponse]:
+def _hand_over(serving: Serving, request: HandOverRequest, exchange: Exchange) -> Coroutine[Any, Any, HandOverResponse]:
     assert exchange.peer is not None, "only authenticated nodes are served"
-    return node.target.take(request, exchange.peer)
+    return serving.target.take(request, exchange.peer)
 
 
-def describe_runs(node: Node, request: DescribeRunsRequest, _: Exchange | None = None) -> DescribeRunsResponse:
+def describe_runs(serving: Serving, request: DescribeRunsRequest, _: Exchange | None = None) -> DescribeRunsResponse:
     """Answer at once: the range of a partition that is in the log cache here."""
     try:
-        partition = node.topics.partition(request.topic, request.partition)
+        partition = serving.topics.partition(request.topic, request.partition)
     except KafkaError as error:
         return DescribeRunsResponse(error_code=error.code)
     stream = partition.stream
@@ -99,7 +99,7 @@ INTERNAL_HANDLERS: Final = _by_key(
 def internal_handlers(local: LocalRequests) -> Handlers:
     """Return these APIs, and Relay, which asks this node on behalf of another one's admin port."""
 
-    def relay(_node: Node, request: RelayRequest, _exchange: Exchange) -> Coroutine[Any, Any, RelayResponse]:
+    def relay(_serving: Serving, request: RelayRequest, _exchange: Exchange) -> Coroutine[Any, Any, RelayResponse]:
         return local.relay(request)
 
     return {**INTERNAL_HANDLERS, **_by_key(declare(RelayRequest, relay, guard=open_to_all))}

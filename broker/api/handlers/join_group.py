@@ -6,7 +6,7 @@ from anabranch.broker.api.access.caller import Caller
 from anabranch.broker.api.access.guard import GROUP_DENIED, Passed, Refused, Verdict
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.waits import group
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.groups.member_requests import respond_to
 from anabranch.broker.kafka.groups.requests import JoinRequest, JoinResponse, MemberProtocol
@@ -19,37 +19,37 @@ NULLABLE_PROTOCOL_NAME_VERSION = 7
 SKIP_ASSIGNMENT_VERSION = 9
 
 
-async def handle(node: Node, request: JoinGroupRequest, exchange: Exchange) -> JoinGroupResponse:
+async def handle(serving: Serving, request: JoinGroupRequest, exchange: Exchange) -> JoinGroupResponse:
     """Check what does not depend on the group, pass the request to it, and wait for its answer."""
     ticket: asyncio.Future[JoinResponse] = asyncio.get_running_loop().create_future()
     version = exchange.api_version
     try:
-        shard = node.groups.shard_with_id(request.group_id)
+        shard = serving.groups.shard_with_id(request.group_id)
     except KafkaError as error:
         return _response(JoinResponse(error.code), version)  # as in Kafka, without the member's id
     try:
-        _check_session_timeout(node, request)
-        shard.membership.handle(request.group_id, _join(node, request, exchange, ticket))
+        _check_session_timeout(serving, request)
+        shard.membership.handle(request.group_id, _join(serving, request, exchange, ticket))
         return _response(await ticket, version)
     except KafkaError as error:
         return _response(JoinResponse(error.code, request.member_id), version)
 
 
-def _check_session_timeout(node: Node, request: JoinGroupRequest) -> None:
-    settings = node.settings.group
+def _check_session_timeout(serving: Serving, request: JoinGroupRequest) -> None:
+    settings = serving.settings.group
     if not settings.session_timeout_min_ms <= request.session_timeout_ms <= settings.session_timeout_max_ms:
         raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
 
 
 def _join(
-    node: Node, request: JoinGroupRequest, exchange: Exchange, ticket: asyncio.Future[JoinResponse]
+    serving: Serving, request: JoinGroupRequest, exchange: Exchange, ticket: asyncio.Future[JoinResponse]
 ) -> JoinRequest:
     rebalance_timeout_ms = request.rebalance_timeout_ms
     client_id = exchange.client_id or ""
     return JoinRequest(
         ticket=respond_to(ticket),
         member_id=request.member_id,
-        new_member_id=f"{request.group_instance_id or client_id}-{node.groups.new_id()}",
+        new_member_id=f"{request.group_instance_id or client_id}-{serving.groups.new_id()}",
         group_instance_id=request.group_instance_id,
         client_id=client_id,
         client_host=f"/{exchange.client_host}",

@@ -7,7 +7,7 @@ parks requests until then (`broker/kafka/topics/parking.py`).
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.topics.topic import Topic
 from anabranch.broker.node.peers.members import Member
 
@@ -28,7 +28,7 @@ class Leadership(NamedTuple):
     """Those of the replicas that are dead, or cannot serve the partition because of an error."""
 
 
-def leadership_of(node: Node, topic: Topic, index: int) -> Leadership:
+def leadership_of(serving: Serving, topic: Topic, index: int) -> Leadership:
     """Return the leadership of a partition that exists.
 
     This node serves what it has open without an error, also while it hands it over, as long as its ownership is proved.
@@ -37,20 +37,20 @@ def leadership_of(node: Node, topic: Topic, index: int) -> Leadership:
     """
     partition = topic.partitions[index]
     is_served = partition is not None and (partition.stream.error is None or partition.stream.is_sealed)
-    if partition is not None and is_served and node.ownership.is_proved:
-        return Leadership(node.members.own, partition.leader_epoch, (node.node_id,))
+    if partition is not None and is_served and serving.ownership.is_proved:
+        return Leadership(serving.members.own, partition.leader_epoch, (serving.node_id,))
     info = topic.info.partitions[index]
     epoch = info.leader_epoch if partition is None else max(info.leader_epoch, partition.leader_epoch)
     replicas = (info.leader,) if info.leader >= 0 else ()
-    leader = node.members.get_leader(info.leader)
-    if leader is None or (leader is node.members.own and partition is not None):
+    leader = serving.members.get_leader(info.leader)
+    if leader is None or (leader is serving.members.own and partition is not None):
         return Leadership(None, epoch, replicas, replicas)
     return Leadership(leader, epoch, replicas)
 
 
-def find_leadership(node: Node, topic: str | bytes, index: int) -> Leadership | None:
+def find_leadership(serving: Serving, topic: str | bytes, index: int) -> Leadership | None:
     """Return the leadership of a partition of a topic given by name or id; None if there is no such partition."""
-    found = node.topics.get(topic)
+    found = serving.topics.get(topic)
     if found is None or not 0 <= index < len(found.partitions):
         return None
-    return leadership_of(node, found, index)
+    return leadership_of(serving, found, index)

@@ -3,7 +3,7 @@
 from anabranch.broker.api.access.groups import reads_group
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.waits import group
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.groups.requests import LeaveRequest, LeavingMember
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import KafkaError
@@ -13,7 +13,7 @@ BATCH_VERSION = 3
 """First version in which a request has many members."""
 
 
-def handle(node: Node, request: LeaveGroupRequest, exchange: Exchange) -> LeaveGroupResponse:
+def handle(serving: Serving, request: LeaveGroupRequest, exchange: Exchange) -> LeaveGroupResponse:
     """Answer at once. A rebalance, if any, follows."""
     batch = exchange.api_version >= BATCH_VERSION
     if batch:
@@ -21,7 +21,9 @@ def handle(node: Node, request: LeaveGroupRequest, exchange: Exchange) -> LeaveG
     else:
         leavers = [LeavingMember(request.member_id, None)]
     try:
-        errors = node.groups.shard_with_id(request.group_id).membership.handle(request.group_id, LeaveRequest(leavers))
+        errors = serving.groups.shard_with_id(request.group_id).membership.handle(
+            request.group_id, LeaveRequest(leavers)
+        )
     except KafkaError as error:
         return LeaveGroupResponse(error_code=error.code)
     if not batch:

@@ -4,7 +4,7 @@ from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.resources.table import RESOURCES
 from anabranch.broker.api.resources.values import ResourceType
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode
@@ -17,7 +17,7 @@ from anabranch.protocol.messages.list_config_resources import (
 TYPES_SINCE = 1
 
 
-def handle(node: Node, request: ListConfigResourcesRequest, exchange: Exchange) -> ListConfigResourcesResponse:
+def handle(serving: Serving, request: ListConfigResourcesRequest, exchange: Exchange) -> ListConfigResourcesResponse:
     """List the resources of the requested types; an empty list requests all. Version 0 requests client metrics."""
     requested = {int(ResourceType.CLIENT_METRICS)}
     if exchange.api_version >= TYPES_SINCE:
@@ -29,7 +29,7 @@ def handle(node: Node, request: ListConfigResourcesRequest, exchange: Exchange) 
             ConfigResource(resource_name=name, resource_type=resource_type)
             for resource_type, resource in RESOURCES.items()
             if resource_type in requested
-            for name in resource.names(node)
+            for name in resource.names(serving)
         ]
     )
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 from anabranch.broker.api.access.caller import Caller
 from anabranch.broker.api.access.guard import Passed, Verdict
 from anabranch.broker.api.declaration import declare
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 
-def handle(node: Node, request: ListGroupsRequest, _exchange: Exchange) -> ListGroupsResponse:
+def handle(serving: Serving, request: ListGroupsRequest, _exchange: Exchange) -> ListGroupsResponse:
     """Answer at once. Filters ignore case; an unknown name matches nothing."""
     states = {state.lower() for state in request.states_filter}
     types = {type_.lower() for type_ in request.types_filter}
@@ -24,7 +24,7 @@ def handle(node: Node, request: ListGroupsRequest, _exchange: Exchange) -> ListG
                 group_state=group.state,
                 group_type=group.group_type,
             )
-            for group in node.groups.groups()
+            for group in serving.groups.groups()
             if (not states or group.state.lower() in states) and (not types or group.group_type in types)
         ]
     except KafkaError as error:

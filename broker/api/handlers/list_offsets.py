@@ -10,7 +10,7 @@ from anabranch.broker.api.access.caller import Caller
 from anabranch.broker.api.access.guard import TOPIC_DENIED, Verdict, merged, split
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.waits import partitions
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.partitions.partition import Partition
 from anabranch.broker.node.net.exchange import Exchange
@@ -40,7 +40,7 @@ Answers = list[tuple[str, list[ListOffsetsPartitionResponse | Coroutine[Any, Any
 
 
 def handle(
-    node: Node, request: ListOffsetsRequest, exchange: Exchange
+    serving: Serving, request: ListOffsetsRequest, exchange: Exchange
 ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
     """Answer at once, or with a coroutine if an offset is looked up by time."""
     answers: Answers = []
@@ -48,7 +48,7 @@ def handle(
     for topic in request.topics:
         twice = _named_twice(topic.partitions) if len(topic.partitions) > 1 else ()
         parts = [
-            _lookup(node, topic.name, requested, exchange.api_version, request.isolation_level)
+            _lookup(serving, topic.name, requested, exchange.api_version, request.isolation_level)
             for requested in topic.partitions
             if requested.partition_index not in twice
         ]
@@ -70,10 +70,10 @@ def _named_twice(partitions: Sequence[ListOffsetsPartition]) -> Collection[int]:
 
 
 def _lookup(
-    node: Node, topic: str, requested: ListOffsetsPartition, version: int, isolation_level: int
+    serving: Serving, topic: str, requested: ListOffsetsPartition, version: int, isolation_level: int
 ) -> ListOffsetsPartitionResponse | Coroutine[Any, Any, ListOffsetsPartitionResponse]:
     try:
-        partition = node.topics.partition(topic, requested.partition_index)
+        partition = serving.topics.partition(topic, requested.partition_index)
         partition.check_leader_epoch(requested.current_leader_epoch)
     except KafkaError as error:
         return ListOffsetsPartitionResponse(partition_index=requested.partition_index, error_code=error.code)
@@ -93,7 +93,7 @@ def _lookup(
         return _found(partition, partition.log_start_offset if timestamp == EARLIEST_LOCAL else -1)
     if timestamp == LATEST_TIERED:
         return _found(partition, -1)
-    return _search(node, partition, timestamp, isolation_level)
+    return _search(serving, partition, timestamp, isolation_level)
 
 
 def _found(partition: Partition, offset: int, *, epoch: int | None = None) -> ListOffsetsPartitionResponse:
@@ -103,7 +103,7 @@ def _found(partition: Partition, offset: int, *, epoch: int | None = None) -> Li
 
 
 async def _search(
-    node: Node, partition: Partition, timestamp_ms: int, isolation_level: int
+    serving: Serving, partition: Partition, timestamp_ms: int, isolation_level: int
 ) -> ListOffsetsPartitionResponse:
     """Answer with the offset found for a time or MAX_TIMESTAMP, unless a READ_COMMITTED client cannot read it yet."""
     try:
@@ -112,7 +112,7 @@ async def _search(
         else:
             found = await partition.offset_for_time(timestamp_ms)
     except StorageError as error:
-        return _failed(node, partition, error)
+        return _failed(serving, partition, error)
     if found is None or (isolation_level == READ_COMMITTED and found[0] >= partition.last_stable_offset):
         return ListOffsetsPartitionResponse(partition_index=partition.index)
     offset, record_timestamp_ms = found
@@ -124,12 +124,12 @@ async def _search(
     )
 
 
-def _failed(node: Node, partition: Partition, error: StorageError) -> ListOffsetsPartitionResponse:
+def _failed(serving: Serving, partition: Partition, error: StorageError) -> ListOffsetsPartitionResponse:
     code = ErrorCode.KAFKA_STORAGE_ERROR
     if isinstance(error, ObjectDamage):
         # Clients retry after any other fitting code, even CORRUPT_MESSAGE, although the damage is permanent.
         code = ErrorCode.UNKNOWN_SERVER_ERROR
-        node.damaged_requests += 1
+        serving.damaged_requests += 1
     return ListOffsetsPartitionResponse(partition_index=partition.index, error_code=code)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
 from anabranch.broker.api.declaration import declare
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.topics.topic import Topic
 from anabranch.broker.node.net.exchange import Exchange
@@ -20,13 +20,13 @@ from anabranch.protocol.messages.list_partition_reassignments import (
 
 
 def handle(
-    node: Node, request: ListPartitionReassignmentsRequest, _exchange: Exchange
+    serving: Serving, request: ListPartitionReassignmentsRequest, _exchange: Exchange
 ) -> ListPartitionReassignmentsResponse:
     """Answer from the orders that this node has seen."""
     if request.topics is None:
-        found = [_ongoing(topic, None) for topic in node.topics]
+        found = [_ongoing(topic, None) for topic in serving.topics]
     else:
-        named = [(node.topics.get(each.name), each.partition_indexes) for each in request.topics]
+        named = [(serving.topics.get(each.name), each.partition_indexes) for each in request.topics]
         found = [_ongoing(topic, set(indexes)) for topic, indexes in named if topic is not None]
     return ListPartitionReassignmentsResponse(error_message=None, topics=[each for each in found if each.partitions])
 

@@ -8,7 +8,7 @@ from typing import Any
 from anabranch.broker.api.access.caller import Caller
 from anabranch.broker.api.access.guard import Passed, Verdict
 from anabranch.broker.api.declaration import declare
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.coordination.patterns import Pattern
 from anabranch.broker.kafka.transactions.state_table import BY_LABEL
@@ -25,13 +25,13 @@ MATCHED_AT_ONCE = 500
 
 
 def handle(
-    node: Node, request: ListTransactionsRequest, _exchange: Exchange
+    serving: Serving, request: ListTransactionsRequest, _exchange: Exchange
 ) -> ListTransactionsResponse | Coroutine[Any, Any, ListTransactionsResponse]:
     """Answer at once, or with a coroutine for a pattern. Unknown states are named in the answer and match nothing."""
     unknown = [label for label in request.state_filters if label not in BY_LABEL]
     states = {BY_LABEL[label] for label in request.state_filters if label in BY_LABEL}
     producer_ids = set(request.producer_id_filters)
-    now_ms = node.now_ms()
+    now_ms = serving.now_ms()
     try:
         pattern = Pattern(request.transactional_id_pattern) if request.transactional_id_pattern else None
         found = [
@@ -40,7 +40,7 @@ def handle(
                 producer_id=state.producer_id,
                 transaction_state=state.status.label,
             )
-            for state in node.transactions.transactions()
+            for state in serving.transactions.transactions()
             if (not request.state_filters or state.status in states)
             and (not producer_ids or state.producer_id in producer_ids)
             and (request.duration_filter < 0 or now_ms - state.start_ms > request.duration_filter)

@@ -10,7 +10,7 @@ from types import CoroutineType
 from typing import Any, Final, NamedTuple
 
 from anabranch.broker.api.declaration import Handler, Handlers
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.node.net.connection import UNKNOWN_SOFTWARE
 from anabranch.broker.node.net.exchange import Exchange, Peer, RefusedBatch
 from anabranch.broker.node.peers.links import RESPONSE_BYTES_MAX
@@ -38,17 +38,17 @@ class User(NamedTuple):
 class _LocalConnection:
     """Stands for the connection of a request of this node to itself."""
 
-    def __init__(self, node: Node, user: User) -> None:
+    def __init__(self, serving: Serving, user: User, *, draining: bool) -> None:
         self.host = user.host
         self.port = 0
         self.principal = user.principal
         self.has_delegation_token = self.has_scram_credential = False
-        self.listener = node.settings.listeners[0].name
+        self.listener = serving.settings.listeners[0].name
         self.closed = False
-        self.draining = node.stopping
+        self.draining = draining
         self.refused_batches: dict[tuple[str | bytes, int], RefusedBatch] = {}
         self.software_name = self.software_version = UNKNOWN_SOFTWARE
-        self.peer: Peer | None = Peer(node.node_id, node.node_epoch)  # ACLs do not apply to nodes
+        self.peer: Peer | None = Peer(serving.node_id, serving.members.own.epoch)  # ACLs do not apply to nodes
         self.answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     @property
@@ -93,9 +93,11 @@ class _LocalExchange(Exchange):
 class LocalRequests:
     """Calls the handlers of this node."""
 
-    def __init__(self, node: Node, handlers: Handlers) -> None:
-        self._node = node
+    def __init__(self, serving: Serving, handlers: Handlers, *, is_stopping: Callable[[], bool]) -> None:
+        """Set up; while `is_stopping`, requests do not wait for what the node is about to serve, or for records."""
+        self._serving = serving
         self._handlers = handlers
+        self._is_stopping = is_stopping
         self._by_request = {handler.api.request: handler for handler in handlers.values()}
 
     def handler_of(self, request: object) -> Handler:
@@ -105,12 +107,12 @@ class LocalRequests:
     async def call(self, request: Any, user: User, version: int | None = None) -> Any:
         """Return the response to a request message. Raises LocalRefusal, KafkaError, StorageError."""
         handler = self.handler_of(request)
-        if not handler.may_answer(self._node):
-            raise LocalRefusal(f"node {self._node.node_id} cannot prove that it still leads its partitions")
-        connection = _LocalConnection(self._node, user)
+        if not handler.may_answer(self._serving):
+            raise LocalRefusal(f"node {self._serving.node_id} cannot prove that it still leads its partitions")
+        connection = _LocalConnection(self._serving, user, draining=self._is_stopping())
         exchange = _LocalExchange(connection, handler.api.key, handler.local_version if version is None else version)
         try:
-            response = handler.function(self._node, request, exchange)
+            response = handler.function(self._serving, request, exchange)
             if type(response) is CoroutineType:
                 response = await response
             if response is not None:

@@ -9,7 +9,7 @@ from anabranch.broker.api.access.guard import TOPIC_DENIED, Passed, Verdict, spl
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
 from anabranch.broker.api.handlers.leadership import NO_LEADER, leadership_of
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation, AclResourceType
 from anabranch.broker.kafka.configs.broker_table import AUTO_CREATE
 from anabranch.broker.kafka.topics.names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, check_topic_name
@@ -37,44 +37,46 @@ LISTENER_ERRORS_SINCE = 6
 class _Asked(NamedTuple):
     """A request, and the nodes that may be announced to its client."""
 
-    node: Node
+    serving: Serving
     request: MetadataRequest
     version: int
     addresses: Mapping[int, tuple[Member, NodeListener]]
     """By node id: the listed nodes that have the client's listener, and their addresses there."""
 
 
-def _asked(node: Node, request: MetadataRequest, exchange: Exchange) -> _Asked:
-    told = addresses(node.members.listed(), exchange.listener)
-    return _Asked(node, request, exchange.api_version, {member.node_id: (member, address) for member, address in told})
+def _asked(serving: Serving, request: MetadataRequest, exchange: Exchange) -> _Asked:
+    told = addresses(serving.members.listed(), exchange.listener)
+    return _Asked(
+        serving, request, exchange.api_version, {member.node_id: (member, address) for member, address in told}
+    )
 
 
 def handle(
-    node: Node, request: MetadataRequest, exchange: Exchange
+    serving: Serving, request: MetadataRequest, exchange: Exchange
 ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
     """Answer at once, or with a coroutine if a topic has to be created."""
     version = exchange.api_version
-    asked = _asked(node, request, exchange)
+    asked = _asked(serving, request, exchange)
     if request.topics is None or (version == 0 and not request.topics):
-        return _respond(asked, [_topic(asked, topic) for topic in node.topics])
+        return _respond(asked, [_topic(asked, topic) for topic in serving.topics])
     if version < IDS_SINCE and any(
         requested.name is None or requested.topic_id != ZERO_UUID for requested in request.topics
     ):
         return _refuse(request)
     requested_topics = tuple(dict.fromkeys(request.topics))
-    if request.allow_auto_topic_creation and node.broker_configs.is_on(AUTO_CREATE):
+    if request.allow_auto_topic_creation and serving.broker_configs.is_on(AUTO_CREATE):
         missing = [
             requested.name
             for requested in requested_topics
             if requested.name
             and requested.topic_id == ZERO_UUID
-            and node.topics.get(requested.name) is None
+            and serving.topics.get(requested.name) is None
             # The deletion of a topic must not seem to have failed.
-            and not node.topics.is_being_removed(requested.name)
-            and not node.topics.take_removed(requested.name)
+            and not serving.topics.is_being_removed(requested.name)
+            and not serving.topics.take_removed(requested.name)
         ]
         if missing:
-            return _create_and_respond(node, request, exchange, requested_topics, missing)
+            return _create_and_respond(serving, request, exchange, requested_topics, missing)
     return _respond(asked, [_lookup(asked, requested) for requested in requested_topics])
 
 
@@ -90,7 +92,7 @@ def _refuse(request: MetadataRequest) -> MetadataResponse:
 
 
 async def _create_and_respond(
-    node: Node,
+    serving: Serving,
     request: MetadataRequest,
     exchange: Exchange,
     requested_topics: Sequence[MetadataRequestTopic],
@@ -99,13 +101,13 @@ async def _create_and_respond(
     refused: dict[str, ErrorCode] = {}
     for name in missing:
         try:
-            await _create(node, name)
+            await _create(serving, name)
         except KafkaError as error:
             refused[name] = error.code
         except StorageError:
             refused[name] = ErrorCode.LEADER_NOT_AVAILABLE
     topics = []
-    asked = _asked(node, request, exchange)
+    asked = _asked(serving, request, exchange)
     for requested in requested_topics:
         name = requested.name or ""
         if name in refused:
@@ -115,22 +117,22 @@ async def _create_and_respond(
     return _respond(asked, topics)
 
 
-async def _create(node: Node, name: str) -> None:
+async def _create(serving: Serving, name: str) -> None:
     check_topic_name(name)
     if name in INTERNAL_TOPICS or name == CLUSTER_METADATA_TOPIC:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)  # created by their coordinators when needed
-    await node.topic_commands.ensure(name, partitions=node.settings.topic.num_partitions, configs={})
+    await serving.topic_commands.ensure(name, partitions=serving.settings.topic.num_partitions, configs={})
 
 
 def _lookup(asked: _Asked, requested: MetadataRequestTopic) -> MetadataResponseTopic:
-    node = asked.node
+    serving = asked.serving
     if requested.topic_id != ZERO_UUID:
-        topic = node.topics.get(requested.topic_id)
+        topic = serving.topics.get(requested.topic_id)
         if topic is None:
             return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=requested.topic_id)
         return _topic(asked, topic)
     name = requested.name or ""
-    topic = node.topics.get(name)
+    topic = serving.topics.get(name)
     if topic is not None:
         return _topic(asked, topic)
     try:
@@ -153,7 +155,7 @@ def _topic(asked: _Asked, topic: Topic) -> MetadataResponseTopic:
 
 
 def _partition(asked: _Asked, topic: Topic, index: int) -> MetadataResponsePartition:
-    found = leadership_of(asked.node, topic, index)
+    found = leadership_of(asked.serving, topic, index)
     leader, error = found.leader, ErrorCode.NONE
     if leader is None:
         error = ErrorCode.LEADER_NOT_AVAILABLE
@@ -173,7 +175,7 @@ def _partition(asked: _Asked, topic: Topic, index: int) -> MetadataResponseParti
 
 
 def _respond(asked: _Asked, topics: Sequence[MetadataResponseTopic]) -> MetadataResponse:
-    node = asked.node
+    serving = asked.serving
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(
@@ -181,8 +183,8 @@ def _respond(asked: _Asked, topics: Sequence[MetadataResponseTopic]) -> Metadata
             )
             for member, address in asked.addresses.values()
         ],
-        cluster_id=node.cluster_name,
-        controller_id=node.members.controller_id,
+        cluster_id=serving.settings.node.cluster,
+        controller_id=serving.members.controller_id,
         topics=topics,
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if asked.request.include_cluster_authorized_operations else NOT_REQUESTED
@@ -215,7 +217,7 @@ def guard(caller: Caller, request: MetadataRequest) -> Verdict:
             errors.append(MetadataResponseTopic(error_code=TOPIC_DENIED, name=None, topic_id=each.topic_id))
         else:
             errors.append(MetadataResponseTopic(error_code=TOPIC_DENIED, name=name))
-    if request.allow_auto_topic_creation and caller.node.broker_configs.is_on(AUTO_CREATE):
+    if request.allow_auto_topic_creation and caller.serving.broker_configs.is_on(AUTO_CREATE):
         allowed, denied = _split_missing(caller, allowed)
         errors += [MetadataResponseTopic(error_code=TOPIC_DENIED, name=each.name or "") for each in denied]
     if not allowed and version == 0:
@@ -258,7 +260,7 @@ def _split_missing(
     caller: Caller, topics: Sequence[MetadataRequestTopic]
 ) -> tuple[list[MetadataRequestTopic], list[MetadataRequestTopic]]:
     """Split into those that exist or that the client may create, and the others."""
-    known = caller.node.topics
+    known = caller.serving.topics
     missing = {
         name for each in topics if (name := each.name) and each.topic_id == ZERO_UUID and known.get(name) is None
     }

@@ -9,7 +9,7 @@ from anabranch.broker.api.access.caller import Caller
 from anabranch.broker.api.access.guard import GROUP_DENIED, Passed, Refused, Verdict, split, topic_error
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.waits import group
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
 from anabranch.broker.kafka.groups.offsets import CommittedOffset
@@ -35,13 +35,13 @@ Refusals = dict[tuple[int, int], ErrorCode]
 """Errors by position of topic and partition in the request. The others get the outcome of the write."""
 
 
-def handle(node: Node, request: OffsetCommitRequest, exchange: Exchange) -> OffsetCommitResponse | None:
+def handle(serving: Serving, request: OffsetCommitRequest, exchange: Exchange) -> OffsetCommitResponse | None:
     """Check every partition, pass the valid ones to the group. None: answered later."""
-    offsets, refused = _plan(node, request, exchange.api_version)
+    offsets, refused = _plan(serving, request, exchange.api_version)
     if not offsets:
         return _response(request, refused, ErrorCode.NONE)
     try:
-        node.groups.shard(request.group_id).offsets.commit(
+        serving.groups.shard(request.group_id).offsets.commit(
             request.group_id,
             request.member_id,
             request.group_instance_id,
@@ -56,16 +56,16 @@ def handle(node: Node, request: OffsetCommitRequest, exchange: Exchange) -> Offs
 
 
 def _plan(
-    node: Node, request: OffsetCommitRequest, version: int
+    serving: Serving, request: OffsetCommitRequest, version: int
 ) -> tuple[list[tuple[TopicPartition, CommittedOffset]], Refusals]:
     offsets: list[tuple[TopicPartition, CommittedOffset]] = []
     refused: Refusals = {}
-    now_ms = node.now_ms()
+    now_ms = serving.now_ms()
     retention_ms = request.retention_time_ms
     expire_timestamp_ms = -1 if retention_ms == NO_RETENTION_MS else min(now_ms + retention_ms, TIMESTAMP_MAX_MS)
-    metadata_bytes_max = node.settings.group.offset_metadata_bytes_max
+    metadata_bytes_max = serving.settings.group.offset_metadata_bytes_max
     for topic_index, requested in enumerate(request.topics):
-        topic = _topic(node, requested, version)
+        topic = _topic(serving, requested, version)
         for partition_index, partition in enumerate(requested.partitions):
             if error := _check(topic, partition, version, metadata_bytes_max):
                 refused[topic_index, partition_index] = error
@@ -82,8 +82,8 @@ def _plan(
     return offsets, refused
 
 
-def _topic(node: Node, requested: OffsetCommitRequestTopic, version: int) -> Topic | None:
-    return node.topics.get(requested.topic_id if version >= TOPIC_ID_VERSION else requested.name)
+def _topic(serving: Serving, requested: OffsetCommitRequestTopic, version: int) -> Topic | None:
+    return serving.topics.get(requested.topic_id if version >= TOPIC_ID_VERSION else requested.name)
 
 
 def _check(

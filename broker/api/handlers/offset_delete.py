@@ -9,7 +9,7 @@ from anabranch.broker.api.access.changes import Change
 from anabranch.broker.api.access.guard import GROUP_DENIED, TOPIC_DENIED, Passed, Refused, Verdict, split
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.waits import group
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
 from anabranch.broker.node.net.exchange import Exchange
@@ -23,14 +23,14 @@ from anabranch.protocol.messages.offset_delete import (
 )
 
 
-async def handle(node: Node, request: OffsetDeleteRequest, _exchange: Exchange) -> OffsetDeleteResponse:
+async def handle(serving: Serving, request: OffsetDeleteRequest, _exchange: Exchange) -> OffsetDeleteResponse:
     """Delete the offsets that may be deleted, and wait until that is durable."""
     keys = [
         TopicPartition(topic.name, partition.partition_index)
         for topic in request.topics
         for partition in topic.partitions
     ]
-    existing = [key for key in keys if node.topics.has_partition(key.topic, key.partition)]
+    existing = [key for key in keys if serving.topics.has_partition(key.topic, key.partition)]
     done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
     def finish(error: ErrorCode) -> None:
@@ -38,7 +38,7 @@ async def handle(node: Node, request: OffsetDeleteRequest, _exchange: Exchange) 
             done.set_result(error)
 
     try:
-        found = node.groups.shard(request.group_id).offsets.delete(request.group_id, existing, finish)
+        found = serving.groups.shard(request.group_id).offsets.delete(request.group_id, existing, finish)
     except KafkaError as refused:
         return OffsetDeleteResponse(error_code=refused.code)
     if error := await done:

@@ -8,7 +8,7 @@ from anabranch.broker.api.access.caller import Caller
 from anabranch.broker.api.access.guard import GROUP_DENIED, TOPIC_DENIED, Passed, Refused, Verdict, split, topic_error
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.waits import groups
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.groups.offsets import CommittedOffset, GroupOffsets
 from anabranch.broker.node.net.exchange import Exchange
@@ -50,16 +50,16 @@ class FoundTopic(NamedTuple):
         return ErrorCode.UNSTABLE_OFFSET_COMMIT if partition in self.unstable else self.error
 
 
-def handle(node: Node, request: OffsetFetchRequest, exchange: Exchange) -> OffsetFetchResponse:
+def handle(serving: Serving, request: OffsetFetchRequest, exchange: Exchange) -> OffsetFetchResponse:
     """Answer at once."""
     version = exchange.api_version
     stable = request.require_stable
     if version >= GROUPS_VERSION:
         return OffsetFetchResponse(
-            groups=[_group(node, requested, version, stable=stable) for requested in request.groups]
+            groups=[_group(serving, requested, version, stable=stable) for requested in request.groups]
         )
     try:
-        found = _find(node, request.group_id, request.topics, version, stable=stable)
+        found = _find(serving, request.group_id, request.topics, version, stable=stable)
         error = ErrorCode.NONE
     except KafkaError as refused:
         found, error = [], refused.code
@@ -71,28 +71,30 @@ def handle(node: Node, request: OffsetFetchRequest, exchange: Exchange) -> Offse
     return OffsetFetchResponse(topics=[_old_topic(topic) for topic in found], error_code=error)
 
 
-def _group(node: Node, requested: OffsetFetchRequestGroup, version: int, *, stable: bool) -> OffsetFetchResponseGroup:
+def _group(
+    serving: Serving, requested: OffsetFetchRequestGroup, version: int, *, stable: bool
+) -> OffsetFetchResponseGroup:
     try:
-        if error := node.groups.shard(requested.group_id).offsets.check_fetch(
+        if error := serving.groups.shard(requested.group_id).offsets.check_fetch(
             requested.group_id, requested.member_id, requested.member_epoch
         ):
             return OffsetFetchResponseGroup(group_id=requested.group_id, error_code=error)
-        found = _find(node, requested.group_id, requested.topics, version, stable=stable)
+        found = _find(serving, requested.group_id, requested.topics, version, stable=stable)
     except KafkaError as error:
         return OffsetFetchResponseGroup(group_id=requested.group_id, error_code=error.code)
     return OffsetFetchResponseGroup(group_id=requested.group_id, topics=[_new_topic(topic) for topic in found])
 
 
 def _find(
-    node: Node,
+    serving: Serving,
     group_id: str,
     topics: Sequence[OffsetFetchRequestTopic] | Sequence[OffsetFetchRequestTopics] | None,
     version: int,
     *,
     stable: bool,
 ) -> list[FoundTopic]:
-    offsets = node.groups.shard(group_id).offsets.of(group_id) or GroupOffsets()
-    found = _all(node, offsets) if topics is None else (_asked(node, offsets, each, version) for each in topics)
+    offsets = serving.groups.shard(group_id).offsets.of(group_id) or GroupOffsets()
+    found = _all(serving, offsets) if topics is None else (_asked(serving, offsets, each, version) for each in topics)
     if stable and offsets.transactional:
         return [_without_unstable(topic, offsets) for topic in found]
     return list(found)
@@ -105,22 +107,22 @@ def _without_unstable(topic: FoundTopic, offsets: GroupOffsets) -> FoundTopic:
     return topic._replace(offsets=shown, unstable=unstable)
 
 
-def _all(node: Node, offsets: GroupOffsets) -> Iterable[FoundTopic]:
+def _all(serving: Serving, offsets: GroupOffsets) -> Iterable[FoundTopic]:
     """Yield all offsets but those of detached topics, whose end offsets tools could not read."""
     for name, partitions in offsets.topics.items():
-        topic = node.topics.get(name)
+        topic = serving.topics.get(name)
         if topic is not None:
             yield FoundTopic(name, topic.topic_id, partitions)
 
 
 def _asked(
-    node: Node, offsets: GroupOffsets, requested: OffsetFetchRequestTopic | OffsetFetchRequestTopics, version: int
+    serving: Serving, offsets: GroupOffsets, requested: OffsetFetchRequestTopic | OffsetFetchRequestTopics, version: int
 ) -> FoundTopic:
     name, topic_id = requested.name, NO_TOPIC_ID
     error = ErrorCode.NONE
     if isinstance(requested, OffsetFetchRequestTopics) and version >= TOPIC_ID_VERSION:
         topic_id = requested.topic_id
-        topic = node.topics.get(topic_id)
+        topic = serving.topics.get(topic_id)
         if topic is None:
             error = ErrorCode.UNKNOWN_TOPIC_ID
         else:

@@ -6,7 +6,7 @@ from anabranch.broker.api.access.caller import Caller
 from anabranch.broker.api.access.guard import TOPIC_DENIED, Passed, Verdict, merged, split
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.waits import partitions
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import KafkaError
@@ -20,21 +20,22 @@ from anabranch.protocol.messages.offset_for_leader_epoch import (
 )
 
 
-def handle(node: Node, request: OffsetForLeaderEpochRequest, _exchange: Exchange) -> OffsetForLeaderEpochResponse:
+def handle(serving: Serving, request: OffsetForLeaderEpochRequest, _exchange: Exchange) -> OffsetForLeaderEpochResponse:
     """Look up every partition."""
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
-                topic=topic.topic, partitions=[_lookup(node, topic.topic, requested) for requested in topic.partitions]
+                topic=topic.topic,
+                partitions=[_lookup(serving, topic.topic, requested) for requested in topic.partitions],
             )
             for topic in request.topics
         ]
     )
 
 
-def _lookup(node: Node, topic: str, requested: OffsetForLeaderPartition) -> EpochEndOffset:
+def _lookup(serving: Serving, topic: str, requested: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        partition = node.topics.partition(topic, requested.partition)
+        partition = serving.topics.partition(topic, requested.partition)
         partition.check_leader_epoch(requested.current_leader_epoch)
     except KafkaError as error:
         return EpochEndOffset(error_code=error.code, partition=requested.partition)

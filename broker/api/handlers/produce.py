@@ -26,7 +26,7 @@ from anabranch.broker.api.handlers.produce_response import (
     refuse_all,
 )
 from anabranch.broker.api.handlers.produce_transaction import ProduceTransaction
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.partitions.partition import AppendResult, InspectionWait, Partition, VerificationWait
 from anabranch.broker.kafka.partitions.record_checks import PreparedBatch
@@ -87,12 +87,12 @@ _Wait = InspectionWait | VerificationWait | _MoveWait | _OpeningWait | _RoomWait
 
 
 def handle(
-    node: Node, request: ProduceRequest, exchange: Exchange
+    serving: Serving, request: ProduceRequest, exchange: Exchange
 ) -> ProduceResponse | Coroutine[Any, Any, ProduceResponse | None] | None:
     """Append the batches, and answer when they are durable; with acks=0 there is no answer."""
     if not -1 <= request.acks <= 1:
         return refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS)
-    call = _ProduceCall(node, request, exchange)
+    call = _ProduceCall(serving, request, exchange)
     wait = call.append_all()
     if wait is not None:
         return call.wait_and_finish(wait, exchange, answer=request.acks != 0)
@@ -115,24 +115,24 @@ class _ProduceCall:
         "_connection",
         "_leaders",
         "_next",
-        "_node",
         "_parked_until_s",
         "_prepared",
         "_results",
         "_sealed_until_s",
+        "_serving",
         "_transaction",
         "_work",
         "durable",
     )
 
-    def __init__(self, node: Node, request: ProduceRequest, exchange: Exchange) -> None:
-        self._node = node
+    def __init__(self, serving: Serving, request: ProduceRequest, exchange: Exchange) -> None:
+        self._serving = serving
         self._api_version = exchange.api_version
         self._connection = exchange.connection
         self._work = _last_of_each([(topic, data) for topic in request.topic_data for data in topic.partition_data])
         transactional_id = request.transactional_id
         self._transaction = (
-            None if transactional_id is None else ProduceTransaction(node, transactional_id, exchange.api_version)
+            None if transactional_id is None else ProduceTransaction(serving, transactional_id, exchange.api_version)
         )
         self._prepared: PreparedBatch | None = None
         """Result of the inspection of the current batch."""
@@ -163,7 +163,7 @@ class _ProduceCall:
     def _append(self, data: PartitionProduceData) -> PartitionProduceResponse | _Wait:
         """Append the current batch. Returns its answer, or what it waits for."""
         try:
-            partition = self._node.topics.partition(*self._place())
+            partition = self._serving.topics.partition(*self._place())
         except KafkaError as error:
             opening = self._opening() if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER else None
             return opening or failure(data.index, error.code, error.message)
@@ -196,7 +196,7 @@ class _ProduceCall:
 
     def _opening(self) -> _OpeningWait | None:
         """Return the wait for a partition that this node is opening; None if it is not, or the time is over."""
-        topics, (topic, index) = self._node.topics, self._place()
+        topics, (topic, index) = self._serving.topics, self._place()
         found = topics.get(topic)
         until_s = self._parked_until_s
         is_late = until_s is not None and asyncio.get_running_loop().time() >= until_s
@@ -215,7 +215,7 @@ class _ProduceCall:
             case LogStalled():
                 return failure(partition.index, ErrorCode.NOT_ENOUGH_REPLICAS, str(error))
             case StorageFull():
-                return _RoomWait(needs_flush=self._node.storage.writable)
+                return _RoomWait(needs_flush=self._serving.storage.writable)
         return failure(partition.index, code_of(error), str(error))
 
     # answers
@@ -260,7 +260,7 @@ class _ProduceCall:
 
     def _with_leader(self, result: PartitionProduceResponse) -> PartitionProduceResponse:
         """Add the leader of the current batch's partition, if it has one."""
-        found = find_leadership(self._node, *self._place())
+        found = find_leadership(self._serving, *self._place())
         if found is None or found.leader is None:
             return result
         self._leaders[found.leader.node_id] = found.leader
@@ -320,7 +320,7 @@ class _ProduceCall:
             case _OpeningWait():
                 await self._park(wait, exchange)
             case _RoomWait(needs_flush):
-                storage = self._node.storage
+                storage = self._serving.storage
                 async with _while_connected(exchange):
                     if needs_flush:
                         await storage.flush()
@@ -348,8 +348,10 @@ class _ProduceCall:
         """Wait until the partition is open, or for as long as the request may wait for that."""
         if self._parked_until_s is None:
             self._parked_until_s = parked_until_s()
-        node = self._node
-        is_over = await node.parking.wait_while(lambda: node.topics.is_opening(*wait), exchange, self._parked_until_s)
+        serving = self._serving
+        is_over = await serving.parking.wait_while(
+            lambda: serving.topics.is_opening(*wait), exchange, self._parked_until_s
+        )
         if not is_over:
             self._parked_until_s = 0.0
 

@@ -1,6 +1,6 @@
 """The transaction of a Produce request: a batch may open it in a partition when its coordinator has agreed."""
 
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
 from anabranch.broker.kafka.partitions.partition import ADDS_TO_TRANSACTION_SINCE, Partition
 from anabranch.broker.kafka.partitions.producers import Producer
@@ -17,10 +17,10 @@ VERIFICATIONS_MAX = 5
 class ProduceTransaction:
     """Verification of a request's batches, one after the other."""
 
-    __slots__ = ("_adds", "_api_version", "_id", "_node", "_verification", "_verifications")
+    __slots__ = ("_adds", "_api_version", "_id", "_serving", "_verification", "_verifications")
 
-    def __init__(self, node: Node, transactional_id: str, api_version: int) -> None:
-        self._node = node
+    def __init__(self, serving: Serving, transactional_id: str, api_version: int) -> None:
+        self._serving = serving
         self._id = transactional_id
         self._api_version = api_version
         self._adds = api_version >= ADDS_TO_TRANSACTION_SINCE
@@ -43,9 +43,9 @@ class ProduceTransaction:
         if self._verifications == VERIFICATIONS_MAX:
             raise self._refusal(KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS))
         try:
-            self._node.transactions.verify(self._id, producer, TopicPartition(partition.topic, partition.index))
+            self._serving.transactions.verify(self._id, producer, TopicPartition(partition.topic, partition.index))
         except KafkaError as error:
-            if self._adds or self._node.verifier.leads_elsewhere(self._id):
+            if self._adds or self._serving.verifier.leads_elsewhere(self._id):
                 return False
             raise self._refusal(error) from None
         return True
@@ -57,7 +57,7 @@ class ProduceTransaction:
         transactions = partition.transactions
         self._verification = partition, transactions.begin_verification(producer)
         try:
-            await self._node.verifier.ask(
+            await self._serving.verifier.ask(
                 self._id,
                 producer,
                 TopicPartition(partition.topic, partition.index),

@@ -7,7 +7,7 @@ from typing import Final
 
 from anabranch.broker.api.access.guard import open_to_all
 from anabranch.broker.api.declaration import declare
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.quotas.metering import Metered
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode
@@ -16,7 +16,7 @@ from anabranch.protocol.messages.sasl_authenticate import SaslAuthenticateReques
 _MESSAGE: Final = "SaslAuthenticate request received after successful authentication"
 
 
-def handle(_node: Node, _request: SaslAuthenticateRequest, _exchange: Exchange) -> SaslAuthenticateResponse:
+def handle(_serving: Serving, _request: SaslAuthenticateRequest, _exchange: Exchange) -> SaslAuthenticateResponse:
     """Refuse it, as Apache Kafka does."""
     return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=_MESSAGE)
 

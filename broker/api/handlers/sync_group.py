@@ -6,7 +6,7 @@ from anabranch.broker.api.access.caller import Caller
 from anabranch.broker.api.access.guard import GROUP_DENIED, Passed, Refused, Verdict
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.waits import group
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.groups.member_requests import respond_to
 from anabranch.broker.kafka.groups.requests import SyncRequest, SyncResponse
@@ -18,7 +18,7 @@ NAMES_PROTOCOL_SINCE = 5
 """First version in which a member names the group's protocol (KIP-559)."""
 
 
-async def handle(node: Node, request: SyncGroupRequest, exchange: Exchange) -> SyncGroupResponse:
+async def handle(serving: Serving, request: SyncGroupRequest, exchange: Exchange) -> SyncGroupResponse:
     """Pass the request to its group and wait for the answer."""
     named = request.protocol_type is not None and request.protocol_name is not None
     if exchange.api_version >= NAMES_PROTOCOL_SINCE and not named:
@@ -34,7 +34,7 @@ async def handle(node: Node, request: SyncGroupRequest, exchange: Exchange) -> S
         assignments={part.member_id: part.assignment for part in request.assignments},
     )
     try:
-        node.groups.shard_with_id(request.group_id).membership.handle(request.group_id, sync)
+        serving.groups.shard_with_id(request.group_id).membership.handle(request.group_id, sync)
         answer = await ticket
     except KafkaError as error:
         return SyncGroupResponse(error_code=error.code)

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from anabranch.broker.api.access.caller import may_ask_for_tokens
 from anabranch.broker.api.access.changes import Change
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.sasl.delegation_tokens import DelegationTokens
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -35,19 +35,19 @@ def owner_of(principal_type: str | None, name: str | None, requester: str) -> st
     return f"{principal_type}:{name}" if name else requester
 
 
-async def current_tokens(node: Node, exchange: Exchange) -> DelegationTokens:
+async def current_tokens(serving: Serving, exchange: Exchange) -> DelegationTokens:
     """Return the tokens, with the changes of all nodes.
 
     Raises StorageError, DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, DELEGATION_TOKEN_AUTH_DISABLED.
     """
     if not may_ask_for_tokens(exchange.connection):
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
-    if node.delegation_tokens is None:
+    if serving.delegation_tokens is None:
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
-    await node.membership.catch_up()
-    if exchange.connection.has_scram_credential and not node.scram.of_user(split(exchange.connection.principal)[1]):
+    await serving.membership.catch_up()
+    if exchange.connection.has_scram_credential and not serving.scram.of_user(split(exchange.connection.principal)[1]):
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)  # the user was removed meanwhile
-    return node.delegation_tokens
+    return serving.delegation_tokens
 
 
 def code_of(error: KafkaError | StorageError) -> ErrorCode:
@@ -55,9 +55,9 @@ def code_of(error: KafkaError | StorageError) -> ErrorCode:
     return error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def token_id(node: Node, request: Any) -> str:
+def token_id(serving: Serving, request: Any) -> str:
     """Return the id of the token that a request names by its HMAC, which is a secret; empty if there is none."""
-    return "" if node.delegation_tokens is None else node.delegation_tokens.id_of(request.hmac)
+    return "" if serving.delegation_tokens is None else serving.delegation_tokens.id_of(request.hmac)
 
 
 def changed_token(_request: Any, response: Any) -> Iterable[Change]:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.protocol.errors import ErrorCode, KafkaError
 
 
@@ -13,15 +13,15 @@ def check_unique(names: Counter[str], name: str) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
 
 
-async def registered_ids(node: Node) -> Collection[int]:
+async def registered_ids(serving: Serving) -> Collection[int]:
     """Return the ids of all nodes that are registered, living or not. Raises StorageError."""
-    return {each.node_id for each in await node.catalog.list_nodes()}
+    return {each.node_id for each in await serving.catalog.list_nodes()}
 
 
-def first_living(node: Node, broker_ids: Sequence[int], index: int) -> int:
+def first_living(serving: Serving, broker_ids: Sequence[int], index: int) -> int:
     """Return the first of a partition's replicas that lives. Raises INVALID_REPLICA_ASSIGNMENT."""
     for broker_id in broker_ids:
-        if node.members.get(broker_id) is not None:
+        if serving.members.get(broker_id) is not None:
             return broker_id
     raise KafkaError(
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -31,7 +31,7 @@ def first_living(node: Node, broker_ids: Sequence[int], index: int) -> int:
 
 
 def check_replicas(
-    node: Node, broker_ids: Sequence[int], previous: int | None = None, registered: Collection[int] | None = None
+    serving: Serving, broker_ids: Sequence[int], previous: int | None = None, registered: Collection[int] | None = None
 ) -> None:
     """Raise INVALID_REPLICA_ASSIGNMENT unless the replicas are on distinct nodes that live or are `registered`.
 
@@ -41,12 +41,12 @@ def check_replicas(
     if not broker_ids:
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{what} an empty replica list.")
     for broker_id, count in sorted(Counter(broker_ids).items()):
-        if node.members.get(broker_id) is None and broker_id not in (registered or ()):
+        if serving.members.get(broker_id) is None and broker_id not in (registered or ()):
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"{what} broker {broker_id}, but no such broker is registered.",
             )
-        if broker_id in node.members.draining:
+        if broker_id in serving.members.draining:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"{what} broker {broker_id}, which is being drained and takes no partitions.",

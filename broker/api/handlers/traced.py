@@ -16,7 +16,7 @@ from opentelemetry.trace import Link
 
 from anabranch.broker.api.access.guard import HandlerFunction
 from anabranch.broker.api.declaration import Handlers
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.broker.node.tracing.tracer import Attribute, NodeTracer, Step, Work
 from anabranch.protocol.errors import KafkaError, ProtocolError
@@ -50,12 +50,12 @@ def traced(handlers: Handlers, tracer: NodeTracer) -> Handlers:
 
 
 def _traced(function: HandlerFunction[Any], kind: "type[_Request]", tracer: NodeTracer) -> HandlerFunction[Any]:
-    def handle(node: Node, request: Any, exchange: Exchange) -> Any:
+    def handle(serving: Serving, request: Any, exchange: Exchange) -> Any:
         if not tracer.is_sampled():
-            return function(node, request, exchange)
-        call = kind(tracer, node, request, exchange)
+            return function(serving, request, exchange)
+        call = kind(tracer, serving, request, exchange)
         exchange.amend = call.answered
-        result = function(node, request, exchange)
+        result = function(serving, request, exchange)
         if type(result) is CoroutineType:
             return call.follow(result)
         if exchange.done:
@@ -74,9 +74,9 @@ class _Request:
     TYPE: str
     """Type of the operation in OpenTelemetry's conventions."""
 
-    def __init__(self, tracer: NodeTracer, node: Node, request: Any, exchange: Exchange) -> None:
+    def __init__(self, tracer: NodeTracer, serving: Serving, request: Any, exchange: Exchange) -> None:
         self.tracer = tracer
-        self.node = node
+        self.serving = serving
         self.request = request
         self.exchange = exchange
         self.handled_ns = tracer.now_ns()
@@ -144,7 +144,7 @@ class _Request:
         """Return the name of a topic that a message names in one way or the other. A wrong name may be longer."""
         if name:
             return name[:TEXT_MAX]
-        found = self.node.topics.get(topic_id)
+        found = self.serving.topics.get(topic_id)
         return topic_id.hex() if found is None else found.name
 
 
@@ -171,7 +171,7 @@ class _Produce(_Request):
         span = self.tracer.begin_request(self.name(topics), self.started_ns, links)
         for name, index, offset in appended:
             try:
-                self.tracer.appended(self.node.topics.partition(name, index).stream.stream_id, offset, span)
+                self.tracer.appended(self.serving.topics.partition(name, index).stream.stream_id, offset, span)
             except KafkaError:
                 continue  # the partition is led elsewhere by now
         attributes = self.describe(topics, [f"{name}-{index}@{offset}" for name, index, offset in appended])

@@ -18,7 +18,7 @@ from anabranch.broker.api.access.guard import (
 )
 from anabranch.broker.api.declaration import declare
 from anabranch.broker.api.waits import group
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC
 from anabranch.broker.kafka.coordination.shards import partition_of
@@ -45,13 +45,13 @@ ADD_VERSION = 5
 Refusals = dict[TopicPartition, ErrorCode]
 
 
-async def handle(node: Node, request: TxnOffsetCommitRequest, exchange: Exchange) -> TxnOffsetCommitResponse:
+async def handle(serving: Serving, request: TxnOffsetCommitRequest, exchange: Exchange) -> TxnOffsetCommitResponse:
     """Check every partition, and pass the valid ones to the group as part of the transaction."""
-    offsets, refused = _plan(node, request)
+    offsets, refused = _plan(serving, request)
     error = ErrorCode.NONE
     if offsets:
         try:
-            error = await _commit(node, request, exchange.api_version, offsets)
+            error = await _commit(serving, request, exchange.api_version, offsets)
         except KafkaError as refusal:
             error = refusal.code
         except StorageError:
@@ -75,18 +75,20 @@ async def handle(node: Node, request: TxnOffsetCommitRequest, exchange: Exchange
     )
 
 
-def _plan(node: Node, request: TxnOffsetCommitRequest) -> tuple[list[tuple[TopicPartition, CommittedOffset]], Refusals]:
+def _plan(
+    serving: Serving, request: TxnOffsetCommitRequest
+) -> tuple[list[tuple[TopicPartition, CommittedOffset]], Refusals]:
     offsets: list[tuple[TopicPartition, CommittedOffset]] = []
     refused: Refusals = {}
-    now_ms = node.now_ms()
+    now_ms = serving.now_ms()
     for requested in request.topics:
-        topic = node.topics.get(requested.name)
+        topic = serving.topics.get(requested.name)
         for partition in requested.partitions:
             key = TopicPartition(requested.name, partition.partition_index)
             metadata = partition.committed_metadata or ""
             if topic is None or not 0 <= partition.partition_index < len(topic.partitions):
                 refused[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif len(metadata) > node.settings.group.offset_metadata_bytes_max:
+            elif len(metadata) > serving.settings.group.offset_metadata_bytes_max:
                 refused[key] = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
                 epoch = partition.committed_leader_epoch
@@ -95,50 +97,53 @@ def _plan(node: Node, request: TxnOffsetCommitRequest) -> tuple[list[tuple[Topic
 
 
 async def _commit(
-    node: Node, request: TxnOffsetCommitRequest, version: int, offsets: list[tuple[TopicPartition, CommittedOffset]]
+    serving: Serving,
+    request: TxnOffsetCommitRequest,
+    version: int,
+    offsets: list[tuple[TopicPartition, CommittedOffset]],
 ) -> ErrorCode:
     if not request.group_id:
         return ErrorCode.INVALID_GROUP_ID
-    node.groups.shard(request.group_id)  # raises its error: the client then looks for the coordinator again
-    where = TopicPartition(OFFSETS_TOPIC, partition_of(request.group_id, node.groups.partition_count))
+    serving.groups.shard(request.group_id)  # raises its error: the client then looks for the coordinator again
+    where = TopicPartition(OFFSETS_TOPIC, partition_of(request.group_id, serving.groups.partition_count))
     producer = Producer(request.producer_id, request.producer_epoch)
-    transactions = _partition(node, where).transactions
+    transactions = _partition(serving, where).transactions
     verification = transactions.begin_verification(producer)
     try:
-        await _verify(node, request, version, where, verification)
-        return await _append(node, request, offsets, producer)
+        await _verify(serving, request, version, where, verification)
+        return await _append(serving, request, offsets, producer)
     finally:
         transactions.end_verification(verification)
 
 
-def _partition(node: Node, where: TopicPartition) -> Partition:
+def _partition(serving: Serving, where: TopicPartition) -> Partition:
     """Return the group's partition of `__consumer_offsets`. Raises NOT_COORDINATOR if another node leads it now."""
     try:
-        return node.topics.partition(*where)
+        return serving.topics.partition(*where)
     except KafkaError:
         raise KafkaError(ErrorCode.NOT_COORDINATOR) from None
 
 
 async def _verify(
-    node: Node, request: TxnOffsetCommitRequest, version: int, where: TopicPartition, verification: Verification
+    serving: Serving, request: TxnOffsetCommitRequest, version: int, where: TopicPartition, verification: Verification
 ) -> None:
     """Return if the group's partition is in the open transaction. Valid until the caller's next await.
 
     Raises KafkaError with the code for the client, and StorageError.
     """
-    partition, producer = _partition(node, where), verification.producer
+    partition, producer = _partition(serving, where), verification.producer
     transactional_id = request.transactional_id
     is_open = producer.producer_id in partition.transactions.open
     continues = is_open and partition.producers.epoch(producer.producer_id) == producer.epoch
-    if continues and node.verifier.leads_elsewhere(transactional_id):
+    if continues and serving.verifier.leads_elsewhere(transactional_id):
         return  # the transaction has no marker here yet
     marked_by = partition.transactions.coordinator_epoch(producer.producer_id)
     code = ErrorCode.NONE
     try:
-        await node.verifier.ask(transactional_id, producer, where, add=version >= ADD_VERSION, marked_by=marked_by)
+        await serving.verifier.ask(transactional_id, producer, where, add=version >= ADD_VERSION, marked_by=marked_by)
     except KafkaError as error:
         code = error.code
-    if not code and not _partition(node, where).transactions.is_valid(verification):
+    if not code and not _partition(serving, where).transactions.is_valid(verification):
         code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # by now the transaction has ended: ask again
     if code:
         abortable = version >= ABORTABLE_VERSION
@@ -146,14 +151,14 @@ async def _verify(
 
 
 async def _append(
-    node: Node,
+    serving: Serving,
     request: TxnOffsetCommitRequest,
     offsets: list[tuple[TopicPartition, CommittedOffset]],
     producer: Producer,
 ) -> ErrorCode:
     """Append the offsets before the first await, so that no marker can come between check and append."""
     outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-    node.groups.shard(request.group_id).offsets.commit(
+    serving.groups.shard(request.group_id).offsets.commit(
         request.group_id,
         request.member_id,
         request.group_instance_id,

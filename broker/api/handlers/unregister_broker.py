@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from anabranch.broker.api.access.changes import Change
 from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
 from anabranch.broker.api.declaration import declare
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode
@@ -16,11 +16,11 @@ from anabranch.protocol.messages.unregister_broker import UnregisterBrokerReques
 from anabranch.s3stream.errors import NodeInUse, NotFound, StorageError
 
 
-async def handle(node: Node, request: UnregisterBrokerRequest, _exchange: Exchange) -> UnregisterBrokerResponse:
+async def handle(serving: Serving, request: UnregisterBrokerRequest, _exchange: Exchange) -> UnregisterBrokerResponse:
     """Answer when it is removed."""
     code, message = ErrorCode.NONE, ""
     try:
-        await node.operations.remove(request.broker_id)
+        await serving.operations.remove(request.broker_id)
     except NotFound:
         code = ErrorCode.BROKER_ID_NOT_REGISTERED
         message = f"Broker ID {request.broker_id} is not currently registered"

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from anabranch.broker.api.access.changes import Change
 from anabranch.broker.api.access.guard import CLUSTER_DENIED, needs_cluster
 from anabranch.broker.api.declaration import declare
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.configs.features import FeatureUpdate, UpgradeType
 from anabranch.broker.node.net.exchange import Exchange
@@ -21,7 +21,7 @@ UPGRADE_TYPE_SINCE = 1
 RESULTS_UNTIL = 1
 
 
-async def handle(node: Node, request: UpdateFeaturesRequest, exchange: Exchange) -> UpdateFeaturesResponse:
+async def handle(serving: Serving, request: UpdateFeaturesRequest, exchange: Exchange) -> UpdateFeaturesResponse:
     """Answer when the levels are set."""
     version = exchange.api_version
     requested = {update.feature: update for update in request.feature_updates}
@@ -31,7 +31,7 @@ async def handle(node: Node, request: UpdateFeaturesRequest, exchange: Exchange)
         upgrade_type = update.upgrade_type if version >= UPGRADE_TYPE_SINCE else UpgradeType.UPGRADE
         updates.append(FeatureUpdate(name, update.max_version_level, upgrade_type))
     try:
-        await node.features.update(updates, validate_only=request.validate_only)
+        await serving.features.update(updates, validate_only=request.validate_only)
     except KafkaError as error:
         return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
     except StorageError as error:

@@ -11,7 +11,7 @@ from anabranch.broker.api.access.caller import Caller
 from anabranch.broker.api.access.changes import Change
 from anabranch.broker.api.access.guard import CLUSTER_DENIED, Passed, Refused, Verdict
 from anabranch.broker.api.declaration import declare
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.acls.model import AclOperation
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
 from anabranch.broker.kafka.partitions.producers import Producer
@@ -37,18 +37,18 @@ Outcomes = Sequence[Sequence["asyncio.Future[ErrorCode]"]]
 """Outcomes of a marker, by topic and partition in the order of the request."""
 
 
-async def handle(node: Node, request: WriteTxnMarkersRequest, exchange: Exchange) -> WriteTxnMarkersResponse:
+async def handle(serving: Serving, request: WriteTxnMarkersRequest, exchange: Exchange) -> WriteTxnMarkersResponse:
     """Write the markers in the order of the request.
 
     All are appended before any is waited for: a request that was overtaken while it waited would be appended late.
     """
-    overtaken = _is_overtaken(node, request.sender, exchange.peer)
-    outcomes = [_refuse(marker) if overtaken else _append(node, marker) for marker in request.markers]
+    overtaken = _is_overtaken(serving, request.sender, exchange.peer)
+    outcomes = [_refuse(marker) if overtaken else _append(serving, marker) for marker in request.markers]
     results = [await _result(*each) for each in zip(request.markers, outcomes, strict=True)]
     return WriteTxnMarkersResponse(markers=results)
 
 
-def _is_overtaken(node: Node, sender: MarkerSender | None, peer: Peer | None) -> bool:
+def _is_overtaken(serving: Serving, sender: MarkerSender | None, peer: Peer | None) -> bool:
     """Return whether a later request of the same sender has been received, or the sender is not the node that sent it.
 
     Apache Kafka's protocol has no such field, so a client's is ignored: it could name another node, whose own requests
@@ -56,7 +56,7 @@ def _is_overtaken(node: Node, sender: MarkerSender | None, peer: Peer | None) ->
     """
     if sender is None or peer is None:
         return False
-    return (sender.node_id, sender.node_epoch) != peer or not node.markers.admit(sender)
+    return (sender.node_id, sender.node_epoch) != peer or not serving.markers.admit(sender)
 
 
 def _refuse(requested: WritableTxnMarker) -> Outcomes:
@@ -65,7 +65,7 @@ def _refuse(requested: WritableTxnMarker) -> Outcomes:
     return [[_outcome(code) for _ in topic.partition_indexes] for topic in requested.topics]
 
 
-def _append(node: Node, requested: WritableTxnMarker) -> Outcomes:
+def _append(serving: Serving, requested: WritableTxnMarker) -> Outcomes:
     marker = Marker(
         Producer(requested.producer_id, requested.producer_epoch),
         requested.transaction_result,
@@ -74,7 +74,7 @@ def _append(node: Node, requested: WritableTxnMarker) -> Outcomes:
     )
     return [
         [
-            _begin(node, TopicPartition(topic.name, index), marker, leader_epoch)
+            _begin(serving, TopicPartition(topic.name, index), marker, leader_epoch)
             for index, leader_epoch in zip(topic.partition_indexes, _leader_epochs(topic), strict=True)
         ]
         for topic in requested.topics
@@ -102,10 +102,10 @@ async def _result(requested: WritableTxnMarker, outcomes: Outcomes) -> WritableT
     )
 
 
-def _begin(node: Node, where: TopicPartition, marker: Marker, leader_epoch: int) -> "asyncio.Future[ErrorCode]":
+def _begin(serving: Serving, where: TopicPartition, marker: Marker, leader_epoch: int) -> "asyncio.Future[ErrorCode]":
     outcome = _outcome()
     try:
-        node.markers.write(where, marker, partial(_done, outcome), leader_epoch=leader_epoch)
+        serving.markers.write(where, marker, partial(_done, outcome), leader_epoch=leader_epoch)
     except KafkaError as error:
         outcome.set_result(error.code)
     except StorageFull:

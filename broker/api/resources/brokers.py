@@ -12,7 +12,7 @@ from anabranch.broker.api.resources.values import (
     replacement_values,
     split_changes,
 )
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.configs.broker import ALL_NODES, fixed_configs
 from anabranch.broker.kafka.configs.broker_table import BROKER_CONFIGS, DYNAMIC, THROTTLES
 from anabranch.broker.kafka.configs.cluster import BROKER
@@ -23,53 +23,53 @@ from anabranch.protocol.errors import ErrorCode, KafkaError
 class BrokerResource:
     """Nodes by their ids. The empty name stands for the values set for all nodes."""
 
-    def describe(self, node: Node, name: str) -> Sequence[ConfigValue]:
+    def describe(self, serving: Serving, name: str) -> Sequence[ConfigValue]:
         """Describe this node's configs, or the values set for all nodes."""
         if not name:
             return [
                 _described(BROKER_CONFIGS[key], [(key, value, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)])
-                for key, value in node.broker_configs.values_of_all_nodes().items()
+                for key, value in serving.broker_configs.values_of_all_nodes().items()
             ]
-        check_node_id(node, name, or_empty=True)
-        found = [(row, node.broker_configs.synonyms(row.name)) for row in BROKER_CONFIGS.values()]
+        check_node_id(serving, name, or_empty=True)
+        found = [(row, serving.broker_configs.synonyms(row.name)) for row in BROKER_CONFIGS.values()]
         values = [
             _described(row, synonyms) for row, synonyms in found if len(synonyms) > 1 or row.name not in THROTTLES
         ]
-        for row, value in fixed_configs(node.settings, node.members.own.listeners, node.server.ports):
+        for row, value in fixed_configs(serving.settings, serving.members.own.listeners, serving.listener_ports):
             default = (row.name, row.default, ConfigSource.DEFAULT_CONFIG)
             own = [] if value == row.default else [(row.name, value, ConfigSource.STATIC_BROKER_CONFIG)]
             values.append(_described(row, [*own, default]))
         return sorted(values, key=lambda value: value.name)
 
-    def names(self, node: Node) -> Sequence[str]:
+    def names(self, serving: Serving) -> Sequence[str]:
         """List the living nodes."""
-        return [str(member.node_id) for member in node.members.living()]
+        return [str(member.node_id) for member in serving.members.living()]
 
-    async def alter(self, node: Node, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
+    async def alter(self, serving: Serving, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
         """Change some configs. Effective here from the next request on, on other nodes when they read the catalog."""
-        _check_name(node, name)
+        _check_name(serving, name)
         check_unique_names([change.name for change in changes])
-        own = node.cluster_configs.get(BROKER, name)
-        values, unset = split_changes({change.name: _changed(node, change, own) for change in changes})
+        own = serving.cluster_configs.get(BROKER, name)
+        values, unset = split_changes({change.name: _changed(serving, change, own) for change in changes})
         unset = [key for key in unset if key in own]
-        await _store(node, name, _normalized(values), unset, validate_only=validate_only)
+        await _store(serving, name, _normalized(values), unset, validate_only=validate_only)
 
     async def replace(
-        self, node: Node, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
+        self, serving: Serving, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
     ) -> None:
         """Set these configs, and unset all others."""
-        _check_name(node, name)
+        _check_name(serving, name)
         values = _normalized(replacement_values(configs))
-        unset = [key for key in node.cluster_configs.get(BROKER, name) if key not in values]
-        await _store(node, name, values, unset, validate_only=validate_only)
+        unset = [key for key in serving.cluster_configs.get(BROKER, name) if key not in values]
+        await _store(serving, name, values, unset, validate_only=validate_only)
 
 
 async def _store(
-    node: Node, name: str, values: Mapping[str, str], unset: Sequence[str], *, validate_only: bool
+    serving: Serving, name: str, values: Mapping[str, str], unset: Sequence[str], *, validate_only: bool
 ) -> None:
     if not validate_only and (values or unset):
-        place = str(node.node_id) if name else ALL_NODES
-        await node.cluster_configs.alter(BROKER, place, set_configs=values, unset=unset)
+        place = str(serving.node_id) if name else ALL_NODES
+        await serving.cluster_configs.alter(BROKER, place, set_configs=values, unset=unset)
 
 
 def _described(row: ConfigDef, synonyms: Sequence[Synonym]) -> ConfigValue:
@@ -78,7 +78,7 @@ def _described(row: ConfigDef, synonyms: Sequence[Synonym]) -> ConfigValue:
     return ConfigValue(row.name, value, source, row.type, row.documentation, read_only=read_only, synonyms=synonyms)
 
 
-def _changed(node: Node, change: ConfigChange, own: Mapping[str, str]) -> str | None:
+def _changed(serving: Serving, change: ConfigChange, own: Mapping[str, str]) -> str | None:
     """Return the value after a change; None unsets it. Kafka's messages differ from those for topics."""
     if change.operation not in set(Operation):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {change.operation}")
@@ -89,7 +89,7 @@ def _changed(node: Node, change: ConfigChange, own: Mapping[str, str]) -> str | 
     if row is None or row.type != ConfigType.LIST:
         word = Operation(change.operation).name.lower()
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Config value {word} is not allowed for config key: {change.name}")
-    return apply_change(change, row.type, own.get(change.name, default_value(row, node.settings)))
+    return apply_change(change, row.type, own.get(change.name, default_value(row, serving.settings)))
 
 
 def _normalized(values: Mapping[str, str]) -> Mapping[str, str]:
@@ -103,20 +103,20 @@ def _normalized(values: Mapping[str, str]) -> Mapping[str, str]:
         raise KafkaError(ErrorCode.INVALID_REQUEST, error.message) from None
 
 
-def check_node_id(node: Node, name: str, *, or_empty: bool = False) -> None:
+def check_node_id(serving: Serving, name: str, *, or_empty: bool = False) -> None:
     """Raise INVALID_REQUEST if the name is not this node's id. Kafka's message for DescribeConfigs."""
     if not name.lstrip("-").isdigit():
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
-    if name != str(node.node_id):
-        expected = f"{node.node_id} or empty string, but" if or_empty else f"{node.node_id} but"
+    if name != str(serving.node_id):
+        expected = f"{serving.node_id} or empty string, but" if or_empty else f"{serving.node_id} but"
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {expected} received {name}")
 
 
-def _check_name(node: Node, name: str) -> None:
+def _check_name(serving: Serving, name: str) -> None:
     """Raise INVALID_REQUEST if the name is not this node's id or empty. Kafka's message for AlterConfigs."""
     if name and not name.lstrip("-").isdigit():
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
-    if name and name != str(node.node_id):
+    if name and name != str(serving.node_id):
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node.node_id}, but received {name}"
+            ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {serving.node_id}, but received {name}"
         )

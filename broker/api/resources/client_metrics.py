@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from anabranch.broker.api.resources.stored import StoredResource
 from anabranch.broker.api.resources.values import ConfigValue
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.configs.cluster import CLIENT_METRICS
 from anabranch.broker.kafka.configs.definitions import ConfigDef, ConfigSource
 from anabranch.broker.kafka.telemetry.subscriptions import SUBSCRIPTION_CONFIGS, check_subscription
@@ -31,14 +31,14 @@ class ClientMetricsResource(StoredResource):
         """Build Kafka's error for an unknown config."""
         return KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {key}")
 
-    def check_values(self, node: Node, values: Mapping[str, str]) -> None:
+    def check_values(self, serving: Serving, values: Mapping[str, str]) -> None:
         """Check the limits of the interval, and the patterns."""
-        del node
+        del serving
         check_subscription(values)
 
-    def value(self, node: Node, row: ConfigDef, own: Mapping[str, str]) -> ConfigValue:
+    def value(self, serving: Serving, row: ConfigDef, own: Mapping[str, str]) -> ConfigValue:
         """Return the subscription's value, or the default, which has no synonym because brokers have no such config."""
-        del node
+        del serving
         if row.name not in own:
             return ConfigValue(row.name, row.default, ConfigSource.DEFAULT_CONFIG, row.type, row.documentation)
         value, source = own[row.name], ConfigSource.CLIENT_METRICS_CONFIG

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from anabranch.broker.api.resources.stored import StoredResource
 from anabranch.broker.api.resources.values import ConfigValue
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.configs.cluster import GROUP
 from anabranch.broker.kafka.configs.definitions import ConfigDef, ConfigSource, default_value
 from anabranch.broker.kafka.configs.group import GROUP_CONFIGS, check_group_configs
@@ -35,13 +35,13 @@ class GroupResource(StoredResource):
         served = f" ({kind} groups are not served)" if kind in _NOT_SERVED else ""
         return KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {key}{served}")
 
-    def check_values(self, node: Node, values: Mapping[str, str]) -> None:
+    def check_values(self, serving: Serving, values: Mapping[str, str]) -> None:
         """Check the node's limits."""
-        check_group_configs(values, node.settings.group)
+        check_group_configs(values, serving.settings.group)
 
-    def value(self, node: Node, row: ConfigDef, own: Mapping[str, str]) -> ConfigValue:
+    def value(self, serving: Serving, row: ConfigDef, own: Mapping[str, str]) -> ConfigValue:
         """Return the group's value, or the node's."""
-        default = default_value(row, node.settings)
+        default = default_value(row, serving.settings)
         synonyms = []
         if row.name in own:
             synonyms.append((row.name, own[row.name], ConfigSource.GROUP_CONFIG))

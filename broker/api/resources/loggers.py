@@ -10,7 +10,7 @@ from anabranch.broker.api.resources.values import (
     check_not_null,
     check_unique_names,
 )
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.configs.definitions import ConfigSource
 from anabranch.broker.node.logging.levels import LEVELS, ROOT
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -22,22 +22,22 @@ UNKNOWN_TYPE = 0
 class LoggerResource:
     """Nodes by their ids. Each logger is a config."""
 
-    def describe(self, node: Node, name: str) -> Sequence[ConfigValue]:
+    def describe(self, serving: Serving, name: str) -> Sequence[ConfigValue]:
         """Describe the level of each logger."""
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
-        check_node_id(node, name)
-        levels = node.log_levels
+        check_node_id(serving, name)
+        levels = serving.log_levels
         return [
             ConfigValue(logger, levels.level(logger), ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG, UNKNOWN_TYPE, None)
             for logger in levels.loggers
         ]
 
-    def names(self, node: Node) -> Sequence[str]:
+    def names(self, serving: Serving) -> Sequence[str]:
         """List the living nodes."""
-        return [str(member.node_id) for member in node.members.living()]
+        return [str(member.node_id) for member in serving.members.living()]
 
-    async def alter(self, node: Node, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
+    async def alter(self, serving: Serving, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
         """Set levels, or unset the level of a logger, so that it has that of the root."""
         check_unique_names([change.name for change in changes])
         for change in changes:
@@ -45,30 +45,30 @@ class LoggerResource:
                 check_not_null(change.name, change.value)
         if not name.lstrip("-").isdigit():
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
-        if name != str(node.node_id):
+        if name != str(serving.node_id):
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"Unexpected node id. Expected {node.node_id}, but received {name}"
+                ErrorCode.INVALID_REQUEST, f"Unexpected node id. Expected {serving.node_id}, but received {name}"
             )
         for change in changes:
-            _check(node, change)
+            _check(serving, change)
         if validate_only:
             return
         for change in changes:
             if change.operation == Operation.DELETE:
-                node.log_levels.unset(change.name)
+                serving.log_levels.unset(change.name)
             else:
                 assert change.value is not None, "checked above"
-                node.log_levels.set(change.name, change.value)
+                serving.log_levels.set(change.name, change.value)
 
     async def replace(
-        self, node: Node, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
+        self, serving: Serving, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
     ) -> None:
         """Raise INVALID_REQUEST: AlterConfigs does not support loggers."""
-        del node, name, configs, validate_only
+        del serving, name, configs, validate_only
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Unknown resource type 8")
 
 
-def _check(node: Node, change: ConfigChange) -> None:
+def _check(serving: Serving, change: ConfigChange) -> None:
     if change.operation in {Operation.APPEND, Operation.SUBTRACT}:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
@@ -78,7 +78,7 @@ def _check(node: Node, change: ConfigChange) -> None:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"Unknown operation type {change.operation} for logger {change.name}"
         )
-    if not node.log_levels.exists(change.name):
+    if not serving.log_levels.exists(change.name):
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {change.name} does not exist!")
     if change.operation == Operation.DELETE:
         if change.name == ROOT:

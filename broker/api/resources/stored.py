@@ -12,58 +12,58 @@ from anabranch.broker.api.resources.values import (
     replacement_values,
     split_changes,
 )
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.configs.definitions import ConfigDef
 from anabranch.protocol.errors import KafkaError
 
 
 class StoredResource:
-    """Base of these resources: entries of one kind in `node.cluster_configs`, validated by a table of definitions."""
+    """Base of these resources: entries of one kind in `cluster_configs`, validated by a table of definitions."""
 
     kind: str
     table: Mapping[str, ConfigDef]
 
-    def describe(self, node: Node, name: str) -> Sequence[ConfigValue]:
+    def describe(self, serving: Serving, name: str) -> Sequence[ConfigValue]:
         """Describe all configs of one resource."""
         self.check_described(name)
-        own = node.cluster_configs.get(self.kind, name)
-        return [self.value(node, row, own) for row in self.table.values()]
+        own = serving.cluster_configs.get(self.kind, name)
+        return [self.value(serving, row, own) for row in self.table.values()]
 
-    def names(self, node: Node) -> Sequence[str]:
+    def names(self, serving: Serving) -> Sequence[str]:
         """List the resources that have configs."""
-        return node.cluster_configs.names(self.kind)
+        return serving.cluster_configs.names(self.kind)
 
-    async def alter(self, node: Node, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
+    async def alter(self, serving: Serving, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
         """Change some configs."""
         check_unique_names([change.name for change in changes])
         for change in changes:
             if change.operation != Operation.DELETE:
                 check_not_null(change.name, change.value)
-        own = node.cluster_configs.get(self.kind, name)
+        own = serving.cluster_configs.get(self.kind, name)
         # As in Kafka, no config counts as a list here, so APPEND and SUBTRACT are refused.
         values, unset = split_changes({change.name: apply_change(change, None, "") for change in changes})
         kept = {key: value for key, value in own.items() if key not in values and key not in unset}
-        checked = self._normalized(node, name, {**kept, **values})
+        checked = self._normalized(serving, name, {**kept, **values})
         values = {key: checked[key] for key in values}
         if not validate_only and (values or unset):
-            await node.cluster_configs.alter(self.kind, name, set_configs=values, unset=unset)
+            await serving.cluster_configs.alter(self.kind, name, set_configs=values, unset=unset)
 
     async def replace(
-        self, node: Node, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
+        self, serving: Serving, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
     ) -> None:
         """Set these configs, and unset all others."""
-        values = self._normalized(node, name, replacement_values(configs))
+        values = self._normalized(serving, name, replacement_values(configs))
         if not validate_only:
-            unset = [key for key in node.cluster_configs.get(self.kind, name) if key not in values]
-            await node.cluster_configs.alter(self.kind, name, set_configs=values, unset=unset)
+            unset = [key for key in serving.cluster_configs.get(self.kind, name) if key not in values]
+            await serving.cluster_configs.alter(self.kind, name, set_configs=values, unset=unset)
 
-    def _normalized(self, node: Node, name: str, values: Mapping[str, str]) -> dict[str, str]:
+    def _normalized(self, serving: Serving, name: str, values: Mapping[str, str]) -> dict[str, str]:
         self.check_altered(name)
         for key in values:
             if key not in self.table:
                 raise self.unknown(key)
         normalized = {key: self.table[key].normalize(value) for key, value in values.items()}
-        self.check_values(node, normalized)
+        self.check_values(serving, normalized)
         return normalized
 
     # implemented by each type
@@ -80,10 +80,10 @@ class StoredResource:
         """Build the error for an unknown config."""
         raise NotImplementedError
 
-    def check_values(self, node: Node, values: Mapping[str, str]) -> None:
+    def check_values(self, serving: Serving, values: Mapping[str, str]) -> None:
         """Raise KafkaError for values that are refused although type and range are right."""
         raise NotImplementedError
 
-    def value(self, node: Node, row: ConfigDef, own: Mapping[str, str]) -> ConfigValue:
+    def value(self, serving: Serving, row: ConfigDef, own: Mapping[str, str]) -> ConfigValue:
         """Return one config with its value."""
         raise NotImplementedError

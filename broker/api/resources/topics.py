@@ -11,7 +11,7 @@ from anabranch.broker.api.resources.values import (
     replacement_values,
     split_changes,
 )
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.configs.definitions import ConfigDef, ConfigSource, default_value
 from anabranch.broker.kafka.configs.topic import check_topic_configs
 from anabranch.broker.kafka.configs.topic_table import TOPIC_CONFIGS
@@ -23,63 +23,63 @@ from anabranch.protocol.errors import ErrorCode, KafkaError
 class TopicResource:
     """Topics, by their names."""
 
-    def describe(self, node: Node, name: str) -> Sequence[ConfigValue]:
+    def describe(self, serving: Serving, name: str) -> Sequence[ConfigValue]:
         """Describe all configs of a topic."""
         check_topic_name(name)
-        topic = node.topics.get(name)
+        topic = serving.topics.get(name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return [_value(node, row, topic.info.configs) for row in TOPIC_CONFIGS.values()]
+        return [_value(serving, row, topic.info.configs) for row in TOPIC_CONFIGS.values()]
 
-    def names(self, node: Node) -> Sequence[str]:
+    def names(self, serving: Serving) -> Sequence[str]:
         """List all topics."""
-        return [topic.name for topic in node.topics]
+        return [topic.name for topic in serving.topics]
 
-    async def alter(self, node: Node, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
+    async def alter(self, serving: Serving, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
         """Change some configs."""
-        await node.membership.catch_up()  # another node may have created or altered it
-        topic = _find(node, name)
+        await serving.membership.catch_up()  # another node may have created or altered it
+        topic = _find(serving, name)
         check_unique_names([change.name for change in changes])
-        changed = {change.name: _changed(node, change, topic.info.configs) for change in changes}
+        changed = {change.name: _changed(serving, change, topic.info.configs) for change in changes}
         kept = {key: value for key, value in topic.info.configs.items() if key not in changed}
         values, unset = split_changes(changed)
-        set_configs = check_topic_configs(values, node.settings, kept=kept)
+        set_configs = check_topic_configs(values, serving.settings, kept=kept)
         if not validate_only:
-            await node.topic_commands.alter(name, set_configs=set_configs, unset=unset)
+            await serving.topic_commands.alter(name, set_configs=set_configs, unset=unset)
 
     async def replace(
-        self, node: Node, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
+        self, serving: Serving, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
     ) -> None:
         """Set these configs, and unset all others."""
-        await node.membership.catch_up()
-        topic = _find(node, name)
-        checked = check_topic_configs(replacement_values(configs), node.settings)
+        await serving.membership.catch_up()
+        topic = _find(serving, name)
+        checked = check_topic_configs(replacement_values(configs), serving.settings)
         if not validate_only:
             unset = [key for key in topic.info.configs if key not in checked]
-            await node.topic_commands.alter(name, set_configs=checked, unset=unset)
+            await serving.topic_commands.alter(name, set_configs=checked, unset=unset)
 
 
-def _find(node: Node, name: str) -> Topic:
+def _find(serving: Serving, name: str) -> Topic:
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
     check_topic_name(name)
-    topic = node.topics.get(name)
+    topic = serving.topics.get(name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
     return topic
 
 
-def _changed(node: Node, change: ConfigChange, own: Mapping[str, str]) -> str | None:
+def _changed(serving: Serving, change: ConfigChange, own: Mapping[str, str]) -> str | None:
     row = TOPIC_CONFIGS.get(change.name)
     if row is None:
         if change.value is not None and change.operation not in {Operation.SET, Operation.DELETE}:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {change.name}")
         return apply_change(change, None, "")
-    return apply_change(change, row.type, own.get(change.name, default_value(row, node.settings)))
+    return apply_change(change, row.type, own.get(change.name, default_value(row, serving.settings)))
 
 
-def _value(node: Node, row: ConfigDef, own: Mapping[str, str]) -> ConfigValue:
-    synonyms = list(node.broker_configs.topic_synonyms(row))
+def _value(serving: Serving, row: ConfigDef, own: Mapping[str, str]) -> ConfigValue:
+    synonyms = list(serving.broker_configs.topic_synonyms(row))
     if row.name in own:
         synonyms.insert(0, (row.name, own[row.name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
     _, value, source = synonyms[0] if synonyms else (row.name, row.default, ConfigSource.DEFAULT_CONFIG)

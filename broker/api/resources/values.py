@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.configs.definitions import ConfigSource, ConfigType, Synonym
 from anabranch.protocol.errors import ErrorCode, KafkaError
 
@@ -54,20 +54,20 @@ class ConfigValue:
 class Resource(Protocol):
     """A type of resource. All methods raise KafkaError; those that change something also StorageError."""
 
-    def describe(self, node: Node, name: str) -> Sequence[ConfigValue]:
+    def describe(self, serving: Serving, name: str) -> Sequence[ConfigValue]:
         """Describe all configs of one resource."""
         ...
 
-    def names(self, node: Node) -> Sequence[str]:
+    def names(self, serving: Serving) -> Sequence[str]:
         """List the resources that exist, or those that have configs."""
         ...
 
-    async def alter(self, node: Node, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
+    async def alter(self, serving: Serving, name: str, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
         """Change some configs of one resource; the others stay."""
         ...
 
     async def replace(
-        self, node: Node, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
+        self, serving: Serving, name: str, configs: Sequence[tuple[str, str | None]], *, validate_only: bool
     ) -> None:
         """Set some configs of one resource, and reset the others to their defaults."""
         ...

@@ -128,8 +128,6 @@ class Server:
     tick: int = 0
     bytes_in: int = 0
     """Bytes received since the start."""
-    bytes_out: int = 0
-    """Bytes of records that Fetch has answered with since the start. To count each response would cost 3% and more."""
     connections: set[Connection] = field(default_factory=set)
     new_exchange: Callable[[Connection, int, int, int, str | None], Exchange] = field(init=False)
     """Creates a request in progress."""

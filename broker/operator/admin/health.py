@@ -13,7 +13,7 @@ from anabranch.broker.cluster.node import Node
 
 def unhealthy_reason(node: Node) -> str:
     """Return why the node cannot serve or write; empty if it can."""
-    storage = node.storage
+    storage = node.serving.storage
     if node.stopping:
         return "the node is stopping"
     if storage.error is not None:
@@ -25,9 +25,9 @@ def unhealthy_reason(node: Node) -> str:
 
 def unready_reason(node: Node) -> str:
     """Return why clients should not be sent to this node; empty if it serves them."""
-    if len(node.server.ports) < len(node.settings.listeners):
+    if len(node.ports.clients.ports) < len(node.serving.settings.listeners):
         return "the node is starting"
     if reason := unhealthy_reason(node):
         return reason
-    isolated = node.reach.why_isolated()
+    isolated = node.serving.reach.why_isolated()
     return f"no other node reaches this one at {node.internal_address}: {isolated}" if isolated else ""

@@ -51,7 +51,7 @@ class AdminServer:
 
     def __init__(self, node: Node, local: LocalRequests) -> None:
         self._node = node
-        self._api = Api(node, local, node.settings.admin)
+        self._api = Api(node, local, node.serving.settings.admin)
         self._ages = GroupAges(node)
         self._access: AdminAccess | None = None
         self._acceptor: Acceptor | None = None
@@ -209,7 +209,7 @@ class AdminServer:
 
     def _audit(self, event: str, client: str, host: str, **fields: str) -> None:
         known = {name: text for name, text in fields.items() if text}
-        self._node.audit.record(event, principal=client, host=host, listener="admin", **known)
+        self._node.serving.audit.record(event, principal=client, host=host, listener="admin", **known)
 
     # pages
 

@@ -173,7 +173,7 @@ async def _serve(settings: Settings, levels: LogLevels, topics: Mapping[str, int
         try:
             async with run_node(settings, levels, environment) as node:
                 for name, partitions in topics.items():
-                    await create_topic(node, name, partitions, {})
+                    await create_topic(node.serving, name, partitions, {})
                 node.failed.add_done_callback(lambda _: ended.set())
                 await use(node, faults, ended)
                 raise _Ended
@@ -185,9 +185,10 @@ async def _serve(settings: Settings, levels: LogLevels, topics: Mapping[str, int
 async def _welcome(node: "Node", _faults: "Faults", ended: asyncio.Event, *, place: MemoryFolder) -> None:
     """Say where the node is, and wait for its end."""
     where = "memory" if place.is_in_memory else f"{place.path}, since this machine has no room in memory"
-    admin = f"http://{node.admin_address}" if node.admin_address else "off"
+    ports = node.ports
+    admin = f"http://{ports.admin_address}" if ports.admin_address else "off"
     click.echo(f"Kafka      {node.bootstrap}\nadmin port {admin}")
-    click.echo(f"console    {node.console_url or 'off'}\ndata       in {where}")
+    click.echo(f"console    {ports.console_url or 'off'}\ndata       in {where}")
     click.echo("Ctrl-C ends the node; its data is gone then.")
     await ended.wait()
 
@@ -203,14 +204,14 @@ async def _take_orders(node: "Node", faults: "Faults", ended: asyncio.Event) -> 
     async def follow() -> None:
         while line := await lines.readline():
             try:
-                await obey(node, faults, line)
+                await obey(node.serving, faults, line)
             except (BadOrder, KafkaError, StorageError) as error:
                 _answer(error=str(error))
             else:
                 _answer()
         ended.set()
 
-    _answer(address=node.bootstrap, admin=node.admin_address)
+    _answer(address=node.bootstrap, admin=node.ports.admin_address)
     following = loop.create_task(follow())
     await ended.wait()
     following.cancel()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from anabranch.broker.api.declaration import Handler
 from anabranch.broker.api.handlers.produce_response import refuse_all
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.node.net.exchange import Exchange
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages import produce
@@ -54,15 +54,15 @@ class Faults:
         """Return the handlers, with a Produce handler that fails on request."""
         usual = handlers[produce.KEY]
 
-        def handle(node: Node, request: ProduceRequest, exchange: Exchange) -> Any:
+        def handle(serving: Serving, request: ProduceRequest, exchange: Exchange) -> Any:
             # A request with acks=0 has no answer that could fail.
             fault = self.next_produce() if request.acks != 0 else None
             if fault is None:
-                return usual.function(node, request, exchange)
+                return usual.function(serving, request, exchange)
             if not fault.is_appended:
                 return refuse_all(request, fault.code)
             exchange.amend = lambda _: refuse_all(request, fault.code)
-            return usual.function(node, request, exchange)
+            return usual.function(serving, request, exchange)
 
         return {**handlers, produce.KEY: replace(usual, function=handle)}
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.configs.topic import check_topic_configs
 from anabranch.broker.operator.dev.faults import Faults
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -17,7 +17,7 @@ class BadOrder(ValueError):
     """An order that cannot be understood. The text is the one line to show."""
 
 
-async def obey(node: Node, faults: Faults, line: bytes) -> None:
+async def obey(serving: Serving, faults: Faults, line: bytes) -> None:
     """Follow an order, an object whose first field names it.
 
     Raises BadOrder, KafkaError, StorageError; nothing has changed then.
@@ -30,11 +30,11 @@ async def obey(node: Node, faults: Faults, line: bytes) -> None:
         case {"fail_produce": name, "times": times, "appended": bool(appended)}:
             faults.fail_produce(error_code(name), times=int(_number("times", times, 1, TIMES_MAX)), appended=appended)
         case {"create_topic": str(name), "partitions": int(partitions), "configs": dict(configs)}:
-            await create_topic(node, name, int(_number("partitions", partitions, 1, TIMES_MAX)), configs)
+            await create_topic(serving, name, int(_number("partitions", partitions, 1, TIMES_MAX)), configs)
         case {"delete_topic": str(name)}:
-            if node.topics.get(name) is None:
+            if serving.topics.get(name) is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
-            await node.topic_commands.delete(name)
+            await serving.topic_commands.delete(name)
         case order:
             raise BadOrder(f"unknown order {json.dumps(order)}")
 
@@ -46,12 +46,14 @@ def _parsed(line: bytes) -> Any:
         raise BadOrder(f"expected a JSON object, found {line!r}") from None
 
 
-async def create_topic(node: Node, name: str, partitions: int, configs: Mapping[str, str | None]) -> None:
+async def create_topic(serving: Serving, name: str, partitions: int, configs: Mapping[str, str | None]) -> None:
     """Create a topic as a client's request would. Raises KafkaError, StorageError."""
-    creation = node.topics.new_creation()
+    creation = serving.topics.new_creation()
     creation.check_name(name)
     creation.check_room(partitions)
-    await node.topic_commands.create(name, partitions=partitions, configs=check_topic_configs(configs, node.settings))
+    await serving.topic_commands.create(
+        name, partitions=partitions, configs=check_topic_configs(configs, serving.settings)
+    )
 
 
 def error_code(name: object) -> ErrorCode:

@@ -66,9 +66,9 @@ def test_what_a_request_waits_for_is_read() -> None:
 @pytest.mark.parametrize("enabled", [False, True])
 async def test_handlers_are_behind_guards_only_with_an_authorizer(tmp_path: Path, *, enabled: bool) -> None:
     async with running_node(tmp_path, authorizer_enabled=enabled) as node:
-        handlers = node.server.dispatch.__self__.handlers  # type: ignore[attr-defined]
+        handlers = node.ports.clients.dispatch.__self__.handlers  # type: ignore[attr-defined]
         assert (handlers[produce.KEY] is HANDLERS[produce.KEY]) is not enabled
-        assert (node.acls is None) is not enabled
+        assert (node.serving.acls is None) is not enabled
 
 
 @pytest.mark.parametrize("fails", ["guard", "amend"])
@@ -80,7 +80,7 @@ async def test_a_bug_in_a_guard_closes_one_connection_only(tmp_path: Path, fails
         return Passed(request, broken) if fails == "amend" else Passed(broken(caller))
 
     async with running_node(tmp_path, authorizer_enabled=True) as node:
-        dispatcher = node.server.dispatch.__self__  # type: ignore[attr-defined]
+        dispatcher = node.ports.clients.dispatch.__self__  # type: ignore[attr-defined]
         buggy = {key: replace(HANDLERS[key], guard=guard) for key in (list_groups.KEY, delete_groups.KEY)}
         dispatcher.handlers = guarded({**HANDLERS, **buggy})
         for request in (ListGroupsRequest(), DeleteGroupsRequest(groups_names=[])):
@@ -88,7 +88,7 @@ async def test_a_bug_in_a_guard_closes_one_connection_only(tmp_path: Path, fails
                 client.send(request)
                 assert await client.closed()
                 assert (await other.call(MetadataRequest(topics=()), 12)).brokers
-        assert node.request_failures == 2
+        assert node.serving.request_failures == 2
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ class MemoryNodes:
 
     @property
     def _coordinator(self) -> Any:
-        return self._cluster.nodes[min(self._last, 1)].node.transactions
+        return self._cluster.nodes[min(self._last, 1)].serving.transactions
 
     async def ask(self, request: Any, version: int) -> Any:
         match request:

@@ -323,4 +323,4 @@ async def _write(node: Node) -> None:
         assert created.topics[0].error_code == 0
         response = await client.produce("t", [batch_of(b"x" * 1000)])
         assert response.responses[0].partition_responses[0].error_code == 0
-    await node.storage.flush()
+    await node.serving.storage.flush()

@@ -440,7 +440,9 @@ PLANTED: Sequence[Planted] = (
         "leader-named",
         "a leader is named before it serves",
         [
-            Edit("anabranch.broker.api.handlers.metadata", "leader_id=NO_LEADER if", "leader_id=node.node_id if"),
+            Edit(
+                "anabranch.broker.api.handlers.metadata", "leader_id=NO_LEADER if", "leader_id=asked.serving.node_id if"
+            ),
             Edit(
                 "anabranch.broker.kafka.topics.manager",
                 "            await self._open([(grown, each) for each in added if self._opens(each)])\n"

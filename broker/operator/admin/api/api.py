@@ -42,25 +42,26 @@ class Api:
     """The endpoints of a node."""
 
     def __init__(self, node: Node, local: LocalRequests, settings: AdminSettings) -> None:
-        calls = Calls(node, local)
-        offsets, groups = Offsets(calls), Groups(node, calls)
-        topics = Topics(node, calls, local, offsets, Sizes(calls), groups)
+        serving = node.serving
+        calls = Calls(serving, local)
+        offsets, groups = Offsets(calls), Groups(serving, calls)
+        topics = Topics(serving, calls, local, offsets, Sizes(calls), groups)
         self._records = RecordEndpoints(node, calls, offsets, Schemas(settings))
         self.endpoints: list[Endpoint] = [
-            *ClusterEndpoints(node, calls).endpoints,
-            *NodeEndpoints(node).endpoints,
+            *ClusterEndpoints(serving, calls).endpoints,
+            *NodeEndpoints(serving, node.upkeep.failover).endpoints,
             *StatusEndpoints(node).endpoints,
             *TopicEndpoints(topics).endpoints,
-            *TopicChangeEndpoints(node, topics, local).endpoints,
+            *TopicChangeEndpoints(serving, topics, local).endpoints,
             *TopicMoveEndpoints(node).endpoints,
-            *PartitionMoveEndpoints(node).endpoints,
+            *PartitionMoveEndpoints(serving).endpoints,
             *self._records.endpoints,
-            *ProduceEndpoints(node, calls).endpoints,
+            *ProduceEndpoints(serving, calls).endpoints,
             *GroupEndpoints(groups, offsets).endpoints,
-            *GroupChangeEndpoints(node, calls, groups, offsets).endpoints,
-            *TransactionEndpoints(node, calls).endpoints,
+            *GroupChangeEndpoints(serving, calls, groups, offsets).endpoints,
+            *TransactionEndpoints(serving, calls).endpoints,
             *StorageEndpoints(node, calls).endpoints,
-            *StoppedEndpoints(node).endpoints,
+            *StoppedEndpoints(serving).endpoints,
             *CompactionEndpoints(node).endpoints,
             *LiveEndpoints(node).endpoints,
             Endpoint("GET", "/openapi.json", "This document.", self._document, None),

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 
 from anabranch.broker.api.handlers.leadership import NO_LEADER, find_leadership
 from anabranch.broker.api.handlers.local import LocalRefusal, LocalRequests, User
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC
 from anabranch.broker.kafka.coordination.shards import partition_of
 from anabranch.broker.node.peers.interface import PeerUnavailable
@@ -31,8 +31,8 @@ PIECE_PARTITIONS: Final = 1000
 class Calls:
     """Sends requests to the nodes that can answer them."""
 
-    def __init__(self, node: Node, local: LocalRequests) -> None:
-        self._node = node
+    def __init__(self, serving: Serving, local: LocalRequests) -> None:
+        self._serving = serving
         self._local = local
         self._silent_until_s: dict[int, float] = {}
         """Time until which nodes are not asked in groups, since they have not answered a moment ago."""
@@ -40,7 +40,7 @@ class Calls:
     async def call(self, node_id: int, request: Any, user: User) -> Any:
         """Return the response of a node. Raises PeerUnavailable, LocalRefusal, TimeoutError."""
         async with asyncio.timeout(CALL_TIMEOUT_S):
-            if node_id == self._node.node_id:
+            if node_id == self._serving.node_id:
                 return await self._local.call(request, user)
             handler = self._local.handler_of(request)
             api, version = handler.api, handler.local_version
@@ -51,7 +51,7 @@ class Calls:
                 host=user.host,
                 body=encode(request, version),
             )
-            relayed = await self._node.links.call(node_id, relay, INTERNAL_VERSION)
+            relayed = await self._serving.links.call(node_id, relay, INTERNAL_VERSION)
         if relayed.failure:
             raise LocalRefusal(f"node {node_id}: {relayed.failure}")
         return decode_exact(api.response, relayed.body, version)
@@ -59,7 +59,7 @@ class Calls:
     async def ask_node(self, node_id: int, request: Any) -> Any | None:
         """Return another node's response to a request of the internal port; None if it does not answer."""
         try:
-            return await self._node.links.call(node_id, request, INTERNAL_VERSION)
+            return await self._serving.links.call(node_id, request, INTERNAL_VERSION)
         except PeerUnavailable:
             return None
 
@@ -117,11 +117,11 @@ class Calls:
 
     def living(self) -> list[int]:
         """Return the ids of all living nodes."""
-        return [member.node_id for member in self._node.members.living()]
+        return [member.node_id for member in self._serving.members.living()]
 
     def leader_of(self, topic: str, index: int) -> int:
         """Return the node that leads a partition; -1 if none does. Raises KafkaError for an unknown partition."""
-        found = find_leadership(self._node, topic, index)
+        found = find_leadership(self._serving, topic, index)
         if found is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {index} of topic {topic} does not exist")
         return NO_LEADER if found.leader is None else found.leader.node_id
@@ -135,7 +135,7 @@ class Calls:
 
     def coordinator_of(self, group_id: str) -> int:
         """Return the node that coordinates a group. Raises KafkaError if there is none."""
-        topic = self._node.topics.get(OFFSETS_TOPIC)
+        topic = self._serving.topics.get(OFFSETS_TOPIC)
         if topic is None:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id} does not exist")
         return self.needed_leader(OFFSETS_TOPIC, partition_of(group_id, len(topic.info.partitions)))

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from anabranch.broker.api.handlers.leadership import NO_LEADER, leadership_of
 from anabranch.broker.cluster.membership.overview import NodeState, state_of
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC
 from anabranch.broker.operator.admin.api.calls import Calls
 from anabranch.broker.operator.admin.api.endpoints import Call, Endpoint, Model
@@ -81,8 +81,8 @@ class Cluster(Model):
 class ClusterEndpoints:
     """Endpoints of session and cluster."""
 
-    def __init__(self, node: Node, calls: Calls) -> None:
-        self._node = node
+    def __init__(self, serving: Serving, calls: Calls) -> None:
+        self._serving = serving
         self._calls = calls
         self.endpoints = [
             Endpoint("GET", "/session", "Who asks, and what they may do.", self._session, Session),
@@ -90,39 +90,39 @@ class ClusterEndpoints:
         ]
 
     async def _session(self, call: Call) -> Session:
-        settings = self._node.settings.admin
+        settings = self._serving.settings.admin
         return Session(
             principal=call.user.principal,
             role="operator" if call.may_operate else "reader",
             authentication=not settings.is_open,
-            may_read_records=may_read_records(self._node, call),
+            may_read_records=may_read_records(self._serving, call),
             version=VERSION,
-            cluster_id=self._node.cluster_name,
-            node_id=self._node.node_id,
+            cluster_id=self._serving.settings.node.cluster,
+            node_id=self._serving.node_id,
         )
 
     async def _cluster(self, call: Call) -> Cluster:
-        node = self._node
+        serving = self._serving
         leaders = Counter(
-            NO_LEADER if (leader := leadership_of(node, topic, index).leader) is None else leader.node_id
-            for topic in node.topics
+            NO_LEADER if (leader := leadership_of(serving, topic, index).leader) is None else leader.node_id
+            for topic in serving.topics
             for index in range(len(topic.info.partitions))
         )
-        internal = [len(topic.info.partitions) for topic in node.topics if topic.info.internal]
+        internal = [len(topic.info.partitions) for topic in serving.topics if topic.info.internal]
         groups, unreachable = 0, list[int]()
-        if node.topics.get(OFFSETS_TOPIC) is not None:
+        if serving.topics.get(OFFSETS_TOPIC) is not None:
             answers, unreachable = await self._calls.call_each(
                 self._calls.living(), lambda _: ListGroupsRequest(), call.user
             )
             groups = sum(len(answer.groups) for answer in answers.values())
-        storage = node.storage
+        storage = serving.storage
         return Cluster(
-            cluster_id=node.cluster_name,
-            node_id=node.node_id,
+            cluster_id=serving.settings.node.cluster,
+            node_id=serving.node_id,
             version=VERSION,
-            now_ms=node.now_ms(),
+            now_ms=serving.now_ms(),
             nodes=await self._nodes(leaders),
-            topics=len(node.topics) - len(internal),
+            topics=len(serving.topics) - len(internal),
             partitions=leaders.total() - sum(internal),
             internal_topics=len(internal),
             internal_partitions=sum(internal),
@@ -136,7 +136,7 @@ class ClusterEndpoints:
 
     async def _nodes(self, leaders: Mapping[int, int]) -> list[ClusterNode]:
         """Describe the registered nodes; those that live, as far as this node knows, while the catalog is away."""
-        own, catalog, members = self._node.node_id, self._node.catalog, self._node.members
+        own, catalog, members = self._serving.node_id, self._serving.catalog, self._serving.members
         living = {member.node_id: member for member in members.living()}
         try:
             async with asyncio.timeout(CATALOG_TIMEOUT_S):
@@ -176,6 +176,6 @@ class ClusterEndpoints:
         return found
 
 
-def may_read_records(node: Node, call: Call) -> bool:
+def may_read_records(serving: Serving, call: Call) -> bool:
     """Return whether the user of a request may see what records contain."""
-    return {"nobody": False, "operators": call.may_operate, "readers": True}[node.settings.admin.records]
+    return {"nobody": False, "operators": call.may_operate, "readers": True}[serving.settings.admin.records]

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 from anabranch.broker.node.settings.admin_area import AdminSettings
@@ -14,8 +15,9 @@ if TYPE_CHECKING:
 
 def documentation() -> str:
     """Return the text of docs/openapi.json."""
-    # The endpoints are described and never called, so they need no node.
-    api = Api(cast("Node", None), cast("LocalRequests", None), AdminSettings())
+    # The endpoints are described and never called, so they need no components.
+    node = SimpleNamespace(serving=None, upkeep=SimpleNamespace(failover=None))
+    api = Api(cast("Node", node), cast("LocalRequests", None), AdminSettings())
     try:
         return json.dumps(api.document(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
     finally:

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.operator.admin.api.calls import Calls, Partition
 from anabranch.broker.operator.admin.api.endpoints import ApiError, Call, Endpoint, Model, ValidationQuery, check
 from anabranch.broker.operator.admin.api.groups import Committed, Groups, GroupState, Listed
@@ -81,8 +81,8 @@ class DeletedGroup(Model):
 class GroupChangeEndpoints:
     """Endpoints that change groups."""
 
-    def __init__(self, node: Node, calls: Calls, groups: Groups, offsets: Offsets) -> None:
-        self._node = node
+    def __init__(self, serving: Serving, calls: Calls, groups: Groups, offsets: Offsets) -> None:
+        self._serving = serving
         self._calls = calls
         self._groups = groups
         self._offsets = offsets
@@ -145,7 +145,7 @@ class GroupChangeEndpoints:
         if wanted.topic is None:
             found = sorted(committed)
         else:
-            topic = topic_named(self._node, wanted.topic)
+            topic = topic_named(self._serving, wanted.topic)
             found = partitions_of(topic)
             if wanted.partitions is not None:
                 found = [(topic.name, partition_index(topic, str(index))) for index in sorted(set(wanted.partitions))]

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from anabranch.broker.api.handlers.list_offsets import LATEST
 from anabranch.broker.api.handlers.local import User
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC
 from anabranch.broker.kafka.groups.consumer.embedded_protocol import assigned_partitions
 from anabranch.broker.operator.admin.api.calls import Calls, Partition
@@ -137,13 +137,13 @@ class GroupState:
 class Groups:
     """Asks the coordinators of groups."""
 
-    def __init__(self, node: Node, calls: Calls) -> None:
-        self._node = node
+    def __init__(self, serving: Serving, calls: Calls) -> None:
+        self._serving = serving
         self._calls = calls
 
     async def find_all(self, user: User) -> tuple[list[Listed], frozenset[int]]:
         """Return all groups by id, and the nodes that have not answered."""
-        if self._node.topics.get(OFFSETS_TOPIC) is None:
+        if self._serving.topics.get(OFFSETS_TOPIC) is None:
             return [], frozenset()
         answers, unreachable = await self._calls.call_each(self._calls.living(), lambda _: ListGroupsRequest(), user)
         unreachable += [node_id for node_id, answer in answers.items() if answer.error_code]  # it still loads them

@@ -57,15 +57,16 @@ class LiveEndpoints:
             return await stream.end()
 
     def _counters(self) -> Counters:
-        node, storage = self._node, self._node.storage
+        node, serving, server = self._node, self._node.serving, self._node.ports.clients
+        storage = serving.storage
         return Counters(
-            at_ms=node.now_ms(),
+            at_ms=serving.now_ms(),
             requests={
-                APIS[key].name if key in APIS else str(key): count for key, count in sorted(node.requests.items())
+                APIS[key].name if key in APIS else str(key): count for key, count in sorted(serving.requests.items())
             },
-            bytes_in=node.server.bytes_in,
-            bytes_out=node.server.bytes_out,
-            connections=len(node.server.connections),
+            bytes_in=server.bytes_in,
+            bytes_out=serving.fetched_bytes,
+            connections=len(server.connections),
             wal=wal_state(node),
             log_cache_bytes=storage.log_cache_bytes,
             uncommitted_bytes=storage.uncommitted_bytes,

@@ -5,6 +5,7 @@ from typing import Final
 
 from pydantic import RootModel
 
+from anabranch.broker.cluster.membership.failover import Failover
 from anabranch.broker.cluster.membership.overview import (
     ClusterFacts,
     ClusterStatus,
@@ -16,7 +17,7 @@ from anabranch.broker.cluster.membership.overview import (
     describe_loss,
     describe_nodes,
 )
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.operator.admin.api.endpoints import ROOT_CONFIG, ApiError, Call, Endpoint, Model
 from anabranch.protocol.errors import ErrorCode, KafkaError
 
@@ -80,8 +81,9 @@ class Drain(Model):
 class NodeEndpoints:
     """Endpoints of nodes."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, serving: Serving, failover: Failover) -> None:
+        self._serving = serving
+        self._failover = failover
         path, drain = "/nodes/{node}", "/nodes/{node}/drain"
         status = "Nodes, partitions without a leader, moves, and logs that are not drained."
         fail, remove = "Declare a node dead, and recover its log.", "Remove a node that has left or failed."
@@ -99,47 +101,47 @@ class NodeEndpoints:
         ]
 
     async def _status(self, _: Call) -> ClusterAnswer:
-        members, facts = self._node.members, await cluster_facts(self._node)
+        members, facts = self._serving.members, await cluster_facts(self._serving, self._failover)
         return ClusterAnswer(describe_cluster(facts, controller=members.controller_id, observer=members.own.node_id))
 
     async def _list(self, _: Call) -> NodeList:
-        return NodeList(nodes=describe_nodes(await cluster_facts(self._node)))
+        return NodeList(nodes=describe_nodes(await cluster_facts(self._serving, self._failover)))
 
     async def _fail(self, call: Call) -> FailedNode:
         node_id = _node_id(call)
-        log = await self._node.operations.fail(node_id)
+        log = await self._serving.operations.fail(node_id)
         return FailedNode(node=node_id, log=None if log is None else describe_log(log))
 
     async def _loss(self, call: Call) -> LossAnswer:
-        plan = await self._node.operations.plan_loss(_node_id(call))
+        plan = await self._serving.operations.plan_loss(_node_id(call))
         return LossAnswer(describe_loss(plan.node, plan.log, plan.partitions))
 
     async def _give_up(self, call: Call) -> LossAnswer:
-        plan = await self._node.operations.give_up(_node_id(call), epoch=call.query.epoch)
+        plan = await self._serving.operations.give_up(_node_id(call), epoch=call.query.epoch)
         return LossAnswer(describe_loss(plan.node, plan.log, plan.partitions))
 
     async def _remove(self, call: Call) -> RemovedNode:
         node_id = _node_id(call)
-        inherited = await self._node.operations.remove(node_id)
-        return RemovedNode(node=node_id, inherited=inherited, heir=self._node.node_id)
+        inherited = await self._serving.operations.remove(node_id)
+        return RemovedNode(node=node_id, inherited=inherited, heir=self._serving.node_id)
 
     async def _begin_drain(self, call: Call) -> Drain:
-        node_id, members = _node_id(call), self._node.members
+        node_id, members = _node_id(call), self._serving.members
         if members.get(node_id) is None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node {node_id} is not running: it has nothing to be moved.")
         others = [each for each in members.living() if each.node_id != node_id and each.node_id not in members.draining]
         if not others:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"No other node could lead the partitions of node {node_id}.")
-        await self._node.move_requests.set_draining(node_id, draining=True)
+        await self._serving.move_requests.set_draining(node_id, draining=True)
         return await self._drain(call)
 
     async def _end_drain(self, call: Call) -> Drain:
-        await self._node.move_requests.set_draining(_node_id(call), draining=False)
+        await self._serving.move_requests.set_draining(_node_id(call), draining=False)
         return await self._drain(call)
 
     async def _drain(self, call: Call) -> Drain:
-        node_id, members = _node_id(call), self._node.members
-        led = self._node.move_requests.led_by(node_id)
+        node_id, members = _node_id(call), self._serving.members
+        led = self._serving.move_requests.led_by(node_id)
         return Drain(
             node=node_id,
             draining=node_id in members.draining,
@@ -153,25 +155,25 @@ class NodeEndpoints:
         )
 
 
-async def cluster_facts(node: Node) -> ClusterFacts:
+async def cluster_facts(serving: Serving, failover: Failover) -> ClusterFacts:
     """Return what the catalog has about the cluster, and what this node observes. Raises StorageError."""
-    catalog = node.catalog
+    catalog = serving.catalog
     nodes = await catalog.list_nodes()
-    silent = node.membership.silent()
-    judgements = [found for each in nodes if (found := node.upkeep.failover.judge(each)) is not None]
+    silent = serving.membership.silent()
+    judgements = [found for each in nodes if (found := failover.judge(each)) is not None]
     return ClusterFacts(
         nodes=nodes,
         logs=await catalog.list_all_wals(),
         topics=await catalog.list_topics(),
         last_commits=await catalog.last_commits(),
-        now_ms=node.now_ms(),
-        living=frozenset(member.node_id for member in node.members.living()),
-        beat_ages_ms={node.node_id: 0} | {key: int(1000 * silence.seconds) for key, silence in silent.items()},
+        now_ms=serving.now_ms(),
+        living=frozenset(member.node_id for member in serving.members.living()),
+        beat_ages_ms={serving.node_id: 0} | {key: int(1000 * silence.seconds) for key, silence in silent.items()},
         judgements=judgements,
-        unreached=node.reach.unreached(),
+        unreached=serving.reach.unreached(),
         stopped={
             partition.stream.stream_id: str(partition.stream.error)
-            for topic in node.topics
+            for topic in serving.topics
             for partition in topic.partitions
             if partition is not None and partition.stream.error is not None
         },

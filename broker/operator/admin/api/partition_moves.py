@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.topics.move_requests import Place
 from anabranch.broker.operator.admin.api.endpoints import Call, Endpoint, Model
 from anabranch.broker.operator.admin.api.topics import topic_named
@@ -42,8 +42,8 @@ class MoveProgress(Model):
 class PartitionMoveEndpoints:
     """Endpoints of moves."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
         path = "/topics/{topic}/moves"
         order, follow = "Order that a node leads partitions of a topic.", "How far such moves are."
         self.endpoints = [
@@ -53,14 +53,14 @@ class PartitionMoveEndpoints:
 
     async def _order(self, call: Call) -> MoveOrder:
         node_id = call.query.to
-        if self._node.members.get(node_id) is None:
+        if self._serving.members.get(node_id) is None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node {node_id} is not running.")
         places = self._places(call)
-        await self._node.move_requests.request(dict.fromkeys(places, node_id), MoveReason.OPERATOR)
+        await self._serving.move_requests.request(dict.fromkeys(places, node_id), MoveReason.OPERATOR)
         return MoveOrder(to=node_id, topic=call.path["topic"], partitions=[place.partition for place in places])
 
     async def _progress(self, call: Call) -> MoveProgress:
-        progress = self._node.move_requests.progress(dict.fromkeys(self._places(call), call.query.to))
+        progress = self._serving.move_requests.progress(dict.fromkeys(self._places(call), call.query.to))
         return MoveProgress(
             done=[place.partition for place in progress.done],
             moving=[place.partition for place in progress.moving],
@@ -68,9 +68,9 @@ class PartitionMoveEndpoints:
         )
 
     def _places(self, call: Call) -> Sequence[Place]:
-        topic, wanted = topic_named(self._node, call.path["topic"]), call.query.partitions
+        topic, wanted = topic_named(self._serving, call.path["topic"]), call.query.partitions
         indexes = map(int, wanted.split(",")) if wanted else range(len(topic.info.partitions))
         places = [Place(topic.name, index) for index in dict.fromkeys(indexes)]
         for place in places:
-            self._node.move_requests.info(place)
+            self._serving.move_requests.info(place)
         return places

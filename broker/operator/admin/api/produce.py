@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.operator.admin.api.calls import Calls
 from anabranch.broker.operator.admin.api.endpoints import ApiError, Call, Endpoint, Model, check
 from anabranch.broker.operator.admin.api.topics import partition_index, topic_named
@@ -54,8 +54,8 @@ class Produced(Model):
 class ProduceEndpoints:
     """Endpoint that produces records."""
 
-    def __init__(self, node: Node, calls: Calls) -> None:
-        self._node = node
+    def __init__(self, serving: Serving, calls: Calls) -> None:
+        self._serving = serving
         self._calls = calls
         self._turn = 0
         """Number of records without a key and a partition so far."""
@@ -65,11 +65,11 @@ class ProduceEndpoints:
 
     async def _produce(self, call: Call) -> Produced:
         wanted: NewRecord = call.body
-        topic = topic_named(self._node, call.path["topic"])
+        topic = topic_named(self._serving, call.path["topic"])
         record = Record(
             key=_bytes(wanted.key, wanted.encoding, "key"),
             value=_bytes(wanted.value, wanted.encoding, "value"),
-            timestamp_ms=self._node.now_ms(),
+            timestamp_ms=self._serving.now_ms(),
             headers=tuple((each.name, _bytes(each.value, wanted.encoding, "headers")) for each in wanted.headers),
         )
         index = self._choose(wanted.partition, record.key, len(topic.info.partitions))

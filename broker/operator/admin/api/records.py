@@ -146,13 +146,13 @@ class RecordEndpoints:
                 await scan.run(LIMIT_MAX, FETCH_BYTES * 4)
                 for each in sorted(scan.rows, key=_by_time):
                     await stream.send(each)
-                if self._node.topics.get(topic) is None:
+                if self._node.serving.topics.get(topic) is None:
                     await stream.send(StreamEnd(error=f"the topic {topic!r} is deleted"))
                     break
                 if loop.time() - beat_s >= HEARTBEAT_S:
                     beat_s = loop.time()
                     await stream.send(
-                        Heartbeat(heartbeat_ms=self._node.now_ms(), errors=[*missing.values(), *scan.errors])
+                        Heartbeat(heartbeat_ms=self._node.serving.now_ms(), errors=[*missing.values(), *scan.errors])
                     )
                 if not scan.unread:
                     await asyncio.sleep(TAIL_POLL_S)
@@ -160,11 +160,11 @@ class RecordEndpoints:
 
     def _checked(self, call: Call) -> tuple[RecordsQuery, str, Sequence[int]]:
         """Return query, topic and partitions of a request, if its user may read records."""
-        if not may_read_records(self._node, call):
+        if not may_read_records(self._node.serving, call):
             self._audit("denied", call, reason="admin.records")
             raise ApiError(HTTPStatus.FORBIDDEN, "you may not see records here: the setting admin.records says who may")
         query: RecordsQuery = call.query
-        topic = topic_named(self._node, call.path["topic"])
+        topic = topic_named(self._node.serving, call.path["topic"])
         self._audit("records read", call)
         if query.partition is not None and not query.offsets:
             return query, topic.name, [partition_index(topic, str(query.partition))]
@@ -175,7 +175,7 @@ class RecordEndpoints:
 
     def _audit(self, event: str, call: Call, **fields: str) -> None:
         known = {"listener": "admin", "resource_type": "TOPIC", "resource": call.path["topic"], **fields}
-        self._node.audit.record(event, principal=call.user.principal, host=call.user.host, **known)
+        self._node.serving.audit.record(event, principal=call.user.principal, host=call.user.host, **known)
 
     async def _start(self, call: Call, topic: str, indexes: Sequence[int], *, tail: int) -> dict[int, int]:
         """Return the first offset for each partition whose leader answers; `latest`: that many before the ends."""

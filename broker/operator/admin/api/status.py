@@ -7,6 +7,9 @@ from typing import Final
 
 from anabranch.addresses import host_port
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
+from anabranch.broker.kafka.quotas.clients import ClientQuotas
+from anabranch.broker.node.net.server import Server
 from anabranch.broker.node.net.tls import Tls
 from anabranch.broker.operator.admin.api.compaction import CompactionWithLast, compaction_with_last
 from anabranch.broker.operator.admin.api.endpoints import Call, Endpoint, Model
@@ -181,15 +184,15 @@ class StatusEndpoints:
 
 async def node_status(node: Node) -> NodeStatus:
     """Describe the node: identity, topics, log, memory, objects, store calls, requests."""
-    storage = node.storage
+    serving, server, storage = node.serving, node.ports.clients, node.serving.storage
     objects = await count_objects(node)
     return NodeStatus(
         node=NodeIdentity(
-            id=node.node_id,
-            epoch=node.node_epoch,
-            cluster=node.cluster_name,
+            id=serving.node_id,
+            epoch=serving.members.own.epoch,
+            cluster=serving.settings.node.cluster,
             address=node.bootstrap,
-            data_dir=str(node.settings.node.data_dir.resolve()),
+            data_dir=str(serving.settings.node.data_dir.resolve()),
             writable=storage.writable,
             obstacles=list(storage.obstacles()),
             error=None if storage.error is None else str(storage.error),
@@ -210,7 +213,7 @@ async def node_status(node: Node) -> NodeStatus:
                     for partition in topic.partitions
                 ],
             )
-            for topic in node.topics
+            for topic in serving.topics
         },
         wal=wal_state(node),
         memory=dict(node.memory.describe()),
@@ -231,20 +234,20 @@ async def node_status(node: Node) -> NodeStatus:
             APIS[key].name if key in APIS else str(key): RequestTimes(
                 count=latency.count, p50_us=latency.quantile_us(0.5), p99_us=latency.quantile_us(0.99)
             )
-            for key, latency in sorted(node.server.latency.items())
+            for key, latency in sorted(server.latency.items())
         },
-        quotas=_quotas(node),
-        connections=len(node.server.connections),
-        listeners=_listeners(node),
-        principals=dict(Counter(each.principal for each in node.server.connections).most_common(PRINCIPALS_MAX)),
-        tls=None if node.tls is None else _tls(node.tls),
-        internal_tls=None if node.internal_tls is None else _tls(node.internal_tls),
+        quotas=_quotas(node.ports.client_quotas),
+        connections=len(server.connections),
+        listeners=_listeners(serving, server),
+        principals=dict(Counter(each.principal for each in server.connections).most_common(PRINCIPALS_MAX)),
+        tls=None if node.ports.clients_tls is None else _tls(node.ports.clients_tls),
+        internal_tls=None if node.ports.nodes_tls is None else _tls(node.ports.nodes_tls),
     )
 
 
 def _compacted_by_key(node: Node) -> dict[str, CleanedTopic]:
     found = {}
-    for topic in node.topics:
+    for topic in node.serving.topics:
         if topic.config.compacted:
             states = [node.upkeep.cleaning.states.get(stream.stream_id) for stream in topic.streams]
             needs = [state.need for state in states if state is not None]
@@ -257,9 +260,9 @@ def _compacted_by_key(node: Node) -> dict[str, CleanedTopic]:
     return found
 
 
-def _quotas(node: Node) -> dict[str, QuotaUse]:
+def _quotas(quotas: ClientQuotas) -> dict[str, QuotaUse]:
     """Describe which clients are throttled most, by quota."""
-    node.quotas.drop_idle()
+    quotas.drop_idle()
     return {
         quota: QuotaUse(
             clients=len(table),
@@ -267,28 +270,28 @@ def _quotas(node: Node) -> dict[str, QuotaUse]:
                 ThrottledClient(user=client.user, client_id=client.client_id, **asdict(used))
                 for client, used in nlargest(
                     THROTTLED_MAX,
-                    (each for each in node.quotas.describe(quota) if each[1].throttles),
+                    (each for each in quotas.describe(quota) if each[1].throttles),
                     key=lambda each: each[1].throttled_ms,
                 )
             ],
         )
-        for quota, table in node.quotas.tables.items()
+        for quota, table in quotas.tables.items()
         if table.limits
     }
 
 
-def _listeners(node: Node) -> list[ListenerState]:
-    connections = Counter(each.listener for each in node.server.connections)
+def _listeners(serving: Serving, server: Server) -> list[ListenerState]:
+    connections = Counter(each.listener for each in server.connections)
     return [
         ListenerState(
             name=listener.name,
             protocol=listener.protocol,
-            address=host_port(listener.host, node.server.ports[listener.name]),
+            address=host_port(listener.host, server.ports[listener.name]),
             advertised=host_port(announced.host, announced.port),
             connections=connections[listener.name],
         )
-        for listener, announced in zip(node.settings.listeners, node.members.own.listeners, strict=True)
-        if listener.name in node.server.ports
+        for listener, announced in zip(serving.settings.listeners, serving.members.own.listeners, strict=True)
+        if listener.name in server.ports
     ]
 
 

@@ -2,7 +2,7 @@
 
 from http import HTTPStatus
 
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.operator.admin.api.endpoints import ApiError, Call, Endpoint, Model
 
 
@@ -28,8 +28,8 @@ class StoppedStreams(Model):
 class StoppedEndpoints:
     """Endpoints of stopped streams."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
         path = "/storage/stopped"
         discard = "Discard the records of a stopped stream that are only in the log, for good."
         self.endpoints = [
@@ -44,14 +44,14 @@ class StoppedEndpoints:
         wanted = call.path["stream"]
         for row in self._rows():
             if str(row.stream) == wanted:
-                await self._node.storage.discard_recovered(row.stream)
+                await self._serving.storage.discard_recovered(row.stream)
                 return row
         raise ApiError(HTTPStatus.NOT_FOUND, f"stream {wanted} is not stopped")
 
     def _rows(self) -> list[StoppedStream]:
         names = {
             partition.stream.stream_id: f"{topic.name}-{index}"
-            for topic in self._node.topics
+            for topic in self._serving.topics
             for index, partition in enumerate(topic.partitions)
             if partition is not None
         }
@@ -65,5 +65,5 @@ class StoppedEndpoints:
                 records=stopped.record_count,
                 bytes=stopped.size_bytes,
             )
-            for stream_id, stopped in sorted(self._node.storage.stopped_streams.items())
+            for stream_id, stopped in sorted(self._serving.storage.stopped_streams.items())
         ]

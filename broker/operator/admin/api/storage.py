@@ -162,10 +162,10 @@ class StorageEndpoints:
         ]
 
     async def _storage(self, _: Call) -> StorageState:
-        node, storage, sizes = self._node, self._node.storage, self._node.memory.sizes
+        node, storage, sizes = self._node, self._node.serving.storage, self._node.memory.sizes
         stats = storage.stats
         return StorageState(
-            node_id=node.node_id,
+            node_id=node.serving.node_id,
             wal=wal_state(node),
             log_cache=LogCacheState(
                 bytes=storage.log_cache_bytes,
@@ -189,14 +189,14 @@ class StorageEndpoints:
 
     async def _partition(self, call: Call) -> PartitionStorage:
         node = self._node
-        topic = topic_named(node, call.path["topic"])
+        topic = topic_named(node.serving, call.path["topic"])
         index = partition_index(topic, call.path["partition"])
         stream_id = topic.info.partitions[index].stream_id
         leader = self._calls.leader_of(topic.name, index)
         described = await self._runs(topic.name, index, leader)
-        located = await node.catalog.find_ranges(stream_id, 0, _OFFSET_MAX, limit=RUNS_MAX + 1)
+        located = await node.serving.catalog.find_ranges(stream_id, 0, _OFFSET_MAX, limit=RUNS_MAX + 1)
         if described is None:
-            info = (await node.catalog.get_streams([stream_id]))[stream_id]
+            info = (await node.serving.catalog.get_streams([stream_id]))[stream_id]
             described = DescribeRunsResponse(
                 start_offset=info.start_offset, end_offset=info.end_offset, committed_offset=info.end_offset
             )
@@ -219,8 +219,8 @@ class StorageEndpoints:
         """Return what the leader has in memory; None if it does not answer."""
         request = DescribeRunsRequest(topic=topic, partition=index)
         answer: DescribeRunsResponse | None
-        if leader == self._node.node_id:
-            answer = describe_runs(self._node, request)
+        if leader == self._node.serving.node_id:
+            answer = describe_runs(self._node.serving, request)
         else:
             answer = await self._calls.ask_node(leader, request)
         return None if answer is None or answer.error_code else answer
@@ -233,13 +233,13 @@ class StorageEndpoints:
             end_offset=location.range.end_offset,
             bytes=location.range.size_bytes,
             object_id=found.object_id,
-            key=object_key(self._node.cluster_name, found.object_id),
+            key=object_key(self._node.serving.settings.node.cluster, found.object_id),
             store=found.store,
             committed_ms=found.committed_ms or None,
         )
 
     async def _producers(self, call: Call) -> ProducerList:
-        topic = topic_named(self._node, call.path["topic"])
+        topic = topic_named(self._node.serving, call.path["topic"])
         index = partition_index(topic, call.path["partition"])
         request = DescribeProducersRequest(topics=[TopicRequest(name=topic.name, partition_indexes=[index])])
         answer = await self._calls.call(self._calls.needed_leader(topic.name, index), request, call.user)
@@ -269,10 +269,10 @@ def _cached(kind: Literal["wal", "log_cache"], run: CachedRun) -> Run:
 
 async def count_objects(node: Node) -> dict[str, ObjectCount] | None:
     """Count objects by kind and state; return None, and note an outage, when the catalog does not answer."""
-    outages = node.storage.outages
+    outages = node.serving.storage.outages
     try:
         async with asyncio.timeout(CATALOG_TIMEOUT_S):
-            found = await node.catalog.count_objects()
+            found = await node.serving.catalog.count_objects()
     except CatalogError as error:
         outages.note(CATALOG, error)
         return None
@@ -288,7 +288,7 @@ def wal_state(node: Node) -> Wal:
     wal = node.wal
     stats = wal.snapshot()
     return Wal(
-        kind=node.settings.wal.kind,
+        kind=node.serving.settings.wal.kind,
         description=wal.description,
         capacity_bytes=wal.capacity_bytes,
         used_bytes=wal.used_bytes,
@@ -305,12 +305,12 @@ def wal_state(node: Node) -> Wal:
 
 def upload_state(node: Node) -> Uploads:
     """Describe the node's uploads."""
-    stats = node.storage.stats
+    stats = node.serving.storage.stats
     return Uploads(
         count=stats.uploads,
         bytes=stats.upload_bytes,
         retries=stats.upload_retries,
-        threshold_bytes=node.storage.upload_threshold_bytes,
+        threshold_bytes=node.serving.storage.upload_threshold_bytes,
     )
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from anabranch.broker.api.handlers.leadership import leadership_of
 from anabranch.broker.api.handlers.local import LocalRequests, User
 from anabranch.broker.api.resources.values import ResourceType
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.operator.admin.api.endpoints import Call, Endpoint, Model, ValidationQuery, check
 from anabranch.broker.operator.admin.api.topics import Topics, topic_named
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -106,8 +106,8 @@ class DeletedTopic(Model):
 class TopicChangeEndpoints:
     """Endpoints that change topics."""
 
-    def __init__(self, node: Node, topics: Topics, local: LocalRequests) -> None:
-        self._node = node
+    def __init__(self, serving: Serving, topics: Topics, local: LocalRequests) -> None:
+        self._serving = serving
         self._topics = topics
         self._local = local
         path = "/topics/{topic}"
@@ -139,8 +139,8 @@ class TopicChangeEndpoints:
         )
 
     def _placement(self, name: str) -> list[Placement]:
-        topic = topic_named(self._node, name)
-        leaders = [leadership_of(self._node, topic, index).leader for index in range(len(topic.info.partitions))]
+        topic = topic_named(self._serving, name)
+        leaders = [leadership_of(self._serving, topic, index).leader for index in range(len(topic.info.partitions))]
         return [
             Placement(partition=index, leader=None if leader is None else leader.node_id)
             for index, leader in enumerate(leaders)
@@ -148,7 +148,7 @@ class TopicChangeEndpoints:
 
     async def _alter(self, call: Call) -> Differences:
         wanted: TopicAlteration = call.body
-        topic = topic_named(self._node, call.path["topic"])
+        topic = topic_named(self._serving, call.path["topic"])
         present, count = len(topic.info.partitions), wanted.partitions
         own = {each.name: each.value for each in await self._topics.configs(topic.name, call.user) if each.is_own}
         configs = [
@@ -183,7 +183,7 @@ class TopicChangeEndpoints:
         check(result.error_code, result.error_message)
 
     async def _delete(self, call: Call) -> DeletedTopic:
-        topic = topic_named(self._node, call.path["topic"])
+        topic = topic_named(self._serving, call.path["topic"])
         if topic.info.internal:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"The topic {topic.name!r} is internal: groups or transactions need it."

@@ -7,7 +7,7 @@ from anabranch.broker.api.handlers.leadership import NO_LEADER, leadership_of
 from anabranch.broker.api.handlers.list_offsets import EARLIEST, LATEST
 from anabranch.broker.api.handlers.local import LocalRequests, User
 from anabranch.broker.api.resources.values import ResourceType
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.configs.definitions import ConfigSource, is_setting_default
 from anabranch.broker.kafka.configs.topic_table import TOPIC_CONFIGS
 from anabranch.broker.kafka.topics.topic import Topic
@@ -100,9 +100,9 @@ class Topics:
     """Describes topics."""
 
     def __init__(
-        self, node: Node, calls: Calls, local: LocalRequests, offsets: Offsets, sizes: Sizes, groups: Groups
+        self, serving: Serving, calls: Calls, local: LocalRequests, offsets: Offsets, sizes: Sizes, groups: Groups
     ) -> None:
-        self._node = node
+        self._serving = serving
         self._calls = calls
         self._local = local
         self._offsets = offsets
@@ -111,7 +111,7 @@ class Topics:
 
     async def find_all(self, user: User) -> TopicList:
         """Describe all topics, up to a limit of their number and that of their partitions."""
-        topics = sorted(self._node.topics, key=lambda topic: topic.name)
+        topics = sorted(self._serving.topics, key=lambda topic: topic.name)
         shown = list(_limited(topics))
         partitions = [key for topic in shown for key in partitions_of(topic)]
         starts = await self._offsets.at(partitions, EARLIEST, user)
@@ -148,7 +148,7 @@ class Topics:
 
     async def describe(self, name: str, user: User) -> TopicDescription:
         """Describe one topic. Raises KafkaError if there is none of that name."""
-        topic = topic_named(self._node, name)
+        topic = topic_named(self._serving, name)
         keys = partitions_of(topic)[:PARTITIONS_MAX]
         offsets, unreachable = await self._offsets.ends(keys, user)
         sizes = await self._sizes.of(keys, user)
@@ -167,7 +167,7 @@ class Topics:
         )
 
     def _partition(self, topic: Topic, index: int, ends: Ends | None, size: int | None) -> PartitionRow:
-        leadership = leadership_of(self._node, topic, index)
+        leadership = leadership_of(self._serving, topic, index)
         partition = topic.partitions[index]
         error = None
         if partition is not None and partition.stream.error is not None:
@@ -216,7 +216,9 @@ class Topics:
 
         For Kafka clients it is not one: `DEFAULT_CONFIG` would promise Kafka's default.
         """
-        if source == ConfigSource.STATIC_BROKER_CONFIG and is_setting_default(TOPIC_CONFIGS[name], self._node.settings):
+        if source == ConfigSource.STATIC_BROKER_CONFIG and is_setting_default(
+            TOPIC_CONFIGS[name], self._serving.settings
+        ):
             return ConfigSource.DEFAULT_CONFIG
         return source
 
@@ -245,9 +247,9 @@ class TopicEndpoints:
         return await self._topics.describe(call.path["topic"], call.user)
 
 
-def topic_named(node: Node, name: str) -> Topic:
+def topic_named(serving: Serving, name: str) -> Topic:
     """Return a topic. Raises KafkaError if there is none of that name."""
-    found = node.topics.get(name)
+    found = serving.topics.get(name)
     if found is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
     return found

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.coordination.internal_topics import TRANSACTION_TOPIC
 from anabranch.broker.operator.admin.api.calls import Calls
 from anabranch.broker.operator.admin.api.endpoints import Call, Endpoint, Model
@@ -39,15 +39,15 @@ class TransactionList(Model):
 class TransactionEndpoints:
     """Endpoint of transactions."""
 
-    def __init__(self, node: Node, calls: Calls) -> None:
-        self._node = node
+    def __init__(self, serving: Serving, calls: Calls) -> None:
+        self._serving = serving
         self._calls = calls
         self.endpoints = [
             Endpoint("GET", "/transactions", "All transactional ids.", self._list, TransactionList),
         ]
 
     async def _list(self, call: Call) -> TransactionList:
-        if self._node.topics.get(TRANSACTION_TOPIC) is None:
+        if self._serving.topics.get(TRANSACTION_TOPIC) is None:
             return TransactionList(transactions=[], more=False, unreachable=[])
         answers, missing = await self._calls.call_each(
             self._calls.living(), lambda _: ListTransactionsRequest(), call.user

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from prometheus_client import Metric
 
 from anabranch.addresses import host_port
-from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.groups.offsets import CommittedOffset
 from anabranch.broker.kafka.partitions.partition import Partition
 from anabranch.broker.operator.admin.metrics.definitions import counter, definitions_in, gauge
@@ -77,13 +77,13 @@ class GroupRow(NamedTuple):
     offsets: Sequence[tuple[str, int, CommittedOffset]]
 
 
-def collect(node: Node) -> Iterator[Metric]:
+def collect(serving: Serving) -> Iterator[Metric]:
     """Yield the metrics of this area. Nodes and topics may change while the caller waits between two of them.
 
     A family without samples is only a place to wait, so that partitions are not all walked at once.
     """
-    yield from _nodes(node)
-    topics = sorted(node.topics, key=lambda topic: topic.info.internal)  # users' own come first, up to the limit
+    yield from _nodes(serving)
+    topics = sorted(serving.topics, key=lambda topic: topic.info.internal)  # users' own come first, up to the limit
     led: list[Partition] = []
     leaders: Counter[int] = Counter()
     walked = 0
@@ -94,43 +94,45 @@ def collect(node: Node) -> Iterator[Metric]:
         if walked >= WALKED_MAX:
             walked = 0
             yield LEADERLESS.family(())
-    yield LEADERLESS.single(sum(count for leader, count in leaders.items() if node.members.get_leader(leader) is None))
+    yield LEADERLESS.single(
+        sum(count for leader, count in leaders.items() if serving.members.get_leader(leader) is None)
+    )
     yield LED.single(len(led))
-    shown = led[: node.settings.admin.metrics_partitions_max]
-    yield from _partitions(node, shown)
-    group_count = node.groups.group_count()
+    shown = led[: serving.settings.admin.metrics_partitions_max]
+    yield from _partitions(serving, shown)
+    group_count = serving.groups.group_count()
     yield GROUPS.single(group_count)
-    yield SHARDS_LOADING.single(node.groups.shards_loading)
-    groups = group_rows(node)
+    yield SHARDS_LOADING.single(serving.groups.shards_loading)
+    groups = group_rows(serving)
     yield LEFT_OUT.family([(("partitions",), len(led) - len(shown)), (("groups",), group_count - len(groups))])
-    yield from _offsets(node, groups)
+    yield from _offsets(serving, groups)
 
 
-def _nodes(node: Node) -> Iterator[Metric]:
-    members = node.members
+def _nodes(serving: Serving) -> Iterator[Metric]:
+    members = serving.members
     living = members.living()
     yield BROKERS.single(len(living))
     addresses = [(str(each.node_id), host_port(each.listeners[0].host, each.listeners[0].port)) for each in living]
     yield BROKER_INFO.family([(labels, 1) for labels in addresses])
     alive = {each.node_id for each in living}
     draining = len(alive & members.draining)
-    failed = sum(each.lease_until_ms > 0 and each.node_id not in alive for each in node.membership.nodes)
+    failed = sum(each.lease_until_ms > 0 and each.node_id not in alive for each in serving.membership.nodes)
     states = {"up": len(alive) - draining, "draining": draining, "failed": failed}
     yield NODES.family([((state,), count) for state, count in states.items()])
-    yield CATALOG_AGE.single(node.membership.beat_age_s)
-    yield TOPICS.single(len(node.topics))
-    yield PARTITIONS.single(node.topics.partition_count)
+    yield CATALOG_AGE.single(serving.membership.beat_age_s)
+    yield TOPICS.single(len(serving.topics))
+    yield PARTITIONS.single(serving.topics.partition_count)
 
 
-def _partitions(node: Node, partitions: Sequence[Partition]) -> Iterator[Metric]:
+def _partitions(serving: Serving, partitions: Sequence[Partition]) -> Iterator[Metric]:
     yield from TOPIC_PARTITIONS.pieces(
         ((each.topic,), len(topic.partitions))
         for each in partitions
-        if each.index == 0 and (topic := node.topics.get(each.topic)) is not None
+        if each.index == 0 and (topic := serving.topics.get(each.topic)) is not None
     )
     yield from CURRENT_OFFSET.pieces((_labels(each), each.high_watermark) for each in partitions)
     yield from OLDEST_OFFSET.pieces((_labels(each), each.log_start_offset) for each in partitions)
-    yield from LEADER.pieces((_labels(each), node.node_id) for each in partitions)
+    yield from LEADER.pieces((_labels(each), serving.node_id) for each in partitions)
     yield from APPENDED.pieces((_labels(each), each.appended_bytes) for each in partitions)
 
 
@@ -138,11 +140,11 @@ def _labels(partition: Partition) -> tuple[str, str]:
     return partition.topic, str(partition.index)
 
 
-def group_rows(node: Node) -> Sequence[GroupRow]:
+def group_rows(serving: Serving) -> Sequence[GroupRow]:
     """Return groups with their offsets, whole ones until the limit is reached."""
     found: list[GroupRow] = []
-    left = node.settings.admin.metrics_offsets_max
-    for entry in node.groups.loaded_entries():
+    left = serving.settings.admin.metrics_offsets_max
+    for entry in serving.groups.loaded_entries():
         left -= 1 + sum(map(len, entry.offsets.topics.values()))
         if left < 0:
             break
@@ -151,7 +153,7 @@ def group_rows(node: Node) -> Sequence[GroupRow]:
     return found
 
 
-def _offsets(node: Node, groups: Sequence[GroupRow]) -> Iterator[Metric]:
+def _offsets(serving: Serving, groups: Sequence[GroupRow]) -> Iterator[Metric]:
     yield from MEMBERS.pieces(((group.group_id,), group.members) for group in groups)
     yield from GROUP_OFFSET.pieces(
         ((group.group_id, topic, str(index)), committed.offset)
@@ -162,11 +164,11 @@ def _offsets(node: Node, groups: Sequence[GroupRow]) -> Iterator[Metric]:
         ((group.group_id, topic, str(index)), max(0, partition.high_watermark - committed.offset))
         for group in groups
         for topic, index, committed in group.offsets
-        if (partition := led_partition(node, topic, index)) is not None
+        if (partition := led_partition(serving, topic, index)) is not None
     )
 
 
-def led_partition(node: Node, topic: str, index: int) -> Partition | None:
+def led_partition(serving: Serving, topic: str, index: int) -> Partition | None:
     """Return a partition if this node leads it."""
-    found = node.topics.get(topic)
+    found = serving.topics.get(topic)
     return found.partitions[index] if found is not None and 0 <= index < len(found.partitions) else None

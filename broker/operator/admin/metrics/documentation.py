@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from anabranch.broker.operator.admin.metrics.exposition import TABLES
+from anabranch.broker.operator.admin.metrics.exposition import AREAS
 
 BEGIN: Final = "<!-- Generated: `python -m anabranch.broker.operator.admin.metrics.documentation`; a test compares. -->"
 END: Final = "<!-- End of the generated part. -->"
@@ -13,7 +13,7 @@ PAGE: Final = Path(__file__).resolve().parents[4] / "docs" / "monitoring.md"
 def lists() -> str:
     """Return a list for each area, with its metrics but those of the internal port that listeners have as well."""
     lines = [BEGIN]
-    for area in TABLES:
+    for area in AREAS:
         title = area.__name__.rpartition(".")[2].replace("_", " ").capitalize()
         lines += ["", f"### {title}", ""]
         names = {each.name for each in area.DEFINITIONS}

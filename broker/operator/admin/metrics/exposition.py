@@ -22,10 +22,8 @@ from anabranch.broker.operator.admin.metrics import node as node_area
 from anabranch.broker.operator.admin.metrics.definitions import SAMPLES_PER_PIECE, Definition
 from anabranch.broker.operator.admin.metrics.group_ages import GroupAges
 
-AREAS: Final = (node_area, storage, cluster)
-TABLES: Final = (*AREAS, group_ages)
-"""Areas, and the state that they keep between scrapes."""
-DEFINITIONS: Final[Sequence[Definition]] = tuple(each for area in TABLES for each in area.DEFINITIONS)
+AREAS: Final = (node_area, storage, cluster, group_ages)
+DEFINITIONS: Final[Sequence[Definition]] = tuple(each for area in AREAS for each in area.DEFINITIONS)
 """All metrics, except those of the process and those that clients push."""
 _OPENMETRICS: Final = "application/openmetrics-text"
 _END: Final = b"# EOF\n"
@@ -53,8 +51,9 @@ class NodeCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield families. Several that follow each other may be pieces of one, and some have no samples."""
-        for area in AREAS:
-            yield from area.collect(self._node)
+        yield from node_area.collect(self._node)
+        yield from storage.collect(self._node)
+        yield from cluster.collect(self._node.serving)
         yield from self._ages.collect()
         yield from self._process.collect()
 

@@ -74,10 +74,10 @@ class GroupAges:
             self._node.tasks.spawn(self._look_up())
 
     def _rows(self, times_ms: dict[Position, int], unknown: dict[Position, Partition]) -> Iterator[Row]:
-        now_ms = self._node.now_ms()
-        for group in group_rows(self._node):
+        now_ms = self._node.serving.now_ms()
+        for group in group_rows(self._node.serving):
             for topic, index, committed in group.offsets:
-                partition = led_partition(self._node, topic, index)
+                partition = led_partition(self._node.serving, topic, index)
                 if partition is None:
                     continue
                 labels = (group.group_id, topic, str(index))

@@ -9,6 +9,9 @@ from typing import Final
 from prometheus_client import Metric
 
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.ports import Ports
+from anabranch.broker.cluster.serving import Serving
+from anabranch.broker.kafka.quotas.clients import ClientQuotas
 from anabranch.broker.node.net.server import NetworkStats
 from anabranch.broker.node.tracing.stats import TracingStats
 from anabranch.broker.operator.admin.metrics.definitions import (
@@ -117,27 +120,27 @@ OF_STATS = ((NETWORK, NetworkStats()), (TRACING, TracingStats()))
 
 def collect(node: Node) -> Iterator[Metric]:
     """Yield the metrics of this area."""
-    yield INFO.family([((node.settings.node.cluster, str(node.node_id), VERSION), 1)])
-    yield EPOCH.single(node.node_epoch)
+    serving, server, internal = node.serving, node.ports.clients, node.ports.nodes
+    yield INFO.family([((serving.settings.node.cluster, str(serving.node_id), VERSION), 1)])
+    yield EPOCH.single(serving.members.own.epoch)
     yield STOPPING.single(node.stopping)
-    server = node.server
-    yield REQUESTS.family([((_api(key),), count) for key, count in sorted(node.requests.items())])
+    yield REQUESTS.family([((_api(key),), count) for key, count in sorted(serving.requests.items())])
     yield REQUEST_SECONDS.buckets(
         [((_api(key),), each.buckets, each.seconds) for key, each in sorted(server.latency.items())]
     )
-    yield REQUEST_FAILURES.single(node.request_failures + node.damaged_requests)
+    yield REQUEST_FAILURES.single(serving.request_failures + serving.damaged_requests)
     yield CONNECTIONS.single(len(server.connections))
     yield HELD_BYTES.single(server.bytes_held)
     yield WAITING.single(server.budget.waiting)
     yield RECEIVED_BYTES.single(server.bytes_in)
     yield SLABS.single(server.slabs.slabs_mapped)
-    yield FETCH_SESSIONS.single(len(node.fetch_sessions))
+    yield FETCH_SESSIONS.single(len(serving.fetch_sessions))
     yield from of_stats(NETWORK, server.stats)
-    yield INTERNAL_CONNECTIONS.single(len(node.internal.connections))
-    yield from of_stats(INTERNAL, node.internal.stats)
-    yield from _tls(node)
-    yield from _quotas(node)
-    yield from _telemetry(node)
+    yield INTERNAL_CONNECTIONS.single(len(internal.connections))
+    yield from of_stats(INTERNAL, internal.stats)
+    yield from _tls(node.ports)
+    yield from _quotas(node.ports.client_quotas)
+    yield from _telemetry(serving)
     if node.tracing is not None:
         yield from of_stats(TRACING, node.tracing)
 
@@ -146,21 +149,20 @@ def _api(key: int) -> str:
     return APIS[key].name if key in APIS else str(key)
 
 
-def _tls(node: Node) -> Iterator[Metric]:
+def _tls(ports: Ports) -> Iterator[Metric]:
     """Yield the metrics of TLS: of the listeners and between nodes, where it is used."""
-    if node.tls is not None:
-        yield HANDSHAKES.single(node.server.handshakes)
-        yield EXPIRY.single(node.tls.files.expires_ms // 1000)
-        yield RELOADS.single(node.tls.reloads)
-        yield RELOAD_FAILURES.single(node.tls.reload_failures)
-    if node.internal_tls is not None:
-        yield INTERNAL_EXPIRY.single(node.internal_tls.files.expires_ms // 1000)
-        yield INTERNAL_RELOAD_FAILURES.single(node.internal_tls.reload_failures)
+    if ports.clients_tls is not None:
+        yield HANDSHAKES.single(ports.clients.handshakes)
+        yield EXPIRY.single(ports.clients_tls.files.expires_ms // 1000)
+        yield RELOADS.single(ports.clients_tls.reloads)
+        yield RELOAD_FAILURES.single(ports.clients_tls.reload_failures)
+    if ports.nodes_tls is not None:
+        yield INTERNAL_EXPIRY.single(ports.nodes_tls.files.expires_ms // 1000)
+        yield INTERNAL_RELOAD_FAILURES.single(ports.nodes_tls.reload_failures)
 
 
-def _quotas(node: Node) -> Iterator[Metric]:
+def _quotas(quotas: ClientQuotas) -> Iterator[Metric]:
     """Yield what clients with quotas have used, for a limited number of them."""
-    quotas = node.quotas
     quotas.drop_idle()
     yield QUOTA_CLIENTS.family(
         [((quota,), len(table)) for quota, table in quotas.tables.items() if table.limits or len(table)]
@@ -176,14 +178,14 @@ def _quotas(node: Node) -> Iterator[Metric]:
     yield QUOTA_SECONDS.family([(labels, used.throttled_ms / 1000) for labels, used in found])
 
 
-def _telemetry(node: Node) -> Iterator[Metric]:
+def _telemetry(serving: Serving) -> Iterator[Metric]:
     """Yield the metrics that clients push. They have no type: a client's claims about its names are not trusted."""
-    telemetry = node.telemetry
+    telemetry = serving.telemetry
     yield TELEMETRY_CLIENTS.single(len(telemetry))
     yield TELEMETRY_SERIES.single(len(telemetry.series))
     yield TELEMETRY_THROTTLED.single(telemetry.throttled)
     yield from of_stats(TELEMETRY, telemetry.series.stats)
-    for name, samples in groupby(telemetry.series.samples(node.now_ms()), key=itemgetter(0)):
+    for name, samples in groupby(telemetry.series.samples(serving.now_ms()), key=itemgetter(0)):
         yield from Definition(f"anabranch_{name}", "unknown", CLIENT_HELP).labelled(
             (labels, value) for _, labels, value in samples
         )

@@ -171,7 +171,7 @@ OF_STATS = (
 
 def collect(node: Node) -> Iterator[Metric]:
     """Yield the metrics of this area."""
-    storage, sizes = node.storage, node.memory.sizes
+    storage, sizes = node.serving.storage, node.memory.sizes
     yield WRITABLE.single(storage.writable)
     outages = {outage.where: outage.since_ms / 1000 for outage in storage.outages.current()}
     places = (CATALOG, *(object_store(name) for name in node.stores))

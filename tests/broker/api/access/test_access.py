@@ -51,7 +51,7 @@ def allow(
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     async with running_node(tmp_path, authorizer_enabled=True) as running:
         for name in ("t", "u"):
-            await running.topic_commands.ensure(name, partitions=1, configs={})
+            await running.serving.topic_commands.ensure(name, partitions=1, configs={})
         yield running
 
 
@@ -62,13 +62,13 @@ async def client(node: Node) -> AsyncIterator[RawClient]:
 
 
 async def grant(node: Node, *acls: Acl) -> None:
-    assert node.acls is not None
-    await node.acls.alter(added=acls)
+    assert node.serving.acls is not None
+    await node.serving.acls.alter(added=acls)
 
 
 async def revoke(node: Node, *acls: Acl) -> None:
-    assert node.acls is not None
-    await node.acls.alter(removed=acls)
+    assert node.serving.acls is not None
+    await node.serving.acls.alter(removed=acls)
 
 
 def fetch(session_id: int, epoch: int, topics: Sequence[str] = ()) -> FetchRequest:
@@ -120,7 +120,7 @@ async def test_a_denied_request_without_an_answer_closes_the_connection(node: No
     client.send(produce("u", acks=0), 9)
     client.send(produce("t", "u", acks=0), 9)
     assert await client.closed()
-    ends = {name: node.topics.partition(name, 0).stream.next_offset for name in ("t", "u")}
+    ends = {name: node.serving.topics.partition(name, 0).stream.next_offset for name in ("t", "u")}
     assert ends == {"t": 0, "u": 2}, "what is allowed is appended"
 
 
@@ -130,7 +130,7 @@ async def test_nothing_is_said_of_topics_that_one_may_not_describe(node: Node, c
     answer = await client.call(MetadataRequest(topics=topics, allow_auto_topic_creation=True), 12)
     found = {topic.name: (topic.error_code, topic.topic_id, len(topic.partitions)) for topic in answer.topics}
     assert found == {name: (DENIED, bytes(16), 0) for name in ("t", "missing")}
-    assert node.topics.get("missing") is None
+    assert node.serving.topics.get("missing") is None
     assert not (await client.call(MetadataRequest(topics=None), 12)).topics
 
 
@@ -146,7 +146,7 @@ async def test_a_topic_is_created_with_an_acl_for_it_or_for_the_cluster(node: No
     assert await created("one", "two") == [ErrorCode.NONE, DENIED]
     await grant(node, allow(AclOperation.CREATE, "kafka-cluster", AclResourceType.CLUSTER))
     assert await created("two") == [ErrorCode.NONE]
-    assert node.topics.get("one") is not None
+    assert node.serving.topics.get("one") is not None
 
 
 async def test_denials_are_audited(node: Node, client: RawClient) -> None:
@@ -173,32 +173,32 @@ async def test_a_topic_that_another_node_has_just_created_is_not_deleted_uncheck
     node: Node, client: RawClient
 ) -> None:
     """The handler looks topics up after it has waited, when one may exist that was unknown to the check."""
-    assert node.acls is not None
+    assert node.serving.acls is not None
     await grant(node, allow(AclOperation.DESCRIBE, "*"))
-    hidden = node.topics.get("t")
+    hidden = node.serving.topics.get("t")
     assert hidden is not None
     by_id = DeleteTopicState(name=None, topic_id=hidden.topic_id)
 
     async def deletion(state: DeleteTopicState) -> tuple[str | None, int]:
         with pytest.MonkeyPatch.context() as patch:
-            really = node.topics.get
+            really = node.serving.topics.get
             known: list[Topic | None] = []
-            patch.setattr(type(node.topics), "get", lambda *_: known[0] if known else None)
+            patch.setattr(type(node.serving.topics), "get", lambda *_: known[0] if known else None)
 
             async def catch_up() -> None:
                 known.append(really(hidden.topic_id))
                 patch.undo()
 
-            patch.setattr(node.membership, "catch_up", catch_up)
+            patch.setattr(node.serving.membership, "catch_up", catch_up)
             answer = await client.call(DeleteTopicsRequest(topics=[state], timeout_ms=1000), 6)
         return answer.responses[0].name, answer.responses[0].error_code
 
     assert await deletion(DeleteTopicState(name="t")) == ("t", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     assert await deletion(by_id) == ("t", DENIED)
-    assert node.topics.get("t") is hidden
+    assert node.serving.topics.get("t") is hidden
     await grant(node, allow(AclOperation.DELETE))
     assert await deletion(by_id) == ("t", ErrorCode.NONE)
-    assert node.topics.get("t") is None
+    assert node.serving.topics.get("t") is None
 
 
 async def test_changes_are_audited_with_their_outcome(node: Node, client: RawClient) -> None:
@@ -273,8 +273,8 @@ async def test_changes_are_audited_without_an_authorizer(tmp_path: Path) -> None
 async def test_a_pattern_matches_topics_that_its_member_may_describe(node: Node, client: RawClient) -> None:
     group = allow(AclOperation.READ, "g", AclResourceType.GROUP)
     await grant(node, group, allow(AclOperation.DESCRIBE, "g", AclResourceType.GROUP), allow(AclOperation.READ, "u"))
-    await node.internal_topics.ensure(OFFSETS_TOPIC)
-    ids = {topic.topic_id: topic.name for topic in node.topics}
+    await node.serving.internal_topics.ensure(OFFSETS_TOPIC)
+    ids = {topic.topic_id: topic.name for topic in node.serving.topics}
 
     async def beat(epoch: int, **fields: Any) -> ConsumerGroupHeartbeatResponse:
         request = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=epoch, **fields)

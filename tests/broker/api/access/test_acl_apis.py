@@ -142,8 +142,8 @@ async def test_the_number_of_acls_is_bounded(node: Node, client: RawClient) -> N
     assert await create(client, *(creation(operation=at) for at in range(3, 8))) == [(0, "")] * 5
     (failure,) = await create(client, creation(operation=8))
     assert failure == (ErrorCode.POLICY_VIOLATION, "too many ACLs: 5 (authorizer.acls_max)")
-    assert node.acls is not None
-    assert len(node.acls.authorizer.acls) == 5
+    assert node.serving.acls is not None
+    assert len(node.serving.acls.authorizer.acls) == 5
 
 
 async def test_without_an_authorizer_there_are_no_acls(tmp_path: Path) -> None:
@@ -159,8 +159,8 @@ async def test_without_an_authorizer_there_are_no_acls(tmp_path: Path) -> None:
 async def test_other_nodes_follow_and_a_restart_keeps_them(tmp_path: Path) -> None:
     wanted: dict[str, Any] = {"authorizer_enabled": True, "authorizer_super_users": ANONYMOUS}
     async with running_nodes(tmp_path, 2, **wanted) as (first, second):
-        assert second.acls is not None
-        authorizer = second.acls.authorizer
+        assert second.serving.acls is not None
+        authorizer = second.serving.acls.authorizer
         async with raw_client(first.bootstrap) as client:
             await create(client, creation())
             await until(lambda: set(authorizer.acls) == {READ}, timeout_s=20, pause_s=0.01)
@@ -168,8 +168,8 @@ async def test_other_nodes_follow_and_a_restart_keeps_them(tmp_path: Path) -> No
             await client.call(DeleteAclsRequest(filters=[DeleteAclsFilter(**ANY)]))
             await create(client, creation(operation=4))
     async with running_nodes(tmp_path, 1, **wanted) as (again,):
-        assert again.acls is not None
-        assert set(again.acls.authorizer.acls) == {READ._replace(operation=AclOperation.WRITE)}
+        assert again.serving.acls is not None
+        assert set(again.serving.acls.authorizer.acls) == {READ._replace(operation=AclOperation.WRITE)}
 
 
 async def test_what_was_created_through_another_node_can_be_deleted_at_once(tmp_path: Path) -> None:

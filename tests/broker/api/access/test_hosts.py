@@ -38,12 +38,12 @@ async def test_acls_of_a_host(
         settings |= {"ssl_certificate_file": issued.certificate, "ssl_key_file": issued.key}
     settings["security_protocol_map"] = f"IN:{'SSL' if tls else 'PLAINTEXT'}"
     async with running_node(tmp_path, authorizer_enabled=True, **settings) as node:
-        acls = node.acls
+        acls = node.serving.acls
         assert acls is not None
         context = authority.client_context() if tls else None
         if context is not None:
             context.check_hostname = False
-        async with raw_client(f"{connects}:{node.server.ports['IN']}", context=context) as client:
+        async with raw_client(f"{connects}:{node.ports.clients.ports['IN']}", context=context) as client:
 
             async def may_describe(*rules: Acl) -> bool:
                 await acls.alter(added=rules)
@@ -52,7 +52,7 @@ async def test_acls_of_a_host(
                 return bool(answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
             assert await may_describe(ALLOW)
-            (connection,) = node.server.connections
+            (connection,) = node.ports.clients.connections
             assert connection.host == connects, "as logs, quotas and descriptions show it"
             for host in spellings:
                 deny = ALLOW._replace(host=host, permission=Permission.DENY, operation=AclOperation.ALL)

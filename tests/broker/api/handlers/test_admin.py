@@ -71,16 +71,16 @@ async def test_log_dirs_tell_what_each_partition_takes(node: Node, client: RawCl
     for _ in range(3):
         await client.produce("t", [batch])
     assert await sizes(client) == {0: 3 * len(batch), 1: 0}, "in the log"
-    await node.storage.flush()
+    await node.serving.storage.flush()
     await client.produce("t", [batch], partition=1)
     found = await sizes(client)
     assert found[0] >= 3 * len(batch), "in objects"
     assert found[1] == len(batch)
     (found,) = (await client.call(DescribeLogDirsRequest(topics=None), 4)).results
-    assert found.log_dir == str(node.settings.node.data_dir.resolve())
-    assert found.total_bytes == shutil.disk_usage(node.settings.objects_path).total
+    assert found.log_dir == str(node.serving.settings.node.data_dir.resolve())
+    assert found.total_bytes == shutil.disk_usage(node.serving.settings.objects_path).total
     assert 0 < found.usable_bytes < found.total_bytes
-    folder = node.settings.objects_path
+    folder = node.serving.settings.objects_path
     away = folder.rename(folder.with_name("away"))  # a disk that is not mounted
     (found,) = (await client.call(DescribeLogDirsRequest(topics=None), 4)).results
     assert (found.total_bytes, found.usable_bytes) == (-1, -1)
@@ -93,7 +93,7 @@ async def test_a_replica_stays_in_its_directory(node: Node, client: RawClient) -
         request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=path, topics=[wanted])])
         return int((await client.call(request, 2)).results[0].partitions[0].error_code)
 
-    own = str(node.settings.node.data_dir.resolve())
+    own = str(node.serving.settings.node.data_dir.resolve())
     assert await move(own, "t", 1) == ErrorCode.NONE
     assert await move("/elsewhere", "t", 1) == ErrorCode.LOG_DIR_NOT_FOUND
     assert await move(own, "t", 2) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -104,7 +104,7 @@ async def test_only_a_replica_that_cannot_lead_is_named_in_an_election(node: Nod
     every = ElectLeadersRequest(topic_partitions=None)
     (topic,) = (await client.call(every, 2)).replica_election_results
     assert list(topic.partition_result) == []
-    node.topics.partition("t", 1).stream.refuse(StreamFenced("test"))
+    node.serving.topics.partition("t", 1).stream.refuse(StreamFenced("test"))
     for kind, code in ((0, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE), (1, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)):
         (topic,) = (
             await client.call(ElectLeadersRequest(election_type=kind, topic_partitions=None), 2)
@@ -135,7 +135,7 @@ async def test_the_node_is_the_one_voter(node: Node, client: RawClient) -> None:
     for version in range(3):
         answer = await client.call(DescribeQuorumRequest(topics=[topic]), version)
         partition = answer.topics[0].partitions[0]
-        assert (partition.leader_id, partition.leader_epoch) == (1, node.node_epoch)
+        assert (partition.leader_id, partition.leader_epoch) == (1, node.serving.members.own.epoch)
         assert [voter.replica_id for voter in partition.current_voters] == [1]
         assert [each.node_id for each in answer.nodes] == ([1] if version == 2 else [])
 
@@ -185,10 +185,10 @@ async def test_a_node_that_lives_is_not_unregistered_and_one_that_is_gone_is(nod
         answer = await client.call(UnregisterBrokerRequest(broker_id=node_id), 0)
         return answer.error_code, answer.error_message or ""
 
-    gone = await node.catalog.register_node(7, "gone", 9092, now_ms=1, lease_ms=1)
+    gone = await node.serving.catalog.register_node(7, "gone", 9092, now_ms=1, lease_ms=1)
     code, message = await unregister(7)
     assert (code, "Broker ID 7 cannot be unregistered: " in message) == (ErrorCode.INVALID_REQUEST, True), "not yet"
-    await node.catalog.stop_node(NodeIdentity(7, gone.epoch), drained_wal=None, now_ms=1)
+    await node.serving.catalog.stop_node(NodeIdentity(7, gone.epoch), drained_wal=None, now_ms=1)
     assert await unregister(7) == (ErrorCode.NONE, "")
     assert (await unregister(7))[0] == ErrorCode.BROKER_ID_NOT_REGISTERED
     code, message = await unregister(1)
@@ -242,8 +242,8 @@ async def test_configs_of_a_group_hold_at_once_and_over_a_restart(tmp_path: Path
         assert (await described(client, group, "g"))[SESSION] == ("45000", ConfigSource.DEFAULT_CONFIG)
         assert await alter(client, group, "g", (SESSION, Operation.SET, "50000")) == ErrorCode.NONE
         assert await alter(client, group, "g", (SESSION, Operation.SET, "1")) == ErrorCode.INVALID_CONFIG
-        assert node.group_configs.session_timeout_ms("g") == 50_000
-        assert node.group_configs.session_timeout_ms("other") == 45_000
+        assert node.serving.group_configs.session_timeout_ms("g") == 50_000
+        assert node.serving.group_configs.session_timeout_ms("other") == 45_000
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         assert (await described(client, group, "g"))[SESSION] == ("50000", ConfigSource.GROUP_CONFIG)
         assert await listed(client, group) == ["g"]
@@ -254,7 +254,7 @@ async def test_configs_of_a_group_hold_at_once_and_over_a_restart(tmp_path: Path
             configs=[alter_configs.AlterableConfig(name=beat_ms, value="6000")],
         )
         await client.call(alter_configs.AlterConfigsRequest(resources=[resource]), 2)
-        assert node.group_configs.session_timeout_ms("g") == 45_000, "replaced as a whole"
+        assert node.serving.group_configs.session_timeout_ms("g") == 45_000, "replaced as a whole"
         await find_coordinator(client, "g", 0)
         beat = ConsumerGroupHeartbeatRequest(
             group_id="g", member_id="m", rebalance_timeout_ms=1000, subscribed_topic_names=["t"], topic_partitions=[]
@@ -270,16 +270,16 @@ async def test_levels_of_loggers_are_changed_and_forgotten(tmp_path: Path) -> No
         found = await described(client, loggers, "1")
         assert found["root"] == found["network"] == ("INFO", ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG)
         assert await alter(client, loggers, "1", ("network", Operation.SET, "DEBUG")) == ErrorCode.NONE
-        assert node.log_levels.level("network") == "DEBUG"
+        assert node.serving.log_levels.level("network") == "DEBUG"
         both = (("node", Operation.SET, "ERROR"), ("nobody", Operation.SET, "INFO"))
         assert await alter(client, loggers, "1", *both) == ErrorCode.INVALID_CONFIG
-        assert node.log_levels.level("node") == "INFO", "all or none"
+        assert node.serving.log_levels.level("node") == "INFO", "all or none"
         assert await alter(client, loggers, "1", ("network", Operation.DELETE, None)) == ErrorCode.NONE
-        assert node.log_levels.level("network") == "INFO"
+        assert node.serving.log_levels.level("network") == "INFO"
         assert await alter(client, loggers, "1", ("root", Operation.SET, "ERROR")) == ErrorCode.NONE
         assert (await described(client, loggers, "1"))["requests"][0] == "ERROR"
     async with running_node(tmp_path) as node:
-        assert node.log_levels.level("requests") == "INFO"
+        assert node.serving.log_levels.level("requests") == "INFO"
 
 
 async def test_a_subscription_is_kept_and_listed(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ async def test_the_nodes_own_goes_before_the_default_of_all_before_the_settings(
 
         async def seen(topic: str = "t") -> tuple[str | None, int]:
             config = (await describe(client, topic, "max.message.bytes", kind=ResourceType.TOPIC))["max.message.bytes"]
-            found = node.topics.partition(topic, 0).config.max_message_bytes
+            found = node.serving.topics.partition(topic, 0).config.max_message_bytes
             assert config.value == str(found), "what is described is what holds"
             return config.value, config.config_source
 
@@ -140,9 +140,9 @@ async def test_what_is_set_outlives_a_restart_and_holds_for_new_topics(tmp_path:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         await create(client, "new")
         for topic in ("old", "new"):
-            config = node.topics.partition(topic, 0).config
+            config = node.serving.topics.partition(topic, 0).config
             assert (config.retention_ms, config.retention_bytes, config.compacted) == (5000, 99, True)
-        assert node.server.connections_max == 17
+        assert node.ports.clients.connections_max == 17
 
 
 async def test_topics_are_cleaned_by_the_defaults_in_force(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ async def test_topics_are_cleaned_by_the_defaults_in_force(tmp_path: Path) -> No
             log_cleaner_max_compaction_lag_ms="22",
             log_cleaner_delete_retention_ms="33",
         )
-        cleaning = node.topics.partition("t", 0).config.cleaning
+        cleaning = node.serving.topics.partition("t", 0).config.cleaning
         assert cleaning is not None
         found = (cleaning.dirty_ratio_min, cleaning.lag_ms_min, cleaning.lag_ms_max, cleaning.delete_retention_ms)
         assert found == (0.25, 11, 22, 33)
@@ -221,7 +221,7 @@ async def test_changes_that_are_refused(client: RawClient, node: Node, what: str
     answer = await alter(client, name, ("message.max.bytes", SET, "2000000"), bad)
     assert (answer.error_code, answer.error_message) == (ErrorCode.INVALID_REQUEST, expected)
     assert await describe(client, ALL) == {}
-    assert node.topics.partition("t", 0).config.max_message_bytes == 1_048_588, "all of a request or nothing"
+    assert node.serving.topics.partition("t", 0).config.max_message_bytes == 1_048_588, "all of a request or nothing"
 
 
 async def test_only_lists_are_added_to(client: RawClient) -> None:
@@ -269,15 +269,15 @@ async def test_a_change_that_the_catalog_does_not_take_changes_nothing(
     async def away(*_: object, **__: object) -> None:
         raise CatalogUnavailable("the catalog is away")
 
-    monkeypatch.setattr(node.catalog, "alter_config", away)
+    monkeypatch.setattr(node.serving.catalog, "alter_config", away)
     answer = await alter(client, ALL, ("message.max.bytes", SET, "5000"))
     assert (answer.error_code, answer.error_message) == (ErrorCode.UNKNOWN_SERVER_ERROR, "the catalog is away")
-    assert node.topics.partition("t", 0).config.max_message_bytes == 1_048_588
+    assert node.serving.topics.partition("t", 0).config.max_message_bytes == 1_048_588
 
 
 async def test_a_value_that_a_newer_node_has_set_does_not_end_this_one(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        await node.catalog.alter_config(
+        await node.serving.catalog.alter_config(
             "broker",
             ALL,
             set_configs={"compression.type": "newer", "log.retention.ms": "5", "newer.config": "1"},
@@ -285,7 +285,7 @@ async def test_a_value_that_a_newer_node_has_set_does_not_end_this_one(tmp_path:
         )
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         await create(client, "t")
-        config = node.topics.partition("t", 0).config
+        config = node.serving.topics.partition("t", 0).config
         assert (config.compression, config.retention_ms) == (None, 5)
         assert sorted(await describe(client, ALL)) == ["log.retention.ms"]
         await change(client, ALL, compression_type=None)

@@ -58,11 +58,11 @@ async def test_every_node_knows_a_quota(tmp_path: Path) -> None:
             ({"ip": None}, {"connection_creation_rate": 5}),
         ]
         assert await described(first) == quotas
-        await until(lambda: len(second.quota_table.all()) == 2)
+        await until(lambda: len(second.serving.quota_table.all()) == 2)
         assert await described(second) == quotas
         async with raw_client(second.bootstrap) as client:
             assert await alter(client, {"ip": None}, connection_creation_rate=None) == ErrorCode.NONE
-        await until(lambda: len(first.quota_table.all()) == 1)
+        await until(lambda: len(first.serving.quota_table.all()) == 1)
 
 
 async def test_quotas_outlast_a_restart(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ async def test_a_catalog_that_is_away_is_an_error_of_each_entity(node: Node, cli
     async def away(*_arguments: object, **_named: object) -> None:
         raise CatalogUnavailable("the catalog is away")
 
-    node.quota_table.alter = away  # type: ignore[method-assign]
+    node.serving.quota_table.alter = away  # type: ignore[method-assign]
     answer = await client.call(change({"user": "a"}, {"producer_byte_rate": 1.0}))
     assert (answer.entries[0].error_code, answer.entries[0].error_message) == (
         ErrorCode.UNKNOWN_SERVER_ERROR,

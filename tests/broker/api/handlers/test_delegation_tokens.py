@@ -46,7 +46,7 @@ async def token_node(folder: Path, **wanted: Any) -> AsyncIterator[Node]:
         for user in ("alice", "bob", "carol"):
             await add_user(node, user)
         yield node
-        assert node.request_failures == 0
+        assert node.serving.request_failures == 0
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 async def client_of(node: Node, user: str = "") -> AsyncIterator[RawClient]:
     """A client of the listener with SASL that is authenticated as the user; of the other listener without one."""
     listener = "SASL_PLAINTEXT" if user else "PLAINTEXT"
-    async with raw_client(f"127.0.0.1:{node.server.ports[listener]}") as client:
+    async with raw_client(f"127.0.0.1:{node.ports.clients.ports[listener]}") as client:
         if user:
             assert (await log_in(client, user)).error_code == ErrorCode.NONE
         yield client
@@ -114,7 +114,7 @@ def password_of(created: Any) -> str:
 
 
 def sasl_client(node: Node) -> Any:
-    return raw_client(f"127.0.0.1:{node.server.ports['SASL_PLAINTEXT']}")
+    return raw_client(f"127.0.0.1:{node.ports.clients.ports['SASL_PLAINTEXT']}")
 
 
 async def assert_refused(node: Node, token_id: str, password: str, **options: Any) -> None:
@@ -126,10 +126,10 @@ async def assert_refused(node: Node, token_id: str, password: str, **options: An
 
 async def test_a_token_is_made_and_described(node: Node) -> None:
     for version in (1, 2, 3):
-        before_ms = node.now_ms()
+        before_ms = node.serving.now_ms()
         made = await create(node, "alice", version=version, renewers=renewers("bob"), max_lifetime_ms=2 * DAY_MS)
         assert (made.error_code, made.principal_type, made.principal_name) == (0, "User", "alice")
-        assert before_ms <= made.issue_timestamp_ms <= node.now_ms()
+        assert before_ms <= made.issue_timestamp_ms <= node.serving.now_ms()
         assert made.expiry_timestamp_ms == made.issue_timestamp_ms + DAY_MS
         assert made.max_timestamp_ms == made.issue_timestamp_ms + 2 * DAY_MS
         assert made.hmac == hmac.digest(KEY.encode(), made.token_id.encode(), "sha512")
@@ -153,10 +153,10 @@ async def test_a_client_with_a_token_is_its_owner(node: Node, mechanism: str) ->
     async with sasl_client(node) as client:
         answer = await log_in_with_token(client, made.token_id, password_of(made), mechanism)
         assert answer.error_code == ErrorCode.NONE
-        left_ms = made.expiry_timestamp_ms - node.now_ms()
+        left_ms = made.expiry_timestamp_ms - node.serving.now_ms()
         assert left_ms <= answer.session_lifetime_ms <= DAY_MS
         assert (await client.call(MetadataRequest(topics=()), 9)).brokers
-        assert {each.principal for each in node.server.connections} == {"User:alice"}
+        assert {each.principal for each in node.ports.clients.connections} == {"User:alice"}
 
 
 async def test_requests_need_an_authenticated_client_without_a_token(node: Node) -> None:
@@ -213,9 +213,9 @@ async def test_owner_and_renewers_renew_and_expire(node: Node) -> None:
     for user in ("alice", "bob"):
         answer = await renew(user, 1000)
         assert answer.error_code == 0
-        assert 0 <= answer.expiry_timestamp_ms - node.now_ms() <= 1000
+        assert 0 <= answer.expiry_timestamp_ms - node.serving.now_ms() <= 1000
         answer = await renew(user, -1)
-        assert DAY_MS - 60_000 < answer.expiry_timestamp_ms - node.now_ms() <= DAY_MS
+        assert DAY_MS - 60_000 < answer.expiry_timestamp_ms - node.serving.now_ms() <= DAY_MS
         answer = await expire(user, 100 * DAY_MS)
         assert answer.expiry_timestamp_ms == made.max_timestamp_ms
     for answer in (await renew("carol", -1), await expire("carol", -1), await expire("carol", 1)):
@@ -252,24 +252,24 @@ async def test_an_expired_token_is_worth_nothing_and_is_removed(tmp_path: Path) 
             await log_in_with_token(used, made.token_id, password_of(made))
         expire = ExpireDelegationTokenRequest(hmac=made.hmac, expiry_time_period_ms=0)
         expired_ms = (await call(node, "alice", expire, 2)).expiry_timestamp_ms
-        await until(lambda: node.now_ms() > expired_ms)
+        await until(lambda: node.serving.now_ms() > expired_ms)
         await assert_refused(node, made.token_id, password_of(made))
         for request in (expire, RenewDelegationTokenRequest(hmac=made.hmac, renew_period_ms=-1)):
             assert (await call(node, "alice", request, 2)).error_code == ErrorCode.DELEGATION_TOKEN_EXPIRED
         assert await ids_seen_by(node, "alice") == {made.token_id, other.token_id}
-        assert node.delegation_tokens is not None
-        await node.delegation_tokens.remove_expired()
+        assert node.serving.delegation_tokens is not None
+        await node.serving.delegation_tokens.remove_expired()
         assert await ids_seen_by(node, "alice") == {other.token_id}
-        assert [each.token_id for each in await node.catalog.list_tokens()] == [other.token_id]
+        assert [each.token_id for each in await node.serving.catalog.list_tokens()] == [other.token_id]
 
 
 async def test_expired_tokens_are_removed_from_time_to_time(tmp_path: Path) -> None:
     async with token_node(tmp_path, delegation_token_expiry_check_interval_ms=10) as node:
         made = await create(node, "alice", max_lifetime_ms=1)
         assert made.max_timestamp_ms == made.expiry_timestamp_ms == made.issue_timestamp_ms + 1
-        assert node.delegation_tokens is not None
-        await until(lambda: node.delegation_tokens is not None and not node.delegation_tokens.tokens)
-        assert await node.catalog.list_tokens() == ()
+        assert node.serving.delegation_tokens is not None
+        await until(lambda: node.serving.delegation_tokens is not None and not node.serving.delegation_tokens.tokens)
+        assert await node.serving.catalog.list_tokens() == ()
 
 
 async def test_attempts_without_the_right_hmac_fail(node: Node) -> None:
@@ -355,10 +355,10 @@ async def test_the_session_of_a_token_ends_with_it(node: Node) -> None:
         answer = await log_in_with_token(client, made.token_id, password_of(made))
         assert answer.error_code == ErrorCode.NONE
         assert 0 <= answer.session_lifetime_ms <= 300
-        await until(lambda: node.now_ms() > made.max_timestamp_ms + 5)
+        await until(lambda: node.serving.now_ms() > made.max_timestamp_ms + 5)
         client.send(MetadataRequest(topics=()), 9)
         assert await client.closed()
-    assert node.server.stats.expired_sessions == 1
+    assert node.ports.clients.stats.expired_sessions == 1
 
 
 async def remove_user(node: Node, user: str, *mechanisms: int) -> None:
@@ -380,7 +380,7 @@ async def test_the_tokens_of_a_user_go_with_its_last_credential(node: Node) -> N
         await assert_refused(node, made.token_id, password_of(made))
         answer = await open_session.call(CREATE, 3)
         assert answer.error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
-    assert [token.token_id for token in await node.catalog.list_tokens()] == [of_bob.token_id]
+    assert [token.token_id for token in await node.serving.catalog.list_tokens()] == [of_bob.token_id]
     async with sasl_client(node) as client:
         assert (await log_in_with_token(client, of_bob.token_id, password_of(of_bob))).error_code == ErrorCode.NONE
 
@@ -392,7 +392,7 @@ async def test_a_client_authenticates_itself_again_with_another_token_of_its_own
             answer = await log_in_with_token(client, each.token_id, password_of(each))
             assert answer.error_code == ErrorCode.NONE
             assert (await client.call(CREATE, 3)).error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
-            gate: Any = node.server.gates["SASL_PLAINTEXT"]
+            gate: Any = node.ports.clients.gates["SASL_PLAINTEXT"]
             [session] = gate._sessions.values()  # noqa: SLF001
             session._began_again_s = None  # noqa: SLF001 - otherwise once a second
         answer = await log_in_with_token(client, of_bob.token_id, password_of(of_bob))
@@ -429,7 +429,7 @@ async def test_changes_are_audit_events_without_secrets(node: Node) -> None:
 
 async def test_acls_limit_tokens_for_others_and_descriptions(tmp_path: Path) -> None:
     async with token_node(tmp_path, authorizer_enabled=True, authorizer_super_users="User:admin") as node:
-        assert node.acls is not None
+        assert node.serving.acls is not None
         of_alice = await create(node, "alice", renewers=renewers("carol"))
         for_alice: Any = {"owner_principal_type": "User", "owner_principal_name": "alice"}
         refused = await create(node, "bob", **for_alice)
@@ -442,12 +442,12 @@ async def test_acls_limit_tokens_for_others_and_descriptions(tmp_path: Path) -> 
             return Acl(resource_type, name, PatternType.LITERAL, "User:bob", "*", operation, Permission.ALLOW)
 
         seeing_one = acl(AclResourceType.DELEGATION_TOKEN, of_alice.token_id, AclOperation.DESCRIBE)
-        await node.acls.alter(added=[seeing_one])
+        await node.serving.acls.alter(added=[seeing_one])
         assert await ids_seen_by(node, "bob") == {of_alice.token_id}
-        await node.acls.alter(removed=[seeing_one])
-        await node.acls.alter(added=[acl(AclResourceType.USER, "User:alice", AclOperation.DESCRIBE_TOKENS)])
+        await node.serving.acls.alter(removed=[seeing_one])
+        await node.serving.acls.alter(added=[acl(AclResourceType.USER, "User:alice", AclOperation.DESCRIBE_TOKENS)])
         assert await ids_seen_by(node, "bob") == {of_alice.token_id}
-        await node.acls.alter(added=[acl(AclResourceType.USER, "User:alice", AclOperation.CREATE_TOKENS)])
+        await node.serving.acls.alter(added=[acl(AclResourceType.USER, "User:alice", AclOperation.CREATE_TOKENS)])
         made = await create(node, "bob", **for_alice)
         assert (made.error_code, made.principal_name) == (0, "alice")
         async with client_of(node) as stranger:
@@ -459,9 +459,9 @@ async def test_other_nodes_follow(tmp_path: Path) -> None:
     shared = {"catalog_url": f"sqlite:///{tmp_path / 'catalog.db'}", "objects_path": tmp_path / "objects"}
     async with token_node(tmp_path / "1", **shared) as one, token_node(tmp_path / "2", node_id=2, **shared) as two:
         made = await create(one, "alice")
-        assert one.delegation_tokens is not None
-        assert two.delegation_tokens is not None
-        tokens = two.delegation_tokens
+        assert one.serving.delegation_tokens is not None
+        assert two.serving.delegation_tokens is not None
+        tokens = two.serving.delegation_tokens
         await until(lambda: tokens.find(made.token_id) is not None)
         async with sasl_client(two) as client:
             answer = await log_in_with_token(client, made.token_id, password_of(made))
@@ -472,7 +472,7 @@ async def test_other_nodes_follow(tmp_path: Path) -> None:
             expire = ExpireDelegationTokenRequest(hmac=each.hmac, expiry_time_period_ms=-1)
             assert (await call(two, "alice", expire, 2)).error_code == ErrorCode.NONE
         await call(two, "alice", ExpireDelegationTokenRequest(hmac=made.hmac, expiry_time_period_ms=-1), 2)
-        await until(lambda: one.delegation_tokens is not None and not one.delegation_tokens.tokens)
+        await until(lambda: one.serving.delegation_tokens is not None and not one.serving.delegation_tokens.tokens)
         await assert_refused(one, made.token_id, password_of(made))
 
 

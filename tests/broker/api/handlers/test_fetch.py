@@ -80,14 +80,14 @@ async def test_an_offset_inside_a_batch_brings_the_whole_batch(client: RawClient
 
 async def test_offsets_outside_the_log_are_out_of_range(node: Node, client: RawClient) -> None:
     await fill(client, 0, 3)
-    await node.topics.partition("t", 0).stream.trim(2)
+    await node.serving.topics.partition("t", 0).stream.trim(2)
     codes = [partitions_of(await fetch(client, want(at)))[0].error_code for at in (-1, 0, 2, 6, 7)]
     out = ErrorCode.OFFSET_OUT_OF_RANGE
     assert codes == [out, out, 0, 0, out]
 
 
 async def test_unknown_partitions_topics_and_epochs(node: Node, client: RawClient) -> None:
-    epoch = node.topics.partition("t", 0).leader_epoch
+    epoch = node.serving.topics.partition("t", 0).leader_epoch
     assert partitions_of(await fetch(client, want(0, first=9)))[9].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     older = partitions_of(await fetch(client, want(0, epoch=epoch - 1)))[0].error_code
     newer = partitions_of(await fetch(client, want(0, epoch=epoch + 1)))[0].error_code
@@ -110,7 +110,7 @@ async def test_limits_hold_but_for_the_first_batch(client: RawClient) -> None:
 
 async def test_a_waiting_fetch_answers_as_soon_as_there_is_data(node: Node, client: RawClient) -> None:
     client.send(FetchRequest(topics=want(0, 0), max_wait_ms=LONG_MS, min_bytes=1, max_bytes=1000), 12)
-    partition = node.topics.partition("t", 1)
+    partition = node.serving.topics.partition("t", 1)
     await until(lambda: partition.has_listeners)
     async with raw_client(node.bootstrap) as other:
         await fill(other, 1, 1)
@@ -121,7 +121,7 @@ async def test_a_waiting_fetch_answers_as_soon_as_there_is_data(node: Node, clie
 
 async def test_a_waiting_fetch_waits_for_min_bytes(node: Node, client: RawClient) -> None:
     client.send(FetchRequest(topics=want(0, 0), max_wait_ms=LONG_MS, min_bytes=2500, max_bytes=1 << 20), 12)
-    partition = node.topics.partition("t", 1)
+    partition = node.serving.topics.partition("t", 1)
     await until(lambda: partition.has_listeners)
     async with raw_client(node.bootstrap) as other:
         await fill(other, 0, 1)
@@ -140,7 +140,7 @@ async def test_a_waiting_fetch_ends_empty(client: RawClient) -> None:
 
 async def test_a_waiting_fetch_learns_that_its_topic_is_gone(node: Node, client: RawClient) -> None:
     client.send(FetchRequest(topics=want(0), max_wait_ms=LONG_MS, min_bytes=1, max_bytes=1000), 12)
-    partition = node.topics.partition("t", 0)
+    partition = node.serving.topics.partition("t", 0)
     await until(lambda: partition.has_listeners)
     async with raw_client(node.bootstrap) as other:
         await other.call(DeleteTopicsRequest(topic_names=["t"]), 5)
@@ -149,7 +149,7 @@ async def test_a_waiting_fetch_learns_that_its_topic_is_gone(node: Node, client:
 
 
 async def test_a_client_that_leaves_leaves_no_waiter(node: Node, client: RawClient) -> None:
-    partition = node.topics.partition("t", 0)
+    partition = node.serving.topics.partition("t", 0)
     async with raw_client(node.bootstrap) as other:
         other.send(FetchRequest(topics=want(0), max_wait_ms=LONG_MS, min_bytes=1, max_bytes=1000), 12)
         await until(lambda: partition.has_listeners)
@@ -160,7 +160,7 @@ async def test_a_stopping_node_answers_those_who_wait(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, asyncio.TaskGroup() as group, raw_client(node.bootstrap) as client:
         await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
         client.send(FetchRequest(topics=want(0), max_wait_ms=LONG_MS, min_bytes=1, max_bytes=1000), 12)
-        await until(lambda: node.topics.partition("t", 0).has_listeners)
+        await until(lambda: node.serving.topics.partition("t", 0).has_listeners)
         stopping = group.create_task(node.stop())
         _, response = await client.receive(FetchRequest, 12)
         assert partitions_of(response)[0].error_code == ErrorCode.NONE
@@ -233,8 +233,8 @@ async def test_in_a_session_no_partition_starves(client: RawClient) -> None:
 async def test_the_number_of_sessions_is_bounded(node: Node, client: RawClient) -> None:
     ids = [(await fetch(client, want(0), session_epoch=0)).session_id for _ in range(5)]
     assert len(set(ids)) == 5
-    assert len(node.fetch_sessions) == 2
-    assert node.fetch_sessions.evictions == 3
+    assert len(node.serving.fetch_sessions) == 2
+    assert node.serving.fetch_sessions.evictions == 3
 
 
 async def test_the_partitions_of_a_session_are_bounded(node: Node, client: RawClient) -> None:
@@ -242,7 +242,7 @@ async def test_the_partitions_of_a_session_are_bounded(node: Node, client: RawCl
     many = [FetchTopic(topic="u", partitions=[FetchPartition(partition=at) for at in range(TARGETS_MAX)])]
     grown = await fetch(client, many, session_id=first.session_id, session_epoch=1)
     assert grown.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert len(node.fetch_sessions) == 0
+    assert len(node.serving.fetch_sessions) == 0
     full = await fetch(client, [*want(0), *many], session_epoch=0)
     assert (full.error_code, full.session_id) == (0, 0)
     assert len(partitions_of(full)) == TARGETS_MAX
@@ -251,11 +251,13 @@ async def test_the_partitions_of_a_session_are_bounded(node: Node, client: RawCl
 async def test_a_partition_that_another_node_has_taken_over_is_not_served(node: Node, client: RawClient) -> None:
     await fill(client, 0, 1)
     await fill(client, 1, 1)
-    partition = node.topics.partition("t", 0)
-    other = await node.catalog.register_node(2, "elsewhere", 9092, now_ms=node.now_ms(), lease_ms=10_000)
-    await hand_over(node.catalog, [partition.stream.stream_id], leader=2)
-    await node.catalog.open_streams([partition.stream.stream_id], StreamOwner(2, other.epoch, WAL_ID))
-    await node.storage.flush()
+    partition = node.serving.topics.partition("t", 0)
+    other = await node.serving.catalog.register_node(
+        2, "elsewhere", 9092, now_ms=node.serving.now_ms(), lease_ms=10_000
+    )
+    await hand_over(node.serving.catalog, [partition.stream.stream_id], leader=2)
+    await node.serving.catalog.open_streams([partition.stream.stream_id], StreamOwner(2, other.epoch, WAL_ID))
+    await node.serving.storage.flush()
     for offset in (0, 1, 2):
         data = partitions_of(await fetch(client, want(offset, 0)))
         assert (data[0].error_code, offsets_in(data[0])) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, [])

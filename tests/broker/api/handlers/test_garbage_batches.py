@@ -116,12 +116,12 @@ async def test_it_does_not_stop_the_cleaning_of_what_is_around_it(node: Node) ->
         await produce(client, keyed(b"old"))
         await produce(client, keyed(b"newer"))
         # A compacted topic refuses such a batch, because its records are checked; an earlier policy accepted it.
-        partition = node.topics.partition("t", 0)
+        partition = node.serving.topics.partition("t", 0)
         garbage = GARBAGE["uncompressed"]()
         partition.config = replace(partition.config, cleaning=None)
         await produce(client, garbage)
         await produce(client, keyed(b"newest"))
-        await node.storage.flush()
+        await node.serving.storage.flush()
         async with asyncio.timeout(30):
             await node.upkeep.compaction.run_once()
         bases = await fetched(client)

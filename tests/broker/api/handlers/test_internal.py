@@ -226,10 +226,10 @@ def is_overtaken(sender: MarkerSender | None, peer: Peer | None) -> bool:
     """Return whether a request is refused after one of node 1, in epoch 3, with the sequence 7."""
     writer = MarkerWriter(cast("Any", None), cast("Any", None))
     assert writer.admit(MarkerSender(node_id=1, node_epoch=3, sequence=7))
-    node, exchange = SimpleNamespace(markers=writer), SimpleNamespace(peer=peer)
+    serving, exchange = SimpleNamespace(markers=writer), SimpleNamespace(peer=peer)
     marker = WritableTxnMarker(producer_id=1, topics=[WritableTxnMarkerTopic(name="t", partition_indexes=[0])])
     asked = WriteTxnMarkersRequest(markers=[marker], sender=sender)
-    work = write_txn_markers.handle(cast("Any", node), asked, cast("Any", exchange))
+    work = write_txn_markers.handle(cast("Any", serving), asked, cast("Any", exchange))
     with suppress(AttributeError):  # there is nothing to append to
         response = asyncio.run(work)
         return bool(response.markers[0].topics[0].partitions[0].error_code == ErrorCode.OPERATION_NOT_ATTEMPTED)
@@ -256,7 +256,7 @@ def test_the_order_of_markers_is_that_of_the_node_that_sends_them(
 
 async def test_a_client_cannot_take_the_place_of_a_node_in_the_order_of_markers() -> None:
     writer = MarkerWriter(cast("Any", None), cast("Any", None))
-    node, exchange, last = SimpleNamespace(markers=writer), SimpleNamespace(peer=None), 2**63 - 1
+    serving, exchange, last = SimpleNamespace(markers=writer), SimpleNamespace(peer=None), 2**63 - 1
     asked = WriteTxnMarkersRequest(sender=MarkerSender(node_id=1, node_epoch=last, sequence=last))
-    await write_txn_markers.handle(cast("Any", node), asked, cast("Any", exchange))
+    await write_txn_markers.handle(cast("Any", serving), asked, cast("Any", exchange))
     assert writer.admit(MarkerSender(node_id=1, node_epoch=3, sequence=1))

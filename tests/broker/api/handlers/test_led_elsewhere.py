@@ -69,7 +69,7 @@ async def other(node: Node) -> AsyncIterator[RawClient]:
 
 
 def id_of(node: Node) -> bytes:
-    topic = node.topics.get("t")
+    topic = node.serving.topics.get("t")
     assert topic is not None
     return topic.topic_id
 
@@ -122,7 +122,7 @@ async def test_produce_without_acks_closes_when_another_node_leads(node: Node, c
 
 
 async def test_produce_names_a_leader_while_it_lives(node: Node, client: RawClient) -> None:
-    node.members.update([FIRST])
+    node.serving.members.update([FIRST])
     response = await client.call(produce_request(node, 13, OF_THE_FIRST, OF_THE_THIRD), 13)
     told = [each.current_leader.leader_id for each in response.responses[0].partition_responses]
     assert told == [1, -1]
@@ -167,7 +167,7 @@ async def test_a_fetch_names_partitions_in_its_order_and_unknown_ones_last(
 
 async def test_a_session_tells_who_leads_each_time(node: Node, client: RawClient) -> None:
     first = await client.call(fetch_request(node, 17, OF_THE_THIRD, session_epoch=0), 17)
-    node.members.update([FIRST])
+    node.serving.members.update([FIRST])
     again = FetchRequest(session_id=first.session_id, session_epoch=1, max_wait_ms=0, min_bytes=1)
     second = await client.call(again, 17)
     told = [response.responses[0].partitions[0].current_leader.leader_id for response in (first, second)]
@@ -176,7 +176,7 @@ async def test_a_session_tells_who_leads_each_time(node: Node, client: RawClient
 
 async def test_a_fetch_that_waits_is_told_who_leads_now(node: Node, client: RawClient) -> None:
     client.send(fetch_request(node, 17, OWN, wait_ms=LONG_MS), 17)
-    topic, partition = node.topics.get("t"), node.topics.partition("t", OWN)
+    topic, partition = node.serving.topics.get("t"), node.serving.topics.partition("t", OWN)
     assert topic is not None
     await until(lambda: partition.has_listeners)
     tell_of_leader(topic, OWN, THIRD, 2)
@@ -223,7 +223,7 @@ async def test_a_node_describes_the_directory_of_what_it_leads(node: Node, clien
         (found,) = (await client.call(DescribeLogDirsRequest(topics=topics), 4)).results
         sizes = {topic.name: [each.partition_index for each in topic.partitions] for topic in found.topics}
         assert sizes["t"] == [OWN]
-    path = str(node.settings.node.data_dir.resolve())
+    path = str(node.serving.settings.node.data_dir.resolve())
     wanted = AlterReplicaLogDir(path=path, topics=[AlterReplicaLogDirTopic(name="t", partitions=list(EVERY))])
     answers = (await client.call(AlterReplicaLogDirsRequest(dirs=[wanted]), 2)).results[0].partitions
     assert [each.error_code for each in answers] == [0, *[ErrorCode.REPLICA_NOT_AVAILABLE] * 4]
@@ -233,7 +233,7 @@ async def test_a_node_describes_the_directory_of_what_it_leads(node: Node, clien
 async def test_what_was_sent_behind_a_refused_batch_is_refused_like_it(
     node: Node, client: RawClient, other: RawClient, *, is_known: bool
 ) -> None:
-    topic = node.topics.get("t")
+    topic = node.serving.topics.get("t")
     assert topic is not None
     open_partition, info = topic.partitions[OWN], topic.info
 
@@ -262,4 +262,4 @@ async def test_what_was_sent_behind_a_refused_batch_is_refused_like_it(
     assert codes == [*[NOT_LEADER] * 4, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER], (
         "the client has no batch that is missing"
     )
-    assert not any(connection.refused_batches for connection in node.server.connections)
+    assert not any(connection.refused_batches for connection in node.ports.clients.connections)

@@ -66,7 +66,7 @@ EXPECTED = {
 async def test_every_kind_of_look_up(node: Node, client: RawClient, flushed: bool) -> None:
     await fill(client)
     if flushed:
-        await node.storage.flush()
+        await node.serving.storage.flush()
     found = {timestamp: await look_up(client, timestamp) for timestamp in EXPECTED}
     assert found == EXPECTED
 
@@ -115,7 +115,7 @@ async def test_leader_epochs_are_checked_and_remembered_over_restarts(tmp_path: 
     for _ in range(3):
         async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
             await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
-            epoch = node.topics.partition("t", 0).leader_epoch
+            epoch = node.serving.topics.partition("t", 0).leader_epoch
             assert (await look_up(client, -1, epoch=epoch))[0] == ErrorCode.NONE
             assert (await look_up(client, -1, epoch=epoch + 1))[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
             assert (await look_up(client, -1, epoch=epoch - 1))[0] == ErrorCode.FENCED_LEADER_EPOCH
@@ -146,7 +146,7 @@ async def test_a_start_that_moves_during_a_look_up_hides_what_it_passes(
     node: Node, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(client)
-    await node.storage.flush()
+    await node.serving.storage.flush()
     starts, search = [1, 4, 8], Stream.offset_for_time
 
     async def search_and_trim(stream: Stream, timestamp_ms: int, from_offset: int = 0) -> StreamBatch | None:
@@ -164,7 +164,7 @@ async def test_a_start_that_moves_while_a_batch_is_looked_into_hides_no_more_of_
     node: Node, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(client)
-    await node.storage.flush()
+    await node.serving.storage.flush()
     first_at = Partition.first_record_at
 
     async def look_and_trim(partition: Partition, batch: StreamBatch, timestamp_ms: int) -> tuple[int, int]:

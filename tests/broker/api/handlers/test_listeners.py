@@ -45,25 +45,25 @@ async def nodes(tmp_path: Path) -> AsyncIterator[Sequence[Node]]:
         running_node(tmp_path / "1", node_id=1, **both, **shared) as first,
         running_node(tmp_path / "2", node_id=2, listeners="IN://127.0.0.1:0", **shared) as second,
     ):
-        await until(lambda: all(len(node.members.living()) == 2 for node in (first, second)), timeout_s=60)
+        await until(lambda: all(len(node.serving.members.living()) == 2 for node in (first, second)), timeout_s=60)
         async with raw_client(address(first, "IN")) as client:
             led = [CreatableReplicaAssignment(partition_index=at, broker_ids=[at + 1]) for at in (0, 1)]
             wanted = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=led)
             created = await client.call(CreateTopicsRequest(topics=[wanted], timeout_ms=10_000), 7)
             assert not created.topics[0].error_code
-        await until(lambda: second.topics.get("t") is not None)
+        await until(lambda: second.serving.topics.get("t") is not None)
         yield first, second
 
 
 def address(node: Node, listener: str) -> str:
-    return f"127.0.0.1:{node.server.ports[listener]}"
+    return f"127.0.0.1:{node.ports.clients.ports[listener]}"
 
 
 def expected(nodes: Sequence[Node], listener: str) -> list[tuple[int, str, int]]:
     first, second = nodes
     if listener == "OUT":
         return [(1, "outside.example", 7001)]
-    return [(1, "127.0.0.1", first.server.ports["IN"]), (2, "127.0.0.1", second.server.ports["IN"])]
+    return [(1, "127.0.0.1", first.ports.clients.ports["IN"]), (2, "127.0.0.1", second.ports.clients.ports["IN"])]
 
 
 @pytest.mark.parametrize("listener", ["IN", "OUT"])
@@ -79,7 +79,7 @@ async def test_nodes_are_named_by_their_addresses_at_the_listener_that_was_asked
 
 
 async def test_a_fenced_node_without_the_listener_is_left_out(nodes: Sequence[Node]) -> None:
-    await nodes[0].catalog.register_node(7, "gone", 9092, now_ms=1, lease_ms=1)
+    await nodes[0].serving.catalog.register_node(7, "gone", 9092, now_ms=1, lease_ms=1)
     request = DescribeClusterRequest(endpoint_type=1, include_fenced_brokers=True)
     async with raw_client(address(nodes[0], "IN")) as client:
         assert 7 not in {each.broker_id for each in (await client.call(request, 2)).brokers}
@@ -97,7 +97,7 @@ async def test_a_leader_without_the_listener_is_none(
     nodes: Sequence[Node], listener: str, version: int, error: ErrorCode, leaders: list[int]
 ) -> None:
     async with raw_client(address(nodes[0], listener)) as client:
-        await until(lambda: nodes[1].topics.partition("t", 1) is not None)
+        await until(lambda: nodes[1].serving.topics.partition("t", 1) is not None)
         metadata = await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), version)
         found = sorted(metadata.topics[0].partitions, key=lambda each: each.partition_index)
         assert [each.leader_id for each in found] == leaders
@@ -128,12 +128,12 @@ async def test_a_client_that_asks_the_wrong_node_is_told_the_address_at_its_list
     nodes: Sequence[Node], listener: str
 ) -> None:
     told = [each for each in expected(nodes, listener) if each[0] == 2]
-    await until(lambda: nodes[1].topics.partition("t", 1) is not None)
+    await until(lambda: nodes[1].serving.topics.partition("t", 1) is not None)
     async with raw_client(address(nodes[0], listener)) as client:
         produced = await client.produce("t", [batch_of(b"x")], version=10, partition=1)
         assert produced.responses[0].partition_responses[0].current_leader.leader_id == 2
         assert [(each.node_id, each.host, each.port) for each in produced.node_endpoints] == told
-        topic = nodes[0].topics.get("t")
+        topic = nodes[0].serving.topics.get("t")
         assert topic is not None
         wanted = FetchTopic(topic_id=topic.topic_id, partitions=[FetchPartition(partition=1, partition_max_bytes=1)])
         fetched = await client.call(FetchRequest(topics=[wanted], max_bytes=1), 16)
@@ -142,7 +142,7 @@ async def test_a_client_that_asks_the_wrong_node_is_told_the_address_at_its_list
 
 
 async def test_tools_see_all_listeners(nodes: Sequence[Node]) -> None:
-    ports = nodes[0].server.ports
+    ports = nodes[0].ports.clients.ports
     asked = TopicData(topic_name="__cluster_metadata", partitions=[PartitionData(partition_index=0)])
     async with raw_client(address(nodes[0], "OUT")) as client:
         resource = DescribeConfigsResource(resource_type=BROKER, resource_name="1", configuration_keys=None)

@@ -69,7 +69,7 @@ async def all_serve(nodes: Sequence[Node], name: str, partitions: int = 1) -> No
     """Wait until every node knows the leaders of all partitions of a topic, and that there are so many or more."""
 
     def served() -> bool:
-        topics = [node.topics.get(name) for node in nodes]
+        topics = [node.serving.topics.get(name) for node in nodes]
         return all(
             topic is not None
             and len(topic.info.partitions) >= partitions
@@ -83,7 +83,7 @@ async def all_serve(nodes: Sequence[Node], name: str, partitions: int = 1) -> No
 async def test_every_node_names_the_same_nodes_and_leaders(nodes: list[Node]) -> None:
     assert await create(nodes[2], CreatableTopic(name="t", num_partitions=6, replication_factor=3)) == [(0, None)]
     await all_serve(nodes, "t")
-    expected = {node.node_id: (node.advertised.host, node.advertised.port) for node in nodes}
+    expected = {node.serving.node_id: (node.advertised.host, node.advertised.port) for node in nodes}
     found = [await describe(node, "t") for node in nodes]
     assert found[0] == found[1] == found[2]
     assert sorted(partition.leader_id for partition in found[0]) == [1, 1, 2, 2, 3, 3]
@@ -123,11 +123,11 @@ async def test_the_quorum_shows_which_node_has_not_seen_the_last_change(
                 for each in partition.current_voters
             }
 
-        await until(lambda: len({node.membership.version for node in nodes}) == 1, timeout_s=60, pause_s=0.01)
+        await until(lambda: len({node.serving.membership.version for node in nodes}) == 1, timeout_s=60, pause_s=0.01)
         assert await voters(second) == dict.fromkeys((1, 2, 3), (0, True))
-        monkeypatch.setattr(third.catalog, "read_changes", AsyncMock(return_value=None))
-        await first.topic_commands.create("t", partitions=1, configs={})
-        await until(lambda: second.topics.get("t") is not None, timeout_s=60, pause_s=0.01)
+        monkeypatch.setattr(third.serving.catalog, "read_changes", AsyncMock(return_value=None))
+        await first.serving.topic_commands.create("t", partitions=1, configs={})
+        await until(lambda: second.serving.topics.get("t") is not None, timeout_s=60, pause_s=0.01)
         for node in (first, second, third):
             found = await voters(node)
             assert found[1] == (0, True)
@@ -139,10 +139,10 @@ async def test_a_dead_leader_is_named_by_nobody_while_no_other_node_can_open_its
         first, second = nodes
         await create(first, CreatableTopic(name="t", num_partitions=2, replication_factor=1))
         await all_serve(nodes, "t")
-        assert second.internal is not None
-        await second.internal.stop_accepting()  # as long as it answers, it is only cut off from the catalog
-        await second.membership.stop()
-        await until(lambda: first.members.get(2) is None, timeout_s=60, pause_s=0.01)
+        assert second.ports.nodes is not None
+        await second.ports.nodes.stop_accepting()  # as long as it answers, it is only cut off from the catalog
+        await second.serving.membership.stop()
+        await until(lambda: first.serving.members.get(2) is None, timeout_s=60, pause_s=0.01)
         partitions = await describe(first, "t")
         (gone,) = [each for each in partitions if each.error_code]
         assert (gone.error_code, gone.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
@@ -151,16 +151,16 @@ async def test_a_dead_leader_is_named_by_nobody_while_no_other_node_can_open_its
 
 async def test_a_node_that_stopped_is_still_listed_for_a_while(tmp_path: Path) -> None:
     async with running_nodes(tmp_path, 2) as (first, second):
-        assert second.internal is not None
-        await second.internal.stop_accepting()  # as long as it answers, it is only cut off from the catalog
-        await second.membership.stop()
-        await until(lambda: first.members.get(2) is None, timeout_s=60, pause_s=0.01)
+        assert second.ports.nodes is not None
+        await second.ports.nodes.stop_accepting()  # as long as it answers, it is only cut off from the catalog
+        await second.serving.membership.stop()
+        await until(lambda: first.serving.members.get(2) is None, timeout_s=60, pause_s=0.01)
         async with raw_client(first.bootstrap) as client:
             metadata = await client.call(MetadataRequest(topics=[]), 12)
             assert [broker.node_id for broker in metadata.brokers] == [1, 2]
             cluster = await client.call(DescribeClusterRequest(include_fenced_brokers=True), 2)
             assert [(each.broker_id, each.is_fenced) for each in cluster.brokers] == [(1, False), (2, False)]
-            await until(lambda: not first.members.is_listed(2), timeout_s=60, pause_s=0.01)
+            await until(lambda: not first.serving.members.is_listed(2), timeout_s=60, pause_s=0.01)
             metadata = await client.call(MetadataRequest(topics=[]), 12)
             assert [broker.node_id for broker in metadata.brokers] == [1]
             cluster = await client.call(DescribeClusterRequest(include_fenced_brokers=True), 2)
@@ -213,7 +213,7 @@ async def test_an_assigned_partition_is_led_by_its_first_replica(nodes: list[Nod
 async def test_whoever_asks_the_wrong_node_is_told_the_leader(nodes: list[Node]) -> None:
     await create(nodes[0], assigned("t", [2]))
     await all_serve(nodes, "t")
-    topic = nodes[0].topics.get("t")
+    topic = nodes[0].serving.topics.get("t")
     assert topic is not None
     leader = (await describe(nodes[1], "t"))[0]
     address = [(2, nodes[1].advertised.host, nodes[1].advertised.port)]
@@ -266,7 +266,7 @@ async def test_every_node_finds_the_same_coordinators(nodes: list[Node]) -> None
             assert {each.error_code for each in answer.coordinators} == {ErrorCode.NONE}
             answers.append([(each.key, each.node_id, each.host, each.port) for each in answer.coordinators])
         assert answers[0] == answers[1] == answers[2]
-        addresses = {(node.node_id, node.advertised.host, node.advertised.port) for node in nodes}
+        addresses = {(node.serving.node_id, node.advertised.host, node.advertised.port) for node in nodes}
         assert {each[1:] for each in answers[0]} == addresses, "all of them coordinate some"
 
 
@@ -298,7 +298,7 @@ async def test_clients_reach_partitions_on_all_nodes_through_any(nodes: list[Nod
 
 async def test_a_change_is_checked_against_what_other_nodes_have_changed_before(nodes: list[Node]) -> None:
     first, second, _ = nodes
-    second.membership._woken = asyncio.Event()  # noqa: SLF001 - it hears of no change by itself
+    second.serving.membership._woken = asyncio.Event()  # noqa: SLF001 - it hears of no change by itself
     led_by_first = CreatableReplicaAssignment(partition_index=0, broker_ids=[1])
     topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=[led_by_first])
     grown = CreatePartitionsTopic(name="t", count=2, assignments=[CreatePartitionsAssignment(broker_ids=[1])])
@@ -334,7 +334,7 @@ async def test_a_change_is_not_judged_while_the_catalog_is_away(
     async def away(seen: int) -> None:
         raise CatalogUnavailable("away")
 
-    monkeypatch.setattr(nodes[0].catalog, "read_changes", away)
+    monkeypatch.setattr(nodes[0].serving.catalog, "read_changes", away)
     async with raw_client(nodes[0].bootstrap) as client:
         answer = await client.call(request_)
     (result,) = getattr(answer, "topics", None) or getattr(answer, "responses", None) or answer.results

@@ -118,10 +118,10 @@ async def test_topic_partitions_name_leaders_that_serve(client: RawClient) -> No
 
 async def test_a_leader_that_dies_or_returns_is_told(node: Node, client: RawClient) -> None:
     assert await leaders(client) == [2, 3, 1, -1, 3]
-    node.members.update([THIRD])
+    node.serving.members.update([THIRD])
     assert await leaders(client) == [2, 3, -1, -1, 3]
     assert (await metadata(client)).controller_id == 2, "the controller has died"
-    node.members.update([FIRST])
+    node.serving.members.update([FIRST])
     assert await leaders(client) == [2, -1, 1, -1, -1]
     assert (await metadata(client)).controller_id == 1
 
@@ -129,9 +129,9 @@ async def test_a_leader_that_dies_or_returns_is_told(node: Node, client: RawClie
 async def test_a_partition_that_fails_here_has_no_leader_until_another_node_has_it(
     node: Node, client: RawClient
 ) -> None:
-    topic = node.topics.get("t")
+    topic = node.serving.topics.get("t")
     assert topic is not None
-    node.topics.partition("t", OWN).stream.refuse(StreamFenced("test"))
+    node.serving.topics.partition("t", OWN).stream.refuse(StreamFenced("test"))
     answer = (await metadata(client)).topics[0].partitions[OWN]
     assert (answer.error_code, answer.leader_id, answer.leader_epoch) == (LEADER_NOT_AVAILABLE, -1, 1)
     assert list(answer.offline_replicas) == [OWN_ID]
@@ -162,7 +162,7 @@ async def test_the_cluster_has_all_living_nodes(node: Node, client: RawClient) -
         (3, False),
         (DEAD_ID, True),
     ]
-    node.members.update([THIRD])
+    node.serving.members.update([THIRD])
     response = await describe(2, fenced=True)
     assert response.controller_id == 2
     assert [(each.broker_id, each.is_fenced) for each in response.brokers][2:] == [(1, True), (DEAD_ID, True)]
@@ -174,7 +174,7 @@ async def test_fenced_nodes_are_not_told_while_the_catalog_is_away(
     async def fail() -> None:
         raise CatalogUnavailable("not now")
 
-    monkeypatch.setattr(node.catalog, "list_nodes", fail)
+    monkeypatch.setattr(node.serving.catalog, "list_nodes", fail)
     response = await client.call(DescribeClusterRequest(include_fenced_brokers=True), 2)
     assert (response.error_code, response.error_message) == (ErrorCode.UNKNOWN_SERVER_ERROR, "not now")
     response = await client.call(DescribeClusterRequest(), 2)
@@ -187,16 +187,16 @@ async def test_the_living_nodes_are_the_quorum(node: Node, client: RawClient) ->
         answer = await client.call(request, version)
         partition = answer.topics[0].partitions[0]
         assert (partition.leader_id, partition.leader_epoch) == (FIRST.node_id, FIRST.epoch)
-        end_offset = await node.catalog.last_change()
+        end_offset = await node.serving.catalog.last_change()
         assert partition.high_watermark == end_offset
         found = [(each.replica_id, each.log_end_offset) for each in partition.current_voters]
-        assert found == [(1, end_offset), (2, node.membership.version), (3, -1)], "nobody can be asked"
+        assert found == [(1, end_offset), (2, node.serving.membership.version), (3, -1)], "nobody can be asked"
         addresses = [(each.node_id, each.listeners[0].host, each.listeners[0].port) for each in answer.nodes]
         own = (2, node.advertised.host, node.advertised.port)
         assert addresses == ([(1, "first", 9001), own, (3, "third", 9003)] if version >= 2 else [])
-    node.members.update([THIRD])
+    node.serving.members.update([THIRD])
     partition = (await client.call(request, 2)).topics[0].partitions[0]
-    assert (partition.leader_id, partition.leader_epoch) == (OWN_ID, node.node_epoch)
+    assert (partition.leader_id, partition.leader_epoch) == (OWN_ID, node.serving.members.own.epoch)
     assert [each.replica_id for each in partition.current_voters] == [2, 3]
 
 
@@ -223,7 +223,7 @@ async def test_a_coordinator_is_the_leader_that_serves_its_partition(
     for partition, told in expected.items():
         answer = await client.call(FindCoordinatorRequest(key_type=key_type, key=key_in(partition)), 3)
         assert (answer.error_code, answer.node_id, answer.host, answer.port) == told
-    node.members.update([THIRD])
+    node.serving.members.update([THIRD])
     answer = await client.call(FindCoordinatorRequest(key_type=key_type, key=key_in(OF_THE_FIRST)), 3)
     assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE, "it has died"
 
@@ -231,7 +231,7 @@ async def test_a_coordinator_is_the_leader_that_serves_its_partition(
 async def test_an_open_partition_without_its_shard_has_no_coordinator_yet(
     node: Node, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(type(node.groups), "is_coordinator_of", lambda *_: False)
+    monkeypatch.setattr(type(node.serving.groups), "is_coordinator_of", lambda *_: False)
     answer = await client.call(FindCoordinatorRequest(key_type=0, coordinator_keys=[key_in(OWN)]), 4)
     assert answer.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
@@ -324,15 +324,15 @@ async def test_the_first_living_one_of_the_assigned_nodes_is_to_lead(node: Node,
     assert await grow(5, [2], [DEAD_ID]) == (refused, dead.format(4))
     assert await grow(5, [2, 1], [3]) == uneven
     assert await grow(5, [3], [2]) == (0, None)
-    (info,) = [topic for topic in await node.catalog.list_topics() if topic.name == "new"]
+    (info,) = [topic for topic in await node.serving.catalog.list_topics() if topic.name == "new"]
     assert [each.leader for each in info.partitions] == [2, 3, 1, 3, 2]
     assert [each.owner for each in info.partitions] == [2, -1, -1, -1, 2], "this node opens its own"
 
 
 async def test_leaders_for_another_number_of_partitions_are_refused(node: Node) -> None:
     with pytest.raises(KafkaError, match=r"2 partition\(s\) are to be added, but 1 leader\(s\) were given"):
-        await node.topic_commands.grow("t", len(LEADERS) + 2, [OWN_ID])
-    assert len((await node.catalog.list_topics())[-1].partitions) == len(LEADERS)
+        await node.serving.topic_commands.grow("t", len(LEADERS) + 2, [OWN_ID])
+    assert len((await node.serving.catalog.list_topics())[-1].partitions) == len(LEADERS)
 
 
 async def test_configs_of_another_node_are_asked_for_there(client: RawClient) -> None:
@@ -357,10 +357,10 @@ async def test_configs_of_another_node_are_asked_for_there(client: RawClient) ->
 async def test_what_a_node_without_a_log_leads_is_led_by_the_node_that_unregisters_it(
     node: Node, client: RawClient
 ) -> None:
-    dead = await node.catalog.get_node(DEAD_ID)
+    dead = await node.serving.catalog.get_node(DEAD_ID)
     assert dead is not None
-    await node.catalog.stop_node(NodeIdentity(DEAD_ID, dead.epoch), drained_wal=None, now_ms=1)
+    await node.serving.catalog.stop_node(NodeIdentity(DEAD_ID, dead.epoch), drained_wal=None, now_ms=1)
     answer = await client.call(UnregisterBrokerRequest(broker_id=DEAD_ID), 0)
     assert answer.error_code == ErrorCode.NONE, answer.error_message
-    leaders = {each.leader for topic in await node.catalog.list_topics() for each in topic.partitions}
+    leaders = {each.leader for topic in await node.serving.catalog.list_topics() for each in topic.partitions}
     assert DEAD_ID not in leaders

@@ -54,7 +54,7 @@ class Opening:
         self.failures = 0
         self._clients = clients
         self._creating: list[asyncio.Task[Any]] = []
-        open_streams = self.node.storage.open_streams
+        open_streams = self.node.serving.storage.open_streams
 
         async def opening(stream_ids: Sequence[int]) -> list[Stream]:
             await self.released.wait()
@@ -62,11 +62,11 @@ class Opening:
             if self.failures:
                 self.failures -= 1
                 for stream in streams:
-                    await self.node.storage.close_stream(stream, discard=True)
+                    await self.node.serving.storage.close_stream(stream, discard=True)
                 raise CatalogUnavailable("the answer is lost")
             return streams
 
-        monkeypatch.setattr(self.node.storage, "open_streams", opening)
+        monkeypatch.setattr(self.node.serving.storage, "open_streams", opening)
 
     async def create(self, *names: str) -> None:
         """Create topics whose partitions the second node is to lead, and wait until it knows that."""
@@ -74,12 +74,14 @@ class Opening:
             TopicSpec(name, LED_BY_THE_SECOND, {}, internal=name != "t", leaders=[2] * LED_BY_THE_SECOND)
             for name in names
         ]
-        self._creating.append(asyncio.create_task(self.first.topic_commands.create_all(specs)))
+        self._creating.append(asyncio.create_task(self.first.serving.topic_commands.create_all(specs)))
         await until(lambda: all(self.is_opening(name) for name in names))
 
     def is_opening(self, name: str) -> bool:
-        topic = self.node.topics.get(name)
-        return topic is not None and all(self.node.topics.is_opening(topic, at) for at in range(LED_BY_THE_SECOND))
+        topic = self.node.serving.topics.get(name)
+        return topic is not None and all(
+            self.node.serving.topics.is_opening(topic, at) for at in range(LED_BY_THE_SECOND)
+        )
 
     async def client(self) -> RawClient:
         """A connection to the second node."""
@@ -89,9 +91,9 @@ class Opening:
 
     async def parked(self, *requests: object) -> list[asyncio.Task[Any]]:
         """Send requests to the second node, each on its own connection; return their answers once all wait."""
-        before = len(self.node.parking)
+        before = len(self.node.serving.parking)
         answers = [asyncio.create_task((await self.client()).call(request)) for request in requests]
-        await until(lambda: len(self.node.parking) == before + len(answers))
+        await until(lambda: len(self.node.serving.parking) == before + len(answers))
         return answers
 
 
@@ -104,7 +106,7 @@ async def opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 
 def produce(opening: Opening, *values: bytes, partition: int = 0) -> ProduceRequest:
-    topic = opening.node.topics.get("t")
+    topic = opening.node.serving.topics.get("t")
     assert topic is not None
     data = PartitionProduceData(index=partition, records=batch_of(*values))
     return ProduceRequest(
@@ -113,7 +115,7 @@ def produce(opening: Opening, *values: bytes, partition: int = 0) -> ProduceRequ
 
 
 def fetch(opening: Opening, *partitions: int, wait_ms: int = 20_000) -> FetchRequest:
-    topic = opening.node.topics.get("t")
+    topic = opening.node.serving.topics.get("t")
     assert topic is not None
     wanted = [FetchPartition(partition=index, partition_max_bytes=1 << 20) for index in partitions]
     return FetchRequest(
@@ -147,7 +149,7 @@ async def test_the_new_leader_is_named_at_once_and_answers_when_it_has_opened_th
     assert fetched.responses[0].partitions[0].error_code == 0
     assert offsets.topics[0].partitions[0].error_code == 0
     assert epochs.topics[0].partitions[0].error_code == 0
-    assert (len(opening.node.parking), opening.node.parking.opening) == (0, set())
+    assert (len(opening.node.serving.parking), opening.node.serving.parking.opening) == (0, set())
 
 
 async def test_a_fetch_waits_for_its_partition_and_then_for_data(opening: Opening) -> None:
@@ -162,13 +164,13 @@ async def test_a_fetch_waits_for_its_partition_and_then_for_data(opening: Openin
 
 async def test_a_fetch_with_data_of_another_partition_does_not_wait(opening: Opening) -> None:
     opening.released.set()
-    await opening.first.topic_commands.create_all([TopicSpec("t", 1, {}, internal=False, leaders=[2])])
+    await opening.first.serving.topic_commands.create_all([TopicSpec("t", 1, {}, internal=False, leaders=[2])])
     client = await opening.client()
-    await until(lambda: opening.node.topics.get("t") is not None)
+    await until(lambda: opening.node.serving.topics.get("t") is not None)
     await client.call(produce(opening, b"a"))
     opening.released.clear()
-    growing = asyncio.create_task(opening.first.topic_commands.grow("t", 2, [2]))
-    topic = opening.node.topics.get("t")
+    growing = asyncio.create_task(opening.first.serving.topic_commands.grow("t", 2, [2]))
+    topic = opening.node.serving.topics.get("t")
     assert topic is not None
     await until(lambda: len(topic.partitions) == 2)
     response = await client.call(fetch(opening, 0, 1))
@@ -185,7 +187,7 @@ async def test_batches_of_a_connection_keep_their_order(opening: Opening) -> Non
     requests = [produce(opening, b"first"), produce(opening, b"second"), produce(opening, b"third")]
     for request in requests:
         client.send(request)
-    await until(lambda: len(opening.node.parking) == 1)
+    await until(lambda: len(opening.node.serving.parking) == 1)
     opening.released.set()
     answers = [(await client.receive(ProduceRequest))[1] for _ in requests]
     assert [each.responses[0].partition_responses[0].base_offset for each in answers] == [0, 1, 2]
@@ -208,7 +210,7 @@ async def test_requests_are_refused_when_the_time_is_over(opening: Opening, monk
 
 
 async def test_requests_are_refused_when_too_many_bytes_wait(opening: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening.node.parking, "_bytes_max", 0)
+    monkeypatch.setattr(opening.node.serving.parking, "_bytes_max", 0)
     await opening.create("t")
     client = await opening.client()
     produced = await client.call(produce(opening, b"a"))
@@ -225,12 +227,12 @@ async def test_a_client_that_leaves_takes_its_request_along(opening: Opening) ->
     for request in (produce(opening, b"a"), LIST_OFFSETS, fetch(opening, 0)):
         client = await opening.client()
         client.send(request)
-        await until(lambda: len(opening.node.parking) == 1)
+        await until(lambda: len(opening.node.serving.parking) == 1)
         await client.close()
-        await until(lambda: len(opening.node.parking) == 0)
+        await until(lambda: len(opening.node.serving.parking) == 0)
     opening.released.set()
     await until(lambda: not opening.is_opening("t"))
-    assert opening.node.topics.partition("t", 0).high_watermark == 0, "nothing was appended"
+    assert opening.node.serving.topics.partition("t", 0).high_watermark == 0, "nothing was appended"
 
 
 async def test_requests_wait_for_a_leader_whose_opening_was_not_answered(opening: Opening) -> None:
@@ -277,12 +279,12 @@ async def test_groups_and_transactions_wait_for_their_coordinator(opening: Openi
 async def test_a_group_waits_until_it_is_loaded(opening: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
     opening.released.set()
     spec = TopicSpec(OFFSETS_TOPIC, LED_BY_THE_SECOND, {}, internal=True, leaders=[2] * LED_BY_THE_SECOND)
-    await opening.first.topic_commands.create_all([spec])
-    shard = opening.node.groups.shard_at(partition_of("x", LED_BY_THE_SECOND))
+    await opening.first.serving.topic_commands.create_all([spec])
+    shard = opening.node.serving.groups.shard_at(partition_of("x", LED_BY_THE_SECOND))
     monkeypatch.setattr(shard, "loaded", False)
-    opening.node.parking.begin(shard)
-    assert opening.node.groups.is_loading("x")
+    opening.node.serving.parking.begin(shard)
+    assert opening.node.serving.groups.is_loading("x")
     (answer,) = await opening.parked(HeartbeatRequest(group_id="x", member_id="m", generation_id=1))
     monkeypatch.setattr(shard, "loaded", True)
-    opening.node.parking.end(shard)
+    opening.node.serving.parking.end(shard)
     assert (await answer).error_code == ErrorCode.UNKNOWN_MEMBER_ID

@@ -183,7 +183,7 @@ async def test_one_bad_partition_does_not_touch_the_others(client: RawClient) ->
 
 
 async def test_topics_by_id_from_version_13(node: Node, client: RawClient) -> None:
-    topic = node.topics.get("t")
+    topic = node.serving.topics.get("t")
     assert topic is not None
     for topic_id, code in ((topic.topic_id, ErrorCode.NONE), (bytes(15) + b"\x01", ErrorCode.UNKNOWN_TOPIC_ID)):
         data = PartitionProduceData(index=0, records=bytes(batch_of(b"a")))
@@ -269,12 +269,12 @@ async def test_sequences_are_remembered_over_a_restart(tmp_path: Path, crash: bo
         async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
             await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
             assert (await produce_one(client, first)).base_offset == 0
-            await node.storage.flush()
+            await node.serving.storage.flush()
             assert (await produce_one(client, second)).base_offset == 1
             if crash:
                 raise Crash
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        assert node.storage.stats.recovered_records == (1 if crash else 0)
+        assert node.serving.storage.stats.recovered_records == (1 if crash else 0)
         assert (await produce_one(client, second)).base_offset == 1
         assert (await produce_one(client, first)).base_offset == 0
         third = batch_of(b"c", producer_id=5, producer_epoch=1, base_sequence=2)
@@ -288,12 +288,12 @@ async def test_a_producers_epoch_is_remembered_over_a_restart(tmp_path: Path, cr
         async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
             await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
             assert (await produce_one(client, batch_of(b"a", producer_epoch=1, **fields))).base_offset == 0
-            await node.storage.flush()
+            await node.serving.storage.flush()
             assert (await produce_one(client, batch_of(b"b", producer_epoch=2, **fields))).base_offset == 1
             if crash:
                 raise Crash
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        assert node.storage.stats.recovered_records == (1 if crash else 0)
+        assert node.serving.storage.stats.recovered_records == (1 if crash else 0)
         zombie = await produce_one(client, batch_of(b"zombie", producer_epoch=1, **fields))
         assert zombie.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
         fields["base_sequence"] = 1
@@ -306,7 +306,7 @@ async def test_log_append_time_is_written_into_the_batch(node: Node, client: Raw
     assert answer.log_append_time_ms > NOW_MS
     (found,) = iterate_batches(await fetch_records(client, "stamped"))
     assert [record.timestamp_ms for record in decode_records(found[1])] == [answer.log_append_time_ms] * 2
-    partition = node.topics.partition("stamped", 0)
+    partition = node.serving.topics.partition("stamped", 0)
     assert partition.max_timestamp.timestamp_ms == answer.log_append_time_ms
 
 
@@ -352,7 +352,7 @@ async def test_full_storage_makes_clients_wait_and_loses_nothing(tmp_path: Path)
             assert answer.error_code == ErrorCode.NONE, answer.error_message
             offsets.append(answer.base_offset)
         assert offsets == list(range(60))
-        assert node.storage.stats.uploads > 1
+        assert node.serving.storage.stats.uploads > 1
 
 
 @contextlib.asynccontextmanager
@@ -374,7 +374,7 @@ async def node_that_is_full(tmp_path: Path) -> AsyncIterator[tuple[Node, RawClie
             await store_is_back.wait()
             await put(*arguments, **named)
 
-        wait_writable = node.storage.wait_writable
+        wait_writable = node.serving.storage.wait_writable
 
         async def counted() -> None:
             waiting.append(None)
@@ -385,12 +385,12 @@ async def node_that_is_full(tmp_path: Path) -> AsyncIterator[tuple[Node, RawClie
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(store, "put", held_up)
-            patch.setattr(node.storage, "wait_writable", counted)
+            patch.setattr(node.serving.storage, "wait_writable", counted)
             await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
             for _ in range(60):
                 client.send(produce_request("t", [batch_of(b"x" * 500_000)]), 9)
             await until(lambda: len(waiting) == 1)
-            appended = node.topics.partition("t", 0).stream.next_offset
+            appended = node.serving.topics.partition("t", 0).stream.next_offset
             for _ in range(appended):
                 await client.receive(ProduceRequest, 9)
             try:
@@ -401,10 +401,10 @@ async def node_that_is_full(tmp_path: Path) -> AsyncIterator[tuple[Node, RawClie
 
 async def test_a_client_that_goes_away_from_a_full_node_takes_its_requests_along(tmp_path: Path) -> None:
     async with node_that_is_full(tmp_path) as (node, client, store_is_back, _):
-        appended = node.topics.partition("t", 0).stream.next_offset
+        appended = node.serving.topics.partition("t", 0).stream.next_offset
         await client.close()
-        await until(lambda: not node.server.connections)
-        assert node.server.bytes_held == 0
+        await until(lambda: not node.ports.clients.connections)
+        assert node.ports.clients.bytes_held == 0
         store_is_back.set()
         async with raw_client(node.bootstrap) as again:
             assert (await produce_one(again, batch_of(b"next"))).base_offset == appended
@@ -465,13 +465,13 @@ async def test_a_log_that_stands_still_refuses_what_is_new_and_goes_on_when_it_i
     ):
         await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
         for name in (TRANSACTION_TOPIC, OFFSETS_TOPIC):
-            await node.internal_topics.ensure(name)
+            await node.serving.internal_topics.ensure(name)
         begin = InitProducerIdRequest(transactional_id="id", transaction_timeout_ms=60_000)
-        for coordinator in (node.transactions, node.groups):
+        for coordinator in (node.serving.transactions, node.serving.groups):
             await until(lambda each=coordinator: each.is_open and not each.is_loading("id"))  # type: ignore[misc]
         assert (await other.call(begin, 4)).error_code == 0
         await other.commit_offset("id", "t", 0, 1)
-        partition = node.topics.partition("t", 0)
+        partition = node.serving.topics.partition("t", 0)
         batches = [batch_of(b"%d" % at, producer_id=5, producer_epoch=0, base_sequence=at) for at in range(4)]
         async with held_writes(node) as held:
             client.send(produce_request("t", batches[:1]), 9)
@@ -533,13 +533,13 @@ async def test_what_the_log_fails_to_write_is_answered_with_an_error_by_all_requ
     await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="u")]), 9)
     lost, unknown = (ErrorCode.KAFKA_STORAGE_ERROR, -1), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
     fields = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
-    partition = node.topics.partition("t", 0)
+    partition = node.serving.topics.partition("t", 0)
     async with held_writes(node) as held:
         client.send(two_topics(batch_of(b"a", **fields), batch_of(b"b")), 9)
         await until(lambda: len(held) == 1)
         client.send(two_topics(batch_of(b"a", **fields), batch_of(b"c")), 9)  # a retry, behind the first try
         client.send(produce_request("u", [batch_of(b"d")]), 9)
-        await until(lambda: node.topics.partition("u", 0).stream.next_offset == 3)
+        await until(lambda: node.serving.topics.partition("u", 0).stream.next_offset == 3)
         fail(held[0])
         for _ in range(2):
             _, response = await client.receive(ProduceRequest, 9)
@@ -563,7 +563,7 @@ async def test_what_was_inspected_in_the_thread_and_then_not_written_is_answered
         async with held_writes(node) as held:
             client.send(produce_request("packed", [batch_of(b"x" * TURN_BYTES_MAX)]), 9)
             await until(lambda: len(held) == 1)
-            assert node.topics.partition("packed", 0).work.batches_in_thread == 1
+            assert node.serving.topics.partition("packed", 0).work.batches_in_thread == 1
             fail(held[0])
             _, response = await client.receive(ProduceRequest, 9)
             assert outcomes(response) == [(ErrorCode.KAFKA_STORAGE_ERROR, -1)]
@@ -576,11 +576,11 @@ async def test_a_batch_refused_in_the_thread_is_answered_though_its_topic_is_gon
         raw_client(node.bootstrap) as other,
     ):
         await create(client, "keyed", cleanup_policy="compact")
-        work = node.topics.partition("keyed", 0).work
+        work = node.serving.topics.partition("keyed", 0).work
         thread_is_free = threading.Event()
         busy = asyncio.create_task(work.run_in_thread(thread_is_free.wait))
         client.send(produce_request("keyed", [batch_of(b"x" * TURN_BYTES_MAX)]), 9)
-        await until(lambda: node.requests.get(produce.KEY) == 1)
+        await until(lambda: node.serving.requests.get(produce.KEY) == 1)
         await other.call(DeleteTopicsRequest(topic_names=["keyed"], timeout_ms=30_000), 5)
         thread_is_free.set()
         await busy

@@ -74,7 +74,7 @@ async def elect(node: Node, *indexes: int, timeout_ms: int = 60_000) -> dict[int
 
 
 def leaders(node: Node) -> list[int]:
-    topic = node.topics.get("t")
+    topic = node.serving.topics.get("t")
     assert topic is not None
     return [each.leader for each in topic.info.partitions]
 
@@ -89,13 +89,13 @@ async def test_an_order_is_listed_by_every_node_until_it_is_carried_out(nodes: l
     expected = {0: ([3, 1], [3], [1]), 2: ([1, 2], [1], [2])}
     assert await ongoing(nodes[1]) == expected, "the node that took the orders knows them at once"
     for node in nodes:
-        await node.membership.catch_up()
+        await node.serving.membership.catch_up()
         assert await ongoing(node) == expected
     assert await ongoing(nodes[2], 0, 1, 9) == {0: expected[0]}
     async with moves_carried_out(nodes):
         await all_see(nodes, 3, 1, 1)
     assert await ongoing(nodes[0]) == {}
-    (topic,) = await nodes[0].catalog.list_topics()
+    (topic,) = await nodes[0].serving.catalog.list_topics()
     assert [each.preferred for each in topic.partitions] == [3, 1, 1]
 
 
@@ -110,18 +110,18 @@ async def test_an_order_is_cancelled_or_replaced(nodes: list[Node]) -> None:
 
 async def test_an_order_that_has_failed_is_not_ongoing(nodes: list[Node]) -> None:
     await reassign(nodes[0], {0: [2]})
-    topic = nodes[0].topics.get("t")
+    topic = nodes[0].serving.topics.get("t")
     assert topic is not None
-    await nodes[0].catalog.fail_move(topic.info.partitions[0].stream_id, 2, "busy")
-    await nodes[0].membership.catch_up()
+    await nodes[0].serving.catalog.fail_move(topic.info.partitions[0].stream_id, 2, "busy")
+    await nodes[0].serving.membership.catch_up()
     assert await ongoing(nodes[0]) == {}
     assert await reassign(nodes[0], {0: None}) == [(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None)]
-    assert nodes[0].move_requests.progress({Place("t", 0): 2}).failed == {Place("t", 0): "busy"}
+    assert nodes[0].serving.move_requests.progress({Place("t", 0): 2}).failed == {Place("t", 0): "busy"}
 
 
 async def test_what_cannot_be_ordered_is_refused_alone(nodes: list[Node]) -> None:
-    await nodes[2].move_requests.set_draining(3, draining=True)
-    await nodes[0].membership.catch_up()
+    await nodes[2].serving.move_requests.set_draining(3, draining=True)
+    await nodes[0].serving.membership.catch_up()
     what = "The manual partition assignment includes"
     assert await reassign(nodes[0], {0: [2], 1: [3], 2: [9], 5: [1]}) == [
         (0, None),
@@ -135,19 +135,19 @@ async def test_what_cannot_be_ordered_is_refused_alone(nodes: list[Node]) -> Non
 async def test_a_preferred_election_moves_partitions_back(nodes: list[Node]) -> None:
     assert await elect(nodes[2], 0, 2) == dict.fromkeys((0, 2), ErrorCode.ELECTION_NOT_NEEDED)
     async with moves_carried_out(nodes):
-        await nodes[0].move_requests.request(dict.fromkeys((Place("t", 0), Place("t", 1)), 2), MoveReason.DRAIN)
+        await nodes[0].serving.move_requests.request(dict.fromkeys((Place("t", 0), Place("t", 1)), 2), MoveReason.DRAIN)
         await all_see(nodes, 2, 2, 2)
-        await nodes[2].move_requests.set_draining(1, draining=True)
+        await nodes[2].serving.move_requests.set_draining(1, draining=True)
         assert await elect(nodes[2], 0) == {0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
-        await nodes[2].move_requests.set_draining(1, draining=False)
-        await nodes[0].membership.catch_up()  # until it knows, it drains what the election brings back
+        await nodes[2].serving.move_requests.set_draining(1, draining=False)
+        await nodes[0].serving.membership.catch_up()  # until it knows, it drains what the election brings back
         assert await elect(nodes[2]) == dict.fromkeys((0, 1), ErrorCode.NONE), "others are not named"
         await all_see(nodes, 1, 1, 2)
 
 
 async def test_an_election_is_answered_in_time(nodes: list[Node]) -> None:
     async with moves_carried_out(nodes):
-        await nodes[0].move_requests.request({Place("t", 0): 2}, MoveReason.DRAIN)
+        await nodes[0].serving.move_requests.request({Place("t", 0): 2}, MoveReason.DRAIN)
         await all_see(nodes, 2, 1, 2)
     assert await elect(nodes[2], 0, 1, timeout_ms=10) == {
         0: ErrorCode.REQUEST_TIMED_OUT,

@@ -51,7 +51,7 @@ async def test_each_user_is_changed_or_refused_by_itself(tmp_path: Path) -> None
             "": ErrorCode.UNACCEPTABLE_CREDENTIAL,
         }
         assert await alter(client, upsertion("good"), upsertion("good", 2)) == {"good": ErrorCode.DUPLICATE_RESOURCE}
-        assert node.scram.users == ["good"]
+        assert node.serving.scram.users == ["good"]
         everyone = (await client.call(DescribeUserScramCredentialsRequest(users=None))).results
         assert [(each.user, [info.iterations for info in each.credential_infos]) for each in everyone] == [
             ("good", [4096])
@@ -60,7 +60,7 @@ async def test_each_user_is_changed_or_refused_by_itself(tmp_path: Path) -> None
         assert (await client.call(wanted)).results[0].error_code == ErrorCode.RESOURCE_NOT_FOUND
         with capture_logs() as logs:
             assert await alter(client, ScramCredentialDeletion(name="good", mechanism=1)) == {"good": ErrorCode.NONE}
-        assert node.scram.users == []
+        assert node.serving.scram.users == []
         [event] = [line for line in logs if line["event"] == "changed"]
         assert (event["resource_type"], event["resource"], event["outcome"]) == ("USER", "good", "OK")
 
@@ -73,23 +73,24 @@ async def test_users_may_be_changed_by_those_who_may_change_the_cluster(tmp_path
         )
         described = await client.call(DescribeUserScramCredentialsRequest(users=None))
         assert described.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        assert node.scram.users == []
+        assert node.serving.scram.users == []
 
 
 async def test_an_outage_of_the_catalog_is_answered_for_each_user(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        node.catalog.act_for(NodeIdentity(node.node_id, node.node_epoch + 1))  # as if another process had its id
+        catalog, own = node.serving.catalog, node.serving.members.own
+        catalog.act_for(NodeIdentity(own.node_id, own.epoch + 1))  # as if another process had its id
         assert await alter(client, upsertion("a")) == {"a": ErrorCode.UNKNOWN_SERVER_ERROR}
-        node.catalog.act_for(NodeIdentity(node.node_id, node.node_epoch))
+        catalog.act_for(NodeIdentity(own.node_id, own.epoch))
 
 
 async def test_another_node_follows(tmp_path: Path) -> None:
     async with running_nodes(tmp_path, 2, listeners=LISTENERS) as nodes:
         async with raw_client(nodes[0].bootstrap) as client:
             assert await alter(client, upsertion("alice")) == {"alice": ErrorCode.NONE}
-        await until(lambda: nodes[1].scram.has("SCRAM-SHA-256", "alice"), timeout_s=30)
+        await until(lambda: nodes[1].serving.scram.has("SCRAM-SHA-256", "alice"), timeout_s=30)
         for node in nodes:
-            async with raw_client(f"127.0.0.1:{node.server.ports['SASL_PLAINTEXT']}") as client:
+            async with raw_client(f"127.0.0.1:{node.ports.clients.ports['SASL_PLAINTEXT']}") as client:
                 assert (await log_in(client)).error_code == ErrorCode.NONE
-        hidden = [node.scram.invent("SCRAM-SHA-256", "mallory") for node in nodes]
+        hidden = [node.serving.scram.invent("SCRAM-SHA-256", "mallory") for node in nodes]
         assert hidden[0] == hidden[1], "an unknown user has the same salt on all nodes"

@@ -29,7 +29,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 def muted(node: Node) -> list[Connection]:
     """The connections whose clients are throttled."""
-    return [each for each in node.server.connections if each.is_muted]
+    return [each for each in node.ports.clients.connections if each.is_muted]
 
 
 def fetch(session_id: int = 0, epoch: int = -1, *, offset: int = 0) -> FetchRequest:
@@ -68,7 +68,7 @@ async def test_a_throttled_fetch_is_empty_and_its_session_goes_on(node: Node, cl
         first = await reader.call(fetch(epoch=0), 11)
         assert first.session_id
         assert first.responses[0].partitions[0].records
-        node.quotas.fetched("ANONYMOUS", "reader", 4500, at_least_ms=0)
+        node.ports.client_quotas.fetched("ANONYMOUS", "reader", 4500, at_least_ms=0)
         empty = await reader.call(fetch(first.session_id, 1), 11)
         assert (empty.session_id, list(empty.responses), empty.error_code) == (first.session_id, [], ErrorCode.NONE)
         assert empty.throttle_time_ms > 0
@@ -76,13 +76,13 @@ async def test_a_throttled_fetch_is_empty_and_its_session_goes_on(node: Node, cl
     async with raw_client(node.bootstrap, client_id="reader") as reader:
         again = await reader.call(fetch(first.session_id, 2), 11)
         assert again.responses[0].partitions[0].records
-        sessions = len(node.fetch_sessions)
+        sessions = len(node.serving.fetch_sessions)
         await alter(client, {"client-id": "reader"}, consumer_byte_rate=1000)
         await reader.call(fetch(), 11)
-        node.quotas.fetched("ANONYMOUS", "reader", 4500, at_least_ms=0)
+        node.ports.client_quotas.fetched("ANONYMOUS", "reader", 4500, at_least_ms=0)
         empty = await reader.call(fetch(epoch=0), 11)
         assert (empty.session_id, list(empty.responses)) == (0, [])
-        assert len(node.fetch_sessions) == sessions
+        assert len(node.serving.fetch_sessions) == sessions
 
 
 def new(name: str, partitions: int) -> CreateTopicsRequest:
@@ -118,13 +118,13 @@ async def test_changes_of_topics_over_the_quota_are_refused(node: Node, client: 
 async def test_an_address_that_connects_too_often_is_not_served(node: Node, client: RawClient) -> None:
     await alter(client, {"ip": "127.0.0.1"}, connection_creation_rate=1)
     accepted = 0
-    while not node.server.stats.throttled:
+    while not node.ports.clients.stats.throttled:
         try:
             async with raw_client(node.bootstrap) as other:
                 await other.call(ApiVersionsRequest(), 0)
             accepted += 1
         except (EOFError, ConnectionError):
-            assert node.server.stats.throttled
+            assert node.ports.clients.stats.throttled
     assert accepted >= 10
     assert (await client.call(ApiVersionsRequest(), 0)).error_code == ErrorCode.NONE
     await alter(client, {"ip": "127.0.0.1"}, connection_creation_rate=None)
@@ -135,7 +135,7 @@ async def test_an_address_that_connects_too_often_is_not_served(node: Node, clie
 async def test_requests_of_other_nodes_are_not_metered(tmp_path: Path) -> None:
     async with running_nodes(tmp_path, 2) as (first, second), raw_client(first.bootstrap) as client:
         await alter(client, {"user": None, "client-id": None}, request_percentage=0.001, producer_byte_rate=1)
-        await until(lambda: second.quotas.is_active)
+        await until(lambda: second.ports.client_quotas.is_active)
         for node in (first, second):
-            assert node.internal is not None
-            assert node.internal.new_exchange is not node.server.new_exchange
+            assert node.ports.nodes is not None
+            assert node.ports.nodes.new_exchange is not node.ports.clients.new_exchange

@@ -103,7 +103,7 @@ async def test_topics_that_cannot_be(node: Node, client: RawClient, what: str) -
     (result,) = await create(client, wanted)
     assert ErrorCode(result.error_code) == code
     assert result.error_message
-    assert len(node.topics) == 1
+    assert len(node.serving.topics) == 1
 
 
 async def test_a_created_topic_is_described_and_can_be_used(node: Node, client: RawClient) -> None:
@@ -112,7 +112,7 @@ async def test_a_created_topic_is_described_and_can_be_used(node: Node, client: 
     assert {config.name for config in result.configs or ()} == set(TOPIC_CONFIGS)
     answer = (await metadata(client, "t")).topics[0]
     assert answer.topic_id == result.topic_id
-    assert [each.leader_id for each in answer.partitions] == [node.node_id] * 3
+    assert [each.leader_id for each in answer.partitions] == [node.serving.node_id] * 3
     assert (await client.produce("t", [batch_of(b"a")], partition=2)).responses[0].partition_responses[
         0
     ].error_code == 0
@@ -121,7 +121,7 @@ async def test_a_created_topic_is_described_and_can_be_used(node: Node, client: 
 async def test_validate_only_creates_nothing(node: Node, client: RawClient) -> None:
     (result,) = await create(client, topic("t", 3), validate_only=True)
     assert (result.error_code, result.num_partitions) == (0, 3)
-    assert len(node.topics) == 0
+    assert len(node.serving.topics) == 0
 
 
 async def test_a_topic_named_twice_in_a_request(client: RawClient) -> None:
@@ -143,10 +143,10 @@ async def test_topics_of_a_request_are_checked_against_each_other(node: Node, cl
     assert results[2].error_message == "Topic 'a_b' collides with existing topic: a.b"
     assert (results[3].error_message or "").startswith("51 partitions more than the 150 there are")
     for result in (results[0], results[4]):
-        served = node.topics.get(result.name)
+        served = node.serving.topics.get(result.name)
         assert served is not None
         assert served.topic_id == result.topic_id
-    assert len(node.topics) == 2
+    assert len(node.serving.topics) == 2
 
 
 async def test_all_topics_of_a_request_fail_when_the_catalog_does(
@@ -156,8 +156,8 @@ async def test_all_topics_of_a_request_fail_when_the_catalog_does(
         raise CatalogUnavailable("not now")
 
     await create(client, topic("t"), topic("u"))
-    monkeypatch.setattr(node.catalog, "create_topics", away)
-    monkeypatch.setattr(node.catalog, "delete_topics", away)
+    monkeypatch.setattr(node.serving.catalog, "create_topics", away)
+    monkeypatch.setattr(node.serving.catalog, "delete_topics", away)
     results = await create(client, topic("v"), topic("t"), topic("w"))
     assert [(each.error_code, each.error_message) for each in results] == [
         (ErrorCode.UNKNOWN_SERVER_ERROR, "not now"),
@@ -205,7 +205,7 @@ async def test_metadata_creates_what_it_is_asked_for(node: Node, client: RawClie
     ]
     response = await metadata(client, "other", allow_auto_topic_creation=False)
     assert response.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    by_id = MetadataRequestTopic(topic_id=node.topics.partition("new", 0).topic_id, name=None)
+    by_id = MetadataRequestTopic(topic_id=node.serving.topics.partition("new", 0).topic_id, name=None)
     unknown = MetadataRequestTopic(topic_id=b"0123456789abcdef", name=None)
     response = await client.call(MetadataRequest(topics=[by_id, unknown]), 12)
     assert [(each.name, each.error_code) for each in response.topics] == [
@@ -219,7 +219,7 @@ async def test_a_topic_that_is_being_deleted_is_not_created_again_by_who_asks_fo
     node: Node, client: RawClient, monkeypatch: pytest.MonkeyPatch, outcome: str
 ) -> None:
     await create(client, topic("t"))
-    really, asked, go_on = node.catalog.delete_topics, asyncio.Event(), asyncio.Event()
+    really, asked, go_on = node.serving.catalog.delete_topics, asyncio.Event(), asyncio.Event()
 
     async def held(topic_ids: Sequence[bytes], *, now_ms: int, delete_after_ms: int) -> None:
         asked.set()
@@ -228,7 +228,7 @@ async def test_a_topic_that_is_being_deleted_is_not_created_again_by_who_asks_fo
             raise CatalogUnavailable("the connection broke off")
         await really(topic_ids, now_ms=now_ms, delete_after_ms=delete_after_ms)
 
-    monkeypatch.setattr(node.catalog, "delete_topics", held)
+    monkeypatch.setattr(node.serving.catalog, "delete_topics", held)
     async with raw_client(node.bootstrap) as other:
         deleting = asyncio.create_task(client.call(DeleteTopicsRequest(topic_names=["t"]), 5))
         try:
@@ -264,8 +264,8 @@ async def test_a_topic_is_unknown_to_a_deletion_only_when_it_is_gone(
         return int((await client.call(DeleteTopicsRequest(topics=[state]), 6)).responses[0].error_code)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node.catalog, "delete_topics", away)
-        patch.setattr(node.catalog, "list_topics", away)
+        patch.setattr(node.serving.catalog, "delete_topics", away)
+        patch.setattr(node.serving.catalog, "list_topics", away)
         assert await delete() == ErrorCode.UNKNOWN_SERVER_ERROR
         assert await delete() == ErrorCode.UNKNOWN_SERVER_ERROR
     assert await delete() == ErrorCode.NONE
@@ -335,7 +335,7 @@ async def test_deleting_topics_by_name_and_id(node: Node, client: RawClient) -> 
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.INVALID_REQUEST,
     ]
-    assert [each.name for each in node.topics] == ["c"]
+    assert [each.name for each in node.serving.topics] == ["c"]
     assert (await client.produce("a", [batch_of(b"x")])).responses[0].partition_responses[0].error_code == unknown
     (again,) = await create(client, topic("a"))
     assert again.error_code == 0
@@ -347,20 +347,20 @@ async def test_a_topic_that_is_created_anew_meanwhile_is_not_deleted_in_place_of
     node: Node, client: RawClient, monkeypatch: pytest.MonkeyPatch, *, by_id: bool
 ) -> None:
     (old,) = await create(client, topic("t"))
-    delete = node.topic_commands.delete
+    delete = node.serving.topic_commands.delete
 
     async def delete_later(*names: str, ids: Mapping[str, bytes] | None = None) -> Sequence[str]:
         """Another client was faster."""
-        monkeypatch.setattr(node.topic_commands, "delete", delete)
+        monkeypatch.setattr(node.serving.topic_commands, "delete", delete)
         await delete("t")
-        await node.topic_commands.create("t", partitions=1, configs={})
+        await node.serving.topic_commands.create("t", partitions=1, configs={})
         return await delete(*names, ids=ids)
 
-    monkeypatch.setattr(node.topic_commands, "delete", delete_later)
+    monkeypatch.setattr(node.serving.topic_commands, "delete", delete_later)
     state = DeleteTopicState(topic_id=old.topic_id) if by_id else DeleteTopicState(name="t")
     (answer,) = (await client.call(DeleteTopicsRequest(topics=[state]), 6)).responses
     assert answer.error_code == (ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    found = node.topics.get("t")
+    found = node.serving.topics.get("t")
     assert found is not None
     assert found.topic_id != old.topic_id
 
@@ -412,7 +412,7 @@ async def test_configs_are_described_with_their_sources(client: RawClient) -> No
 async def test_spaces_around_a_value_mean_nothing(node: Node, client: RawClient) -> None:
     (created,) = await create(client, topic("t", compression_type=" gzip ", cleanup_policy=" compact "))
     assert created.error_code == 0, created.error_message
-    config = node.topics.partition("t", 0).config
+    config = node.serving.topics.partition("t", 0).config
     assert (config.compression, config.compacted) == (Compression.GZIP, True)
 
 

@@ -75,7 +75,7 @@ async def test_a_refused_batch_is_an_error_and_has_no_offset(
 async def test_several_batches_and_a_topic_that_is_named_by_its_id(
     node: Node, client: RawClient, collector: TraceCollector
 ) -> None:
-    topic = node.topics.get("t")
+    topic = node.serving.topics.get("t")
     assert topic is not None
     first = build_batch([Record(None, b"x", headers=(("traceparent", PARENT % at),)) for at in (1, 1, 2)])
     data = [PartitionProduceData(index=0, records=first), PartitionProduceData(index=7, records=batch_of(b"y"))]
@@ -123,7 +123,7 @@ async def test_requests_do_not_fail_with_their_tracing(
     assert [line["event"] for line in logs if line["log_level"] == "error"] == [
         "tracing failed; only the first failure is logged"
     ]
-    assert node.request_failures == 0
+    assert node.serving.request_failures == 0
 
 
 @pytest.mark.parametrize("codec", list(Compression))

@@ -41,35 +41,37 @@ class Moving:
 
     @property
     def partition_info(self) -> PartitionInfo:
-        topic = self.first.topics.get("t")
+        topic = self.first.serving.topics.get("t")
         assert topic is not None
         return topic.info.partitions[0]
 
     @property
     def partition(self) -> Partition:
-        return self.first.topics.partition("t", 0)
+        return self.first.serving.topics.partition("t", 0)
 
     async def order(self) -> None:
-        await self.first.catalog.request_moves(
-            {self.stream_id: 2}, reason=MoveReason.OPERATOR, now_ms=self.first.now_ms()
+        await self.first.serving.catalog.request_moves(
+            {self.stream_id: 2}, reason=MoveReason.OPERATOR, now_ms=self.first.serving.now_ms()
         )
 
     def is_at(self, node: Node) -> bool:
         """Return whether only that node serves the partition."""
-        serving = [each for each in self.nodes for led in each.topics.led_partitions() if led.stream.error is None]
+        serving = [
+            each for each in self.nodes for led in each.serving.topics.led_partitions() if led.stream.error is None
+        ]
         return serving == [node]
 
     async def arrives(self) -> None:
         await until(lambda: self.is_at(self.second), timeout_s=60, pause_s=0.01)
 
     async def owner(self) -> StreamOwner:
-        info = (await self.first.catalog.get_streams([self.stream_id]))[self.stream_id]
+        info = (await self.first.serving.catalog.get_streams([self.stream_id]))[self.stream_id]
         return StreamOwner(info.node_id, 0, info.wal_id)
 
     def calls(self, wrap: Callable[[Call], Call], monkeypatch: pytest.MonkeyPatch) -> None:
         """Change what the first node's calls to the second one do."""
-        assert self.first.links is not None
-        monkeypatch.setattr(self.first.links, "call", wrap(self.first.links.call))
+        assert self.first.serving.links is not None
+        monkeypatch.setattr(self.first.serving.links, "call", wrap(self.first.serving.links.call))
 
 
 @pytest.fixture
@@ -77,9 +79,9 @@ async def moving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     monkeypatch.setattr(source, "ANSWER_S", 0.5)
     monkeypatch.setattr(orders, "PAUSE_S", (0.01, 0.05))
     async with running_nodes(tmp_path, 2) as nodes:
-        await nodes[0].topic_commands.create("t", partitions=1, configs={})
+        await nodes[0].serving.topic_commands.create("t", partitions=1, configs={})
         made = Moving(nodes)
-        await until(lambda: nodes[1].topics.get("t") is not None, timeout_s=60, pause_s=0.01)
+        await until(lambda: nodes[1].serving.topics.get("t") is not None, timeout_s=60, pause_s=0.01)
         yield made
 
 
@@ -100,7 +102,7 @@ def result_of(response: ProduceResponse) -> tuple[int, int, int]:
 @asynccontextmanager
 async def sealed(moving: Moving) -> AsyncIterator[Any]:
     """The partition while it is sealed by a move that goes no further."""
-    handovers = moving.first.storage.handovers
+    handovers = moving.first.serving.storage.handovers
     held = await handovers.seal(moving.partition.stream)
     yield held
     if handovers.is_open(held.stream):
@@ -131,7 +133,7 @@ async def test_a_transfer_whose_answer_to_the_source_is_lost_is_found_in_the_cat
 async def test_a_transfer_whose_answer_to_the_target_is_lost_is_repeated(
     moving: Moving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transfer, lost = moving.second.catalog.transfer_stream, [True]
+    transfer, lost = moving.second.serving.catalog.transfer_stream, [True]
 
     async def lossy(wanted: StreamTransfer) -> OpenStream:
         opened = await transfer(wanted)
@@ -140,7 +142,7 @@ async def test_a_transfer_whose_answer_to_the_target_is_lost_is_repeated(
             raise CatalogUnavailable("cut")
         return opened
 
-    monkeypatch.setattr(moving.second.catalog, "transfer_stream", lossy)
+    monkeypatch.setattr(moving.second.serving.catalog, "transfer_stream", lossy)
     await produce(moving.first)
     await moving.order()
     await moving.arrives()
@@ -150,7 +152,7 @@ async def test_a_transfer_whose_answer_to_the_target_is_lost_is_repeated(
 async def test_a_source_without_an_answer_serves_on_and_the_late_transfer_is_refused(
     moving: Moving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transfer, may_go, refused = moving.second.catalog.transfer_stream, asyncio.Event(), asyncio.Event()
+    transfer, may_go, refused = moving.second.serving.catalog.transfer_stream, asyncio.Event(), asyncio.Event()
 
     async def slow(wanted: StreamTransfer) -> OpenStream:
         await may_go.wait()
@@ -160,15 +162,17 @@ async def test_a_source_without_an_answer_serves_on_and_the_late_transfer_is_ref
             refused.set()
             raise
 
-    monkeypatch.setattr(moving.second.catalog, "transfer_stream", slow)
+    monkeypatch.setattr(moving.second.serving.catalog, "transfer_stream", slow)
     epoch = moving.partition.stream.epoch
     await moving.order()
     await until(lambda: moving.partition.stream.epoch == epoch + 1, timeout_s=60, pause_s=0.01)
-    await moving.first.catalog.cancel_moves([moving.stream_id])
+    await moving.first.serving.catalog.cancel_moves([moving.stream_id])
     assert result_of(await produce(moving.first)) == (0, 0, -1)
     may_go.set()
     await refused.wait()
-    await until(lambda: not moving.second.storage.handovers.is_receiving(moving.stream_id), timeout_s=60, pause_s=0.01)
+    await until(
+        lambda: not moving.second.serving.storage.handovers.is_receiving(moving.stream_id), timeout_s=60, pause_s=0.01
+    )
     await until(lambda: moving.is_at(moving.first), timeout_s=60, pause_s=0.01)
     await moving.order()  # the target's log has a void tail now
     await moving.arrives()
@@ -178,7 +182,7 @@ async def test_a_source_without_an_answer_serves_on_and_the_late_transfer_is_ref
 async def test_a_partition_that_comes_in_another_way_while_it_is_received_is_opened(
     moving: Moving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transfer, tried, away = moving.second.catalog.transfer_stream, asyncio.Event(), [True]
+    transfer, tried, away = moving.second.serving.catalog.transfer_stream, asyncio.Event(), [True]
 
     async def late(wanted: StreamTransfer) -> OpenStream:
         tried.set()
@@ -186,11 +190,11 @@ async def test_a_partition_that_comes_in_another_way_while_it_is_received_is_ope
             raise CatalogUnavailable("away")
         return await transfer(wanted)
 
-    monkeypatch.setattr(moving.second.catalog, "transfer_stream", late)
+    monkeypatch.setattr(moving.second.serving.catalog, "transfer_stream", late)
     await moving.order()
     await tried.wait()
-    await hand_over(moving.first.catalog, [moving.stream_id], leader=2)  # as a takeover of the source does
-    await moving.first.topic_commands.alter("t", set_configs={"retention.ms": "1000000"}, unset=[])
+    await hand_over(moving.first.serving.catalog, [moving.stream_id], leader=2)  # as a takeover of the source does
+    await moving.first.serving.topic_commands.alter("t", set_configs={"retention.ms": "1000000"}, unset=[])
     away.clear()
     await moving.arrives()
 
@@ -198,7 +202,7 @@ async def test_a_partition_that_comes_in_another_way_while_it_is_received_is_ope
 async def test_while_the_catalog_does_not_tell_the_outcome_the_partition_waits(
     moving: Moving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cancel, away = moving.first.catalog.cancel_transfer, asyncio.Event()
+    cancel, away = moving.first.serving.catalog.cancel_transfer, asyncio.Event()
 
     async def unavailable(stream_id: int, epoch: int, owner: StreamOwner) -> int:
         if away.is_set():
@@ -214,13 +218,13 @@ async def test_while_the_catalog_does_not_tell_the_outcome_the_partition_waits(
         return lossy
 
     away.set()
-    monkeypatch.setattr(moving.first.catalog, "cancel_transfer", unavailable)
+    monkeypatch.setattr(moving.first.serving.catalog, "cancel_transfer", unavailable)
     moving.calls(lose, monkeypatch)
     stream = moving.partition.stream
     await moving.order()
     await until(lambda: stream.is_sealed, timeout_s=60)
     waiting = asyncio.get_running_loop().create_task(produce(moving.first))
-    await moving.first.catalog.cancel_moves([moving.stream_id])
+    await moving.first.serving.catalog.cancel_moves([moving.stream_id])
     assert stream.is_sealed
     away.clear()
     assert result_of(await waiting) == (0, 0, -1)
@@ -268,13 +272,13 @@ async def test_pieces_that_do_not_fit_together_are_refused(moving: Moving) -> No
             stream_id=moving.stream_id,
             stream_epoch=held.epoch,
             leader_epoch=moving.partition.leader_epoch,
-            wal_id=moving.first.storage.handovers.owner.wal_id,
+            wal_id=moving.first.serving.storage.handovers.owner.wal_id,
             end_offset=0,
             next_offset=5,
             tail_bytes=10,
             piece=b"12345",
         )
-        take, own = moving.second.target.take, (1, moving.first.node_epoch)
+        take, own = moving.second.serving.target.take, (1, moving.first.serving.members.own.epoch)
         assert (await take(replace(request, position=5), own)).refusal, "no tail has begun"
         for wrong in (
             replace(request, end_offset=6),
@@ -289,7 +293,7 @@ async def test_pieces_that_do_not_fit_together_are_refused(moving: Moving) -> No
         assert (await take(replace(request, position=5, piece=b"123456"), own)).refusal
         assert (await take(replace(request, position=5), own)).refusal, "the tail is not one"
         assert (await take(replace(request, tail_bytes=1 << 40), own)).refusal
-        assert not moving.second.storage.handovers.is_receiving(moving.stream_id)
+        assert not moving.second.serving.storage.handovers.is_receiving(moving.stream_id)
 
 
 async def test_a_node_that_stops_knows_the_outcome_of_its_moves_first(moving: Moving) -> None:
@@ -303,13 +307,13 @@ async def test_a_node_that_stops_knows_the_outcome_of_its_moves_first(moving: Mo
 
 async def test_changes_from_before_a_move_that_are_applied_late_undo_nothing(moving: Moving) -> None:
     await produce(moving.first)
-    old = await moving.first.catalog.read_changes(0)
+    old = await moving.first.serving.catalog.read_changes(0)
     assert old is not None
     await moving.order()
     await moving.arrives()
     for node in moving.nodes:
-        async with node.membership.changing():
-            await node.topics.apply_changes(old, node.groups.forget_topics)
+        async with node.serving.membership.changing():
+            await node.serving.topics.apply_changes(old, node.serving.groups.forget_topics)
     assert moving.is_at(moving.second)
     assert result_of(await produce(moving.second)) == (0, 1, -1)
     assert result_of(await produce(moving.first)) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, 2)

@@ -21,12 +21,12 @@ ROUNDS = 4
 @asynccontextmanager
 async def cluster(folder: Path, count: int = 2) -> AsyncIterator[list[Node]]:
     async with running_nodes(folder, count, group_offsets_partitions=2, transaction_state_partitions=2) as nodes:
-        await nodes[0].topic_commands.create("t", partitions=PARTITIONS, configs={})
+        await nodes[0].serving.topic_commands.create("t", partitions=PARTITIONS, configs={})
         yield nodes
 
 
 def partitions_of(node: Node, topic: str = "t") -> list[PartitionInfo]:
-    found = node.topics.get(topic)
+    found = node.serving.topics.get(topic)
     return [] if found is None else list(found.info.partitions)
 
 
@@ -36,22 +36,22 @@ def bootstrap(nodes: list[Node]) -> list[str]:
 
 async def move_all(nodes: list[Node], topic: str = "t") -> None:
     """Move each partition of a topic to the node after its leader, and wait until it is there."""
-    ids = [node.node_id for node in nodes]
+    ids = [node.serving.node_id for node in nodes]
     wanted = {each.stream_id: ids[(ids.index(each.leader) + 1) % len(ids)] for each in partitions_of(nodes[0], topic)}
-    await nodes[0].catalog.request_moves(wanted, reason=MoveReason.OPERATOR, now_ms=nodes[0].now_ms())
+    await nodes[0].serving.catalog.request_moves(wanted, reason=MoveReason.OPERATOR, now_ms=nodes[0].serving.now_ms())
 
     def is_done() -> bool:
         places = [(each.stream_id, each.leader, each.owner) for each in partitions_of(nodes[0], topic)]
         serving = {
-            partition.stream.stream_id: node.node_id
+            partition.stream.stream_id: node.serving.node_id
             for node in nodes
-            for partition in node.topics.led_partitions()
+            for partition in node.serving.topics.led_partitions()
             if partition.topic == topic
         }
         return serving == wanted and all(wanted[key] == leader == owner for key, leader, owner in places)
 
     await until(is_done, timeout_s=60, pause_s=0.005)
-    assert await nodes[0].catalog.list_moves() == []
+    assert await nodes[0].serving.catalog.list_moves() == []
 
 
 class Writer:

@@ -44,8 +44,10 @@ async def stopped_and_rebuilt(folder: Path, order: Sequence[int]) -> None:
         )
         for node_id in sorted(order)
     ]
-    await until(lambda: all(len(node.members.living()) == len(order) for node in nodes), timeout_s=60, pause_s=0.01)
-    await nodes[0].topic_commands.create("t", partitions=PARTITIONS, configs={})
+    await until(
+        lambda: all(len(node.serving.members.living()) == len(order) for node in nodes), timeout_s=60, pause_s=0.01
+    )
+    await nodes[0].serving.topic_commands.create("t", partitions=PARTITIONS, configs={})
     await send(nodes[0], *VALUES)
     for node_id in order:
         await stacks[node_id].aclose()
@@ -66,7 +68,7 @@ async def all_led(node: Node, by: set[int]) -> None:
     """Wait until each partition is open at one of the nodes, which leads it."""
 
     def led() -> bool:
-        topic = node.topics.get("t")
+        topic = node.serving.topics.get("t")
         return topic is not None and all(each.owner == each.leader in by for each in topic.info.partitions)
 
     await until(led, timeout_s=30, pause_s=0.02)
@@ -86,15 +88,15 @@ async def test_a_node_that_is_lost_is_replaced_by_the_commands_that_refusals_nam
     async with AsyncExitStack() as stack:
         nodes = await start(stack, tmp_path, 1, 2)
         with pytest.raises(NodeInUse, match="`anabranch node give-up 3`"):
-            await nodes[0].operations.remove(3)
+            await nodes[0].serving.operations.remove(3)
         with pytest.raises(TakeoverRefused, match="`anabranch node give-up 3`"):
-            await nodes[0].operations.fail(3)
+            await nodes[0].serving.operations.fail(3)
         await is_given_up(nodes[0], 3)
-        await nodes[0].operations.give_up(3)
+        await nodes[0].serving.operations.give_up(3)
         await all_led(nodes[0], {1, 2})
         with pytest.raises(TakeoverRefused, match="`anabranch node remove 3`"):
-            await nodes[0].operations.plan_loss(3)
-        await nodes[0].operations.remove(3)
+            await nodes[0].serving.operations.plan_loss(3)
+        await nodes[0].serving.operations.remove(3)
         assert await read(nodes[0], len(VALUES)) == VALUES
 
 
@@ -104,4 +106,4 @@ async def test_the_log_of_a_node_that_stays_away_is_recovered_on_its_machine(tmp
         (first,) = await start(stack, tmp_path, 1)
         await all_led(first, {1})
         assert await read(first, len(VALUES)) == VALUES
-        assert await first.operations.remove(3) >= 0
+        assert await first.serving.operations.remove(3) >= 0

@@ -36,12 +36,12 @@ async def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 def leaders(node: Node) -> Counter[int]:
-    return Counter(node.move_requests.info(place).leader for place in PLACES)
+    return Counter(node.serving.move_requests.info(place).leader for place in PLACES)
 
 
 async def command(node: Node, *arguments: str) -> Result:
     group = {"node": node_command, "topic": topic_command}[arguments[0]]
-    return await asyncio.to_thread(CliRunner().invoke, group, [*arguments[1:], "--admin", node.admin_address])
+    return await asyncio.to_thread(CliRunner().invoke, group, [*arguments[1:], "--admin", node.ports.admin_address])
 
 
 def said(result: Result) -> str:
@@ -53,46 +53,48 @@ async def test_a_node_that_is_drained_leads_nothing_and_gets_nothing_until_the_d
     nodes: list[Node],
 ) -> None:
     async with moves_carried_out(nodes):
-        await nodes[1].move_requests.set_draining(1, draining=True)
-        await until(lambda: not nodes[0].move_requests.led_by(1), timeout_s=60, pause_s=0.01)
+        await nodes[1].serving.move_requests.set_draining(1, draining=True)
+        await until(lambda: not nodes[0].serving.move_requests.led_by(1), timeout_s=60, pause_s=0.01)
         assert leaders(nodes[0]) == {2: COUNT // 2, 3: COUNT // 2}
-        await nodes[0].topic_commands.create("new", partitions=4, configs={})
-        assert not nodes[0].move_requests.led_by(1), "not even of a topic that was created through it"
-        assert {nodes[0].move_requests.info(place).preferred for place in PLACES} == {1}
+        await nodes[0].serving.topic_commands.create("new", partitions=4, configs={})
+        assert not nodes[0].serving.move_requests.led_by(1), "not even of a topic that was created through it"
+        assert {nodes[0].serving.move_requests.info(place).preferred for place in PLACES} == {1}
 
-        await nodes[1].move_requests.set_draining(1, draining=False)
-        await nodes[1].topic_commands.create("newer", partitions=1, configs={})
-        await nodes[0].membership.catch_up()
-        assert list(nodes[0].move_requests.led_by(1)) == [Place("newer", 0)]
+        await nodes[1].serving.move_requests.set_draining(1, draining=False)
+        await nodes[1].serving.topic_commands.create("newer", partitions=1, configs={})
+        await nodes[0].serving.membership.catch_up()
+        assert list(nodes[0].serving.move_requests.led_by(1)) == [Place("newer", 0)]
 
 
 async def test_a_drain_goes_on_past_failed_moves_and_nodes_that_are_drained_too(nodes: list[Node]) -> None:
-    await nodes[1].move_requests.set_draining(1, draining=True)
-    await until(lambda: all(nodes[1].move_requests.info(place).order for place in PLACES), timeout_s=60, pause_s=0.01)
-    ordered = {place: nodes[1].move_requests.info(place).order for place in PLACES}
+    await nodes[1].serving.move_requests.set_draining(1, draining=True)
+    await until(
+        lambda: all(nodes[1].serving.move_requests.info(place).order for place in PLACES), timeout_s=60, pause_s=0.01
+    )
+    ordered = {place: nodes[1].serving.move_requests.info(place).order for place in PLACES}
     order = ordered[PLACES[0]]
     assert order is not None
-    await nodes[1].catalog.fail_move(order.stream_id, order.to_node, "busy")
-    await nodes[1].move_requests.set_draining(3, draining=True)
+    await nodes[1].serving.catalog.fail_move(order.stream_id, order.to_node, "busy")
+    await nodes[1].serving.move_requests.set_draining(3, draining=True)
     async with moves_carried_out(nodes):
-        await until(lambda: not nodes[0].move_requests.led_by(1), timeout_s=60, pause_s=0.01)
+        await until(lambda: not nodes[0].serving.move_requests.led_by(1), timeout_s=60, pause_s=0.01)
         assert leaders(nodes[0]) == {2: COUNT}
 
 
 async def test_a_drain_waits_for_a_node_that_can_take_partitions(nodes: list[Node]) -> None:
     with capture_logs() as said:
         for node_id in (2, 3, 1):
-            await nodes[0].move_requests.set_draining(node_id, draining=True)
+            await nodes[0].serving.move_requests.set_draining(node_id, draining=True)
         await until(lambda: any(line["event"] == "the drain waits" for line in said), timeout_s=60, pause_s=0.01)
     assert leaders(nodes[0]) == {1: COUNT}
     async with moves_carried_out(nodes):
-        await nodes[0].move_requests.set_draining(2, draining=False)
+        await nodes[0].serving.move_requests.set_draining(2, draining=False)
         await until(lambda: leaders(nodes[0]) == {2: COUNT}, timeout_s=60, pause_s=0.01)
 
 
 async def test_an_order_of_a_person_is_not_replaced_by_a_drain(nodes: list[Node]) -> None:
-    await nodes[0].move_requests.request(dict.fromkeys(PLACES, 3), MoveReason.OPERATOR)
-    await nodes[0].move_requests.set_draining(1, draining=True)
+    await nodes[0].serving.move_requests.request(dict.fromkeys(PLACES, 3), MoveReason.OPERATOR)
+    await nodes[0].serving.move_requests.set_draining(1, draining=True)
     async with moves_carried_out(nodes):
         await until(lambda: leaders(nodes[0]) == {3: COUNT}, timeout_s=60, pause_s=0.01)
 
@@ -100,22 +102,24 @@ async def test_an_order_of_a_person_is_not_replaced_by_a_drain(nodes: list[Node]
 async def test_before_a_stop_everything_moves_to_others(nodes: list[Node]) -> None:
     async with moves_carried_out(nodes):
         await nodes[0].upkeep.drain.before_stop(60)
-        assert not nodes[0].move_requests.led_by(1)
+        assert not nodes[0].serving.move_requests.led_by(1)
     assert leaders(nodes[0]) == {2: COUNT // 2, 3: COUNT // 2}
 
 
 async def test_a_stop_does_not_wait_for_moves_that_fail_or_have_no_target(nodes: list[Node]) -> None:
     stopping = asyncio.create_task(nodes[0].upkeep.drain.before_stop(600))
-    await until(lambda: all(nodes[0].move_requests.info(place).order for place in PLACES), timeout_s=60, pause_s=0.01)
+    await until(
+        lambda: all(nodes[0].serving.move_requests.info(place).order for place in PLACES), timeout_s=60, pause_s=0.01
+    )
     for place in PLACES:
-        order = nodes[0].move_requests.info(place).order
+        order = nodes[0].serving.move_requests.info(place).order
         assert order is not None
         assert order.reason is MoveReason.STOP
-        await nodes[0].catalog.fail_move(order.stream_id, order.to_node, "busy")
+        await nodes[0].serving.catalog.fail_move(order.stream_id, order.to_node, "busy")
     await asyncio.wait_for(stopping, 60)
     for node_id in (2, 3):
-        await nodes[1].move_requests.set_draining(node_id, draining=True)
-    await nodes[0].membership.catch_up()
+        await nodes[1].serving.move_requests.set_draining(node_id, draining=True)
+    await nodes[0].serving.membership.catch_up()
     await nodes[0].upkeep.drain.before_stop(600)
     assert leaders(nodes[0]) == {1: COUNT}
 
@@ -127,7 +131,7 @@ async def test_partitions_are_moved_by_command(nodes: list[Node]) -> None:
         assert leaders(nodes[1]) == {1: COUNT - 2, 2: 2}
         done = await command(nodes[1], "topic", "move", "t", "--to", "3", "--output", "json")
         assert json.loads(said(done)) == {"to": 3, "led": COUNT, "failed": {}}
-        assert {nodes[1].move_requests.info(place).preferred for place in PLACES} == {3}
+        assert {nodes[1].serving.move_requests.info(place).preferred for place in PLACES} == {3}
 
 
 @pytest.mark.parametrize(
@@ -148,8 +152,8 @@ async def test_what_cannot_be_moved_is_refused(nodes: list[Node], arguments: tup
 
 async def test_a_move_that_fails_is_told(nodes: list[Node]) -> None:
     moving = asyncio.create_task(command(nodes[0], "topic", "move", "t:5", "--to", "2"))
-    await until(lambda: nodes[0].move_requests.info(PLACES[5]).order is not None, timeout_s=60, pause_s=0.01)
-    await nodes[0].catalog.fail_move(nodes[0].move_requests.info(PLACES[5]).stream_id, 2, "busy")
+    await until(lambda: nodes[0].serving.move_requests.info(PLACES[5]).order is not None, timeout_s=60, pause_s=0.01)
+    await nodes[0].serving.catalog.fail_move(nodes[0].serving.move_requests.info(PLACES[5]).stream_id, 2, "busy")
     done = await moving
     assert (done.exit_code, said(done)) == (1, "node 2 leads 0 partitions\n")
     assert "t-5 was not moved: busy" in done.stderr
@@ -179,9 +183,11 @@ async def test_a_node_is_drained_by_command(nodes: list[Node]) -> None:
 
 async def test_a_drain_that_is_cancelled_meanwhile_is_told(nodes: list[Node]) -> None:
     draining = asyncio.create_task(command(nodes[2], "node", "drain", "1"))
-    await until(lambda: all(nodes[0].move_requests.info(place).order for place in PLACES), timeout_s=60, pause_s=0.01)
+    await until(
+        lambda: all(nodes[0].serving.move_requests.info(place).order for place in PLACES), timeout_s=60, pause_s=0.01
+    )
     assert (await command(nodes[1], "node", "drain", "1", "--cancel")).exit_code == 0
     done = await draining
     assert done.exit_code == 1
     assert "the drain of node 1 was cancelled; it leads 12 partitions" in done.stderr
-    assert await nodes[0].catalog.list_moves() == []
+    assert await nodes[0].serving.catalog.list_moves() == []

@@ -61,14 +61,14 @@ async def read(node: Node, count: int, topic: str = "t") -> list[bytes]:
 
 async def log_of(node: Node, node_id: int) -> WalInfo:
     """The newest log of a node, as the catalog knows it."""
-    return (await node.catalog.list_wals(node_id))[-1]
+    return (await node.serving.catalog.list_wals(node_id))[-1]
 
 
 async def is_led_by(node: Node, leader: int, name: str = "t") -> None:
     """Wait until the topic's first partition is."""
 
     def found() -> bool:
-        topic = node.topics.get(name)
+        topic = node.serving.topics.get(name)
         return topic is not None and topic.info.partitions[0].owner == leader
 
     await until(found, timeout_s=60, pause_s=0.01)
@@ -87,7 +87,7 @@ async def test_a_recovery_that_fails_is_repeated(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(LogRecovery, "run", flaky)
     async with running_node(tmp_path / "2", node_id=2, **shared(tmp_path)) as other:
         async with killed_after(tmp_path, 1) as node:
-            await node.topic_commands.create("t", partitions=1, configs={})
+            await node.serving.topic_commands.create("t", partitions=1, configs={})
             await send(node, *VALUES)
         with capture_logs() as said:
             await is_led_by(other, 2)
@@ -108,7 +108,7 @@ async def test_a_recoverer_that_dies_is_replaced(tmp_path: Path, monkeypatch: py
             await dead_log.close()
 
     async with killed_after(tmp_path, 1) as node:
-        await node.topic_commands.create("t", partitions=1, configs={})
+        await node.serving.topic_commands.create("t", partitions=1, configs={})
         await send(node, *VALUES)
         monkeypatch.setattr(LogRecovery, "run", stuck)
         started = asyncio.create_task(_die_when(begun, tmp_path, node))
@@ -129,9 +129,9 @@ async def _die_when(begun: asyncio.Event, folder: Path, _node: Node) -> None:
 async def test_a_stream_with_a_gap_waits_for_its_node(tmp_path: Path) -> None:
     async with killed_after(tmp_path, 1) as node:
         for name in ("t", "u"):
-            await node.topic_commands.create(name, partitions=1, configs={})
+            await node.serving.topic_commands.create(name, partitions=1, configs={})
         await send(node, b"uploaded")
-        await node.storage.flush()
+        await node.serving.storage.flush()
         await send(node, *VALUES)
     with closing(sqlite3.connect(tmp_path / "catalog.db")) as database, database:
         database.execute("DELETE FROM ranges")
@@ -144,14 +144,16 @@ async def test_a_stream_with_a_gap_waits_for_its_node(tmp_path: Path) -> None:
                 pause_s=0.01,
             )
             await is_led_by(other, 2, "u")
-            infos = {topic.name: topic.partitions[0] for topic in await other.catalog.list_topics()}
+            infos = {topic.name: topic.partitions[0] for topic in await other.serving.catalog.list_topics()}
             assert [(infos[name].leader, infos[name].owner) for name in "tu"] == [(1, 1), (2, 2)]
             assert (await log_of(other, 1)).state is WalState.OPEN
             # Long enough for it to be judged dead once more.
-            await until(lambda: other.membership.silent()[1].seconds > DEAD_AFTER_S + 0.5, timeout_s=60, pause_s=0.01)
+            await until(
+                lambda: other.serving.membership.silent()[1].seconds > DEAD_AFTER_S + 0.5, timeout_s=60, pause_s=0.01
+            )
             assert len([line for line in said if line["event"] == "a node is dead: it is taken over"]) == 1
     async with running_node(tmp_path / "1", node_id=1, **shared(tmp_path)) as node:
-        assert len(node.storage.stopped_streams) == 1
+        assert len(node.serving.storage.stopped_streams) == 1
 
 
 # who may open a log
@@ -161,9 +163,9 @@ async def test_a_stream_with_a_gap_waits_for_its_node(tmp_path: Path) -> None:
 async def dead(tmp_path: Path) -> tuple[WalInfo, NodeInfo]:
     """The log of a dead node, and the node."""
     async with killed_after(tmp_path, 1) as node:
-        await node.topic_commands.create("t", partitions=1, configs={})
+        await node.serving.topic_commands.create("t", partitions=1, configs={})
         await send(node, *VALUES)
-        log, info = await log_of(node, 1), await node.catalog.get_node(1)
+        log, info = await log_of(node, 1), await node.serving.catalog.get_node(1)
     assert info is not None
     return log, info
 
@@ -201,7 +203,7 @@ async def test_a_log_on_another_machine_is_refused_unless_its_device_is_shared(
 
 async def test_the_log_of_a_process_that_lives_is_locked(tmp_path: Path) -> None:
     async with running_node(tmp_path / "1", node_id=1, **shared(tmp_path)) as node:
-        log, info = await log_of(node, 1), await node.catalog.get_node(1)
+        log, info = await log_of(node, 1), await node.serving.catalog.get_node(1)
         assert info is not None
         with pytest.raises(WalRefused, match="in use"):
             await open_device_of(DiskLogFiles(), log, info, settings_for(tmp_path), info.holder.host_name)

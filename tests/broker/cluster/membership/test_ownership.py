@@ -134,11 +134,11 @@ async def leader(node: Node) -> int:
 async def test_reads_stop_while_the_ownership_is_not_proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("anabranch.broker.kafka.topics.parking.PARKED_S", 0.2)
     async with running_node(tmp_path) as node:
-        await node.topic_commands.create("t", partitions=1, configs={})
-        assert node.ownership.is_proved
-        assert not node.ownership.may_lapse, "the file's lock is proof enough"
+        await node.serving.topic_commands.create("t", partitions=1, configs={})
+        assert node.serving.ownership.is_proved
+        assert not node.serving.ownership.may_lapse, "the file's lock is proof enough"
         proof = SimpleNamespace(is_proved=False, may_lapse=True)
-        node.ownership = cast("Any", proof)
+        node.serving.ownership = cast("Any", proof)
         assert await leader(node) == -1
         async with raw_client(node.bootstrap) as client:
             client.send(latest())
@@ -146,26 +146,26 @@ async def test_reads_stop_while_the_ownership_is_not_proved(tmp_path: Path, monk
         async with raw_client(node.bootstrap) as client:
             assert (await client.produce("t", [b""])).responses, "it is not a read"
             client.send(latest())
-            await until(lambda: len(node.parking) == 1)
+            await until(lambda: len(node.serving.parking) == 1)
             proof.is_proved = True
-            node.parking.wake()
+            node.serving.parking.wake()
             assert (await client.receive(ListOffsetsRequest))[1].topics[0].partitions[0].error_code == 0
-        assert await leader(node) == node.node_id
+        assert await leader(node) == node.serving.node_id
 
 
 async def test_a_node_whose_catalog_is_away_reads_on_while_its_log_proves_that_it_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_nodes(tmp_path, 2, wal_kind="object") as (first, second):
-        await first.topic_commands.create("t", partitions=1, configs={})
-        (leading,) = [node for node in (first, second) if list(node.topics.led_partitions())]
-        assert leading.ownership.may_lapse
+        await first.serving.topic_commands.create("t", partitions=1, configs={})
+        (leading,) = [node for node in (first, second) if list(node.serving.topics.led_partitions())]
+        assert leading.serving.ownership.may_lapse
 
         async def no_beat(*_: object, **__: object) -> None:
             raise CatalogUnavailable("away")
 
         for node in (first, second):  # while a single one is cut off, the other takes it over
-            monkeypatch.setattr(node.catalog, "beat", no_beat)
+            monkeypatch.setattr(node.serving.catalog, "beat", no_beat)
         asked: list[float] = []
         prove = leading.wal.prove_ownership
 
@@ -176,4 +176,4 @@ async def test_a_node_whose_catalog_is_away_reads_on_while_its_log_proves_that_i
         monkeypatch.setattr(leading.wal, "prove_ownership", proving)
         began = asyncio.get_running_loop().time()
         await until(lambda: bool(asked) and asked[-1] - began > DEAD_AFTER_S - CHECK_S, timeout_s=60, pause_s=0.05)
-        assert leading.ownership.is_proved
+        assert leading.serving.ownership.is_proved

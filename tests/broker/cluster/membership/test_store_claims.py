@@ -42,8 +42,8 @@ async def test_of_two_clusters_that_begin_at_once_one_serves(
         served, refused = await start_both(tmp_path, stack, **settings)
         assert len(served) == len(refused) == 1
         assert REFUSED in str(refused[0])
-        store = served[0].stores[served[0].settings.objects.store]
-        assert await check_claim(store, "anabranch", served[0].catalog.identity())
+        store = served[0].stores[served[0].serving.settings.objects.store]
+        assert await check_claim(store, "anabranch", served[0].serving.catalog.identity())
         nodes = {manifest.key.split("/")[2] async for manifest in store.list("manifest/")}
         assert nodes <= {"1"}, "only one of them has written"
 
@@ -54,7 +54,7 @@ async def test_all_stores_are_claimed_and_each_start_compares(tmp_path: Path) ->
     identity = b""
     for _ in range(2):
         async with running_node(tmp_path, **settings) as node:
-            identity = node.catalog.identity()
+            identity = node.serving.catalog.identity()
             assert [await check_claim(store, "anabranch", identity) for store in node.stores.values()] == [True] * 2
     (cold / KEY).unlink()  # as a store that was used before there were claims
     async with running_node(tmp_path, **settings) as node:
@@ -76,9 +76,9 @@ async def claim(folder: Path, catalog_id: bytes) -> None:
 async def test_a_rebuilt_catalog_keeps_the_claim_and_no_other_is_rebuilt(tmp_path: Path) -> None:
     entropy = ClockAndIds(lambda: NOW_MS, Environment().new_topic_id, random.Random(1))
     async with running_node(tmp_path) as node:
-        await node.topic_commands.create("t", partitions=1, configs={})
+        await node.serving.topic_commands.create("t", partitions=1, configs={})
         await node.upkeep.manifests.ensure_current()
-        identity = node.catalog.identity()
+        identity = node.serving.catalog.identity()
     settings = settings_for(tmp_path)
     for file in settings.node.data_dir.glob("catalog.db*"):
         file.unlink()
@@ -86,7 +86,7 @@ async def test_a_rebuilt_catalog_keeps_the_claim_and_no_other_is_rebuilt(tmp_pat
         await work.make_plan(None, lambda *_: None)
         await work.execute(accept_loss=False, keep_ms=0, on_progress=lambda _: None)
     async with running_node(tmp_path) as node:
-        assert node.catalog.identity() == identity
+        assert node.serving.catalog.identity() == identity
 
     objects = settings.node.data_dir / "objects"
     (objects / KEY).unlink()

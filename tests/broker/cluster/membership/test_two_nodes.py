@@ -28,28 +28,32 @@ async def test_configs_set_through_one_node_reach_the_other(tmp_path: Path, post
     }
     cold = ["cold.type=local", f"cold.path={tmp_path / 'cold'}"]
     async with running_node(tmp_path / "1", node_id=1, stores=cold, **shared) as leader:
-        topic = await leader.topic_commands.create("t", partitions=1, configs={})
-        (partition,) = leader.topics.led_partitions()
+        topic = await leader.serving.topic_commands.create("t", partitions=1, configs={})
+        (partition,) = leader.serving.topics.led_partitions()
         async with running_node(tmp_path / "2", node_id=2, **shared) as other:
             # As a client would: any node takes the change, and the one that leads has to act on it.
-            await other.topic_commands.alter("t", set_configs={RETENTION: "5000"}, unset=())
-            await other.cluster_configs.alter(GROUP, "g", set_configs={SESSION_TIMEOUT: "50000"}, unset=())
+            await other.serving.topic_commands.alter("t", set_configs={RETENTION: "5000"}, unset=())
+            await other.serving.cluster_configs.alter(GROUP, "g", set_configs={SESSION_TIMEOUT: "50000"}, unset=())
             await until(lambda: partition.config.retention_ms == 5_000, timeout_s=60, pause_s=0.01)
             await until(
-                lambda: leader.cluster_configs.get(GROUP, "g") == {SESSION_TIMEOUT: "50000"},
+                lambda: leader.serving.cluster_configs.get(GROUP, "g") == {SESSION_TIMEOUT: "50000"},
                 timeout_s=60,
                 pause_s=0.01,
             )
-            await other.cluster_configs.alter(BROKER, ALL_NODES, set_configs={"message.max.bytes": "777"}, unset=())
-            await other.cluster_configs.alter(BROKER, "2", set_configs={"log.retention.bytes": "7"}, unset=())
+            await other.serving.cluster_configs.alter(
+                BROKER, ALL_NODES, set_configs={"message.max.bytes": "777"}, unset=()
+            )
+            await other.serving.cluster_configs.alter(BROKER, "2", set_configs={"log.retention.bytes": "7"}, unset=())
             await until(lambda: partition.config.max_message_bytes == 777, timeout_s=60, pause_s=0.01)
             assert partition.config.retention_bytes == -1, "a config set for one node does not apply to another"
             assert topic.info.configs == {RETENTION: "5000"}
 
-            followed = other.topics.get("t")
+            followed = other.serving.topics.get("t")
             assert followed is not None
             with capture_logs() as said:
-                await leader.topic_commands.alter("t", set_configs={"storage.policy": "cold"}, unset=[RETENTION])
+                await leader.serving.topic_commands.alter(
+                    "t", set_configs={"storage.policy": "cold"}, unset=[RETENTION]
+                )
                 await until(lambda: followed.info.configs == {"storage.policy": "cold"}, timeout_s=60, pause_s=0.01)
             assert partition.stream.store == "cold"
             assert followed.config.store == "local", "the other node has no store of that name, and says so"
@@ -64,8 +68,8 @@ async def two_nodes(folder: Path, postgres: PostgresServer) -> AsyncIterator[tup
         running_node(folder / "1", node_id=1, **shared) as leader,
         running_node(folder / "2", node_id=2, **shared) as other,
     ):
-        topic = await leader.topic_commands.create("t", partitions=1, configs={})
-        await other.topics.open_existing("t")
+        topic = await leader.serving.topic_commands.create("t", partitions=1, configs={})
+        await other.serving.topics.open_existing("t")
         yield leader, other, topic
 
 
@@ -73,9 +77,9 @@ async def test_configs_that_come_with_new_partitions_hold_for_the_old_ones(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
     async with two_nodes(tmp_path, postgres) as (leader, other, topic):
-        await other.topic_commands.alter("t", set_configs={RETENTION: "5000"}, unset=())
-        await leader.topic_commands.grow("t", 2)
-        partitions = [*leader.topics.led_partitions(), *other.topics.led_partitions()]
+        await other.serving.topic_commands.alter("t", set_configs={RETENTION: "5000"}, unset=())
+        await leader.serving.topic_commands.grow("t", 2)
+        partitions = [*leader.serving.topics.led_partitions(), *other.serving.topics.led_partitions()]
         assert [partition.config.retention_ms for partition in partitions] == [5_000, 5_000]
         assert topic.config.retention_ms == 5_000
 
@@ -95,4 +99,4 @@ async def test_two_nodes_may_begin_a_new_cluster_at_once(
 
         monkeypatch.setattr(Catalog, "is_blank", was_blank)
         async with running_node(tmp_path / "2", node_id=2, **shared) as second:
-            assert second.catalog.identity() == first.catalog.identity()
+            assert second.serving.catalog.identity() == first.serving.catalog.identity()

@@ -30,15 +30,15 @@ async def test_what_a_standby_that_was_behind_has_forgotten_is_not_given_again(t
                     await stack.enter_async_context(running_node(tmp_path / str(key), node_id=key, **shared))
                     for key in (1, 2)
                 ]
-                topic = await first.topic_commands.create("t", partitions=1, configs={})
+                topic = await first.serving.topic_commands.create("t", partitions=1, configs={})
                 leader = first if topic.info.partitions[0].leader == 1 else second
                 await send(leader, values[0])
-                await leader.storage.flush()
+                await leader.serving.storage.flush()
                 await asyncio.to_thread(server.stop)
                 await asyncio.to_thread(server.keep_copy)
                 await asyncio.to_thread(server.start)
                 await send(leader, *values[1:])
-                await leader.storage.flush()
+                await leader.serving.storage.flush()
                 await asyncio.to_thread(server.stop)
                 await asyncio.to_thread(server.put_back)
                 await asyncio.to_thread(server.start)
@@ -68,9 +68,9 @@ async def test_what_a_standby_that_was_behind_has_forgotten_is_not_given_again(t
 async def test_no_log_is_given_up_for_a_catalog_that_has_gone_back(tmp_path: Path) -> None:
     """Its ends are not those of the records: uploads that it has forgotten would be lost with the log."""
     async with running_node(tmp_path) as node:
-        place = MarkPlace(node.stores["local"], "anabranch", node.catalog.identity())
+        place = MarkPlace(node.stores["local"], "anabranch", node.serving.catalog.identity())
         await MarkWriter(place, 2, lambda: "writer").write(CatalogProgress(0, {2: 1}))
         with pytest.raises(CatalogWentBack, match="node 2 has committed 1 uploads, and it knows 0"):
-            await node.operations.plan_loss(2)
+            await node.serving.operations.plan_loss(2)
         async with asyncio.timeout(FAIL_S):
             assert "it has gone back to an earlier state" in await node.failed

@@ -113,23 +113,23 @@ async def test_a_node_that_stops_creates_no_topic() -> None:
 
 async def test_a_partition_keeps_its_log_until_it_is_opened_anew(tmp_path: Path) -> None:
     async with running_node(tmp_path, group_offsets_partitions=2) as node:
-        topic = CoordinatorTopic(node.topics, OFFSETS_TOPIC, lambda: 0)
+        topic = CoordinatorTopic(node.serving.topics, OFFSETS_TOPIC, lambda: 0)
         changes: list[Sequence[PartitionLog | None] | None] = []
         topic.subscribe(lambda: changes.append(topic.logs()))
         assert topic.logs() is None
-        await node.internal_topics.ensure(OFFSETS_TOPIC)
+        await node.serving.internal_topics.ensure(OFFSETS_TOPIC)
         logs = topic.logs()
         assert logs is not None
         assert None not in logs
         assert changes[-1] == logs, "the same objects"
-        await node.topic_commands.create("another", partitions=1, configs={})
-        await node.topic_commands.grow(OFFSETS_TOPIC, 3)
+        await node.serving.topic_commands.create("another", partitions=1, configs={})
+        await node.serving.topic_commands.grow(OFFSETS_TOPIC, 3)
         grown = topic.logs()
         assert grown is not None
         assert (grown[:2], changes[-1]) == (logs, grown)
-        await node.topic_commands.delete(OFFSETS_TOPIC)
+        await node.serving.topic_commands.delete(OFFSETS_TOPIC)
         assert changes.pop() is None
-        await node.internal_topics.ensure(OFFSETS_TOPIC)
+        await node.serving.internal_topics.ensure(OFFSETS_TOPIC)
         again = topic.logs()
         assert again is not None
         assert not set(again) & set(logs)

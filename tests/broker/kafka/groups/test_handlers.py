@@ -223,7 +223,7 @@ async def test_two_members_share_a_generation(node: Node, client: RawClient, g: 
 
 @pytest.mark.parametrize("version", range(2, 11))
 async def test_every_version_commits(node: Node, client: RawClient, version: int, g: str) -> None:
-    topic = node.topics.get("flights")
+    topic = node.serving.topics.get("flights")
     assert topic is not None
     asked = commit(g).topics[0].partitions
     topics = [
@@ -244,7 +244,7 @@ async def test_every_version_commits(node: Node, client: RawClient, version: int
 @pytest.mark.parametrize("version", range(1, 11))
 async def test_every_version_fetches(node: Node, client: RawClient, version: int, g: str) -> None:
     await client.call(commit(g), 9)
-    topic = node.topics.get("flights")
+    topic = node.serving.topics.get("flights")
     assert topic is not None
     if version < 8:
         asked = [OffsetFetchRequestTopic(name="flights", partition_indexes=[1, 2])]
@@ -405,7 +405,7 @@ async def test_groups_and_offsets_survive_a_restart(tmp_path: Path, g: str) -> N
 
 
 async def test_clients_cannot_write_into_the_offsets_topic(node: Node, client: RawClient) -> None:
-    topic = node.topics.get("__consumer_offsets")
+    topic = node.serving.topics.get("__consumer_offsets")
     assert topic is not None
     batch = build_batch([Record(key=b"k", value=b"v", timestamp_ms=1)])
     data = TopicProduceData(
@@ -423,8 +423,8 @@ async def test_a_compacted_log_is_read_back_after_a_restart(tmp_path: Path, monk
         member = await enter(client, "g")
         for offset in range(50):
             assert error_of(await client.call(commit("g", offset, member=member), 9)) == 0
-        partition = node.topics.partition("__consumer_offsets", 0)
-        await node.groups.compact()
+        partition = node.serving.topics.partition("__consumer_offsets", 0)
+        await node.serving.groups.compact()
         assert partition.log_start_offset >= 50
         assert partition.high_watermark == partition.log_start_offset + 2
         assert error_of(await client.call(commit("g", 50, member=member), 9)) == 0

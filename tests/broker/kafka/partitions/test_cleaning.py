@@ -42,7 +42,7 @@ async def produce(node: Node, codec: str | None, rounds: range) -> None:
                 for key in range(KEYS):
                     value = None if (number, key) == (1, 4) else b"%d" % number
                     group.create_task(producer.send_and_wait("t", value, key=b"k%d" % key, partition=0))
-            await node.storage.flush()
+            await node.serving.storage.flush()
     finally:
         await producer.stop()
 
@@ -96,13 +96,13 @@ async def test_records_that_are_none_do_not_end_compaction(tmp_path: Path) -> No
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
         # Produce refuses such a batch; a log written before it did may hold one.
-        node.topics.partition("t", 0).append_internal(garbage)
+        node.serving.topics.partition("t", 0).append_internal(garbage)
         for batch in (batch_of(b"a"), batch_of(b"b")):
             response = await client.produce("t", [batch])
             assert response.responses[0].partition_responses[0].error_code == 0
-        await node.storage.flush()
+        await node.serving.storage.flush()
         configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
-        await node.topic_commands.alter("t", set_configs=configs, unset=())
+        await node.serving.topic_commands.alter("t", set_configs=configs, unset=())
         summary = await node.upkeep.compaction.run_once()
         assert (summary.streams_cleaned, summary.errors) == (1, [])
 
@@ -133,15 +133,15 @@ async def test_records_that_cannot_be_written_anew_do_not_end_compaction(
         for batch in (make(), *good):
             response = await client.produce("t", [batch])
             assert response.responses[0].partition_responses[0].error_code == ErrorCode.NONE
-        await node.storage.flush()
+        await node.serving.storage.flush()
         configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
-        await node.topic_commands.alter("t", set_configs=configs, unset=())
+        await node.serving.topic_commands.alter("t", set_configs=configs, unset=())
         answer = (await client.produce("t", [make()])).responses[0].partition_responses[0]
         assert answer.error_code == ErrorCode.INVALID_RECORD
         assert [error.batch_index for error in answer.record_errors] == [0 if make is without_room else 1]
         summary = await node.upkeep.compaction.run_once()
         assert (summary.streams_cleaned, summary.records_removed, summary.errors) == (1, 1, [])
-        stored = node.topics.partition("t", 0).stream
+        stored = node.serving.topics.partition("t", 0).stream
         kept = await stored.read(0, 1 << 20)
         assert parse_batch(kept.batches[0].payload).record_count == 2, "it stays as it is"
 
@@ -170,7 +170,7 @@ async def test_what_is_cleaned_is_gone_from_memory_and_from_look_ups_at_once(tmp
             batch = build_batch([Record(key=key, value=value, timestamp_ms=timestamp)])
             assert (await client.produce("t", [batch])).responses[0].partition_responses[0].error_code == 0
         assert await look_up(client, -3) == (0, t + 900)
-        await node.storage.flush()
+        await node.serving.storage.flush()
         assert (await node.upkeep.compaction.run_once()).records_removed == 2
         assert await fetch_all(client) == {b"b": None, b"a": b"2"}
         assert await look_up(client, -3) == (3, t + 2)
@@ -178,6 +178,6 @@ async def test_what_is_cleaned_is_gone_from_memory_and_from_look_ups_at_once(tmp
         assert await look_up(client, t) == (2, t + 1)
         batch = build_batch([Record(key=b"c", value=b"3", timestamp_ms=t + 3)])
         _ = await client.produce("t", [batch])
-        await node.storage.flush()
+        await node.serving.storage.flush()
         assert (await node.upkeep.compaction.run_once()).records_removed == 1, "the tombstone, once its time is over"
         assert await fetch_all(client) == {b"a": b"2", b"c": b"3"}

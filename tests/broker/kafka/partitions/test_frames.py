@@ -55,7 +55,7 @@ async def test_a_frame_is_taken_if_kafka_consumers_read_it(tmp_path: Path, confi
         given = [CreatableTopicConfig(name=name, value=value) for name, value in configs.items()]
         topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1, configs=given)
         await client.call(CreateTopicsRequest(topics=[topic], timeout_ms=30_000), 7)
-        partition = node.topics.partition("t", 0)
+        partition = node.serving.topics.partition("t", 0)
         refused: set[tuple[str, int]] = set()
         taken: set[tuple[str, int]] = set()
         for name, family in FAMILIES.items():

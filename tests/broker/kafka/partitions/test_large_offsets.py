@@ -103,7 +103,7 @@ async def expect_all(node: Node, client: RawClient, begin: int, *, start: int) -
     assert (await client.call(request, 4)).topics[0].partitions[0].end_offset == end
     assert await produce(client, batch(COMMITTED, 0, 1000)) == begin, "a retry"
     assert await produce(client, batch(COMMITTED, 2, 3000)) == begin + 5, "a retry"
-    assert node.topics.partition("t", 0).high_watermark == end
+    assert node.serving.topics.partition("t", 0).high_watermark == end
 
 
 @pytest.mark.parametrize("begin", [2**31 - 4, 2**32 - 4], ids=["31 bits", "32 bits"])
@@ -112,21 +112,21 @@ async def test_clients_see_the_same_offsets_wherever_the_data_is(tmp_path: Path,
     with contextlib.suppress(Crash):
         async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
             await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
-            partition = node.topics.partition("t", 0)
+            partition = node.serving.topics.partition("t", 0)
             await begin_at(partition, begin)
             await fill(client, partition)
             await expect_all(node, client, begin, start=0)
             if crash:
                 raise Crash
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        assert node.storage.stats.recovered_records == (6 if crash else 0)
+        assert node.serving.storage.stats.recovered_records == (6 if crash else 0)
         await expect_all(node, client, begin, start=0)
         wanted = DeleteRecordsPartition(partition_index=0, offset=begin)
         request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[wanted])], timeout_ms=1000)
         assert (await client.call(request, 2)).topics[0].partitions[0].low_watermark == begin
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         await expect_all(node, client, begin, start=begin)
-        durable = node.topics.partition("t", 0).append_marker(
+        durable = node.serving.topics.partition("t", 0).append_marker(
             ControlType.COMMIT, producer_id=OPEN, producer_epoch=0, coordinator_epoch=0
         )
         assert durable is not None

@@ -63,7 +63,7 @@ async def test_a_leap_of_the_clock_leaves_deduplication_alone(
     environment = Environment(now_ms=clock.now_ms)
     async with run_node(settings, environment=environment) as node, raw_client(node.bootstrap) as client:
         await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
-        producers = node.topics.partition("t", 0).producers
+        producers = node.serving.topics.partition("t", 0).producers
         await produce(client, PRODUCER_A)
         clock.ahead_ms = 9 * MINUTE_MS  # as little as a correction may be
         await until(lambda: not producers.entries, pause_s=0.01)

@@ -88,7 +88,7 @@ async def test_a_bomb_is_refused_for_its_size(
     bomb = batch_of_size(8 * LIMIT_BYTES, codec, timestamp_ms=timestamp_ms)
     answer = await produce(client, bomb)
     assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE, answer.error_message
-    work = node.topics.partition("t", 0).work
+    work = node.serving.topics.partition("t", 0).work
     assert work.batches_in_thread == 1
     assert work.bytes_on_loop <= TURN_BYTES_MAX, "the loop gave up where its share of the turn ended"
     fitting = batch_of_size(LIMIT_BYTES // 2, codec)
@@ -103,7 +103,7 @@ async def test_a_batch_of_too_many_records_is_refused_before_they_are_read(
     await create(client, cleanup_policy="compact")
     answer = await produce(client, batch_of_size(5001, Compression.ZSTD, count=5001))
     assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
-    work = node.topics.partition("t", 0).work
+    work = node.serving.topics.partition("t", 0).work
     assert (work.batches_in_thread, work.bytes_on_loop) == (0, 0)
     assert (await produce(client, batch_of_size(5000, Compression.ZSTD, count=5000))).base_offset == 0
     assert work.batches_in_thread == 1
@@ -138,7 +138,7 @@ async def test_recompression_beside_the_loop_keeps_the_records(
     await create(client, compression_type=target.name.lower())
     batch = batch_of_size(LIMIT_BYTES // 2, codec, count=5)
     assert (await produce(client, batch)).error_code == ErrorCode.NONE
-    partition = node.topics.partition("t", 0)
+    partition = node.serving.topics.partition("t", 0)
     assert partition.work.batches_in_thread == 1
     cached = partition.stream.read_cached(0, 1)
     assert cached is not None
@@ -166,12 +166,12 @@ async def test_the_order_of_a_connection_is_kept(node: Node, client: RawClient) 
         _, response = await client.receive(ProduceRequest, 9)
         answer = response.responses[0].partition_responses[0]
         assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, at)
-    assert node.topics.partition("t", 0).work.batches_in_thread == 3
+    assert node.serving.topics.partition("t", 0).work.batches_in_thread == 3
 
 
 async def test_others_are_served_while_a_batch_is_looked_into(node: Node, client: RawClient) -> None:
     await create(client, cleanup_policy="compact")
-    partition = node.topics.partition("t", 0)
+    partition = node.serving.topics.partition("t", 0)
     may_go_on = threading.Event()
     blocked = asyncio.ensure_future(partition.work.run_in_thread(may_go_on.wait))
     client.send(produce_request("t", [batch_of_size(LIMIT_BYTES // 2, Compression.ZSTD)]), 9)
@@ -200,7 +200,7 @@ async def test_search_by_time_in_a_large_batch(node: Node, client: RawClient, co
 
     assert await offset_at(NOW_MS + 7) == 7
     assert await offset_at(NOW_MS + 20) == 10, "a batch that unfolds to too much is answered with its begin"
-    work = node.topics.partition("t", 0).work
+    work = node.serving.topics.partition("t", 0).work
     assert work.batches_in_thread == 2
     assert work.bytes_on_loop <= 2 * TURN_BYTES_MAX
 

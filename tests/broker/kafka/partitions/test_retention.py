@@ -40,8 +40,8 @@ async def test_batches_go_up_to_the_first_young_one(tmp_path: Path, flushed: boo
         await create(client, retention_ms="1000")
         await fill(client, 5000, 1001, 1000, 3000, 0)
         if flushed:
-            await node.storage.flush()
-        partition = node.topics.partition("t", 0)
+            await node.serving.storage.flush()
+        partition = node.serving.topics.partition("t", 0)
         assert await enforce(partition, T) == 4
         assert await enforce(partition, T) == 0
         assert partition.log_start_offset == 4, "the old one behind the young one waits"
@@ -57,7 +57,7 @@ async def test_nothing_goes_unasked(tmp_path: Path, configs: dict[str, str]) -> 
         await create(client, **configs)
         keyed = build_batch([Record(key=b"k", value=b"v", timestamp_ms=1)])
         assert (await client.produce("t", [keyed])).responses[0].partition_responses[0].error_code == 0
-        assert await enforce(node.topics.partition("t", 0), T) == 0
+        assert await enforce(node.serving.topics.partition("t", 0), T) == 0
 
 
 async def test_it_happens_by_itself(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ async def test_it_happens_by_itself(tmp_path: Path) -> None:
     async with running_node(tmp_path, **settings) as node, raw_client(node.bootstrap) as client:
         await create(client)
         await fill(client, 0)
-        partition = node.topics.partition("t", 0)
+        partition = node.serving.topics.partition("t", 0)
         await until(lambda: partition.log_start_offset == 2, pause_s=0.01)
 
 
@@ -88,13 +88,13 @@ async def test_records_without_a_timestamp_are_as_old_as_their_object(tmp_path: 
         await send(client, -1, -1)
         await send(client, -1)
         if flushed:
-            await node.storage.flush()
-        partition = node.topics.partition("t", 0)
-        assert await enforce(partition, node.now_ms()) == 0
+            await node.serving.storage.flush()
+        partition = node.serving.topics.partition("t", 0)
+        assert await enforce(partition, node.serving.now_ms()) == 0
         assert await partition.offset_for_time(0) is None, "a search by time does not find them"
-        await node.storage.flush()
-        assert await enforce(partition, node.now_ms() + WEEK_MS - 60_000) == 0
-        assert await enforce(partition, node.now_ms() + WEEK_MS + 1) == 3
+        await node.serving.storage.flush()
+        assert await enforce(partition, node.serving.now_ms() + WEEK_MS - 60_000) == 0
+        assert await enforce(partition, node.serving.now_ms() + WEEK_MS + 1) == 3
 
 
 @pytest.mark.parametrize("stored", ["log", "object", "joined", "restarted", "cloned"])
@@ -110,10 +110,10 @@ async def test_records_without_a_timestamp_stay_beside_old_ones(
         await send(client, *timestamps)
         await send(client, OLD)
         if stored != "log":
-            await node.storage.flush()
+            await node.serving.storage.flush()
         if stored == "joined":
             await send(client, OLD)
-            await node.storage.flush()
+            await node.serving.storage.flush()
             _ = await node.upkeep.compaction.run_once()
         if stored == "cloned":
             _ = await node.moves.clone("t", "u")
@@ -125,11 +125,11 @@ async def test_records_without_a_timestamp_stay_beside_old_ones(
 
 
 async def expect_only_old_to_go(node: Node, name: str) -> None:
-    partition, now_ms = node.topics.partition(name, 0), node.now_ms
+    partition, now_ms = node.serving.topics.partition(name, 0), node.serving.now_ms
     end = partition.high_watermark
     assert await enforce(partition, now_ms()) == 2
     assert await enforce(partition, now_ms()) == 0
-    await node.storage.flush()
+    await node.serving.storage.flush()
     assert await enforce(partition, now_ms() + WEEK_MS - 60_000) == 0
     assert await enforce(partition, now_ms() + WEEK_MS + 1) == end - 2
 
@@ -140,15 +140,15 @@ async def test_what_a_snapshot_does_not_tell_is_looked_for(tmp_path: Path, versi
         await create(client, retention_ms=str(WEEK_MS))
         for timestamp in (OLD, -1, OLD):
             await send(client, timestamp)
-        await node.storage.flush()
-        partition = node.topics.partition("t", 0)
+        await node.serving.storage.flush()
+        partition = node.serving.topics.partition("t", 0)
         stream, encode_snapshot = partition.stream, partition.stream.snapshot_source
         assert encode_snapshot is not None
         snapshot = encode_snapshot()
         stream.snapshot = bytes([version]) + snapshot[1:17] + snapshot[25:] if version else b""
-        again = Partition("t", partition.topic_id, 0, stream, partition.config, partition.work, node.now_ms)
+        again = Partition("t", partition.topic_id, 0, stream, partition.config, partition.work, node.serving.now_ms)
         assert again.untimed_end == 3
-        assert await enforce(again, node.now_ms()) == 1
+        assert await enforce(again, node.serving.now_ms()) == 1
 
 
 async def test_where_every_record_has_a_timestamp_no_data_is_read(tmp_path: Path) -> None:
@@ -156,10 +156,10 @@ async def test_where_every_record_has_a_timestamp_no_data_is_read(tmp_path: Path
         await create(client, retention_ms=str(WEEK_MS))
         for timestamp in (OLD, 0, OLD):
             await send(client, timestamp)
-        await node.storage.flush()
+        await node.serving.storage.flush()
         calls = next(iter(node.stores.values())).calls
         gets = calls.get
-        assert await enforce(node.topics.partition("t", 0), node.now_ms()) == 3
+        assert await enforce(node.serving.topics.partition("t", 0), node.serving.now_ms()) == 3
         assert calls.get == gets
 
 
@@ -170,22 +170,22 @@ async def test_an_open_transaction_holds_nothing_up(tmp_path: Path, stored: str)
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         await create(client, retention_ms="1000")
         batch = batch_of(b"open", timestamp_ms=T - 5000, **open_fields)
-        _ = node.topics.partition("t", 0).append(memoryview(batch), verify=lambda *_: True)
+        _ = node.serving.topics.partition("t", 0).append(memoryview(batch), verify=lambda *_: True)
         await fill(client, 5000, 0)
         if stored != "log":
-            await node.storage.flush()
+            await node.serving.storage.flush()
         if stored != "restarted":
             await expect_what_is_left_of_a_transaction(node)
     if stored == "restarted":
         async with running_node(tmp_path) as node:
             await expect_what_is_left_of_a_transaction(node)
     async with running_node(tmp_path) as node:
-        partition = node.topics.partition("t", 0)
+        partition = node.serving.topics.partition("t", 0)
         assert (partition.log_start_offset, partition.last_stable_offset, partition.high_watermark) == (3, 6, 6)
 
 
 async def expect_what_is_left_of_a_transaction(node: Node) -> None:
-    partition = node.topics.partition("t", 0)
+    partition = node.serving.topics.partition("t", 0)
     assert await enforce(partition, T) == 3
     assert (partition.log_start_offset, partition.last_stable_offset, partition.high_watermark) == (3, 3, 5)
     durable = partition.append_marker(ControlType.ABORT, producer_id=7, producer_epoch=0, coordinator_epoch=0)
@@ -210,15 +210,15 @@ async def test_the_oldest_go_by_size_and_never_below_it(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         await create(client, retention_bytes="700000")
         await fill_bytes(client, 6)
-        partition = node.topics.partition("t", 0)
+        partition = node.serving.topics.partition("t", 0)
         assert await enforce(partition, T) == 0, "what is only in the log stays, as Kafka's active segment does"
-        await node.storage.flush()
+        await node.serving.storage.flush()
         assert await enforce(partition, T) == 3
         assert await enforce(partition, T) == 0
         assert (partition.log_start_offset, partition.high_watermark) == (3, 6)
         await fill_bytes(client, 2)
         assert await enforce(partition, T) == 2, "what is not in objects yet counts"
-        await node.topic_commands.alter("t", set_configs={"retention.bytes": "0"}, unset=())
+        await node.serving.topic_commands.alter("t", set_configs={"retention.bytes": "0"}, unset=())
         assert await enforce(partition, T) == 1
         assert (partition.log_start_offset, partition.high_watermark) == (6, 8)
 
@@ -227,10 +227,12 @@ async def test_the_stricter_of_age_and_size_counts(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         await create(client, retention_bytes="100000000", retention_ms="1000")
         await fill(client, 5000, 5000, 0)
-        await node.storage.flush()
-        partition = node.topics.partition("t", 0)
+        await node.serving.storage.flush()
+        partition = node.serving.topics.partition("t", 0)
         assert await enforce(partition, T) == 4
-        await node.topic_commands.alter("t", set_configs={"retention.ms": "-1", "retention.bytes": "0"}, unset=())
+        await node.serving.topic_commands.alter(
+            "t", set_configs={"retention.ms": "-1", "retention.bytes": "0"}, unset=()
+        )
         assert await enforce(partition, T) == 2
 
 
@@ -269,12 +271,12 @@ async def test_a_limit_that_changes_while_records_are_uploaded_counts(
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         await create(client, retention_ms="1000")
         await fill(client, 5000)
-        partition = node.topics.partition("t", 0)
+        partition = node.serving.topics.partition("t", 0)
         upload = Stream.commit
 
         async def upload_slowly(stream: Stream, end_offset: int) -> None:
             await upload(stream, end_offset)
-            await node.topic_commands.alter("t", set_configs={"retention.ms": "-1"}, unset=())
+            await node.serving.topic_commands.alter("t", set_configs={"retention.ms": "-1"}, unset=())
 
         with monkeypatch.context() as patch:
             patch.setattr(Stream, "commit", upload_slowly)

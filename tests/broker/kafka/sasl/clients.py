@@ -29,7 +29,7 @@ async def add_user(node: Node, user: str, password: str = PASSWORD, mechanism: s
     """Give a user credentials."""
     salt = salt_of(b"x" * 32)
     salted = salted_password(mechanism, password, salt, 4096)
-    await node.scram.put(user, mechanism, make_credential(mechanism, salted, salt, 4096))
+    await node.serving.scram.put(user, mechanism, make_credential(mechanism, salted, salt, 4096))
 
 
 async def handshake(client: RawClient, mechanism: str = "SCRAM-SHA-256", version: int = 1) -> Any:

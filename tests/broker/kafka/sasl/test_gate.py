@@ -56,7 +56,7 @@ async def sasl_node(tmp_path: Path, **wanted: Any) -> AsyncIterator[Node]:
     async with running_node(tmp_path, **settings) as node:
         await add_user(node, "alice")
         yield node
-        assert node.request_failures == 0
+        assert node.serving.request_failures == 0
 
 
 @pytest.fixture
@@ -66,12 +66,12 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 
 def client_of(node: Node, listener: str = "SASL_PLAINTEXT", **options: Any) -> Any:
-    return raw_client(f"127.0.0.1:{node.server.ports[listener]}", **options)
+    return raw_client(f"127.0.0.1:{node.ports.clients.ports[listener]}", **options)
 
 
 async def assert_served(node: Node, client: RawClient, principal: str = "User:alice") -> None:
-    assert [each.port for each in (await client.call(ASK, 9)).brokers] == [node.server.ports["SASL_PLAINTEXT"]]
-    assert principal in {each.principal for each in node.server.connections}
+    assert [each.port for each in (await client.call(ASK, 9)).brokers] == [node.ports.clients.ports["SASL_PLAINTEXT"]]
+    assert principal in {each.principal for each in node.ports.clients.connections}
 
 
 async def test_an_authenticated_client_is_served(node: Node) -> None:
@@ -80,9 +80,9 @@ async def test_an_authenticated_client_is_served(node: Node) -> None:
         answer = await log_in(client)
         assert (answer.error_code, answer.error_message, answer.session_lifetime_ms) == (0, "", 0)
         await assert_served(node, client)
-        [connection] = node.server.connections
+        [connection] = node.ports.clients.connections
         assert (connection.principal, connection.software_name) == ("User:alice", "a")
-    assert (node.server.stats.authenticated, node.server.stats.failed_authentications) == (1, 0)
+    assert (node.ports.clients.stats.authenticated, node.ports.clients.stats.failed_authentications) == (1, 0)
 
 
 async def test_plain(node: Node) -> None:
@@ -111,8 +111,8 @@ async def test_a_flood_of_wrong_passwords_keeps_nobody_out(node: Node, monkeypat
             await handshake(client, "PLAIN")
             client.send(message, 2)
         await asyncio.to_thread(begun.wait, 60)
-        await until(lambda: len(node.server.connections) == 1 + WAITING_MAX)  # the others are closed
-    await until(lambda: not node.server.connections)
+        await until(lambda: len(node.ports.clients.connections) == 1 + WAITING_MAX)  # the others are closed
+    await until(lambda: not node.ports.clients.connections)
     go.set()
     async with client_of(node) as client:
         assert (await log_in_plain(client)).error_code == 0
@@ -139,7 +139,7 @@ async def test_nothing_is_served_before_a_handshake(node: Node) -> None:
                     await client.call(VERSIONS, 3)
                 client.send(request)
                 assert await client.closed()
-    assert node.server.stats.closed_bad_input == 2 * len(requests)
+    assert node.ports.clients.stats.closed_bad_input == 2 * len(requests)
 
 
 async def test_versions_may_be_asked_for_once(node: Node) -> None:
@@ -202,14 +202,14 @@ async def test_failures_are_answered_and_close_the_connection(node: Node) -> Non
                 assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
                 assert answer.error_message.endswith(expected)
                 assert await client.closed()
-    assert node.server.stats.failed_authentications == 6
+    assert node.ports.clients.stats.failed_authentications == 6
     failed = [line for line in logs if line["event"] == "authentication failed"]
     assert [line.get("user") for line in failed] == ["alice", "mallory", None, None, None, None]
     assert {line["listener"] for line in failed} == {"SASL_PLAINTEXT"}
 
 
 async def test_a_user_that_is_removed_or_has_a_new_password_is_refused(node: Node) -> None:
-    for change in (add_user(node, "alice", "new"), node.scram.remove("alice", "SCRAM-SHA-256")):
+    for change in (add_user(node, "alice", "new"), node.serving.scram.remove("alice", "SCRAM-SHA-256")):
         await change
         async with client_of(node) as client:
             assert (await log_in(client)).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
@@ -220,8 +220,8 @@ async def test_the_answer_to_a_failure_is_delayed_and_nothing_else_is_served(tmp
         await handshake(client, "PLAIN")
         client.send(SaslAuthenticateRequest(auth_bytes=b"\0alice\0wrong"))
         client.send(SaslHandshakeRequest(mechanism="PLAIN"))
-        await until(lambda: node.server.stats.failed_authentications == 1)
-        [connection] = node.server.connections
+        await until(lambda: node.ports.clients.stats.failed_authentications == 1)
+        [connection] = node.ports.clients.connections
         assert not connection.closed
         async with client_of(node) as other:
             await log_in(other)
@@ -237,8 +237,8 @@ async def test_a_client_that_does_not_authenticate_itself_in_time_is_disconnecte
             assert await half.closed()
         async with client_of(node) as client:
             await log_in_plain(client)
-            [connection] = node.server.connections
-            gate: Any = node.server.gates["SASL_PLAINTEXT"]
+            [connection] = node.ports.clients.connections
+            gate: Any = node.ports.clients.gates["SASL_PLAINTEXT"]
             assert gate._sessions[connection]._timer is None  # noqa: SLF001 - nothing is due any more
         async with client_of(node) as client:
             await handshake(client)
@@ -262,20 +262,20 @@ async def test_a_stranger_may_send_small_requests_only(node: Node) -> None:
 
 
 async def connections(node: Node, count: int) -> list[Any]:
-    await until(lambda: len(node.server.connections) == count)
-    return list(node.server.connections)
+    await until(lambda: len(node.ports.clients.connections) == count)
+    return list(node.ports.clients.connections)
 
 
 async def test_a_stranger_cannot_fill_the_memory_with_requests_that_wait(tmp_path: Path) -> None:
     async with sasl_node(tmp_path, sasl_failed_authentication_delay_ms=60_000) as node, client_of(node) as client:
         await handshake(client, "PLAIN")
         client.send(SaslAuthenticateRequest(auth_bytes=b"\0alice\0wrong"))
-        await until(lambda: node.server.stats.failed_authentications == 1)
+        await until(lambda: node.ports.clients.stats.failed_authentications == 1)
         for _ in range(100):
             client.send(SaslAuthenticateRequest(auth_bytes=bytes(30 << 10)))
-        [connection] = node.server.connections
+        [connection] = node.ports.clients.connections
         await until(lambda: connection._paused_reading)  # noqa: SLF001 - its socket is not read
-        assert node.server.bytes_held < 256 << 10
+        assert node.ports.clients.bytes_held < 256 << 10
 
 
 async def test_listeners_have_mechanisms_of_their_own(tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ async def test_sasl_over_tls_names_the_client_and_asks_for_no_certificate(tmp_pa
         async with client_of(node, "SASL_SSL", context=authority.client_context()) as client:
             await log_in(client)
             assert (await client.call(ASK, 9)).brokers
-            assert [each.principal for each in node.server.connections] == ["User:alice"]
+            assert [each.principal for each in node.ports.clients.connections] == ["User:alice"]
         with pytest.raises((OSError, IncompleteReadError)):
             async with client_of(node, "SSL", context=authority.client_context()) as client:
                 await client.call(ASK, 9)
@@ -422,7 +422,7 @@ async def limited(tmp_path: Path) -> AsyncIterator[Node]:
 
 def age(node: Node, ms: int) -> None:
     """Let the sessions be older."""
-    gate: Any = node.server.gates["SASL_PLAINTEXT"]
+    gate: Any = node.ports.clients.gates["SASL_PLAINTEXT"]
     for session in gate._sessions.values():  # noqa: SLF001
         session._ends_s -= ms / 1000  # noqa: SLF001 - instead of waiting
         if session._began_again_s is not None:  # noqa: SLF001
@@ -437,7 +437,7 @@ async def test_a_client_authenticates_itself_again_and_is_told_its_lifetime(limi
             await assert_served(limited, client)
             assert (await log_in(client)).session_lifetime_ms == 3_600_000
         await assert_served(limited, client)
-    assert limited.server.stats.authenticated == 3
+    assert limited.ports.clients.stats.authenticated == 3
 
 
 async def test_a_session_that_has_ended_is_closed_at_the_next_request_except_a_handshake(limited: Node) -> None:
@@ -447,7 +447,7 @@ async def test_a_session_that_has_ended_is_closed_at_the_next_request_except_a_h
         age(limited, 3_600_001)
         late.send(ASK, 9)
         assert await late.closed()
-        assert limited.server.stats.expired_sessions == 1
+        assert limited.ports.clients.stats.expired_sessions == 1
         assert (await log_in(client)).error_code == ErrorCode.NONE
         await assert_served(limited, client)
 

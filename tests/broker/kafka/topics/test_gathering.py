@@ -34,20 +34,20 @@ async def nodes(tmp_path: Path) -> AsyncIterator[list[Node]]:
 
 
 def leaders(node: Node, name: str) -> list[int]:
-    topic = node.topics.get(name)
+    topic = node.serving.topics.get(name)
     return [] if topic is None else [each.leader for each in topic.info.partitions]
 
 
 def is_open(node: Node, name: str) -> bool:
     """Return whether the node has opened the topic's first partition."""
-    topic = node.topics.get(name)
+    topic = node.serving.topics.get(name)
     return topic is not None and topic.partitions[0] is not None
 
 
 async def test_a_topic_of_two_nodes_is_detached_and_attached(nodes: list[Node]) -> None:
     detached = await nodes[1].moves.detach("t")
-    await nodes[0].membership.catch_up()
-    assert nodes[0].topics.get("t") is None
+    await nodes[0].serving.membership.catch_up()
+    assert nodes[0].serving.topics.get("t") is None
     attached = await nodes[0].moves.attach("t", "back")
     assert attached.topic_id == detached.topic_id
     assert leaders(nodes[0], "back") == [1, 1]
@@ -59,7 +59,7 @@ async def test_a_topic_of_two_nodes_is_cloned(nodes: list[Node]) -> None:
     assert leaders(nodes[0], "t") == leaders(nodes[0], "copy") == [1, 1]
     assert await contents(nodes[0], "copy") == await contents(nodes[0], "t")
     assert [len(batches) for batches in await contents(nodes[0], "copy")] == [2, 2]
-    preferred = [each.preferred for topic in await nodes[0].catalog.list_topics() for each in topic.partitions]
+    preferred = [each.preferred for topic in await nodes[0].serving.catalog.list_topics() for each in topic.partitions]
     assert preferred == [1, 1, 1, 2], "an election brings the original's partitions back"
 
 
@@ -68,17 +68,17 @@ async def test_a_topic_that_cannot_be_gathered_is_refused(nodes: list[Node], mon
     with pytest.raises(KafkaError, match="Partition t-1 could not be moved to node 1 within 2000 ms") as refused:
         await nodes[0].moves.detach("t")
     assert refused.value.code == ErrorCode.REQUEST_TIMED_OUT
-    assert await nodes[0].catalog.list_moves() == []
+    assert await nodes[0].serving.catalog.list_moves() == []
     assert leaders(nodes[0], "t") == [1, 2]
 
-    await nodes[1].move_requests.set_draining(1, draining=True)
+    await nodes[1].serving.move_requests.set_draining(1, draining=True)
     with pytest.raises(KafkaError, match="node 1 is being drained"):
         await nodes[0].moves.clone("t", "copy")
     monkeypatch.undo()
 
 
 async def test_a_topic_with_a_dead_leader_is_refused(nodes: list[Node]) -> None:
-    nodes[0].members.update([])
+    nodes[0].serving.members.update([])
     with pytest.raises(KafkaError, match="Partition t-1 is led by node 2, which is not running") as refused:
         await nodes[0].moves.detach("t")
     assert refused.value.code == ErrorCode.LEADER_NOT_AVAILABLE
@@ -88,11 +88,11 @@ async def test_a_topic_with_a_dead_leader_is_refused(nodes: list[Node]) -> None:
 async def test_a_partition_that_moves_away_meanwhile_is_refused_for_the_moment(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    node, flush = nodes[0], nodes[0].storage.flush
+    node, flush = nodes[0], nodes[0].serving.storage.flush
     assert await create(node, assigned("own", [1])) == [(0, None)]
     await all_serve(nodes, "own")
     hold_moves(monkeypatch)
-    await node.move_requests.request({Place("own", 0): 2}, MoveReason.OPERATOR)
+    await node.serving.move_requests.request({Place("own", 0): 2}, MoveReason.OPERATOR)
 
     async def flush_and_move() -> None:
         monkeypatch.undo()
@@ -100,7 +100,7 @@ async def test_a_partition_that_moves_away_meanwhile_is_refused_for_the_moment(
         async with moves_carried_out(nodes):
             await until(lambda: not is_open(node, "own"), pause_s=0.01)
 
-    monkeypatch.setattr(node.storage, "flush", flush_and_move)
+    monkeypatch.setattr(node.serving.storage, "flush", flush_and_move)
     with pytest.raises(KafkaError) as refused:
         await (node.moves.detach("own") if command == "detach" else node.moves.clone("own", "copy"))
     assert refused.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -49,17 +49,17 @@ def answer_lost(catalog: Catalog, command: str) -> Iterator[None]:
 
 async def commit_offset(node: Node, topic: str) -> None:
     """Commit offset 5 of a topic's partition 0 for group `g`; returns when it is durable."""
-    await node.internal_topics.ensure(OFFSETS_TOPIC)
+    await node.serving.internal_topics.ensure(OFFSETS_TOPIC)
     done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
     commits = [(TopicPartition(topic, 0), CommittedOffset(5, -1, "", 1_000))]
-    node.groups.shard("g").offsets.commit("g", "", None, -1, commits, done.set_result)
+    node.serving.groups.shard("g").offsets.commit("g", "", None, -1, commits, done.set_result)
     assert await done is ErrorCode.NONE
 
 
 def is_loaded(node: Node) -> bool:
     """Return whether the shard of the group `g` is loaded."""
     try:
-        node.groups.shard("g")
+        node.serving.groups.shard("g")
     except KafkaError:
         return False
     return True
@@ -67,7 +67,7 @@ def is_loaded(node: Node) -> bool:
 
 def committed_offset(node: Node, topic: str) -> int | None:
     """Return the offset that `commit_offset` has committed, None if there is none."""
-    offsets = node.groups.shard("g").offsets.of("g")
+    offsets = node.serving.groups.shard("g").offsets.of("g")
     found = None if offsets is None else offsets.get(topic, 0)
     return None if found is None else found.offset
 
@@ -77,16 +77,16 @@ async def test_a_topic_whose_creation_broke_off_can_be_used(tmp_path: Path) -> N
         raise CatalogUnavailable(f"not now: {stream_ids}")
 
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        topics = node.topics
+        topics = node.serving.topics
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(node.storage, "open_streams", away)
+            patch.setattr(node.serving.storage, "open_streams", away)
             with pytest.raises(CatalogUnavailable):
-                await node.topic_commands.create("t", partitions=2, configs={})
+                await node.serving.topic_commands.create("t", partitions=2, configs={})
         assert topics.get("t") is None
         with pytest.raises(KafkaError) as caught:
-            await node.topic_commands.create("t", partitions=1, configs={})
+            await node.serving.topic_commands.create("t", partitions=1, configs={})
         assert caught.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
-        topic = await node.topic_commands.ensure("t", partitions=1, configs={})
+        topic = await node.serving.topic_commands.ensure("t", partitions=1, configs={})
         assert len(topic.partitions) == 2
         response = await client.produce("t", [batch_of(b"a")])
         assert response.responses[0].partition_responses[0].error_code == 0
@@ -95,8 +95,8 @@ async def test_a_topic_whose_creation_broke_off_can_be_used(tmp_path: Path) -> N
 @pytest.mark.parametrize("altered", [False, True])
 async def test_a_change_of_configs_whose_answer_is_lost_is_found_out(tmp_path: Path, altered: bool) -> None:
     async with running_node(tmp_path) as node:
-        topics, catalog = node.topics, node.catalog
-        topic = await node.topic_commands.create("t", partitions=1, configs={"retention.ms": "1000"})
+        topics, catalog = node.serving.topics, node.serving.catalog
+        topic = await node.serving.topic_commands.create("t", partitions=1, configs={"retention.ms": "1000"})
         really = catalog.alter_topic
 
         async def answer_lost(topic_id: bytes, *, set_configs: Mapping[str, str], unset: Sequence[str]) -> TopicInfo:
@@ -107,9 +107,9 @@ async def test_a_change_of_configs_whose_answer_is_lost_is_found_out(tmp_path: P
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(catalog, "alter_topic", answer_lost)
             with pytest.raises(CatalogUnavailable):
-                await node.topic_commands.alter("t", set_configs={"retention.ms": "2000"}, unset=())
+                await node.serving.topic_commands.alter("t", set_configs={"retention.ms": "2000"}, unset=())
         assert topic.config.retention_ms == 1000
-        await node.membership.complete_changes()
+        await node.serving.membership.complete_changes()
         assert topic.config.retention_ms == (2000 if altered else 1000)
         (partition,) = topics.led_partitions()
         assert partition.config is topic.config
@@ -117,16 +117,16 @@ async def test_a_change_of_configs_whose_answer_is_lost_is_found_out(tmp_path: P
 
 async def test_configs_that_a_newer_node_has_set_do_not_end_this_one(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        catalog = node.catalog
-        strange = await node.topic_commands.create("strange", partitions=1, configs={"retention.ms": "1000"})
-        plain = await node.topic_commands.create("plain", partitions=1, configs={})
+        catalog = node.serving.catalog
+        strange = await node.serving.topic_commands.create("strange", partitions=1, configs={"retention.ms": "1000"})
+        plain = await node.serving.topic_commands.create("plain", partitions=1, configs={})
         with capture_logs() as said:
             for topic, name, value in ((strange, "compression.type", "newer"), (plain, "retention.ms", "2000")):
                 await catalog.alter_topic(topic.topic_id, set_configs={name: value}, unset=())
-            await node.membership.catch_up()
+            await node.serving.membership.catch_up()
         assert [line["topic"] for line in said if line["log_level"] == "error"] == ["strange"]
         assert (strange.config.retention_ms, plain.config.retention_ms) == (1_000, 2_000)
-        grown = await node.topic_commands.grow("strange", 2)
+        grown = await node.serving.topic_commands.grow("strange", 2)
         assert [partition.config.retention_ms for partition in grown.partitions if partition is not None] == [1_000] * 2
         assert grown.info.configs == {"retention.ms": "1000"}
 
@@ -136,11 +136,11 @@ async def test_a_deletion_whose_answer_is_lost_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, deleted: bool
 ) -> None:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        topics, catalog = node.topics, node.catalog
+        topics, catalog = node.serving.topics, node.serving.catalog
         removed: list[str] = []
-        monkeypatch.setattr(node.groups, "forget_topics", removed.extend)
-        topic = await node.topic_commands.create("t", partitions=2, configs={})
-        await node.topic_commands.create("u", partitions=1, configs={})
+        monkeypatch.setattr(node.serving.groups, "forget_topics", removed.extend)
+        topic = await node.serving.topic_commands.create("t", partitions=2, configs={})
+        await node.serving.topic_commands.create("u", partitions=1, configs={})
         await client.produce("t", [batch_of(b"a")])
         really = catalog.delete_topics
 
@@ -152,36 +152,36 @@ async def test_a_deletion_whose_answer_is_lost_is_found_out(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(catalog, "delete_topics", answer_lost)
             with pytest.raises(CatalogUnavailable):
-                await node.topic_commands.delete("t", "u")
+                await node.serving.topic_commands.delete("t", "u")
         assert topics.get("t") is None, "its state is unknown: it is not served"
         assert topics.get("u") is None
         for _ in range(2):
-            await node.membership.complete_changes()
+            await node.serving.membership.complete_changes()
             assert removed == (["t", "u"] if deleted else []), "they are told once"
         if deleted:
             assert topics.get("t") is None
-            assert list(await node.topic_commands.delete("t")) == []
-            again = await node.topic_commands.create("t", partitions=1, configs={})
+            assert list(await node.serving.topic_commands.delete("t")) == []
+            again = await node.serving.topic_commands.create("t", partitions=1, configs={})
             assert again.topic_id != topic.topic_id
         else:
             assert topics.get("t") is topic
             response = await client.produce("t", [batch_of(b"b")])
             assert response.responses[0].partition_responses[0].base_offset == 1
-            assert list(await node.topic_commands.delete("t", "v", "u")) == ["t", "u"]
+            assert list(await node.serving.topic_commands.delete("t", "v", "u")) == ["t", "u"]
             assert list(await catalog.list_topics()) == []
-        await node.storage.flush()
+        await node.serving.storage.flush()
 
 
 async def test_offsets_of_a_deleted_topic_are_gone_also_when_the_next_change_finds_the_deletion_out(
     tmp_path: Path,
 ) -> None:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        await node.topic_commands.create("t", partitions=1, configs={})
+        await node.serving.topic_commands.create("t", partitions=1, configs={})
         await commit_offset(node, "t")
-        with answer_lost(node.catalog, "delete_topics"), pytest.raises(OutcomeUnknown):
-            await node.topic_commands.delete("t")
-        assert list(await node.topic_commands.delete("t")) == []
-        await node.topic_commands.create("t", partitions=1, configs={})
+        with answer_lost(node.serving.catalog, "delete_topics"), pytest.raises(OutcomeUnknown):
+            await node.serving.topic_commands.delete("t")
+        assert list(await node.serving.topic_commands.delete("t")) == []
+        await node.serving.topic_commands.create("t", partitions=1, configs={})
         response = await client.produce("t", [batch_of(b"a")])
         assert response.responses[0].partition_responses[0].error_code == 0, "what was written before is durable"
         assert committed_offset(node, "t") is None
@@ -191,12 +191,12 @@ async def test_a_coordinator_starts_over_when_the_next_change_finds_out_that_its
     tmp_path: Path,
 ) -> None:
     async with running_node(tmp_path) as node:
-        await node.topic_commands.create("t", partitions=1, configs={})
+        await node.serving.topic_commands.create("t", partitions=1, configs={})
         await commit_offset(node, "t")
-        with answer_lost(node.catalog, "delete_topics"), pytest.raises(OutcomeUnknown):
-            await node.topic_commands.delete(OFFSETS_TOPIC)
-        await node.topic_commands.create("u", partitions=1, configs={})
-        assert not node.groups.is_open
+        with answer_lost(node.serving.catalog, "delete_topics"), pytest.raises(OutcomeUnknown):
+            await node.serving.topic_commands.delete(OFFSETS_TOPIC)
+        await node.serving.topic_commands.create("u", partitions=1, configs={})
+        assert not node.serving.groups.is_open
         await commit_offset(node, "t")
         assert committed_offset(node, "t") == 5
 
@@ -204,10 +204,10 @@ async def test_a_coordinator_starts_over_when_the_next_change_finds_out_that_its
 @pytest.mark.parametrize("timeout_ms", [60_000, 1])
 async def test_offsets_of_a_topic_are_gone_when_its_deletion_is_answered(tmp_path: Path, timeout_ms: int) -> None:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        await node.topic_commands.create("t", partitions=1, configs={})
+        await node.serving.topic_commands.create("t", partitions=1, configs={})
         await commit_offset(node, "t")
         held: list[Durable] = []
-        log = node.groups.shard("g").writer.log
+        log = node.serving.groups.shard("g").writer.log
         really = log.append
 
         def append(records: Sequence[KeyValue], producer: Producer | None = None) -> Durable:
@@ -219,7 +219,7 @@ async def test_offsets_of_a_topic_are_gone_when_its_deletion_is_answered(tmp_pat
             patch.setattr(log, "append", append)
             request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=timeout_ms)
             answer = asyncio.ensure_future(client.call(request))
-            await until(lambda: bool(held) and node.topics.get("t") is None)
+            await until(lambda: bool(held) and node.serving.topics.get("t") is None)
             if timeout_ms > 1:
                 assert not answer.done()
                 held.pop().complete(None)
@@ -236,16 +236,16 @@ async def test_offsets_of_a_deleted_topic_do_not_come_back_after_a_crash(tmp_pat
     async def delete_and_crash() -> None:
         async with running_node(tmp_path) as node:
             for name in ("deleted", "detached", "kept"):
-                await node.topic_commands.create(name, partitions=1, configs={})
+                await node.serving.topic_commands.create(name, partitions=1, configs={})
                 await commit_offset(node, name)
             await node.moves.detach("detached")
-            await node.topic_commands.delete("deleted")
+            await node.serving.topic_commands.delete("deleted")
             raise CrashError
 
     with pytest.raises(CrashError):
         await delete_and_crash()
     async with running_node(tmp_path) as node:
-        await node.topic_commands.create("deleted", partitions=1, configs={})
+        await node.serving.topic_commands.create("deleted", partitions=1, configs={})
         await until(lambda: is_loaded(node))
         await until(lambda: committed_offset(node, "deleted") is None)
         assert (committed_offset(node, "detached"), committed_offset(node, "kept")) == (5, 5)
@@ -253,9 +253,9 @@ async def test_offsets_of_a_deleted_topic_do_not_come_back_after_a_crash(tmp_pat
 
 async def test_offsets_of_a_detached_topic_stay_when_its_detachment_is_found_out(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        await node.topic_commands.create("t", partitions=1, configs={})
+        await node.serving.topic_commands.create("t", partitions=1, configs={})
         await commit_offset(node, "t")
-        with answer_lost(node.catalog, "detach_topic"), pytest.raises(OutcomeUnknown):
+        with answer_lost(node.serving.catalog, "detach_topic"), pytest.raises(OutcomeUnknown):
             await node.moves.detach("t")
         await node.moves.attach("t")
         await commit_offset(node, "another")  # what was written to the log before is durable, too
@@ -264,7 +264,7 @@ async def test_offsets_of_a_detached_topic_stay_when_its_detachment_is_found_out
 
 async def test_offsets_of_a_topic_that_another_node_attaches_during_the_start_stay(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        topic = await node.topic_commands.create("t", partitions=1, configs={})
+        topic = await node.serving.topic_commands.create("t", partitions=1, configs={})
         await commit_offset(node, "t")
         await node.moves.detach("t")
     read = Catalog.list_topics_and_detached
@@ -279,7 +279,7 @@ async def test_offsets_of_a_topic_that_another_node_attaches_during_the_start_st
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Catalog, "list_topics_and_detached", then_attach)
         async with running_node(tmp_path) as node:
-            assert [each.name for each in await node.catalog.list_topics() if not each.internal] == ["t"]
+            assert [each.name for each in await node.serving.catalog.list_topics() if not each.internal] == ["t"]
             await until(lambda: is_loaded(node))
             await commit_offset(node, "another")
             assert committed_offset(node, "t") == 5
@@ -287,9 +287,9 @@ async def test_offsets_of_a_topic_that_another_node_attaches_during_the_start_st
 
 async def test_a_deletion_does_not_wait_for_groups_that_cannot_be_loaded(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        await node.topic_commands.create("t", partitions=1, configs={})
+        await node.serving.topic_commands.create("t", partitions=1, configs={})
         await commit_offset(node, "t")
-        shard = node.groups.shard("g")
+        shard = node.serving.groups.shard("g")
         shard.loaded, shard.unreadable = False, True
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=3_600_000)
         response = await client.call(request)
@@ -298,16 +298,16 @@ async def test_a_deletion_does_not_wait_for_groups_that_cannot_be_loaded(tmp_pat
 
 async def test_a_deletion_that_meets_a_stop_is_answered(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        await node.topic_commands.create("t", partitions=1, configs={})
+        await node.serving.topic_commands.create("t", partitions=1, configs={})
         await commit_offset(node, "t")
-        really = node.catalog.delete_topics
+        really = node.serving.catalog.delete_topics
 
         async def then_stop(topic_ids: Sequence[bytes], *, now_ms: int, delete_after_ms: int) -> None:
             await really(topic_ids, now_ms=now_ms, delete_after_ms=delete_after_ms)
-            node.groups.close()  # as the stop does, before requests under way are answered
+            node.serving.groups.close()  # as the stop does, before requests under way are answered
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(node.catalog, "delete_topics", then_stop)
+            patch.setattr(node.serving.catalog, "delete_topics", then_stop)
             request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=3_600_000)
             response = await client.call(request)
         assert [each.error_code for each in response.responses] == [ErrorCode.NONE]
@@ -316,21 +316,21 @@ async def test_a_deletion_that_meets_a_stop_is_answered(tmp_path: Path) -> None:
 async def test_a_process_that_was_replaced_changes_nothing_for_its_successor(tmp_path: Path) -> None:
     """It was only paused: requests that it had received would change topics that the successor serves."""
     async with running_node(tmp_path) as node:
-        topic = await node.topic_commands.create("t", partitions=1, configs={})
-        await node.catalog.register_node(node.node_id, "elsewhere", 1, now_ms=0, lease_ms=1)
+        topic = await node.serving.topic_commands.create("t", partitions=1, configs={})
+        await node.serving.catalog.register_node(node.serving.node_id, "elsewhere", 1, now_ms=0, lease_ms=1)
         changes: list[Callable[[], Awaitable[object]]] = [
-            lambda: node.topic_commands.delete("t"),
-            lambda: node.topic_commands.create("u", partitions=1, configs={}),
-            lambda: node.topic_commands.grow("t", 2),
-            lambda: node.topic_commands.alter("t", set_configs={"retention.ms": "1"}, unset=()),
-            lambda: node.cluster_configs.alter("group", "g", set_configs={"a": "1"}, unset=()),
+            lambda: node.serving.topic_commands.delete("t"),
+            lambda: node.serving.topic_commands.create("u", partitions=1, configs={}),
+            lambda: node.serving.topic_commands.grow("t", 2),
+            lambda: node.serving.topic_commands.alter("t", set_configs={"retention.ms": "1"}, unset=()),
+            lambda: node.serving.cluster_configs.alter("group", "g", set_configs={"a": "1"}, unset=()),
         ]
         for change in changes:
             with pytest.raises(NodeFenced):
                 await change()
-        (left,) = await node.catalog.list_topics()
+        (left,) = await node.serving.catalog.list_topics()
         assert (left.topic_id, left.configs, len(left.partitions)) == (topic.topic_id, {}, 1)
-        assert await node.catalog.list_configs() == {}
+        assert await node.serving.catalog.list_configs() == {}
 
 
 async def test_the_next_change_finds_out_what_became_of_a_deletion(tmp_path: Path) -> None:
@@ -338,15 +338,15 @@ async def test_the_next_change_finds_out_what_became_of_a_deletion(tmp_path: Pat
         raise CatalogUnavailable(f"not now: {names}")
 
     async with running_node(tmp_path) as node:
-        topics = node.topics
-        await node.topic_commands.create("t", partitions=1, configs={})
+        topics = node.serving.topics
+        await node.serving.topic_commands.create("t", partitions=1, configs={})
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(node.catalog, "delete_topics", away)
+            patch.setattr(node.serving.catalog, "delete_topics", away)
             with pytest.raises(CatalogUnavailable):
-                await node.topic_commands.delete("t")
-        await node.topic_commands.delete("t")
+                await node.serving.topic_commands.delete("t")
+        await node.serving.topic_commands.delete("t")
         assert topics.get("t") is None
-        assert list(await node.catalog.list_topics()) == []
+        assert list(await node.serving.catalog.list_topics()) == []
 
 
 async def test_topics_of_a_request_are_created_together_or_not_at_all(tmp_path: Path) -> None:
@@ -355,15 +355,15 @@ async def test_topics_of_a_request_are_created_together_or_not_at_all(tmp_path: 
 
     wanted = [TopicSpec("a", 2, {}), TopicSpec("b", 1, {"retention.ms": "5"})]
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        topics, catalog = node.topics, node.catalog
+        topics, catalog = node.serving.topics, node.serving.catalog
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(node.storage, "open_streams", away)
+            patch.setattr(node.serving.storage, "open_streams", away)
             with pytest.raises(CatalogUnavailable, match="3 streams"):
-                await node.topic_commands.create_all(wanted)
+                await node.serving.topic_commands.create_all(wanted)
         assert len(topics) == 0
         assert [topic.name for topic in await catalog.list_topics()] == ["a", "b"]
         # Asked for again, with one more: those the catalog has are served from now on.
-        answers = await node.topic_commands.create_all([*wanted, TopicSpec("c", 1, {})])
+        answers = await node.serving.topic_commands.create_all([*wanted, TopicSpec("c", 1, {})])
         assert [answer.code if isinstance(answer, KafkaError) else answer.name for answer in answers] == [
             ErrorCode.TOPIC_ALREADY_EXISTS,
             ErrorCode.TOPIC_ALREADY_EXISTS,
@@ -382,13 +382,13 @@ async def test_a_start_serves_what_a_crash_left_between_the_catalog_and_the_map(
     async def create() -> None:
         async with running_node(tmp_path) as node:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(node.storage, "open_streams", crash)
-                await node.topic_commands.create_all([TopicSpec("a", 2, {}), TopicSpec("b", 1, {})])
+                patch.setattr(node.serving.storage, "open_streams", crash)
+                await node.serving.topic_commands.create_all([TopicSpec("a", 2, {}), TopicSpec("b", 1, {})])
 
     with pytest.raises(CrashError):
         await create()
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        assert [(topic.name, len(topic.streams)) for topic in node.topics] == [("a", 2), ("b", 1)]
+        assert [(topic.name, len(topic.streams)) for topic in node.serving.topics] == [("a", 2), ("b", 1)]
         response = await client.produce("b", [batch_of(b"a")])
         assert response.responses[0].partition_responses[0].error_code == 0
 
@@ -398,20 +398,20 @@ async def test_topics_are_served_on_when_the_catalog_refuses_to_delete_them(tmp_
         raise CatalogError(f"no: {names}")
 
     async with running_node(tmp_path) as node:
-        topics = node.topics
-        before = await node.topic_commands.create_all([TopicSpec("a", 2, {}), TopicSpec("b", 1, {})])
+        topics = node.serving.topics
+        before = await node.serving.topic_commands.create_all([TopicSpec("a", 2, {}), TopicSpec("b", 1, {})])
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(node.catalog, "delete_topics", refuse)
+            patch.setattr(node.serving.catalog, "delete_topics", refuse)
             with pytest.raises(CatalogError):
-                await node.topic_commands.delete("a", "b")
+                await node.serving.topic_commands.delete("a", "b")
         assert list(topics) == list(before)
 
 
 @pytest.mark.parametrize("grown", [False, True])
 async def test_added_partitions_whose_answer_is_lost_are_found_out(tmp_path: Path, grown: bool) -> None:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        catalog = node.catalog
-        topic = await node.topic_commands.create("t", partitions=1, configs={})
+        catalog = node.serving.catalog
+        topic = await node.serving.topic_commands.create("t", partitions=1, configs={})
         really = catalog.add_partitions
 
         async def answer_lost(topic_id: bytes, total: int, **placed: Any) -> TopicInfo:
@@ -422,16 +422,16 @@ async def test_added_partitions_whose_answer_is_lost_are_found_out(tmp_path: Pat
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(catalog, "add_partitions", answer_lost)
             with pytest.raises(OutcomeUnknown):
-                await node.topic_commands.grow("t", 4)
-        await node.membership.complete_changes()
+                await node.serving.topic_commands.grow("t", 4)
+        await node.serving.membership.complete_changes()
         assert [partition is not None for partition in topic.partitions] == [True] * (4 if grown else 1)
         if grown:
             response = await client.produce("t", [batch_of(b"a")], partition=3)
             assert response.responses[0].partition_responses[0].error_code == 0
             with pytest.raises(KafkaError, match="currently has 4"):
-                await node.topic_commands.grow("t", 3)
+                await node.serving.topic_commands.grow("t", 3)
         else:
-            await node.topic_commands.grow("t", 3)
+            await node.serving.topic_commands.grow("t", 3)
             assert len(topic.streams) == 3
 
 
@@ -440,11 +440,11 @@ async def test_partitions_that_could_not_be_opened_are_opened_later(tmp_path: Pa
         raise CatalogUnavailable(f"not now: {stream_ids}")
 
     async with running_node(tmp_path) as node:
-        topic = await node.topic_commands.create("t", partitions=1, configs={})
+        topic = await node.serving.topic_commands.create("t", partitions=1, configs={})
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(node.storage, "open_streams", away)
+            patch.setattr(node.serving.storage, "open_streams", away)
             with pytest.raises(CatalogUnavailable):
-                await node.topic_commands.grow("t", 2)
+                await node.serving.topic_commands.grow("t", 2)
         assert len(topic.partitions) == 1
-        await node.membership.complete_changes()
+        await node.serving.membership.complete_changes()
         assert len(topic.streams) == 2

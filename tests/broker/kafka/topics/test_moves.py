@@ -50,16 +50,16 @@ async def fill(client: RawClient, name: str, values: range) -> None:
 
 async def made(node: Node, client: RawClient, count: int = 4, name: str = "t") -> Topic:
     """A topic with some records in objects, and some only in the log."""
-    topic = await node.topic_commands.create(name, partitions=PARTITIONS, configs={"retention.ms": "-1"})
+    topic = await node.serving.topic_commands.create(name, partitions=PARTITIONS, configs={"retention.ms": "-1"})
     await fill(client, name, range(count // 2))
-    await node.storage.flush()
+    await node.serving.storage.flush()
     await fill(client, name, range(count // 2, count))
     return topic
 
 
 async def contents(node: Node, name: str) -> list[list[bytes]]:
     """The batches of each partition, from its start on."""
-    topic = node.topics.get(name)
+    topic = node.serving.topics.get(name)
     assert topic is not None, f"no topic {name}"
     found = []
     for stream in topic.streams:
@@ -73,7 +73,9 @@ async def contents(node: Node, name: str) -> list[list[bytes]]:
 
 
 async def sound(node: Node) -> None:
-    report = await verify(catalog=node.catalog, stores=node.stores, cluster=node.cluster_name, deep=True)
+    report = await verify(
+        catalog=node.serving.catalog, stores=node.stores, cluster=node.serving.settings.node.cluster, deep=True
+    )
     assert report.findings == []
 
 
@@ -91,15 +93,15 @@ async def test_a_topic_is_detached_with_all_it_has_and_comes_back(tmp_path: Path
         topic = await made(node, client)
         before = await contents(node, "t")
         await node.moves.detach("t")
-        assert node.topics.get("t") is None
+        assert node.serving.topics.get("t") is None
         response = await client.produce("t", [batch_of(b"late")], version=9)
         assert response.responses[0].partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         (detached,) = await node.moves.detached()
         assert (detached.name, detached.topic_id) == ("t", topic.topic_id)
-        assert node.wal.used_bytes == 0 or node.storage.uncommitted_bytes == 0
+        assert node.wal.used_bytes == 0 or node.serving.storage.uncommitted_bytes == 0
         await node.moves.attach("t")
         assert await contents(node, "t") == before
-        again = node.topics.get("t")
+        again = node.serving.topics.get("t")
         assert again is not None
         assert (again.topic_id, again.info.configs) == (topic.topic_id, {"retention.ms": "-1"})
         await fill(client, "t", range(4, 6))
@@ -138,7 +140,7 @@ async def test_a_detached_topic_outlives_restarts_and_collections(tmp_path: Path
         before = await contents(node, "t")
         await node.moves.detach("t")
     async with serving(tmp_path, storage_delete_delay_ms=0) as (node, client):
-        assert node.topics.get("t") is None
+        assert node.serving.topics.get("t") is None
         await made(node, client)  # the name is free
         await node.upkeep.compaction.run_once()
         error = await refused(node.moves.attach("t"))
@@ -148,7 +150,7 @@ async def test_a_detached_topic_outlives_restarts_and_collections(tmp_path: Path
         assert await contents(node, "old") == before
     async with serving(tmp_path) as (node, _):
         assert await contents(node, "old") == before
-        await node.topic_commands.delete("old")
+        await node.serving.topic_commands.delete("old")
         await sound(node)
 
 
@@ -172,7 +174,7 @@ async def test_what_cannot_be_moved_is_refused_in_words(tmp_path: Path) -> None:
     async with serving(tmp_path) as (node, client):
         topic = await made(node, client)
         moves = node.moves
-        await node.topic_commands.create("__internal", partitions=1, configs={}, internal=True)
+        await node.serving.topic_commands.create("__internal", partitions=1, configs={}, internal=True)
         for change, message in (
             (moves.detach("x"), "topic x does not exist"),
             (moves.attach("x"), "No topic 'x' is detached."),
@@ -212,7 +214,7 @@ async def test_a_clone_has_the_records_and_goes_its_own_way(tmp_path: Path) -> N
         before = await contents(node, "t")
         puts = sum(store.calls.put for store in node.stores.values()) - node.upkeep.manifests.stats.writes
         written = sum(store.calls.bytes_written for store in node.stores.values())
-        uncommitted = node.storage.uncommitted_bytes
+        uncommitted = node.serving.storage.uncommitted_bytes
         await node.moves.clone("t", "u")
         puts = sum(store.calls.put for store in node.stores.values()) - node.upkeep.manifests.stats.writes - puts
         assert puts <= 2, "what was only in the log, and its mark"
@@ -222,7 +224,7 @@ async def test_a_clone_has_the_records_and_goes_its_own_way(tmp_path: Path) -> N
         await fill(client, "u", range(7, 10))
         assert [len(batches) for batches in await contents(node, "t")] == [5] * PARTITIONS
         assert [len(batches) for batches in await contents(node, "u")] == [7] * PARTITIONS
-        await node.storage.flush()
+        await node.serving.storage.flush()
         await sound(node)
     async with serving(tmp_path) as (node, _):
         assert [batches[:4] for batches in await contents(node, "u")] == before
@@ -233,17 +235,17 @@ async def test_the_original_may_go_and_the_clone_stays(tmp_path: Path) -> None:
         await made(node, client)
         before = await contents(node, "t")
         await node.moves.clone("t", "u")
-        await node.topic_commands.delete("t")
-        node.storage.invalidate([stream.stream_id for stream in topic_of(node, "u").streams])
+        await node.serving.topic_commands.delete("t")
+        node.serving.storage.invalidate([stream.stream_id for stream in topic_of(node, "u").streams])
         assert await contents(node, "u") == before
         await sound(node)
         await node.upkeep.compaction.run_once()
         assert await contents(node, "u") == before
         await sound(node)
-        await node.topic_commands.delete("u")
-        objects = await node.catalog.list_objects(after=0, limit=1000)
+        await node.serving.topic_commands.delete("u")
+        objects = await node.serving.catalog.list_objects(after=0, limit=1000)
         internal = {info.object_id for info in objects if info.state is ObjectState.COMMITTED}
-        located = await node.catalog.object_ranges(sorted(internal))
+        located = await node.serving.catalog.object_ranges(sorted(internal))
         assert all(located.values()), "every object that is kept has a reference"
 
 
@@ -262,14 +264,14 @@ async def test_both_are_read_after_a_compaction_and_trimmed_each_by_itself(tmp_p
         assert await contents(node, "u") == before
         await sound(node)
         await node.moves.detach("u")
-        await node.topic_commands.delete("t")
+        await node.serving.topic_commands.delete("t")
         await node.moves.attach("u", "v")
         assert await contents(node, "v") == before
         await sound(node)
 
 
 def topic_of(node: Node, name: str) -> Topic:
-    topic = node.topics.get(name)
+    topic = node.serving.topics.get(name)
     assert topic is not None
     return topic
 
@@ -277,7 +279,7 @@ def topic_of(node: Node, name: str) -> Topic:
 async def test_a_clone_waits_for_an_upload_that_comes_between(tmp_path: Path) -> None:
     async with serving(tmp_path) as (node, client):
         await made(node, client)
-        really = node.catalog.clone_topic
+        really = node.serving.catalog.clone_topic
         times = 0
 
         async def busy(*args: Any, **kwargs: Any) -> Any:
@@ -288,7 +290,7 @@ async def test_a_clone_waits_for_an_upload_that_comes_between(tmp_path: Path) ->
             return await really(*args, **kwargs)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(node.catalog, "clone_topic", busy)
+            patch.setattr(node.serving.catalog, "clone_topic", busy)
             await node.moves.clone("t", "u")
             times = -100
             assert "was uploaded 10 times during the clone" in str((await refused(node.moves.clone("t", "v"))).message)
@@ -304,7 +306,7 @@ async def test_a_lost_answer_is_settled(tmp_path: Path, command: str, applied: b
     async with serving(tmp_path) as (node, client):
         await made(node, client)
         before = await contents(node, "t")
-        moves, topics = node.moves, node.topics
+        moves, topics = node.moves, node.serving.topics
         if command == "attach_topic":
             await moves.detach("t")
         change: dict[str, Callable[[], Awaitable[object]]] = {
@@ -312,7 +314,7 @@ async def test_a_lost_answer_is_settled(tmp_path: Path, command: str, applied: b
             "attach_topic": lambda: moves.attach("t"),
             "clone_topic": lambda: moves.clone("t", "u"),
         }
-        really = getattr(node.catalog, command)
+        really = getattr(node.serving.catalog, command)
 
         async def lost(*args: Any, **kwargs: Any) -> None:
             if applied:
@@ -320,7 +322,7 @@ async def test_a_lost_answer_is_settled(tmp_path: Path, command: str, applied: b
             raise CatalogUnavailable("the connection broke off")
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(node.catalog, command, lost)
+            patch.setattr(node.serving.catalog, command, lost)
             with pytest.raises(CatalogUnavailable):
                 await change[command]()
         # A repeated command gives the same result, whatever the outcome of the first.
@@ -354,7 +356,7 @@ async def test_a_crash_at_any_step_of_a_detach_loses_nothing(tmp_path: Path, ste
         async with serving(tmp_path) as (node, client):
             await made(node, client)
             before.extend(await contents(node, "t"))
-            flush, detach = node.storage.flush, node.catalog.detach_topic
+            flush, detach = node.serving.storage.flush, node.serving.catalog.detach_topic
             flushes = 0
 
             async def flushing() -> None:
@@ -371,15 +373,15 @@ async def test_a_crash_at_any_step_of_a_detach_loses_nothing(tmp_path: Path, ste
                 raise CrashError
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(node.storage, "flush", flushing)
-                patch.setattr(node.catalog, "detach_topic", detaching)
+                patch.setattr(node.serving.storage, "flush", flushing)
+                patch.setattr(node.serving.catalog, "detach_topic", detaching)
                 await node.moves.detach("t")
 
     with pytest.raises(CrashError):
         await first_life()
     async with serving(tmp_path) as (node, client):
         gone = step == "after the catalog"
-        assert (node.topics.get("t") is None) == gone
+        assert (node.serving.topics.get("t") is None) == gone
         if gone:
             await node.moves.attach("t")
         assert await contents(node, "t") == before
@@ -400,7 +402,7 @@ async def test_a_crash_around_attach_and_clone_leaves_all_or_nothing(
             before.extend(await contents(node, "t"))
             if command == "attach_topic":
                 await node.moves.detach("t")
-            really = getattr(node.catalog, command)
+            really = getattr(node.serving.catalog, command)
 
             async def crash(*args: Any, **kwargs: Any) -> None:
                 if applied:
@@ -408,17 +410,17 @@ async def test_a_crash_around_attach_and_clone_leaves_all_or_nothing(
                 raise CrashError
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(node.catalog, command, crash)
+                patch.setattr(node.serving.catalog, command, crash)
                 await (node.moves.attach("t") if command == "attach_topic" else node.moves.clone("t", "u"))
 
     with pytest.raises(CrashError):
         await first_life()
     async with serving(tmp_path) as (node, _):
         if command == "attach_topic" and not applied:
-            assert node.topics.get("t") is None
+            assert node.serving.topics.get("t") is None
             await node.moves.attach("t")
         if command == "clone_topic":
-            assert (node.topics.get("u") is None) != applied
+            assert (node.serving.topics.get("u") is None) != applied
             if applied:
                 assert await contents(node, "u") == before
         assert await contents(node, "t") == before
@@ -437,7 +439,7 @@ async def test_the_commands_go_through_the_node(tmp_path: Path) -> None:
 async def use_commands(tmp_path: Path) -> None:
     async with serving(tmp_path) as (node, client):
         await made(node, client)
-        address = node.admin_address
+        address = node.ports.admin_address
 
         async def run(*arguments: str) -> Result:
             return await asyncio.to_thread(
@@ -449,7 +451,7 @@ async def use_commands(tmp_path: Path) -> None:
         result = await run("detach", "t")
         assert result.output.startswith("detached topic t with 2 partitions, id ")
         topic_id = result.output.split()[-1]
-        assert topic_id == id_text(next(iter(await node.catalog.list_detached())).topic_id)
+        assert topic_id == id_text(next(iter(await node.serving.catalog.list_detached())).topic_id)
         shown = (await run("detached")).output
         assert topic_id in shown
         again = await run("detach", "t")
@@ -476,7 +478,7 @@ async def test_a_topic_that_another_node_has_attached_since_is_not_served_by_the
     """The detachment took effect and its answer was lost; records acknowledged after it would be lost."""
     async with serving(tmp_path) as (node, client):
         topic = await made(node, client)
-        catalog = node.catalog
+        catalog = node.serving.catalog
         really = catalog.detach_topic
 
         async def lost(*args: Any, **kwargs: Any) -> None:
@@ -492,8 +494,8 @@ async def test_a_topic_that_another_node_has_attached_since_is_not_served_by_the
         streams = [partition.stream_id for partition in info.partitions]
         await catalog.open_streams(streams, StreamOwner(2, other.epoch, WAL_ID))
         removed: list[str] = []
-        monkeypatch.setattr(node.groups, "forget_topics", removed.extend)
-        await node.membership.complete_changes()
+        monkeypatch.setattr(node.serving.groups, "forget_topics", removed.extend)
+        await node.serving.membership.complete_changes()
         assert removed == []
         response = await client.produce("t", [batch_of(b"lost")])
         refusals = {

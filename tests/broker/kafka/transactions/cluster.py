@@ -181,7 +181,7 @@ class ClusterNode:
             now_ms=cluster.now_ms,
             next_producer_id=cluster.next_producer_id,
         )
-        self.node: Any = SimpleNamespace(
+        self.serving: Any = SimpleNamespace(
             topics=self.topics,
             internal_topics=SimpleNamespace(ensure=AsyncMock()),  # they exist
             groups=groups,
@@ -195,9 +195,9 @@ class ClusterNode:
 
     async def start(self) -> None:
         """Begin to load and to serve."""
-        self.node.groups.start()
-        self.node.transactions.start()
-        for work in (self.node.groups.run(), self.node.transactions.run()):
+        self.serving.groups.start()
+        self.serving.transactions.start()
+        for work in (self.serving.groups.run(), self.serving.transactions.run()):
             _ = self.spawn(work)
 
     def spawn(self, work: Any) -> asyncio.Task[Any]:
@@ -211,8 +211,8 @@ class ClusterNode:
         """End the process."""
         for task in self.tasks:
             task.cancel()
-        self.node.groups.close()
-        self.node.transactions.close()
+        self.serving.groups.close()
+        self.serving.transactions.close()
         for files in self.cluster.files.values():
             if files.info.leader == self.node_id and files.stream is not None:
                 files.stream.error = StreamFenced("the process has ended")
@@ -251,7 +251,7 @@ class ClusterNode:
             complete=answered.set_result,
             peer=peer,
         )
-        response = HANDLERS[API_OF[type(request)].key].function(self.node, request, exchange)
+        response = HANDLERS[API_OF[type(request)].key].function(self.serving, request, exchange)
         if asyncio.iscoroutine(response):
             return await response
         return await answered if response is None else response
@@ -508,7 +508,9 @@ class Client:
 
     def committed_offset(self) -> int | None:
         """Return the group's offset, as its coordinator has it."""
-        offsets = self.cluster.nodes[self.cluster.group_coordinator(self.group)].node.groups.shard(self.group).offsets
+        offsets = (
+            self.cluster.nodes[self.cluster.group_coordinator(self.group)].serving.groups.shard(self.group).offsets
+        )
         found = offsets.of(self.group)
         committed = None if found is None else found.get("t", 0)
         return None if committed is None else committed.offset
@@ -527,7 +529,7 @@ class Client:
 
     def status(self) -> TransactionStatus:
         """Return the state of the transactional id. Raises KafkaError."""
-        coordinator = self.cluster.nodes[self.cluster.coordinator(self.name)].node.transactions
+        coordinator = self.cluster.nodes[self.cluster.coordinator(self.name)].serving.transactions
         status: TransactionStatus = coordinator.describe(self.name).status
         return status
 

@@ -338,7 +338,7 @@ async def test_a_transaction_ends_once_it_is_known_whether_its_topic_was_deleted
 ) -> None:
     """Given up too early, its marker would be missing in a topic that is served again: open forever for readers."""
     assert await client.produce(b"a") is ErrorCode.NONE
-    really = node.catalog.delete_topics
+    really = node.serving.catalog.delete_topics
 
     async def answer_lost(topic_ids: Sequence[bytes], *, now_ms: int, delete_after_ms: int) -> None:
         if deleted:
@@ -349,21 +349,21 @@ async def test_a_transaction_ends_once_it_is_known_whether_its_topic_was_deleted
         raise CatalogUnavailable("the catalog does not answer")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node.catalog, "delete_topics", answer_lost)
-        patch.setattr(node.catalog, "list_topics_and_detached", away)  # else the next beat resolves it
+        patch.setattr(node.serving.catalog, "delete_topics", answer_lost)
+        patch.setattr(node.serving.catalog, "list_topics_and_detached", away)  # else the next beat resolves it
         with pytest.raises(OutcomeUnknown):
-            await node.topic_commands.delete("t")
+            await node.serving.topic_commands.delete("t")
         assert (await client.end(commit=True)).error_code == ErrorCode.NONE
-        await node.transactions.retry()
+        await node.serving.transactions.retry()
         with pytest.raises(CatalogUnavailable):
-            await node.membership.complete_changes()
+            await node.serving.membership.complete_changes()
         assert await client.state() == "PrepareCommit"
-    await node.membership.complete_changes()
+    await node.serving.membership.complete_changes()
     async with asyncio.timeout(20):
         while await client.state() != "CompleteCommit":
             pass
     if deleted:
-        assert node.topics.get("t") is None
+        assert node.serving.topics.get("t") is None
     else:
         assert await client.latest(0) == await client.latest(READ_COMMITTED) == 2, "the record and the marker"
 

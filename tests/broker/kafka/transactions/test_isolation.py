@@ -44,12 +44,12 @@ async def filled(tmp_path: Path, source: str) -> AsyncIterator[tuple[Node, RawCl
     """A node whose Fetch finds the log in the log cache, in the block cache, or in objects."""
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
-        await fill(client, node.topics.partition("t", 0))
+        await fill(client, node.serving.topics.partition("t", 0))
         if source == "log cache":
             yield node, client
             return
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
-        assert node.topics.partition("t", 0).stream.read_cached(0, 1) is None
+        assert node.serving.topics.partition("t", 0).stream.read_cached(0, 1) is None
         if source == "block cache":
             assert await fetched(client, 0, READ_UNCOMMITTED) == [0, 1, 2]
         yield node, client
@@ -90,7 +90,7 @@ async def look_up(client: RawClient, timestamp: int, isolation_level: int) -> in
 
 async def end(node: Node) -> None:
     """Abort the open transaction."""
-    durable = node.topics.partition("t", 0).append_marker(
+    durable = node.serving.topics.partition("t", 0).append_marker(
         ControlType.ABORT, producer_id=PRODUCER, producer_epoch=0, coordinator_epoch=0
     )
     assert durable is not None
@@ -100,9 +100,9 @@ async def end(node: Node) -> None:
 @pytest.mark.parametrize("source", ["log cache", "block cache", "objects"])
 async def test_a_fetch_ends_at_the_last_stable_offset(tmp_path: Path, source: str) -> None:
     async with filled(tmp_path, source) as (node, client):
-        cold_reads = node.storage.stats.cold_reads
+        cold_reads = node.serving.storage.stats.cold_reads
         assert await fetched(client, 0, READ_COMMITTED) == [0]
-        assert node.storage.stats.cold_reads - cold_reads == (0 if source == "log cache" else 1)
+        assert node.serving.storage.stats.cold_reads - cold_reads == (0 if source == "log cache" else 1)
         assert [await fetched(client, offset, READ_COMMITTED) for offset in (1, 2, 3)] == [[], [], []]
         assert await fetched(client, 0, READ_UNCOMMITTED) == [0, 1, 2]
         await end(node)
@@ -111,7 +111,7 @@ async def test_a_fetch_ends_at_the_last_stable_offset(tmp_path: Path, source: st
 
 async def test_a_fetch_that_waits_is_not_answered_with_what_is_not_stable(tmp_path: Path) -> None:
     async with filled(tmp_path, "log cache") as (node, client), raw_client(node.bootstrap) as other:
-        partition = node.topics.partition("t", 0)
+        partition = node.serving.topics.partition("t", 0)
         client.send(request_for(1, READ_COMMITTED, max_wait_ms=20_000), 12)
         await until(lambda: partition.has_listeners)
         await produce(other, b"more", 3000)

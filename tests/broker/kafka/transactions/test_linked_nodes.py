@@ -106,7 +106,7 @@ class Writer:
 
 def is_settled(nodes: Sequence[Node]) -> bool:
     """Return whether no partition has an open transaction."""
-    led = [partition for node in nodes for partition in node.topics.led_partitions()]
+    led = [partition for node in nodes for partition in node.serving.topics.led_partitions()]
     return all(partition.last_stable_offset == partition.high_watermark for partition in led)
 
 
@@ -115,8 +115,10 @@ async def test_a_transaction_over_three_nodes_is_committed_or_aborted_as_a_whole
 ) -> None:
     partitions = range(3)
     async with running_nodes(tmp_path, 3, catalog_url, **SHARDS) as nodes:
-        await nodes[0].topic_commands.create("t", partitions=3, configs={})
-        assert [len([each for each in node.topics.led_partitions() if each.topic == "t"]) for node in nodes] == [1] * 3
+        await nodes[0].serving.topic_commands.create("t", partitions=3, configs={})
+        assert [
+            len([each for each in node.serving.topics.led_partitions() if each.topic == "t"]) for node in nodes
+        ] == [1] * 3
         bootstrap = nodes[2].bootstrap
         name = await coordinated_by(1, TRANSACTION, bootstrap)
         group = await coordinated_by(2, GROUP, bootstrap)
@@ -135,7 +137,7 @@ async def test_a_transaction_over_three_nodes_is_committed_or_aborted_as_a_whole
             assert await to_thread(writer.read, partitions, len(expected)) == expected
         finally:
             await to_thread(writer.close)
-        internal = [node.internal for node in nodes]
+        internal = [node.ports.nodes for node in nodes]
         assert all(server.stats.accepted for server in internal)
     assert not any(server.connections for server in internal)
     assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -144,7 +146,7 @@ async def test_a_transaction_over_three_nodes_is_committed_or_aborted_as_a_whole
 async def test_a_node_on_postgresql_listens_for_others(tmp_path: Path, postgres: PostgresServer) -> None:
     wanted = {"cluster_internal_port": None, "cluster_internal_advertised_host": "localhost"}
     async with running_nodes(tmp_path, 1, postgres.new_database(), **wanted) as (node,):
-        (found,) = await node.catalog.list_nodes()
+        (found,) = await node.serving.catalog.list_nodes()
         assert found.internal_host == "localhost"
         assert node.internal_address == f"localhost:{found.internal_port}"
         assert (await metrics_of(node)).value("anabranch_internal_connections") == 0
@@ -157,7 +159,7 @@ async def test_a_stopping_node_serves_others_until_its_clients_are_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_nodes(tmp_path, 2) as (first, second):
-        links = first.links
+        links = first.serving.links
         assert links is not None
         steps: list[str] = []
         drain, close = Server.drain, DeltaWal.close
@@ -166,9 +168,9 @@ async def test_a_stopping_node_serves_others_until_its_clients_are_gone(
             await links.call(2, AddPartitionsToTxnRequest(), 5)
 
         async def draining(server: Server, timeout_ms: int) -> int:
-            if server is second.server:
+            if server is second.ports.clients:
                 await call()
-            steps.append("clients" if server is second.server else "nodes")
+            steps.append("clients" if server is second.ports.clients else "nodes")
             return await drain(server, timeout_ms)
 
         async def closing(wal: DeltaWal) -> None:

@@ -34,7 +34,7 @@ class Held:
 
     async def begin(self, node: Node, partition: Partition, monkeypatch: pytest.MonkeyPatch) -> None:
         store = next(iter(node.stores.values()))
-        (first, *_) = await node.catalog.find_ranges(partition.stream.stream_id, 0, 1, limit=1)
+        (first, *_) = await node.serving.catalog.find_ranges(partition.stream.stream_id, 0, 1, limit=1)
         held = node.upkeep.compaction_context.key(first.object.object_id)
         get = store.get
 
@@ -70,7 +70,7 @@ async def snapshot(node: Node, client: RawClient, partition: Partition) -> None:
     record = build_batch([Record(key=b"later", value=b"committed", timestamp_ms=T + 10_000)])
     response = await client.produce("t", [record], partition=partition.index)
     assert response.responses[0].partition_responses[0].error_code == ErrorCode.NONE
-    await node.storage.flush()
+    await node.serving.storage.flush()
 
 
 async def by_delete_records(_node: Node, client: RawClient, partition: Partition, end: int) -> None:
@@ -80,7 +80,7 @@ async def by_delete_records(_node: Node, client: RawClient, partition: Partition
 
 
 async def by_retention(node: Node, _client: RawClient, partition: Partition, end: int) -> None:
-    await node.topic_commands.alter("t", set_configs={"retention.ms": "1000"}, unset=())
+    await node.serving.topic_commands.alter("t", set_configs={"retention.ms": "1000"}, unset=())
     # The marker bears the time of its append, which is long after the records'.
     assert await enforce(partition, 2 * T) == end
     assert partition.log_start_offset == end
@@ -120,19 +120,19 @@ async def test_no_answer_shows_aborted_records_that_the_start_has_passed(
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         await create(client)
         _ = await client.produce("t", [batch_of(b"x")], partition=1)
-        await node.storage.flush()
+        await node.serving.storage.flush()
         if source == "objects":
-            await abort_one(node.topics.partition("t", 0))
+            await abort_one(node.serving.topics.partition("t", 0))
     async with (
         running_node(tmp_path) as node,
         raw_client(node.bootstrap) as client,
         raw_client(node.bootstrap) as other,
     ):
-        partition = node.topics.partition("t", 0)
+        partition = node.serving.topics.partition("t", 0)
         if source == "memory":
             await abort_one(partition)
-        held, storage = Held(), node.storage
-        await held.begin(node, node.topics.partition("t", 1), monkeypatch)
+        held, storage = Held(), node.serving.storage
+        await held.begin(node, node.serving.topics.partition("t", 1), monkeypatch)
         client.send(request_for(0, 1), 12)
         await until(lambda: held.waiting > 0 and (source == "memory" or storage.block_cache_bytes > 0))
         await storage.flush()
@@ -153,13 +153,13 @@ async def test_a_load_that_the_start_passes_shows_nothing_aborted(
 ) -> None:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         await create(client)
-        await abort_one(node.topics.partition("t", 0))
+        await abort_one(node.serving.topics.partition("t", 0))
     async with (
         running_node(tmp_path) as node,
         raw_client(node.bootstrap) as client,
         raw_client(node.bootstrap) as other,
     ):
-        partition, held = node.topics.partition("t", 0), Held()
+        partition, held = node.serving.topics.partition("t", 0), Held()
         await held.begin(node, partition, monkeypatch)
         client.send(request_for(0), 12)
         await until(lambda: held.waiting > 0)
@@ -177,13 +177,13 @@ async def test_what_compaction_vacates_during_a_load_is_still_told(
 ) -> None:
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         await create(client)
-        await abort_one(node.topics.partition("t", 0))
+        await abort_one(node.serving.topics.partition("t", 0))
     async with (
         running_node(tmp_path) as node,
         raw_client(node.bootstrap) as client,
         raw_client(node.bootstrap) as other,
     ):
-        partition = node.topics.partition("t", 0)
+        partition = node.serving.topics.partition("t", 0)
         (entry,) = partition.transactions.aborted
         held = Held()
         await held.begin(node, partition, monkeypatch)

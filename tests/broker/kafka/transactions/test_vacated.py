@@ -74,7 +74,7 @@ async def clean(node: Node) -> None:
         await producer.send_and_wait("t", b"", key=b"tick", partition=0)
     finally:
         await producer.stop()
-    await node.storage.flush()
+    await node.serving.storage.flush()
     summary = await node.upkeep.compaction.run_once()
     assert summary.streams_cleaned > 0
     assert summary.errors == []
@@ -93,7 +93,7 @@ async def test_readers_of_committed_data_see_the_same_all_along(tmp_path: Path) 
             await producer.send_and_wait("t", value, key=key, partition=0)
             await (producer.abort_transaction() if value == b"aborted" else producer.commit_transaction())
         await producer.stop()
-        partition = node.topics.partition("t", 0)
+        partition = node.serving.topics.partition("t", 0)
         await clean(node)
         (entry,) = partition.transactions.aborted
         assert not partition.transactions.is_vacated(entry)
@@ -105,6 +105,6 @@ async def test_readers_of_committed_data_see_the_same_all_along(tmp_path: Path) 
         assert partition.transactions.is_vacated(entry)
         assert await table(node, "read_committed") == EXPECTED
     async with running_node(tmp_path) as node:
-        assert node.topics.partition("t", 0).transactions.aborted_count == 0
+        assert node.serving.topics.partition("t", 0).transactions.aborted_count == 0
         for isolation_level in ("read_committed", "read_uncommitted"):
             assert await table(node, isolation_level) == EXPECTED

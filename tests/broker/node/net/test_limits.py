@@ -27,7 +27,7 @@ async def test_thousands_of_idle_connections(tmp_path: Path) -> None:
             await crowd.enter_async_context(raw_client(node.bootstrap))
         async with raw_client(node.bootstrap) as client:
             assert (await client.call(MetadataRequest(topics=()), 9)).brokers[0].node_id == 1
-        assert len(node.server.connections) >= CONNECTIONS
+        assert len(node.ports.clients.connections) >= CONNECTIONS
 
 
 async def test_many_topics_in_one_request(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ async def test_frames_that_never_come_take_no_memory_from_others(tmp_path: Path)
         for _ in range(20):
             hoarder = await hoarders.enter_async_context(raw_client(node.bootstrap))
             hoarder.send_bytes(LARGE_BYTES.to_bytes(4, "big") + b"\0\0\0\x0d")
-        server = node.server
+        server = node.ports.clients
         await until(lambda: server.budget.waiting > 0)
         async with raw_client(node.bootstrap) as client:
             assert (await client.call(MetadataRequest(topics=()), 9)).brokers[0].node_id == 1
@@ -85,7 +85,7 @@ async def test_a_request_that_waits_holds_no_memory_for_its_frame(tmp_path: Path
         raw_client(node.bootstrap) as client,
         raw_client(node.bootstrap) as other,
     ):
-        server = node.server
+        server = node.ports.clients
         await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
         topic = FetchTopic(topic="t", partitions=[FetchPartition(partition=0, partition_max_bytes=1 << 20)])
         fetch = encode(FetchRequest(max_wait_ms=(1 << 31) - 1, min_bytes=1, max_bytes=1 << 20, topics=[topic]), 12)
@@ -125,7 +125,7 @@ async def test_half_sent_frames_hold_no_more_than_the_limit(tmp_path: Path) -> N
     patient = {**LIMITS, "network_frame_timeout_ms": 600_000}
     async with running_node(tmp_path, **patient) as node, AsyncExitStack() as stack:
         await crowd_of_half_frames(stack, node.bootstrap)
-        server = node.server
+        server = node.ports.clients
         await until(lambda: server.budget.waiting == CROWD - RESERVED)
         await until(lambda: server.bytes_in >= RESERVED * SENT_BYTES)
         assert server.bytes_held == RESERVED * (FRAME_BYTES + 4)
@@ -138,7 +138,7 @@ async def test_half_sent_frames_hold_no_more_than_the_limit(tmp_path: Path) -> N
 async def test_who_sends_all_is_served_and_who_stalls_is_cut_off(tmp_path: Path) -> None:
     impatient = {**LIMITS, "network_frame_timeout_ms": 50, "topic_max_message_bytes": FRAME_BYTES}
     async with running_node(tmp_path, wal_capacity_bytes=64 << 20, **impatient) as node, AsyncExitStack() as stack:
-        server = node.server
+        server = node.ports.clients
         crowd = await crowd_of_half_frames(stack, node.bootstrap)
         client = await stack.enter_async_context(raw_client(node.bootstrap))
         await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
@@ -152,7 +152,7 @@ async def test_who_sends_all_is_served_and_who_stalls_is_cut_off(tmp_path: Path)
 async def test_who_does_not_read_is_cut_off_while_others_wait(tmp_path: Path) -> None:
     impatient = {**LIMITS, "network_frame_timeout_ms": 50}
     async with running_node(tmp_path, wal_capacity_bytes=64 << 20, **impatient) as node, AsyncExitStack() as stack:
-        server = node.server
+        server = node.ports.clients
         client = await stack.enter_async_context(raw_client(node.bootstrap))
         await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
         for _ in range(10):
@@ -181,7 +181,7 @@ async def test_a_frame_may_take_its_time_while_nobody_waits(tmp_path: Path) -> N
         raw_client(node.bootstrap) as client,
     ):
         slow.send_bytes(HALF_FRAME)
-        server = node.server
+        server = node.ports.clients
         await until(lambda: server.bytes_in >= SENT_BYTES)
         for _ in range(50):
             await client.call(MetadataRequest(topics=()), 9)
@@ -192,7 +192,7 @@ async def test_a_frame_may_take_its_time_while_nobody_waits(tmp_path: Path) -> N
 async def test_peers_that_go_while_they_wait_leave_nothing_behind(tmp_path: Path) -> None:
     patient = {**LIMITS, "network_frame_timeout_ms": 600_000}
     async with running_node(tmp_path, **patient) as node, AsyncExitStack() as stack:
-        server = node.server
+        server = node.ports.clients
         crowd = await crowd_of_half_frames(stack, node.bootstrap, RESERVED)
         await until(lambda: server.bytes_in >= RESERVED * SENT_BYTES)
         late_ones = await stack.enter_async_context(AsyncExitStack())

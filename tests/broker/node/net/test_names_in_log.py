@@ -63,15 +63,15 @@ async def test_names_of_clients_forge_nothing_in_the_log(written: tuple[str, Pat
     }
     async with running_node(tmp_path, **settings) as node:
         for name in NAMES:
-            async with raw_client(f"127.0.0.1:{node.server.ports['SASL_PLAINTEXT']}", client_id=name) as client:
+            async with raw_client(f"127.0.0.1:{node.ports.clients.ports['SASL_PLAINTEXT']}", client_id=name) as client:
                 assert (await handshake(client, name)).error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
-            async with raw_client(f"127.0.0.1:{node.server.ports['SASL_PLAINTEXT']}", client_id=name) as client:
+            async with raw_client(f"127.0.0.1:{node.ports.clients.ports['SASL_PLAINTEXT']}", client_id=name) as client:
                 assert (await log_in_plain(client, name.replace("\0", ""), "wrong")).error_code
-            async with raw_client(f"127.0.0.1:{node.server.ports['SASL_PLAINTEXT']}", client_id=name) as client:
+            async with raw_client(f"127.0.0.1:{node.ports.clients.ports['SASL_PLAINTEXT']}", client_id=name) as client:
                 await log_in_plain(client)
                 topics = [MetadataRequestTopic(name=name)]
                 await client.call(MetadataRequest(topics=topics, allow_auto_topic_creation=True), 9)
-        await until(lambda: node.server.stats.failed_authentications == 2 * len(NAMES))
+        await until(lambda: node.ports.clients.stats.failed_authentications == 2 * len(NAMES))
     assert writer.flush(10)
     lines = path.read_text("utf-8").removesuffix("\n").split("\n")
     text = COLOURS.sub("", "\n".join(lines))

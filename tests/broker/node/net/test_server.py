@@ -24,10 +24,10 @@ async def test_connections_beyond_the_limits_are_closed(tmp_path: Path, limit: s
             async with raw_client(node.bootstrap) as third:
                 assert await third.closed()
             await first.call(MetadataRequest(topics=()), 9)
-        await until(lambda: not node.server.connections)
+        await until(lambda: not node.ports.clients.connections)
         async with raw_client(node.bootstrap) as again:
             await again.call(MetadataRequest(topics=()), 9)
-        assert node.server.stats.refused_limit == 1
+        assert node.ports.clients.stats.refused_limit == 1
 
 
 async def test_idle_connections_are_closed_and_waiting_ones_are_not(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ async def test_idle_connections_are_closed_and_waiting_ones_are_not(tmp_path: Pa
         async with raw_client(node.bootstrap) as client:
             await client.call(MetadataRequest(topics=()), 9)
             assert await client.closed()
-        assert node.server.stats.closed_idle == 1
+        assert node.ports.clients.stats.closed_idle == 1
 
 
 async def test_many_clients_share_the_memory_for_requests(tmp_path: Path) -> None:
@@ -55,9 +55,9 @@ async def test_many_clients_share_the_memory_for_requests(tmp_path: Path) -> Non
         async with asyncio.TaskGroup() as group:
             for _ in range(8):
                 group.create_task(work())
-        assert node.topics.partition("t", 0).high_watermark == 80
-        await until(lambda: not node.server.connections)
-        assert node.server.bytes_held == 0
+        assert node.serving.topics.partition("t", 0).high_watermark == 80
+        await until(lambda: not node.ports.clients.connections)
+        assert node.ports.clients.bytes_held == 0
 
 
 async def test_a_slow_reader_does_not_hold_up_others(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ async def test_a_slow_reader_does_not_hold_up_others(tmp_path: Path) -> None:
         async with raw_client(node.bootstrap) as slow, raw_client(node.bootstrap) as other:
             for _ in range(50):
                 slow.send(request, 12)
-            await until(lambda: any(each.transfer is not None for each in node.server.connections))
+            await until(lambda: any(each.transfer is not None for each in node.ports.clients.connections))
             response = await other.call(request, 12)
             assert len(response.responses[0].partitions[0].records) > 9_000_000
             for _ in range(50):

@@ -60,7 +60,7 @@ def check_files(folder: Path) -> set[str]:
 async def assert_served(node: Node, other: RawClient) -> None:
     answer = await other.call(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3)
     assert answer.error_code == ErrorCode.NONE
-    assert node.request_failures == 0
+    assert node.serving.request_failures == 0
 
 
 @pytest.mark.parametrize("key", HANDLERS, ids=lambda key: APIS[key].name)
@@ -75,12 +75,12 @@ async def test_an_array_bomb_of_any_api_closes_its_connection_only(node: Node, o
                 client.send_bytes(request_frame(key, version, body[:at] + bomb * 3))
                 client.send_bytes(request_frame(4242, 0, b""))  # closes the connection, should it be open
             await assert_served(node, other)
-    assert node.server.bytes_held == 0
+    assert node.ports.clients.bytes_held == 0
 
 
 async def test_a_flood_of_garbage_is_a_few_lines_of_the_log(node: Node, other: RawClient) -> None:
     now_s = [0.0]
-    node.server.warnings = LineLimit(lambda: now_s[0])
+    node.ports.clients.warnings = LineLimit(lambda: now_s[0])
     with capture_logs() as logs:
         for _ in range(LINES_MAX + 10):
             async with raw_client(node.bootstrap) as client:
@@ -92,7 +92,7 @@ async def test_a_flood_of_garbage_is_a_few_lines_of_the_log(node: Node, other: R
             assert await client.closed()
     lines = [line for line in logs if line["event"] == "connection closed"]
     assert [line.get("left_out") for line in lines] == [None] * LINES_MAX + [10]
-    assert node.server.stats.closed_bad_input == LINES_MAX + 11
+    assert node.ports.clients.stats.closed_bad_input == LINES_MAX + 11
     await assert_served(node, other)
 
 
@@ -101,7 +101,7 @@ async def test_more_elements_than_the_limit_close_the_connection(node: Node, oth
     async with raw_client(node.bootstrap) as client:
         client.send_bytes(request_frame(3, 1, names))
         assert await client.closed()
-    assert node.server.stats.closed_bad_input == 1
+    assert node.ports.clients.stats.closed_bad_input == 1
     await assert_served(node, other)
 
 
@@ -117,7 +117,7 @@ async def test_strange_names_of_topics_are_refused(node: Node, other: RawClient,
         ErrorCode.INVALID_TOPIC_EXCEPTION,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
-    assert not list(node.topics)
+    assert not list(node.serving.topics)
     check_files(tmp_path)
 
 
@@ -140,8 +140,8 @@ async def test_strange_names_of_groups_and_transactions_are_names_and_nothing_el
                     InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1000, producer_id=-1), 4
                 )
                 assert begun.error_code == ErrorCode.NONE
-        await node.storage.flush()
-        assert node.request_failures == 0
+        await node.serving.storage.flush()
+        assert node.serving.request_failures == 0
         found = check_files(tmp_path)
     assert any(path.startswith("data/objects/") for path in found), "objects have been written"
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:

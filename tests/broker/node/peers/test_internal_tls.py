@@ -59,14 +59,18 @@ async def two_nodes(
         running_node(folder / "1", node_id=1, **shared, **first) as one,
         running_node(folder / "2", node_id=2, **shared, **second) as two,
     ):
-        await until(lambda: len(one.members.living()) == len(two.members.living()) == 2, timeout_s=60, pause_s=0.01)
+        await until(
+            lambda: len(one.serving.members.living()) == len(two.serving.members.living()) == 2,
+            timeout_s=60,
+            pause_s=0.01,
+        )
         yield one, two
 
 
 async def ask(node: Node, other_id: int) -> None:
     """Send a request to another node. Raises PeerUnavailable."""
-    assert node.links is not None
-    await node.links.call(other_id, DescribeQuorumRequest(topics=()), 2)
+    assert node.serving.links is not None
+    await node.serving.links.call(other_id, DescribeQuorumRequest(topics=()), 2)
 
 
 def of_event(logs: Sequence[Any], event: str) -> list[Any]:
@@ -84,7 +88,7 @@ async def test_partitions_move_while_transactions_are_written(tmp_path: Path, au
     }
     with capture_logs() as logs:
         async with running_nodes(tmp_path, 2, **settings) as nodes:
-            await nodes[0].topic_commands.create("t", partitions=4, configs={})
+            await nodes[0].serving.topic_commands.create("t", partitions=4, configs={})
             writer = Writer(nodes, "w")
             async with asyncio.TaskGroup() as group:
                 group.create_task(writer.run())
@@ -94,7 +98,7 @@ async def test_partitions_move_while_transactions_are_written(tmp_path: Path, au
                     await move_all(nodes)
                 writer.stop()
             assert await read_all(nodes, writer.sent) == writer.sent
-            links = [each for node in nodes for each in node.internal.connections]
+            links = [each for node in nodes for each in node.ports.nodes.connections]
             assert {type(each) for each in links} == {TlsConnection}
             assert {each.principal for each in links} == {"User:CN=node"}
     assert not of_event(logs, "no connection to a node")
@@ -105,15 +109,15 @@ async def test_a_certificate_is_renewed_without_a_restart(tmp_path: Path, author
     settings = tls_settings(authority)
     async with two_nodes(tmp_path, settings, settings) as (one, two):
         await ask(one, 2)
-        tls = two.internal_tls
+        tls = two.ports.nodes_tls
         assert tls is not None
         before = tls.files
         renewed = authority.issue("node", days=(-1, 10))
         assert renewed.certificate == settings["cluster_internal_ssl_certificate_file"]
         await until(lambda: tls.files is not before, timeout_s=30, pause_s=0.05)
         await ask(one, 2)  # the connection that is open
-        assert one.links is not None
-        assert await one.links.reaches(two.members.own), "a new connection"
+        assert one.serving.links is not None
+        assert await one.serving.links.reaches(two.serving.members.own), "a new connection"
         assert tls.files.expires_ms < before.expires_ms
 
 
@@ -161,10 +165,10 @@ async def test_who_does_not_fit_is_one_line(
                 with pytest.raises(PeerUnavailable) as refused:
                     await ask(one, 2)
                 assert seen_by_caller in str(refused.value)
-            assert one.links is not None
+            assert one.serving.links is not None
             await until(lambda: bool(told_by_port(logs)), timeout_s=30, pause_s=0.01)
             assert len(told_by_port(logs)) < 10, "no busy loop"
-            internal = two.internal
+            internal = two.ports.nodes
             assert internal is not None
             await until(lambda: not internal.handshakes, timeout_s=30, pause_s=0.01)
             said = list(logs)  # without what the stops may add

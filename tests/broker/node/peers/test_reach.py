@@ -130,7 +130,7 @@ async def test_a_node_that_others_do_not_reach_says_so(tmp_path: Path, monkeypat
         assert unready_reason(second) == f"no other node reaches this one at {second.internal_address}: {reason}"
         assert (unhealthy_reason(second), unready_reason(first)) == ("", "")
         for node in (first, second):
-            found = await asyncio.to_thread(ask, "cluster", "status", "--admin", node.admin_address)
+            found = await asyncio.to_thread(ask, "cluster", "status", "--admin", node.ports.admin_address)
             assert found["unreached"] == [{"from_node": 1, "to_node": 2, "reason": reason}]
         config = tmp_path / "node.toml"
         config.write_text(f'[node]\ndata_dir = "{tmp_path}/3"\n[catalog]\nurl = "{shared["catalog_url"]}"\n')

@@ -205,9 +205,9 @@ async def test_a_node_uses_and_shows_the_sizes(tmp_path: Path) -> None:
     async with running_node(tmp_path, memory_bytes="256MiB", storage_block_cache_bytes="9MiB") as node:
         sizes = node.memory.sizes
         assert sizes.block_cache_bytes == 9 * MIB
-        assert node.server.budget.bytes_max == sizes.node_bytes_max
-        assert node.storage.settings.log_cache_bytes == sizes.log_cache_bytes == 16 * MIB
-        assert node.settings.network.node_bytes_max == sizes.node_bytes_max
+        assert node.ports.clients.budget.bytes_max == sizes.node_bytes_max
+        assert node.serving.storage.settings.log_cache_bytes == sizes.log_cache_bytes == 16 * MIB
+        assert node.serving.settings.network.node_bytes_max == sizes.node_bytes_max
         assert node.upkeep.compaction_context.settings.memory_bytes == sizes.compaction_bytes
         async with raw_client(node.bootstrap) as client:
             await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)

@@ -55,13 +55,13 @@ async def described(client: RawClient) -> tuple[str, int]:
 async def put(node: Node, client: RawClient) -> None:
     response = await client.produce("t", [batch_of(b"x" * 1000)])
     assert response.responses[0].partition_responses[0].error_code == 0
-    await node.storage.flush()
+    await node.serving.storage.flush()
 
 
 async def placed(node: Node) -> list[str]:
     """The store of each range of the topic, in order."""
-    stream = node.topics.partition("t", 0).stream
-    found = await node.catalog.find_ranges(stream.stream_id, 0, 2**62, limit=100)
+    stream = node.serving.topics.partition("t", 0).stream
+    found = await node.serving.catalog.find_ranges(stream.stream_id, 0, 2**62, limit=100)
     return [location.object.store for location in found]
 
 
@@ -77,12 +77,12 @@ async def test_new_data_goes_where_the_policy_says_and_old_data_stays(tmp_path: 
         await put(node, client)
         assert await placed(node) == ["cold", "local", "cold"]
         assert any((tmp_path / "cold").rglob("*/anabranch/*"))
-        report = await verify(catalog=node.catalog, stores=node.stores, cluster="anabranch", deep=True)
+        report = await verify(catalog=node.serving.catalog, stores=node.stores, cluster="anabranch", deep=True)
         assert report.ok
         puts = (await metrics_of(node)).value("anabranch_store_calls_total", store="cold", kind="put")
         assert puts == 3, "the claim on the store and two objects"
     async with running_node(tmp_path, stores=stores(tmp_path)) as node, raw_client(node.bootstrap) as client:
-        partition = node.topics.partition("t", 0)
+        partition = node.serving.topics.partition("t", 0)
         result = await partition.stream.read(0, 1 << 20)
         assert result.next_offset == 3
         await put(node, client)
@@ -124,7 +124,7 @@ async def test_a_store_that_holds_objects_must_be_configured(tmp_path: Path) -> 
 async def test_a_store_that_a_topic_writes_to_must_be_configured(tmp_path: Path) -> None:
     async with running_node(tmp_path, stores=stores(tmp_path)) as node, raw_client(node.bootstrap) as client:
         await create(client, "cold")
-        assert node.topics.get("t") is not None
+        assert node.serving.topics.get("t") is not None
     with pytest.raises(StartError, match=r"topic 't' has storage.policy=cold, but no such store is configured here"):
         async with running_node(tmp_path):
             pass

@@ -243,7 +243,7 @@ from tests.support.node import settings_for
 async def main() -> None:
     async with run_node(settings_for(Path(sys.argv[1]))) as node:
         await asyncio.to_thread(work, node.bootstrap)
-        await node.storage.flush()
+        await node.serving.storage.flush()
         await node.upkeep.compaction.run_once()
 
 def work(bootstrap: str) -> None:

@@ -92,7 +92,7 @@ def test_a_port_without_authentication_is_asked_by_its_own_names() -> None:
 async def test_the_names_of_a_node_are_those_that_it_announces(tmp_path: Path) -> None:
     settings = {"advertised_host": "kafka.example", "admin_host": "0.0.0.0", "admin_allowed_hosts": "proxy.example"}
     async with running_node(tmp_path, **settings) as node:
-        url = f"http://127.0.0.1:{node.admin_address.rpartition(':')[2]}/api/v1/topics"
+        url = f"http://127.0.0.1:{node.ports.admin_address.rpartition(':')[2]}/api/v1/topics"
         async with aiohttp.ClientSession() as session:
             for host, status in (("kafka.example", 200), ("proxy.example:80", 200), ("evil.example", 403)):
                 async with session.get(url, headers={"Host": host}) as response:
@@ -183,7 +183,7 @@ def test_settings_that_contradict_each_other_are_refused(setting: str, values: d
 
 async def ask(node: Node, request: str, context: ssl.SSLContext | None = None) -> str:
     """The head and body of the answer to a request; empty if the connection is closed."""
-    host, port = node.admin_address.rsplit(":", 1)
+    host, port = node.ports.admin_address.rsplit(":", 1)
     writer = None
     try:
         reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
@@ -305,13 +305,13 @@ async def test_certificates_of_clients_and_a_changed_certificate(
         assert [(await ask(node, request, nobody))[9:12] for request in (get, post)] == ["401", "401"]
         assert (await ask(node, f"{get}\nAuthorization: Bearer {READ}", nobody))[9:12] == "200"
         assert await ask(node, get) == "", "it does not speak without TLS"
-        assert node.console_url == f"https://{node.admin_address}/console/"
+        assert node.ports.console_url == f"https://{node.ports.admin_address}/console/"
         renewed = authority.issue("renewed")
         shutil.copy(renewed.key, settings["admin_ssl_key_file"])
         shutil.copy(renewed.certificate, settings["admin_ssl_certificate_file"])
 
         async def name() -> str:
-            host, port = node.admin_address.rsplit(":", 1)
+            host, port = node.ports.admin_address.rsplit(":", 1)
             _, writer = await asyncio.open_connection(host, int(port), ssl=operator)
             shown = writer.get_extra_info("peercert")["subject"][0][0][1]
             writer.transport.abort()
@@ -345,7 +345,7 @@ async def test_an_open_port_on_a_public_address_warns(tmp_path: Path, wanted: di
 
 async def run(node: Node, *arguments: str, **environment: str) -> Result:
     """Run `anabranch node list` against the admin port."""
-    where = [*arguments] if "--admin" in arguments else ["--admin", node.admin_address, *arguments]
+    where = [*arguments] if "--admin" in arguments else ["--admin", node.ports.admin_address, *arguments]
     return await asyncio.to_thread(
         CliRunner().invoke, node_command, ["list", "--output", "json", *where], env=environment
     )
@@ -361,7 +361,7 @@ async def test_commands_show_tokens_from_files_and_the_environment(tmp_path: Pat
         assert listed.exit_code == 0, listed.output
         assert json.loads(listed.output)[0]["id"] == 1
         assert (await run(node, *ca, ANABRANCH_ADMIN_OPERATE_TOKEN=OPERATE)).exit_code == 0
-        https = await run(node, "--admin", f"https://{node.admin_address}", ANABRANCH_ADMIN_OPERATE_TOKEN=OPERATE)
+        https = await run(node, "--admin", f"https://{node.ports.admin_address}", ANABRANCH_ADMIN_OPERATE_TOKEN=OPERATE)
         assert "certificate" in https.output, "the system does not trust the authority"
         without = await run(node, *ca)
         assert without.exit_code == 1

@@ -20,7 +20,7 @@ async def test_files_are_served_with_a_policy_and_from_memory(tmp_path: Path, mo
     (tmp_path / "secret").write_text("secret")
     monkeypatch.setattr("anabranch.broker.operator.admin.http.Console", lambda: Console(folder))
     async with running_node(tmp_path, admin_read_token=READ) as node, ClientSession() as session:
-        base = f"http://{node.admin_address}"
+        base = f"http://{node.ports.admin_address}"
         async with session.get(base, allow_redirects=False) as answer:
             assert (answer.status, answer.headers["Location"]) == (302, "/console/")
         async with session.get(base) as answer:
@@ -54,7 +54,7 @@ async def test_a_node_serves_the_page_of_the_package(tmp_path: Path) -> None:
     async with (
         running_node(tmp_path) as node,
         ClientSession() as session,
-        session.get(f"http://{node.admin_address}/console/") as answer,
+        session.get(f"http://{node.ports.admin_address}/console/") as answer,
     ):
         assert "<script" in await answer.text()
 
@@ -74,17 +74,17 @@ def test_the_address_is_one_that_a_browser_can_go_to(host: str, has_tls: bool, e
 
 async def test_probes_need_no_token_and_tell_strangers_no_reason(tmp_path: Path) -> None:
     async with running_node(tmp_path, admin_read_token=READ) as node, ClientSession() as session:
-        base, own = f"http://{node.admin_address}/health", {"Authorization": f"Bearer {READ}"}
+        base, own = f"http://{node.ports.admin_address}/health", {"Authorization": f"Bearer {READ}"}
 
         async def ask(path: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
             async with session.get(base + path, headers=headers) as answer:
                 return answer.status, await answer.text()
 
         assert await ask("/live") == await ask("/ready") == (200, "ok\n")
-        ports = dict(node.server.ports)
-        node.server.ports.clear()
+        ports = dict(node.ports.clients.ports)
+        node.ports.clients.ports.clear()
         assert await ask("/ready", own) == (503, "the node is starting\n")
-        node.server.ports.update(ports)
+        node.ports.clients.ports.update(ports)
         node.stopping = True
         assert await ask("/ready") == (503, "not ready: ask with a token for the reason\n")
         assert await ask("/ready", own) == (503, "the node is stopping\n")

@@ -30,7 +30,7 @@ T0 = 1_700_000_000_000
 
 async def fill(node: Node, client: RawClient) -> None:
     """Two batches of three records in one partition: at T0 and a minute later."""
-    await node.topic_commands.create("t", partitions=2, configs={"retention.ms": "-1"})
+    await node.serving.topic_commands.create("t", partitions=2, configs={"retention.ms": "-1"})
     for minute in (0, 1):
         await client.produce("t", [batch_of(b"a", b"b", b"c", timestamp_ms=T0 + minute * 60_000)])
     await client.call(FindCoordinatorRequest(coordinator_keys=["any"]))
@@ -52,7 +52,7 @@ async def test_the_age_is_that_of_the_first_batch_that_is_not_committed(
         for group, offset in (("begin", 0), ("within", 1), ("second", 3), ("end", 6), ("ahead", 9)):
             await client.commit_offset(group, "t", 0, offset)
         await client.commit_offset("empty", "t", 1, 0)
-        monkeypatch.setattr(node, "now_ms", lambda: T0 + 100_000)
+        monkeypatch.setattr(node.serving, "now_ms", lambda: T0 + 100_000)
         ages = GroupAges(node)
         samples = await scraped(node, ages)
         assert {group: lag(samples, group) for group in ("begin", "within", "second", "end", "ahead")} == {
@@ -63,9 +63,9 @@ async def test_the_age_is_that_of_the_first_batch_that_is_not_committed(
         await client.produce("t", [build_batch([Record(None, b"untimed")])], partition=1)
         assert (await scraped(node, ages)).get(NAME, consumergroup="empty", topic="t", partition="1") is None
         # Records that were deleted are not waited for.
-        await node.topics.partition("t", 0).stream.trim(3)
+        await node.serving.topics.partition("t", 0).stream.trim(3)
         assert lag(await scraped(node, ages), "begin") == 40
-        await node.topic_commands.delete("t")
+        await node.serving.topic_commands.delete("t")
         assert not (await scraped(node, ages)).of(NAME)
 
 
@@ -79,9 +79,11 @@ async def test_old_records_are_looked_up_once_and_after_the_scrape(
         await client.commit_offset("end", "t", 0, 6)
     async with running_node(tmp_path) as node, raw_client(node.bootstrap) as client:
         await client.call(FindCoordinatorRequest(coordinator_keys=["any"]))
-        monkeypatch.setattr(node, "now_ms", lambda: T0 + 100_000)
+        monkeypatch.setattr(node.serving, "now_ms", lambda: T0 + 100_000)
         ages = GroupAges(node)
-        await until(lambda: node.groups.shards_loading == 0 and node.groups.group_count() == 3, timeout_s=WAIT_S)
+        await until(
+            lambda: node.serving.groups.shards_loading == 0 and node.serving.groups.group_count() == 3, timeout_s=WAIT_S
+        )
         before = (await scraped(node, ages)).value(COLD_READS)
         samples = await scraped(node, ages)
         assert samples.value("kafka_consumergroup_lag", consumergroup="stopped", topic="t", partition="0") == 3
@@ -100,7 +102,7 @@ async def test_old_records_are_looked_up_once_and_after_the_scrape(
         await client.commit_offset("stopped", "t", 0, 0)
         async with asyncio.timeout(WAIT_S):
             while lag(samples, "stopped") != 100:
-                samples = Samples(await asyncio.to_thread(read_page, node.admin_address))
+                samples = Samples(await asyncio.to_thread(read_page, node.ports.admin_address))
 
 
 def samples_of(ages: GroupAges) -> Sequence[Sample]:
@@ -126,10 +128,10 @@ async def test_what_cannot_be_read_does_not_hold_up_the_rest(tmp_path: Path, mon
                 raise StoreError("the store does not answer")
             return ReadResult((StreamBatch(1, offset, offset + 1, 1, T0, batch_of(b"v", timestamp_ms=T0)),), offset)
 
-        stream = type(node.topics.partition("t", 0).stream)
+        stream = type(node.serving.topics.partition("t", 0).stream)
         monkeypatch.setattr(stream, "cached_batch", lambda *_: None)
         monkeypatch.setattr(stream, "read", read)
-        monkeypatch.setattr(node, "now_ms", lambda: T0 + 1000)
+        monkeypatch.setattr(node.serving, "now_ms", lambda: T0 + 1000)
         ages = GroupAges(node)
         async with asyncio.timeout(WAIT_S):
             while not (found := samples_of(ages)):

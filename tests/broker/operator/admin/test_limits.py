@@ -26,7 +26,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 
 async def connect(node: Node, stack: AsyncExitStack) -> Streams:
-    host, port = node.admin_address.rsplit(":", 1)
+    host, port = node.ports.admin_address.rsplit(":", 1)
     reader, writer = await asyncio.open_connection(host, int(port))
     stack.push_async_callback(leave, writer)
     return reader, writer
@@ -197,7 +197,7 @@ async def test_strangers_give_way_to_others_when_there_are_too_many(
         known[1].write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n" % READ.encode())
         assert (await known[0].readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
         async with raw_client(node.bootstrap):
-            await until(lambda: len(node.server.connections) == 1)
+            await until(lambda: len(node.ports.clients.connections) == 1)
         for _ in range(10):
             await kept(node, crowd, READ)
         assert (await answer(node, KEPT.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))).endswith(b"ok\n")

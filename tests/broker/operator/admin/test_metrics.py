@@ -14,6 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.telemetry.otlp import Point
 from anabranch.broker.node.net.server import Latency
 from anabranch.broker.operator.admin.metrics import cluster, exposition, storage
@@ -41,8 +42,8 @@ async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Node]:
         running_node(tmp_path_factory.mktemp("node")) as running,
         raw_client(running.bootstrap) as client,
     ):
-        await running.topic_commands.create("many", partitions=PARTITIONS, configs={})
-        await running.topic_commands.create("t", partitions=2, configs={})
+        await running.serving.topic_commands.create("many", partitions=PARTITIONS, configs={})
+        await running.serving.topic_commands.create("t", partitions=2, configs={})
         for _ in range(3):
             await client.produce("t", [batch_of(b"x")], partition=1)
         await client.call(FindCoordinatorRequest(coordinator_keys=["any"]))
@@ -117,8 +118,8 @@ async def test_the_walk_over_all_partitions_pauses_between_topics(node: Node, mo
     walked: list[Metric] = []
     collect = cluster.collect
 
-    def collecting(of: Node) -> Iterator[Metric]:
-        for metric in collect(of):
+    def collecting(serving: Serving) -> Iterator[Metric]:
+        for metric in collect(serving):
             walked.append(metric)
             yield metric
 
@@ -126,7 +127,7 @@ async def test_the_walk_over_all_partitions_pauses_between_topics(node: Node, mo
     monkeypatch.setattr(exposition, "asyncio", SimpleNamespace(sleep=sleep))
     assert b"anabranch_partitions_leaderless 0.0" in (await scrape(node)).body
     empty = [number for number, metric in enumerate(walked, 1) if metric.name == cluster.LEADERLESS.name][:-1]
-    assert len(empty) == len(list(node.topics))
+    assert len(empty) == len(list(node.serving.topics))
     assert set(empty) <= set(pauses)
 
 
@@ -135,19 +136,21 @@ async def test_partitions_have_their_offsets_under_the_names_of_kafkas_exporter(
     where = {"topic": "t", "partition": "1"}
     assert found.value("kafka_topic_partition_current_offset", **where) == 3
     assert found.value("kafka_topic_partition_oldest_offset", **where) == 0
-    assert found.value("kafka_topic_partition_leader", **where) == node.node_id
+    assert found.value("kafka_topic_partition_leader", **where) == node.serving.node_id
     assert found.value("anabranch_partition_appended_bytes_total", **where) > 0
     assert found.value("kafka_topic_partitions", topic="t") == 2
     assert found.value("kafka_brokers") == 1
     assert found.value("anabranch_cluster_nodes", state="up") == 1
     assert found.value("anabranch_partitions_led") == found.value("anabranch_partitions")
-    assert found.value("anabranch_partitions") == sum(len(topic.partitions) for topic in node.topics) > PARTITIONS
+    assert (
+        found.value("anabranch_partitions") == sum(len(topic.partitions) for topic in node.serving.topics) > PARTITIONS
+    )
     assert found.value("anabranch_partitions_leaderless") == 0
 
 
 async def test_latencies_are_cumulative_buckets_of_the_histogram_that_the_node_keeps(node: Node) -> None:
     found = await metrics_of(node)
-    latency = node.server.latency[0]
+    latency = node.ports.clients.latency[0]
     buckets = [
         value for labels, value in found.of("anabranch_request_seconds_bucket").items() if ("api", "Produce") in labels
     ]
@@ -176,8 +179,8 @@ async def test_partitions_and_groups_beyond_the_limit_are_left_out_and_counted(t
     async with running_node(
         tmp_path, admin_metrics_partitions_max=limit, admin_metrics_offsets_max=2 * limit
     ) as running:
-        await running.topic_commands.create("a", partitions=4, configs={})
-        await running.topic_commands.create("b", partitions=4, configs={})
+        await running.serving.topic_commands.create("a", partitions=4, configs={})
+        await running.serving.topic_commands.create("b", partitions=4, configs={})
         async with raw_client(running.bootstrap) as client:
             await client.call(FindCoordinatorRequest(coordinator_keys=["any"]))
             for number in range(6):
@@ -199,7 +202,9 @@ async def test_what_clients_name_cannot_forge_samples(node: Node) -> None:
     point = Point(
         "writable", 7.0, is_sum=False, is_delta=False, attributes={"__name__": "anabranch_writable", "le": "1"}
     )
-    node.telemetry.series.put(b"1", {"client_id": forged}, [point], now_ms=node.now_ms(), interval_ms=1000)
+    node.serving.telemetry.series.put(
+        b"1", {"client_id": forged}, [point], now_ms=node.serving.now_ms(), interval_ms=1000
+    )
     for accept, parse in (("", parse_text), (OPENMETRICS, parse_openmetrics)):
         body = (await scrape(node, accept)).body.decode()
         families = {each.name: each for each in parse(body)}
@@ -211,12 +216,12 @@ async def test_what_clients_name_cannot_forge_samples(node: Node) -> None:
 
 
 async def test_a_lag_is_the_distance_to_the_end(node: Node) -> None:
-    await node.topic_commands.create("gone", partitions=1, configs={})
+    await node.serving.topic_commands.create("gone", partitions=1, configs={})
     async with raw_client(node.bootstrap) as client:
         await client.commit_offset("reader", "t", 1, 1)
         await client.commit_offset("ahead", "t", 1, 9)
         await client.commit_offset("reader", "gone", 0, 1)
-    await node.topic_commands.delete("gone")
+    await node.serving.topic_commands.delete("gone")
     found: Samples = await metrics_of(node)
     where = {"topic": "t", "partition": "1"}
     assert found.value("kafka_consumergroup_lag", consumergroup="reader", **where) == 2

@@ -24,20 +24,20 @@ async def test_a_catalog_that_is_away_is_in_the_status_and_keeps_nobody_from_it(
 
         assert (await node_status(running)).outages == []
         with monkeypatch.context() as patch:
-            patch.setattr(running.catalog, "beat", away)
-            await until(lambda: bool(running.storage.outages.current()), timeout_s=60, pause_s=0.01)
-            patch.setattr(running.catalog, "count_objects", away)
+            patch.setattr(running.serving.catalog, "beat", away)
+            await until(lambda: bool(running.serving.storage.outages.current()), timeout_s=60, pause_s=0.01)
+            patch.setattr(running.serving.catalog, "count_objects", away)
             told = await node_status(running)
             assert told.objects is None
             (outage,) = told.outages
             assert (outage.where, outage.reason) == ("catalog", "catalog postgresql://h/d: connection refused")
-            assert 0 < outage.since_ms <= running.now_ms()
+            assert 0 < outage.since_ms <= running.serving.now_ms()
             assert told.node.writable, "what is acknowledged is in the log"
             found = await metrics_of(running)
             assert found.value("anabranch_outage", where="catalog") == 1
             assert found.value("anabranch_outage_start_timestamp_seconds", where="catalog") == outage.since_ms / 1000
             assert found.value("anabranch_outage", where="object store local") == 0
-        await until(lambda: not running.storage.outages.current(), timeout_s=60, pause_s=0.01)
+        await until(lambda: not running.serving.storage.outages.current(), timeout_s=60, pause_s=0.01)
         assert (await node_status(running)).objects == {}
 
 
@@ -49,9 +49,9 @@ async def test_a_status_that_waited_too_shortly_does_not_hide_why_the_catalog_is
 
     monkeypatch.setattr(storage_module, "CATALOG_TIMEOUT_S", 0.01)
     async with running_node(tmp_path) as running:
-        await running.membership.stop()  # a beat that is answered ends the outage
-        monkeypatch.setattr(running.catalog, "count_objects", hang)
-        outages = running.storage.outages
+        await running.serving.membership.stop()  # a beat that is answered ends the outage
+        monkeypatch.setattr(running.serving.catalog, "count_objects", hang)
+        outages = running.serving.storage.outages
         assert [each.reason for each in (await node_status(running)).outages] == ["no answer within 0.01 s"]
         outages.note(CATALOG, CatalogUnavailable("connection refused"))
         assert [each.reason for each in (await node_status(running)).outages] == ["connection refused"]

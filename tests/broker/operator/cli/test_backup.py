@@ -57,10 +57,10 @@ def test_a_backup_holds_the_catalog_and_says_so(data_dir: Path) -> None:
 
 async def test_a_backup_beside_a_running_node_holds_what_it_has_committed(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        await node.topic_commands.create("made-before", partitions=3, configs={})
+        await node.serving.topic_commands.create("made-before", partitions=3, configs={})
         result = await asyncio.to_thread(run, tmp_path / "data", str(tmp_path / "copy"))
         assert result.exit_code == 0, result.output
-        await node.topic_commands.create("made-after", partitions=1, configs={})
+        await node.serving.topic_commands.create("made-after", partitions=1, configs={})
     assert topics_of(tmp_path / "copy") == ["made-before"]
 
 

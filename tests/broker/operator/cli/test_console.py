@@ -25,9 +25,9 @@ async def test_it_prints_the_address_and_opens_it(tmp_path: Path, monkeypatch: p
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     async with running_node(tmp_path, admin_read_token="r" * 20) as node:  # the page itself asks for the token
-        url = f"http://{node.admin_address}/console/"
+        url = f"http://{node.ports.admin_address}/console/"
         for more, expected in ((["--no-browser"], []), ([], [url])):
-            result = await to_thread(CliRunner().invoke, console, ["--admin", node.admin_address, *more])
+            result = await to_thread(CliRunner().invoke, console, ["--admin", node.ports.admin_address, *more])
             assert (result.exit_code, result.output) == (0, f"{url}\n")
             assert opened == expected
 

@@ -11,18 +11,18 @@ from tests.support.node import running_nodes
 
 async def test_nodes_use_the_new_secret_without_a_stop(tmp_path: Path) -> None:
     async with running_nodes(tmp_path, 2) as (first, second):
-        assert first.links is not None
-        assert await first.links.reaches(second.members.own)
-        before = await first.catalog.current_secret()
+        assert first.serving.links is not None
+        assert await first.serving.links.reaches(second.serving.members.own)
+        before = await first.serving.catalog.current_secret()
         arguments = ["rotate-secret", "--catalog-url", f"sqlite:///{tmp_path}/catalog.db"]
         found = await asyncio.to_thread(CliRunner().invoke, security, arguments)
         assert found.exit_code == 0, found.output
         assert before.hex() not in found.output
-        after = await first.catalog.current_secret()
+        after = await first.serving.catalog.current_secret()
         assert len(after) == len(before)
         assert after != before
         for node in (first, second):
-            await node.membership.catch_up()
+            await node.serving.membership.catch_up()
         for one, other in ((first, second), (second, first)):
-            assert one.links is not None
-            assert await one.links.reaches(other.members.own)
+            assert one.serving.links is not None
+            assert await one.serving.links.reaches(other.serving.members.own)

@@ -16,7 +16,7 @@ from tests.support.node import running_node
 
 async def test_a_stopped_partition_is_shown_and_given_up(tmp_path: Path) -> None:
     async with running_node(tmp_path, admin_port=0) as node:
-        address = node.admin_address
+        address = node.ports.admin_address
 
         async def run(*arguments: str, answer: str = "") -> Result:
             return await asyncio.to_thread(
@@ -37,14 +37,14 @@ async def test_a_stopped_partition_is_shown_and_given_up(tmp_path: Path) -> None
         await producer.start()
         try:
             await producer.send_and_wait("t", b"1", partition=0)
-            topic = node.topics.get("t")
+            topic = node.serving.topics.get("t")
             assert topic is not None
             partition = topic.partitions[0]
             assert partition is not None
             stream = partition.stream
             error = Discontinuity("a record is missing")
             stream.refuse(error)
-            node.storage.wal_trimmer.stop(stream.stream_id, StoppedStream(error, 0, -1, 4, 12, 5, 2000))
+            node.serving.storage.wal_trimmer.stop(stream.stream_id, StoppedStream(error, 0, -1, 4, 12, 5, 2000))
             assert (await metrics_of(node)).value("anabranch_stopped_streams") == 1
             shown = (await run("stopped")).output
             assert "t-0" in shown

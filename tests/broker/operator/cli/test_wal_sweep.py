@@ -29,7 +29,7 @@ def ends(folder: Path) -> list[Path]:
 async def test_old_ends_are_deleted_by_age_and_the_node_starts_as_before(tmp_path: Path) -> None:
     for _ in range(4):
         async with running_node(tmp_path, wal_kind="object") as node:
-            await node.topic_commands.ensure("t", partitions=1, configs={})
+            await node.serving.topic_commands.ensure("t", partitions=1, configs={})
     folder = tmp_path / "data" / "objects"
     before = ends(folder)
     assert len(before) == 4
@@ -48,7 +48,7 @@ async def test_old_ends_are_deleted_by_age_and_the_node_starts_as_before(tmp_pat
     assert "deleted 2 objects" in (await run("--older-than", "36h", "--yes")).output
     assert ends(folder) == before[2:]
     async with running_node(tmp_path, wal_kind="object") as node:
-        assert node.topics.get("t") is not None
+        assert node.serving.topics.get("t") is not None
     verified = await invoke(storage, "verify", "--data-dir", str(tmp_path / "data"))
     assert verified.exit_code == 0, verified.output
 

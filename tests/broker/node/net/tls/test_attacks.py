@@ -91,19 +91,19 @@ async def test_a_thousand_half_done_handshakes_are_bounded_and_end(
                     if await client.call(ASK, 9)
                 ]
                 await until(lambda: all(has_answer(each) for each in (*first, *rest)), timeout_s=60)
-                assert node.server.handshakes == HANDSHAKES
+                assert node.ports.clients.handshakes == HANDSHAKES
                 assert (resident_bytes() - before) / HANDSHAKES < HANDSHAKE_BYTES_MAX[is_uvloop]
                 assert not await fails(address(node), context)
                 now_s = asyncio.get_running_loop().time()
                 for each in timeouts:
                     with suppress(RuntimeError):  # the handshake is complete
                         each.reschedule(now_s)
-                await until(lambda: not node.server.handshakes, timeout_s=60)
+                await until(lambda: not node.ports.clients.handshakes, timeout_s=60)
                 await client.call(ASK, 9)
                 assert not await fails(address(node), context)
-            assert len(node.server.connections) == 1
-            assert node.server.bytes_held == 0
-            assert node.server.stats.failed_handshakes == HANDSHAKES
+            assert len(node.ports.clients.connections) == 1
+            assert node.ports.clients.bytes_held == 0
+            assert node.ports.clients.stats.failed_handshakes == HANDSHAKES
     assert set(reasons(logs)) == {f"it took longer than {TIMEOUT_S:g} s (ssl.handshake_timeout_ms)"}
 
 
@@ -115,7 +115,7 @@ async def test_a_stop_aborts_handshakes_that_are_half_done(tmp_path: Path, autho
             asked = stack.enter_context(half_done(address(node), 20, client_hello(authority)))
             await until(lambda: all(has_answer(each) for each in asked))
             stack.enter_context(half_done(address(node), 20, client_hello(authority)))  # some of them have not begun
-            await until(lambda: node.server.handshakes >= 21)
+            await until(lambda: node.ports.clients.handshakes >= 21)
         for each in asked:
             each.settimeout(10)
             with suppress(ConnectionError):
@@ -123,7 +123,7 @@ async def test_a_stop_aborts_handshakes_that_are_half_done(tmp_path: Path, autho
                     pass
     assert not unexpected
     assert not [line for line in logs if line["log_level"] in {"error", "critical"}]
-    assert not node.server.handshakes
+    assert not node.ports.clients.handshakes
 
 
 async def test_renegotiation_is_refused(tmp_path: Path, authority: Authority) -> None:
@@ -139,7 +139,7 @@ async def test_renegotiation_is_refused(tmp_path: Path, authority: Authority) ->
         )  # fmt: skip
         assert client.stdin
         try:
-            await until(lambda: len(node.server.connections) == 2)
+            await until(lambda: len(node.ports.clients.connections) == 2)
             client.stdin.write(b"R\n")
             assert client.stdout
             async with asyncio.timeout(30):
@@ -150,5 +150,5 @@ async def test_renegotiation_is_refused(tmp_path: Path, authority: Authority) ->
             with suppress(ProcessLookupError):
                 client.kill()
             await client.wait()
-        await until(lambda: len(node.server.connections) == 1)
+        await until(lambda: len(node.ports.clients.connections) == 1)
         await other.call(ASK, 9)

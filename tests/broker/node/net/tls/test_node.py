@@ -42,7 +42,7 @@ async def tls_node(tmp_path: Path, authority: Authority, **wanted: Any) -> Async
 
 
 def address(node: Node, listener: str = "SSL") -> str:
-    return f"127.0.0.1:{node.server.ports[listener]}"
+    return f"127.0.0.1:{node.ports.clients.ports[listener]}"
 
 
 def reasons(logs: list[Any], event: str = "TLS handshake failed") -> list[str]:
@@ -71,11 +71,11 @@ async def test_a_client_is_served_with_tls_and_told_the_addresses_of_its_listene
         async with raw_client(address(node), context=context) as client, raw_client(node.bootstrap) as plain:
             for connected, name in ((client, "SSL"), (plain, "PLAINTEXT")):
                 answer = await connected.call(ASK, 9)
-                assert [each.port for each in answer.brokers] == [node.server.ports[name]]
+                assert [each.port for each in answer.brokers] == [node.ports.clients.ports[name]]
             await client.produce("t", [batch_of(b"x" * 200_000), batch_of(b"y")])
-        await until(lambda: not node.server.connections)
-        assert (node.server.stats.accepted, node.server.stats.failed_handshakes) == (2, 0)
-        assert (node.server.handshakes, node.server.bytes_held) == (0, 0)
+        await until(lambda: not node.ports.clients.connections)
+        assert (node.ports.clients.stats.accepted, node.ports.clients.stats.failed_handshakes) == (2, 0)
+        assert (node.ports.clients.handshakes, node.ports.clients.bytes_held) == (0, 0)
 
 
 async def test_versions_and_suites_are_those_that_are_enabled(tmp_path: Path, authority: Authority) -> None:
@@ -118,12 +118,12 @@ async def test_certificates_of_clients(tmp_path: Path, authority: Authority, cli
             if accepted:
                 async with raw_client(address(node), context=context) as client:
                     await client.call(ASK, 9)
-                    (connection,) = node.server.connections
+                    (connection,) = node.ports.clients.connections
                     named = client_auth != "none" and shown == "valid"
                     assert connection.principal == ("User:CN=client,O=Org" if named else "User:ANONYMOUS")
             else:
                 assert await fails(address(node), context)
-            await until(lambda: not node.server.handshakes)
+            await until(lambda: not node.ports.clients.handshakes)
     expected = {
         "nothing": "the client has sent no certificate, and ssl.client_auth is 'required'",
         "of another authority": "the client's certificate is not accepted: unable to get local issuer certificate",
@@ -147,9 +147,9 @@ async def test_rules_name_the_principal_or_refuse_the_client(tmp_path: Path, aut
         async with tls_node(tmp_path, authority, **settings) as node:
             async with raw_client(address(node), context=named) as client:
                 await client.call(ASK, 9)
-                assert [each.principal for each in node.server.connections] == ["User:DUKE"]
+                assert [each.principal for each in node.ports.clients.connections] == ["User:DUKE"]
             assert await fails(address(node), authority.client_context(authority.issue("x\ny")))
-            await until(lambda: not node.server.connections)
+            await until(lambda: not node.ports.clients.connections)
     (reason,) = reasons(logs, "connection closed")
     assert reason == r"no rule of ssl.principal_mapping_rules applies to 'CN=x\ny'"
 
@@ -178,8 +178,8 @@ async def test_a_stranger_on_a_port_with_tls_is_closed_with_one_line(
                 with suppress(ConnectionError):
                     while await client._reader.read(100):  # noqa: SLF001 - the node may send an alert first
                         pass
-            await until(lambda: node.server.stats.failed_handshakes == 1)
-            assert not node.server.handshakes
+            await until(lambda: node.ports.clients.stats.failed_handshakes == 1)
+            assert not node.ports.clients.handshakes
             assert not await fails(address(node), authority.client_context())
     (reason,) = reasons(logs)
     assert reason.startswith(expected)
@@ -199,7 +199,7 @@ async def test_a_check_by_a_load_balancer_is_no_failure(tmp_path: Path, authorit
             async with raw_client(address(node)):
                 pass
             await until(lambda: any(line["event"] == "closed before the TLS handshake" for line in logs))
-            assert (node.server.handshakes, node.server.stats.failed_handshakes) == (0, 0)
+            assert (node.ports.clients.handshakes, node.ports.clients.stats.failed_handshakes) == (0, 0)
     assert not reasons(logs)
 
 
@@ -210,7 +210,7 @@ async def test_a_handshake_that_stalls_is_closed_in_time(tmp_path: Path, authori
             async with raw_client(address(node)) as client:
                 client.send_bytes(sent)
                 assert await client.closed()
-            await until(lambda: not node.server.handshakes)
+            await until(lambda: not node.ports.clients.handshakes)
     assert reasons(logs) == ["it took longer than 0.2 s (ssl.handshake_timeout_ms)"]
 
 
@@ -226,7 +226,7 @@ async def test_a_handshake_that_stalls_in_the_middle_is_closed_in_time(tmp_path:
                 with suppress(ConnectionError):
                     while await client._reader.read(10_000):  # noqa: SLF001 - the node's part of the handshake
                         pass
-            await until(lambda: not node.server.handshakes)
+            await until(lambda: not node.ports.clients.handshakes)
     assert reasons(logs) == ["it took longer than 0.3 s (ssl.handshake_timeout_ms)"]
 
 
@@ -248,10 +248,10 @@ async def test_damaged_handshakes_leave_nothing_behind(tmp_path: Path, authority
             async with raw_client(address(node)) as client:
                 client.send_bytes(bytes(damaged) + chance.randbytes(chance.choice((0, 5, 40_000))))
         await other.call(ASK, 9)
-        await until(lambda: not node.server.handshakes)
-        assert [each.principal for each in node.server.connections] == ["User:ANONYMOUS"]
-        assert node.server.stats.accepted == 1
-        assert node.server.bytes_held == 0
+        await until(lambda: not node.ports.clients.handshakes)
+        assert [each.principal for each in node.ports.clients.connections] == ["User:ANONYMOUS"]
+        assert node.ports.clients.stats.accepted == 1
+        assert node.ports.clients.bytes_held == 0
 
 
 async def test_a_shortage_of_descriptors_ends(
@@ -260,7 +260,7 @@ async def test_a_shortage_of_descriptors_ends(
     monkeypatch.setattr("anabranch.broker.node.net.tls_acceptor.PAUSE_S", 0.01)
     with capture_logs() as logs:
         async with tls_node(tmp_path, authority) as node:
-            (acceptor,) = [each for each in node.server._listeners if isinstance(each, TlsAcceptor)]  # noqa: SLF001
+            (acceptor,) = [each for each in node.ports.clients._listeners if isinstance(each, TlsAcceptor)]  # noqa: SLF001
             bound = acceptor._bound  # noqa: SLF001
             answers = iter([OSError(errno.EMFILE, "Too many open files"), ConnectionAbortedError()])
 
@@ -288,10 +288,10 @@ async def test_a_thousand_slow_handshakes_hold_up_nobody(tmp_path: Path, authori
                     slow.send(b"\x16\3\1\1\0"[: number % 6])
                     if number % 100 == 0:
                         await client.call(ASK, 9)
-                await until(lambda: node.server.handshakes == 1000)
+                await until(lambda: node.ports.clients.handshakes == 1000)
                 await client.call(ASK, 9)
                 assert not await fails(address(node), authority.client_context())
-            await until(lambda: not node.server.handshakes)
+            await until(lambda: not node.ports.clients.handshakes)
 
 
 @pytest.mark.parametrize("limit", ["network_connections_max", "network_connections_per_address_max"])
@@ -305,8 +305,8 @@ async def test_handshakes_count_against_the_limits_of_connections(
             assert await fails(address(node), context)
             assert await fails(node.bootstrap, None)
             await client.call(ASK, 9)
-        await until(lambda: not node.server.connections and not node.server.handshakes)
-        assert node.server.stats.refused_limit == 2
+        await until(lambda: not node.ports.clients.connections and not node.ports.clients.handshakes)
+        assert node.ports.clients.stats.refused_limit == 2
         assert not await fails(address(node), context)
 
 
@@ -314,11 +314,11 @@ async def test_an_address_that_connects_too_often_gets_no_handshake(tmp_path: Pa
     context = authority.client_context()
     async with tls_node(tmp_path, authority) as node, raw_client(address(node), context=context) as client:
         delays = iter([0.01])
-        node.server.connection_delay_s = lambda _: next(delays, 0.0)
+        node.ports.clients.connection_delay_s = lambda _: next(delays, 0.0)
         assert await fails(address(node), context)
-        assert node.server.stats.throttled == 1
-        await until(lambda: not node.server.handshakes)
-        assert node.server.stats.failed_handshakes == 0
+        assert node.ports.clients.stats.throttled == 1
+        await until(lambda: not node.ports.clients.handshakes)
+        assert node.ports.clients.stats.failed_handshakes == 0
         assert not await fails(address(node), context)
         await client.call(ASK, 9)
 
@@ -334,8 +334,8 @@ async def test_a_client_that_sends_no_frames_after_its_handshake_is_closed(
             async with raw_client(address(node), context=authority.client_context()) as client:
                 client.send_bytes(b"\xff\xff\xff\xff" + bytes(100_000))
                 assert await client.closed()
-            await until(lambda: not node.server.connections)
-            assert node.server.bytes_held == 0
+            await until(lambda: not node.ports.clients.connections)
+            assert node.ports.clients.bytes_held == 0
     (reason,) = reasons(logs, "connection closed")
     assert reason.startswith("frame of -1 bytes, allowed are 8 to ")
 
@@ -362,8 +362,8 @@ async def test_a_slow_reader_does_not_hold_up_others_and_gets_everything(tmp_pat
         ):
             for _ in range(50):
                 slow.send(fetch(), 12)
-            await until(lambda: any(each.transfer is not None for each in node.server.connections))
-            (held,) = [each for each in node.server.connections if each.transfer is not None]
+            await until(lambda: any(each.transfer is not None for each in node.ports.clients.connections))
+            (held,) = [each for each in node.ports.clients.connections if each.transfer is not None]
             assert held._tls_transport._inner.get_write_buffer_size() <= 2 * PIECE_BYTES  # type: ignore[attr-defined] # noqa: SLF001
             response = await other.call(fetch(), 12)
             assert len(response.responses[0].partitions[0].records) > 9_000_000
@@ -390,9 +390,9 @@ async def test_requests_share_the_memory_under_tls(tmp_path: Path, authority: Au
         async with asyncio.TaskGroup() as group:
             for _ in range(6):
                 group.create_task(work())
-        assert node.topics.partition("t", 0).high_watermark == 60
-        await until(lambda: not node.server.connections)
-        assert node.server.bytes_held == 0
+        assert node.serving.topics.partition("t", 0).high_watermark == 60
+        await until(lambda: not node.ports.clients.connections)
+        assert node.ports.clients.bytes_held == 0
 
 
 async def test_an_abandoned_connection_is_found_while_it_is_not_read(tmp_path: Path, authority: Authority) -> None:
@@ -403,10 +403,10 @@ async def test_an_abandoned_connection_is_found_while_it_is_not_read(tmp_path: P
         async with raw_client(address(node), context=context) as client:
             await client.call(ASK, 9)
             client.send(waiting, 12)
-            await until(lambda: any(not each.idle for each in node.server.connections))
+            await until(lambda: any(not each.idle for each in node.ports.clients.connections))
             await client.abort()
-        await until(lambda: not node.server.connections, timeout_s=20)
-        assert node.server.bytes_held == 0
+        await until(lambda: not node.ports.clients.connections, timeout_s=20)
+        assert node.ports.clients.bytes_held == 0
 
 
 @pytest.mark.parametrize("listener", ["PLAINTEXT", "SSL"])
@@ -419,7 +419,7 @@ async def test_what_a_client_sends_before_it_closes_is_served(
             await client.call(ASK, 9)
             for _ in range(40):
                 client.send(produce_request("t", [batch_of(b"x" * 100_000)], acks=0), 9)
-        await until(lambda: node.topics.partition("t", 0).high_watermark == 40, timeout_s=5)
+        await until(lambda: node.serving.topics.partition("t", 0).high_watermark == 40, timeout_s=5)
 
 
 async def test_a_stop_answers_and_closes(tmp_path: Path, authority: Authority) -> None:
@@ -427,7 +427,7 @@ async def test_a_stop_answers_and_closes(tmp_path: Path, authority: Authority) -
     async with tls_node(tmp_path, authority) as node:
         client = await asyncio.open_connection(*address(node).split(":"), ssl=context)
         idle = await asyncio.open_connection(*address(node).split(":"))
-        await until(lambda: len(node.server.connections) == 1 and node.server.handshakes == 1)
+        await until(lambda: len(node.ports.clients.connections) == 1 and node.ports.clients.handshakes == 1)
     assert await client[0].read() == b""
     with suppress(ConnectionError):
         assert await idle[0].read() == b""
@@ -448,7 +448,7 @@ async def test_changed_files_serve_the_next_clients_and_connections_live_on(
             files = authority.folder / "node.key", authority.folder / "node.pem"
             async with raw_client(address(node), context=authority.client_context()) as client:
                 await client.call(ASK, 9)
-                assert node.tls is not None
+                assert node.ports.clients_tls is not None
                 files[1].write_text("no certificate")
                 await until(
                     lambda: bool(reasons(logs, "changed TLS files cannot be used; those of before remain in use"))
@@ -457,14 +457,14 @@ async def test_changed_files_serve_the_next_clients_and_connections_live_on(
                 issued = new.issue("node")
                 files[0].write_bytes(issued.key.read_bytes())
                 files[1].write_bytes(issued.certificate.read_bytes())
-                await until(lambda: node.tls is not None and node.tls.reloads == 1)
+                await until(lambda: node.ports.clients_tls is not None and node.ports.clients_tls.reloads == 1)
                 assert await fails(address(node), authority.client_context())
                 assert not await fails(address(node), new.client_context())
                 await client.call(ASK, 9)
             assert reasons(logs, "changed TLS files cannot be used; those of before remain in use") == [
                 f"setting ssl.certificate_file: {files[1]}: there is no valid certificate in PEM format in this file"
             ]
-            assert (node.tls.reloads, node.tls.reload_failures) == (1, 1)
+            assert (node.ports.clients_tls.reloads, node.ports.clients_tls.reload_failures) == (1, 1)
     assert len(reasons(logs)) == 1
 
 
@@ -478,7 +478,7 @@ async def test_a_revocation_takes_effect_without_a_restart(
     async with tls_node(tmp_path, authority, **settings) as node:
         assert not await fails(address(node), context)
         authority.revoke(client)
-        await until(lambda: node.tls is not None and node.tls.reloads == 1)
+        await until(lambda: node.ports.clients_tls is not None and node.ports.clients_tls.reloads == 1)
         assert await fails(address(node), context)
         assert await fails(address(node), context), "no session of before is resumed"
 

@@ -14,7 +14,7 @@ from tests.support.raw_client import RawClient, raw_client
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     async with running_node(tmp_path) as running:
-        await running.topic_commands.create("t", partitions=2, configs={})
+        await running.serving.topic_commands.create("t", partitions=2, configs={})
         yield running
 
 

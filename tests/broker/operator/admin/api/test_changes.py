@@ -50,10 +50,10 @@ async def test_a_topic_is_planned_and_created(api: ApiClient, node: Node) -> Non
     configs = {each["name"]: each for each in plan["configs"]}
     assert configs["retention.ms"] == {"name": "retention.ms", "value": "1000", "default": False}
     assert configs["cleanup.policy"]["default"]
-    assert node.topics.get("new") is None
+    assert node.serving.topics.get("new") is None
     created = await api.ask("POST", "/topics", wanted)
-    assert created["placement"] == [{"partition": at, "leader": node.node_id} for at in range(3)]
-    topic = node.topics.get("new")
+    assert created["placement"] == [{"partition": at, "leader": node.serving.node_id} for at in range(3)]
+    topic = node.serving.topics.get("new")
     assert topic is not None
     assert (len(topic.info.partitions), topic.config.retention_ms) == (3, 1000)
     assert (await api.failure("POST", "/topics", wanted))[0] == 409
@@ -83,12 +83,12 @@ async def test_a_topic_is_altered(api: ApiClient, node: Node) -> None:
         {"what": "partitions", "from": "2", "to": "4"},
     ]
     assert await api.ask("PATCH", "/topics/t", {**wanted, "validate_only": True}) == {"changes": changes}
-    topic = node.topics.get("t")
+    topic = node.serving.topics.get("t")
     assert topic is not None
     assert (len(topic.info.partitions), topic.config.retention_ms) == (2, -1)
     assert await api.ask("PATCH", "/topics/t", wanted) == {"changes": changes}
     assert await api.ask("PATCH", "/topics/t", wanted) == {"changes": []}
-    topic = node.topics.get("t")
+    topic = node.serving.topics.get("t")
     assert topic is not None
     assert (len(topic.info.partitions), topic.config.retention_ms) == (4, 1000)
     (config,) = [each for each in (await api.get("/topics/t"))["configs"] if each["name"] == "retention.ms"]
@@ -100,7 +100,7 @@ async def test_a_topic_is_altered(api: ApiClient, node: Node) -> None:
 async def test_an_alteration_that_is_refused_in_part_changes_nothing(api: ApiClient, node: Node) -> None:
     status, _ = await api.failure("PATCH", "/topics/t", {"partitions": 1, "configs": {"retention.ms": "1000"}})
     assert status == 400
-    topic = node.topics.get("t")
+    topic = node.serving.topics.get("t")
     assert topic is not None
     assert topic.config.retention_ms == -1
     assert (await api.failure("PATCH", "/topics/t", {"configs": {"retention.ms": "x"}}))[0] == 400
@@ -110,13 +110,13 @@ async def test_an_alteration_that_is_refused_in_part_changes_nothing(api: ApiCli
 async def test_a_topic_is_planned_and_deleted(api: ApiClient, node: Node, client: RawClient) -> None:
     await client.produce("t", [batch_of(b"1", b"2")])
     await commit(client, "g", 1)
-    await node.storage.flush()
+    await node.serving.storage.flush()
     plan = await api.ask("DELETE", "/topics/t", validate_only="true")
     assert (plan["records"], plan["partitions"], plan["groups"]) == (2, 2, ["g"])
     assert plan["bytes"] > 0
-    assert node.topics.get("t") is not None
+    assert node.serving.topics.get("t") is not None
     assert await api.ask("DELETE", "/topics/t", {}) == plan, "an empty body is allowed"
-    assert node.topics.get("t") is None
+    assert node.serving.topics.get("t") is None
     assert (await api.failure("DELETE", "/topics/t"))[0] == 404
     assert (await api.failure("DELETE", "/topics/__consumer_offsets"))[0] == 400
 
@@ -148,7 +148,7 @@ async def test_a_record_is_produced_and_consumed(api: ApiClient, node: Node) -> 
 
 
 async def test_a_key_goes_where_other_clients_send_it(api: ApiClient, node: Node) -> None:
-    await node.topic_commands.create("many", partitions=7, configs={})
+    await node.serving.topic_commands.create("many", partitions=7, configs={})
     keys = ["", "a", "ab", "abc", "abcd", "key-12", "a-little-bit-longer-key", "ü"]
     by_key: dict[bytes, int] = {}
 
@@ -181,7 +181,7 @@ WRONG_RECORDS: Final[list[Any]] = [
 
 
 async def test_a_wrong_record_is_refused_in_one_line(api: ApiClient, node: Node) -> None:
-    await node.internal_topics.ensure(OFFSETS_TOPIC)
+    await node.serving.internal_topics.ensure(OFFSETS_TOPIC)
     for path, body, status, reason in WRONG_RECORDS:
         found, text = await api.failure("POST", f"/topics/{path}/records", body)
         assert (found, text.startswith(reason)) == (status, True), (found, text)
@@ -222,7 +222,7 @@ async def test_offsets_are_planned_and_reset(api: ApiClient, client: RawClient) 
 
 
 async def test_offsets_of_a_topic_that_the_group_has_not_read(api: ApiClient, client: RawClient, node: Node) -> None:
-    await node.topic_commands.create("other", partitions=1, configs={})
+    await node.serving.topic_commands.create("other", partitions=1, configs={})
     await client.produce("other", [batch_of(b"1")])
     await commit(client, "g", 0)
     found = await api.ask("POST", "/groups/g/reset", {"topic": "other", "to": "latest"})
@@ -299,7 +299,7 @@ CHANGES = [
 @pytest.fixture
 async def guarded(tmp_path: Path) -> AsyncIterator[Node]:
     async with running_node(tmp_path, **TOKENS) as node:
-        await node.topic_commands.create("t", partitions=2, configs={})
+        await node.serving.topic_commands.create("t", partitions=2, configs={})
         yield node
 
 
@@ -310,7 +310,7 @@ async def test_readers_change_nothing(guarded: Node) -> None:
     async with api_client(guarded) as api:
         for method, path, body in CHANGES:
             assert (await api.failure(method, path, body))[0] == 401
-    assert {topic.name for topic in guarded.topics} == {"t"}
+    assert {topic.name for topic in guarded.serving.topics} == {"t"}
 
 
 async def test_changes_are_audit_events_and_plans_are_none(guarded: Node) -> None:
@@ -343,7 +343,7 @@ async def test_a_form_of_a_page_changes_nothing(api: ApiClient, node: Node, cont
         "/api/v1/topics", json={"name": "new"}, headers={"Origin": "http://evil.example"}
     ) as response:
         assert response.status == 403
-    assert node.topics.get("new") is None
+    assert node.serving.topics.get("new") is None
 
 
 async def test_a_body_that_is_no_json_is_refused_in_one_line(api: ApiClient) -> None:
@@ -357,8 +357,8 @@ async def test_a_body_that_is_no_json_is_refused_in_one_line(api: ApiClient) -> 
 
 async def test_changes_reach_the_nodes_that_lead_and_coordinate(tmp_path: Path) -> None:
     async with running_nodes(tmp_path, 2) as (first, second):
-        await first.topic_commands.create("t", partitions=2, configs={})
-        await until(lambda: second.topics.get("t") is not None, timeout_s=60, pause_s=0.01)
+        await first.serving.topic_commands.create("t", partitions=2, configs={})
+        await until(lambda: second.serving.topics.get("t") is not None, timeout_s=60, pause_s=0.01)
         coordinator = 0
         for node in (first, second):
             async with api_client(node) as api, raw_client(node.bootstrap) as client:
@@ -367,7 +367,7 @@ async def test_changes_reach_the_nodes_that_lead_and_coordinate(tmp_path: Path) 
                 while coordinator <= 0:
                     answer = await client.call(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
                     coordinator = answer.coordinators[0].node_id
-        own, other = (first, second) if coordinator == first.node_id else (second, first)
+        own, other = (first, second) if coordinator == first.serving.node_id else (second, first)
         async with raw_client(own.bootstrap) as client, api_client(other) as api:
             await commit(client, "g", 0, 0)
             changes = (await api.ask("POST", "/groups/g/reset", {"to": "latest"}))["changes"]

@@ -35,8 +35,8 @@ NAMES = [f"name-{at}" for at in range(20)]
 async def nodes(tmp_path: Path) -> AsyncIterator[list[Node]]:
     shards: dict[str, Any] = {"group_offsets_partitions": 4, "transaction_state_partitions": 4}
     async with running_nodes(tmp_path, 2, **shards) as (first, second):
-        await first.topic_commands.create("t", partitions=2, configs={})
-        await until(lambda: second.topics.get("t") is not None, timeout_s=60, pause_s=0.01)
+        await first.serving.topic_commands.create("t", partitions=2, configs={})
+        await until(lambda: second.serving.topics.get("t") is not None, timeout_s=60, pause_s=0.01)
         await until(lambda: {led(first), led(second)} == {0, 1}, timeout_s=60, pause_s=0.01)
         yield [first, second]
 
@@ -49,7 +49,7 @@ async def api(nodes: list[Node]) -> AsyncIterator[ApiClient]:
 
 def led(node: Node) -> int:
     """The partition of the topic that a node leads."""
-    topic = node.topics.get("t")
+    topic = node.serving.topics.get("t")
     found = [] if topic is None else [at for at, each in enumerate(topic.partitions) if each is not None]
     return found[0] if len(found) == 1 else -1
 
@@ -58,7 +58,9 @@ async def coordinated_by(node: Node, kind: int, client: RawClient) -> str:
     """A name whose coordinator is the node."""
     while True:
         answer = await client.call(FindCoordinatorRequest(key_type=kind, coordinator_keys=NAMES), 4)
-        found = [each.key for each in answer.coordinators if not each.error_code and each.node_id == node.node_id]
+        found = [
+            each.key for each in answer.coordinators if not each.error_code and each.node_id == node.serving.node_id
+        ]
         if found:
             return str(found[0])
 
@@ -97,14 +99,14 @@ async def test_one_node_shows_what_others_lead_and_coordinate(nodes: list[Node],
     assert ends == {led(first): 2, led(second): 3}
     assert topic["groups"] == [group]
     (listed,) = (await api.get("/groups"))["groups"]
-    assert (listed["group_id"], listed["coordinator"], listed["lag"]) == (group, second.node_id, 3)
+    assert (listed["group_id"], listed["coordinator"], listed["lag"]) == (group, second.serving.node_id, 3)
     assert (await api.get(f"/groups/{group}"))["lag"] == 3
     (found,) = (await api.get("/transactions"))["transactions"]
-    assert (found["transactional_id"], found["coordinator"]) == (transaction, second.node_id)
+    assert (found["transactional_id"], found["coordinator"]) == (transaction, second.serving.node_id)
     records = (await api.get("/topics/t/records", from_="earliest"))["records"]
     assert sorted(each["value"]["text"] for each in records) == ["1", "2", "3", "4", "5"]
     storage = await api.get(f"/topics/t/partitions/{led(second)}/storage")
-    assert (storage["leader"], storage["end_offset"], storage["unreachable"]) == (second.node_id, 3, [])
+    assert (storage["leader"], storage["end_offset"], storage["unreachable"]) == (second.serving.node_id, 3, [])
     assert [(run["base_offset"], run["end_offset"]) for run in storage["wal"]] == [(0, 3)]
 
 
@@ -125,41 +127,41 @@ async def test_nodes_that_do_not_answer_are_named(
         raise PeerUnavailable(f"node {node_id}: connection refused")
 
     monkeypatch.setattr(calls, "SILENCE_S", 600)
-    assert first.links is not None
-    monkeypatch.setattr(first.links, "call", away)
-    assert (await api.get("/cluster"))["unreachable"] == [second.node_id]
+    assert first.serving.links is not None
+    monkeypatch.setattr(first.serving.links, "call", away)
+    assert (await api.get("/cluster"))["unreachable"] == [second.serving.node_id]
     assert asked == 1
     topics = await api.get("/topics")
     (row,) = [row for row in topics["topics"] if row["name"] == "t"]
-    assert (row["records"], row["bytes"], topics["unreachable"]) == (None, None, [second.node_id])
+    assert (row["records"], row["bytes"], topics["unreachable"]) == (None, None, [second.serving.node_id])
     topic = await api.get("/topics/t")
-    assert topic["unreachable"] == [second.node_id]
+    assert topic["unreachable"] == [second.serving.node_id]
     assert {each["index"]: each["error"] for each in topic["partitions"]} == {
         led(first): None,
         led(second): "its leader has not answered",
     }
     assert asked == 1, "it is left alone for a while"
     groups = await api.get("/groups")
-    assert (groups["groups"], groups["unreachable"]) == ([], [second.node_id])
-    assert await api.failure("GET", f"/groups/{group}") == (503, f"node {second.node_id}: connection refused")
+    assert (groups["groups"], groups["unreachable"]) == ([], [second.serving.node_id])
+    assert await api.failure("GET", f"/groups/{group}") == (503, f"node {second.serving.node_id}: connection refused")
     found = await api.get("/topics/t/records", from_="earliest")
     assert [each["value"]["text"] for each in found["records"]] == ["1"]
     assert (found["errors"], found["end"]) == ([f"partition {led(second)}: its leader has not answered"], False)
-    assert found["unreachable"] == [second.node_id]
+    assert found["unreachable"] == [second.serving.node_id]
     storage = await api.get(f"/topics/t/partitions/{led(second)}/storage")
-    assert (storage["unreachable"], storage["wal"]) == ([second.node_id], [])
+    assert (storage["unreachable"], storage["wal"]) == ([second.serving.node_id], [])
 
 
 async def test_a_node_relays_only_what_leaders_and_coordinators_answer(nodes: list[Node]) -> None:
     first, second = nodes
-    assert first.links is not None
+    assert first.serving.links is not None
     refused = ((metadata.KEY, 12), (api_versions.KEY, 3), (31_000, 0), (16, 99))
     for key, version in refused:
         request = RelayRequest(api_key=key, api_version=version, principal="User:a", host="h", body=b"")
-        answer = await first.links.call(second.node_id, request, 0)
+        answer = await first.serving.links.call(second.serving.node_id, request, 0)
         assert answer.failure == f"API key {key} in version {version} is not relayed"
     request = RelayRequest(api_key=16, api_version=5, principal="User:a", host="h", body=b"\xff")
-    answer = await first.links.call(second.node_id, request, 0)
+    answer = await first.serving.links.call(second.serving.node_id, request, 0)
     assert answer.failure
     assert not answer.body
 
@@ -169,7 +171,7 @@ async def test_a_relayed_request_ends_in_limited_time(nodes: list[Node], monkeyp
         await asyncio.Event().wait()
 
     handler = replace(HANDLERS[list_groups.KEY], function=hang)
-    requests = LocalRequests(nodes[0], {list_groups.KEY: handler})
+    requests = LocalRequests(nodes[0].serving, {list_groups.KEY: handler}, is_stopping=lambda: False)
     monkeypatch.setattr(local, "RELAYED_S", 0.01)
     answer = await requests.relay(RelayRequest(api_key=list_groups.KEY, api_version=0, principal="", host="", body=b""))
     assert answer.failure == "ListGroups has taken longer than 0.01 s"
@@ -182,6 +184,6 @@ async def test_an_answer_ends_in_limited_time(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(endpoints, "ANSWER_TIMEOUT_S", 0.01)
-    monkeypatch.setattr(nodes[0].catalog, "find_ranges", hang)
+    monkeypatch.setattr(nodes[0].serving.catalog, "find_ranges", hang)
     reason = "no answer in time: look what is there, and try again"
     assert await api.failure("GET", f"/topics/t/partitions/{led(nodes[0])}/storage") == (504, reason)

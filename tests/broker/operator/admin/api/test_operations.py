@@ -45,7 +45,7 @@ async def test_a_state_of_the_cluster_and_an_outage_are_told_apart(
         async def fail(*_: object, error: Exception = error, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr(node.move_requests, "set_draining", fail)
+        monkeypatch.setattr(node.serving.move_requests, "set_draining", fail)
         assert await api.failure("DELETE", "/nodes/1/drain") == (status, str(error))
 
 
@@ -69,7 +69,7 @@ async def test_nodes_and_cluster_are_described(node: Node, api: ApiClient) -> No
     assert (row["id"], row["state"], row["leads"], row["log"]["node"]) == (1, "UP", 2, 1)
     found = await api.get("/cluster/status")
     assert found["nodes"][0]["log"] == row["log"]
-    assert (found["observer"], found["partitions"], found["unavailable"]) == (node.node_id, 2, [])
+    assert (found["observer"], found["partitions"], found["unavailable"]) == (node.serving.node_id, 2, [])
 
 
 LONG: tuple[tuple[str, str], ...] = (

@@ -53,7 +53,7 @@ async def test_the_session_tells_who_may_do_what(tmp_path: Path) -> None:
                 found = await api.get("/session")
             assert (found["principal"], found["role"], found["authentication"]) == (principal, role, True)
             assert found["may_read_records"] is (role == "operator")
-            assert (found["node_id"], found["cluster_id"]) == (node.node_id, node.cluster_name)
+            assert (found["node_id"], found["cluster_id"]) == (node.serving.node_id, node.serving.settings.node.cluster)
         async with api_client(node) as api:
             status, answer, headers = await api.answer("GET", "/session")
         assert (status, headers["WWW-Authenticate"]) == (401, "Bearer")
@@ -68,7 +68,7 @@ async def test_a_session_without_authentication_is_that_of_an_operator(api: ApiC
 async def test_the_cluster_of_one_node(api: ApiClient, node: Node) -> None:
     found = await api.get("/cluster")
     (row,) = found["nodes"]
-    assert (row["id"], row["state"], row["self"], row["leaders"]) == (node.node_id, "up", True, 2)
+    assert (row["id"], row["state"], row["self"], row["leaders"]) == (node.serving.node_id, "up", True, 2)
     assert (found["topics"], found["partitions"], found["leaderless"], found["groups"]) == (1, 2, 0, 0)
     assert (found["internal_topics"], found["internal_partitions"]) == (0, 0)
     assert (found["writable"], found["obstacles"], found["outages"], found["unreachable"]) == (True, [], [], [])
@@ -87,12 +87,12 @@ async def test_topics_with_their_sizes(api: ApiClient, node: Node, client: RawCl
     (row,) = (await api.get("/topics"))["topics"]
     logged = len(batch_of(b"1", b"2")) + len(batch_of(b"3"))
     assert row["bytes"] == logged, "nothing is uploaded yet"
-    await node.storage.flush()
+    await node.serving.storage.flush()
     await commit(client, "g", 1)
     found = await api.get("/topics")
     rows = {row["name"]: row for row in found["topics"]}
     row = rows["t"]
-    assert (row["partitions"], row["leaders"], row["leaderless"], row["records"]) == (2, [node.node_id], 0, 3)
+    assert (row["partitions"], row["leaders"], row["leaderless"], row["records"]) == (2, [node.serving.node_id], 0, 3)
     assert row["bytes"] >= logged
     assert (row["cleanup_policy"], row["internal"]) == ("delete", False)
     assert rows["__consumer_offsets"]["internal"]
@@ -102,7 +102,7 @@ async def test_topics_with_their_sizes(api: ApiClient, node: Node, client: RawCl
     assert topic["id"] == row["id"] == await to_thread(id_of, node, "t")
     ends = [(each["index"], each["start_offset"], each["high_watermark"]) for each in topic["partitions"]]
     assert ends == [(0, 0, 2), (1, 0, 1)]
-    assert all(each["error"] is None and each["leader"] == node.node_id for each in topic["partitions"])
+    assert all(each["error"] is None and each["leader"] == node.serving.node_id for each in topic["partitions"])
     assert topic["groups"] == ["g"]
     configs = {each["name"]: each for each in topic["configs"]}
     assert configs["cleanup.policy"]["value"] == configs["cleanup.policy"]["default"] == "delete"
@@ -114,7 +114,7 @@ async def test_topics_with_their_sizes(api: ApiClient, node: Node, client: RawCl
 
 async def test_configs_name_the_settings_of_the_node_as_their_source(tmp_path: Path) -> None:
     async with running_node(tmp_path, topic_retention_ms=60_000) as node, api_client(node) as api:
-        await node.topic_commands.create("t", partitions=1, configs={"retention.bytes": "7"})
+        await node.serving.topic_commands.create("t", partitions=1, configs={"retention.bytes": "7"})
         configs = {each["name"]: (each["value"], each["source"]) for each in (await api.get("/topics/t"))["configs"]}
     assert configs["retention.ms"] == ("60000", "static_broker_config")
     assert configs["retention.bytes"] == ("7", "dynamic_topic_config")
@@ -128,9 +128,11 @@ async def test_much_is_shown_while_the_catalog_is_away(
         raise CatalogUnavailable("connection refused")
 
     for name in ("stream_bytes", "count_objects", "list_nodes", "find_ranges"):
-        monkeypatch.setattr(node.catalog, name, away)
+        monkeypatch.setattr(node.serving.catalog, name, away)
     cluster = await api.get("/cluster")
-    assert [(each["id"], each["state"], each["self"]) for each in cluster["nodes"]] == [(node.node_id, "up", True)]
+    assert [(each["id"], each["state"], each["self"]) for each in cluster["nodes"]] == [
+        (node.serving.node_id, "up", True)
+    ]
     assert await api.failure("GET", "/topics/t/partitions/0/storage") == (503, "connection refused")
     (row,) = (await api.get("/topics"))["topics"]
     assert (row["name"], row["records"], row["bytes"]) == ("t", 0, None)
@@ -158,7 +160,7 @@ async def test_a_group_without_members_and_its_lag(api: ApiClient, client: RawCl
     }
     cluster = await api.get("/cluster")
     assert (cluster["groups"], cluster["topics"], cluster["partitions"], cluster["internal_topics"]) == (1, 1, 2, 1)
-    offsets = node.topics.get("__consumer_offsets")
+    offsets = node.serving.topics.get("__consumer_offsets")
     assert offsets is not None
     assert cluster["internal_partitions"] == len(offsets.info.partitions)
 
@@ -210,9 +212,9 @@ async def test_transactions_and_producers(api: ApiClient, node: Node) -> None:
     producer.produce("t", b"value", partition=1)
     assert await to_thread(producer.flush, 30) == 0
     (found,) = (await api.get("/transactions"))["transactions"]
-    assert (found["transactional_id"], found["state"], found["coordinator"]) == ("tx", "Ongoing", node.node_id)
+    assert (found["transactional_id"], found["state"], found["coordinator"]) == ("tx", "Ongoing", node.serving.node_id)
     assert found["partitions"] == [{"topic": "t", "partition": 1}]
-    assert 0 < found["started_ms"] <= node.now_ms()
+    assert 0 < found["started_ms"] <= node.serving.now_ms()
     (open_one,) = (await api.get("/topics/t/partitions/1/producers"))["producers"]
     assert (open_one["producer_id"], open_one["transaction_start_offset"]) == (found["producer_id"], 0)
     assert (await api.get("/topics/t"))["partitions"][1]["last_stable_offset"] == 0
@@ -225,13 +227,13 @@ async def test_the_parts_of_a_partition_in_log_memory_and_objects(
     api: ApiClient, node: Node, client: RawClient
 ) -> None:
     await client.produce("t", [batch_of(b"1", b"2")])
-    await node.storage.flush()
+    await node.serving.storage.flush()
     await client.produce("t", [batch_of(b"3")])
     found = await api.get("/topics/t/partitions/0/storage")
     assert (found["start_offset"], found["committed_offset"], found["end_offset"]) == (0, 2, 3)
     (stored,) = found["objects"]
     assert (stored["base_offset"], stored["end_offset"]) == (0, 2)
-    assert stored["key"].endswith(f"/{node.cluster_name}/{stored['object_id']}")
+    assert stored["key"].endswith(f"/{node.serving.settings.node.cluster}/{stored['object_id']}")
     assert stored["committed_ms"] > 0
     assert [(run["base_offset"], run["end_offset"]) for run in found["log_cache"]] == [(0, 2), (2, 3)]
     (logged,) = found["wal"]
@@ -264,11 +266,11 @@ async def test_counters_arrive_as_lines_to_few_watchers(
 
         first = await line_after(0)
         await client.produce("t", [batch_of(b"1")])
-        line = await line_after(node.now_ms())
+        line = await line_after(node.serving.now_ms())
         assert line["requests"]["Produce"] == 1
         assert line["bytes_in"] > first["bytes_in"]
         await client.call(fetch_request(), 12)
-        line = await line_after(node.now_ms())
+        line = await line_after(node.serving.now_ms())
         assert line["requests"]["Fetch"] == 1
         assert line["bytes_out"] - first["bytes_out"] == len(batch_of(b"1"))
         assert line["at_ms"] >= first["at_ms"]
@@ -307,7 +309,7 @@ async def test_a_path_knows_its_methods(api: ApiClient) -> None:
 async def test_open_streams_do_not_keep_a_node_from_stopping(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         async with asyncio.timeout(60), running_node(tmp_path) as node:
-            await node.topic_commands.create("t", partitions=1, configs={})
+            await node.serving.topic_commands.create("t", partitions=1, configs={})
             api = await stack.enter_async_context(api_client(node))
             responses = [
                 await stack.enter_async_context(api.session.get(f"/api/v1{path}"))
@@ -332,7 +334,7 @@ async def test_a_stream_ends_with_the_right_to_see_it(
         file.write_text(other)
     files["admin_operate_token_file"].write_text(f"{other}\n{token}")
     async with running_node(tmp_path, admin_records="operators", **files) as node, api_client(node, token) as api:
-        await node.topic_commands.create("t", partitions=1, configs={})
+        await node.serving.topic_commands.create("t", partitions=1, configs={})
         async with asyncio.timeout(60), api.session.get(f"/api/v1{path}") as response:
             lines = lines_of(response)
             assert "error" not in await anext(lines)
@@ -369,7 +371,7 @@ async def test_a_watcher_that_does_not_read_loses_its_place(tmp_path: Path, monk
     monkeypatch.setattr(live, "INTERVAL_S", 0)
     monkeypatch.setattr(connections, "REQUEST_TIMEOUT_S", 0.2)
     async with asyncio.timeout(60), running_node(tmp_path) as node, api_client(node) as api:
-        host, port = node.admin_address.rsplit(":", 1)
+        host, port = node.ports.admin_address.rsplit(":", 1)
         _, writer = await asyncio.open_connection(host, int(port), limit=1)  # which reads a little, and no more
         writer.write(b"GET /api/v1/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
 

@@ -108,11 +108,11 @@ async def test_records_that_pass_a_filter(api: ApiClient, client: RawClient) -> 
 
 async def test_records_in_objects_are_read(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
-        await node.topic_commands.create("t", partitions=1, configs={})
+        await node.serving.topic_commands.create("t", partitions=1, configs={})
         async with raw_client(node.bootstrap) as client:
             await client.produce("t", [batch_of(b"1", b"2")])
     async with running_node(tmp_path) as node, api_client(node) as api:
-        assert node.storage.log_cache_bytes == 0
+        assert node.serving.storage.log_cache_bytes == 0
         assert texts(await api.get("/topics/t/records", from_="earliest")) == ["1", "2"]
 
 
@@ -174,7 +174,7 @@ async def test_headers_are_bounded(api: ApiClient, client: RawClient) -> None:
 )
 async def test_a_setting_says_who_may_read_records(tmp_path: Path, allowed: str, reader: int, operator: int) -> None:
     async with running_node(tmp_path, admin_records=allowed, **TOKENS) as node:
-        await node.topic_commands.create("t", partitions=1, configs={})
+        await node.serving.topic_commands.create("t", partitions=1, configs={})
         for token, expected in ((READ, reader), (OPERATE, operator)):
             async with api_client(node, token) as api:
                 for path in ("/topics/t/records", "/topics/u/tail"):
@@ -216,10 +216,10 @@ async def test_records_are_followed_as_they_arrive(
         assert set(await anext(lines)) == {"heartbeat_ms", "errors"}, "it is at the end of the topic"
         await client.produce("t", [batch_of(b"b")])
         await client.produce("t", [batch_of(b"a1")], partition=1)
-        line = await first_news(lines, node.now_ms())
+        line = await first_news(lines, node.serving.now_ms())
         assert (line["value"]["text"], line["partition"], line["offset"]) == ("a1", 1, 0)
-        await node.topic_commands.delete("t")
-        line = await first_news(lines, node.now_ms())
+        await node.serving.topic_commands.delete("t")
+        line = await first_news(lines, node.serving.now_ms())
         assert line == {"error": "the topic 't' is deleted"}
         with pytest.raises(StopAsyncIteration):
             await anext(lines)

@@ -42,7 +42,7 @@ async def node(tmp_path: Path, registry: RegistryServer) -> AsyncIterator[Node]:
         "admin_schema_registry_credentials": SecretStr(SECRET),
     }
     async with running_node(tmp_path, **settings) as running:
-        await running.topic_commands.create("t", partitions=1, configs={})
+        await running.serving.topic_commands.create("t", partitions=1, configs={})
         yield running
 
 
