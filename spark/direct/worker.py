@@ -1,6 +1,6 @@
 """Saves Spark's Python workers 0.1 to 0.2 s of CPU for each use after their first.
 
-Workers are reused for planning and reading, and do two expensive things between uses. They call
+Workers are reused for planning, reading and tasks, and do two expensive things between uses. They call
 `importlib.invalidate_caches`, which before Python 3.13 reads the directory of every archive on the path again, in
 Python. `pyspark.zip` and the jar of Spark's core have thousands of entries, which do not change while a worker lives.
 And they collect garbage, which visits all modules, classes and functions, which stay anyway.
@@ -25,6 +25,7 @@ def freeze_worker() -> None:
     reference cycles at that time are never freed.
     """
     keep_archives()
+    gc.collect()
     gc.freeze()
 
 

@@ -1,13 +1,17 @@
-"""The daemon of Python workers says nothing of those that their JVM gives up before any work."""
+"""The daemon's Python workers read no archive of Spark again, and say nothing when they are given up before work."""
 
+import gc
 import os
 import select
 import socket
 import struct
 import subprocess
 import sys
+from zipimport import zipimporter
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
 TIMEOUT_S = 60
 ABORT = struct.pack("ii", 1, 0)
@@ -38,3 +42,16 @@ def test_a_worker_that_is_given_up_leaves_no_trace(abort: bool, error: str) -> N
     assert give_up_a_worker("anabranch.spark.python_daemon", abort=abort) == ""
     of_pyspark = give_up_a_worker("pyspark.daemon", abort=abort)
     assert error in of_pyspark.splitlines()[-1], "else the module can go"
+
+
+@pytest.mark.spark
+def test_a_worker_is_frozen_after_a_task(spark: SparkSession) -> None:
+    def look(_: int) -> list[int]:
+        archives = [each for each in sys.path_importer_cache.values() if isinstance(each, zipimporter)]
+        return [len(archives), sum("invalidate_caches" in vars(each) for each in archives), gc.get_freeze_count()]
+
+    rows = spark.range(1).select(f.udf(look, "ARRAY<INT>", useArrow=False)("id").alias("found"))
+    rows.collect()
+    ((archives, kept, frozen),) = (row["found"] for row in rows.collect())
+    assert archives == kept >= 2
+    assert frozen > 1_000
