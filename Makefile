@@ -14,6 +14,9 @@ SEEDS ?= 100
 SIM_ARGS ?=
 FUZZ_ARGS ?=
 
+# Tests start hundreds of processes: without stored bytecode, each would compile the sources again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup tools demo demo-cluster check test-fast test coverage test-spark-next suites suites-go bench guard sim fuzz soak soak-wal clean
 
