@@ -23,10 +23,26 @@ hypothesis.settings.register_profile("default", deadline=None)
 hypothesis.settings.register_profile("soak", deadline=None, max_examples=2_000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-QUICK_JVM = "-XX:+UseSerialGC -Xss4m -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:-UseCodeCacheFlushing"
+QUICK_JVM = (
+    "-XX:+UseSerialGC -Xss4m -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:-UseCodeCacheFlushing "
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote -XX:MetaspaceSize=256m"
+)
 """For a JVM that lives for minutes at most: what its better compiler would save, it would cost.
 
-The default size of the code cache with one compiler is so small that it would be swept again and again.
+The default size of the code cache with one compiler is so small that it would be swept again and again. Spark's classes
+need not be verified, and as many of them are loaded, each step of the default size would collect all garbage.
+"""
+os.environ |= dict.fromkeys(("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"), QUICK_JVM)  # drivers of commands, too
+QUICK_SQL = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.lightweightPlanChangeValidation": "false",
+    "spark.sql.ui.explainMode": "simple",
+}
+"""Compiling and explaining queries over a few rows takes longer than running them.
+
+Commands that tests start do both.
 """
 SPARK_TIMEOUT_S = 900
 FAILED: pytest.StashKey[bool] = pytest.StashKey()
@@ -80,15 +96,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory, aws_credentials: Path) -> "I
         tools.missing("Spark's Kafka source, table formats and S3")
     folder: Path = tmp_path_factory.mktemp("spark")
     settings = {
-        DRIVER_OPTIONS: f"{QUICK_JVM} -Dderby.system.home={folder}",
+        DRIVER_OPTIONS: f"-Dderby.system.home={folder}",
         "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
-        # Compiling queries over a few rows takes longer than running them. Commands that tests start do compile.
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.lightweightPlanChangeValidation": "false",
+        **QUICK_SQL,
         # Delta reads its own log in 50 tasks by default.
         "spark.databricks.delta.snapshotPartitions": "1",
     }

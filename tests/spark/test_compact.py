@@ -263,7 +263,6 @@ def job(filled: KafkaObjects, master: str) -> Iterator[Program]:
     command = [
         sys.executable, "-m", "anabranch.spark", "compact", "--catalog", filled.location.catalog_url,
         "--objects", str(filled.objects), "--cluster", CLUSTER, "--task-mib", "32", "--master", master,
-        "--conf", f"spark.driver.extraJavaOptions={QUICK_JVM}",
         "--conf", f"spark.executor.extraJavaOptions={QUICK_JVM}",
         "--conf", f"spark.local.dir={filled.folder / 'spark'}",
         "--conf", f"spark.executorEnv.PYTHONPATH={root}",

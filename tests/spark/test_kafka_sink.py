@@ -18,7 +18,7 @@ from anabranch.client.transactional import ProducerIdentity, TransactionalProduc
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.records import Record
 from anabranch.spark.kafka_sink import BATCH_BYTES_MAX, AnotherQuery, ExactlyOnceSink, SinkError, _write_rows
-from tests.conftest import QUICK_JVM
+from tests.conftest import QUICK_JVM, QUICK_SQL
 from tests.spark.pipeline.support import WAIT_S, forget_last_commit, numbered
 from tests.spark.programs import program
 from tests.support.events import committed_records, create_topic, send
@@ -197,8 +197,7 @@ from anabranch.spark.session import build_session
 
 servers, source, target, checkpoint, local = sys.argv[1:]
 settings = {"spark.driver.memory": "1g", "spark.executor.memory": "1g", "spark.local.dir": local}
-settings |= {"spark.sql.shuffle.partitions": "2", "spark.driver.extraJavaOptions": "QUICK"}
-settings |= {"spark.executor.extraJavaOptions": "QUICK"}
+settings |= {**QUICK_SQL, "spark.executor.extraJavaOptions": "QUICK_JVM"}
 spark = build_session("killed", master="local-cluster[2,1,1024]", settings=settings)
 options = {"kafka.bootstrap.servers": servers, "subscribe": source, "startingOffsets": "earliest"}
 sink = ExactlyOnceSink(options, target)
@@ -217,7 +216,7 @@ def test_an_executor_and_the_driver_are_killed(spark: SparkSession, servers: str
     create_topic(servers, target, 3)
     send(servers, topic, numbered(0, count))
     checkpoint = tmp_path / "checkpoint"
-    script = DRIVER.replace("QUICK", QUICK_JVM)
+    script = DRIVER.replace("QUICK_JVM", QUICK_JVM).replace("QUICK_SQL", str(QUICK_SQL))
     command = [sys.executable, "-c", script, servers, topic, target, str(checkpoint), str(tmp_path / "local")]
     with program(command, tmp_path, "driver", {"PYTHONPATH": str(ROOT)}) as driver:
         driver.wait(lambda: len(driver.said("batch ")) >= 2)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import QUICK_JVM
+from tests.conftest import QUICK_JVM, QUICK_SQL
 from tests.spark.direct.conftest import Lake
 from tests.spark.pipeline.support import numbered
 from tests.spark.programs import Program, program
@@ -32,8 +32,7 @@ from anabranch.spark.verify import verify
 
 data_dir, local = sys.argv[1:]
 settings = {{"spark.driver.memory": "1g", "spark.executor.memory": "1g", "spark.local.dir": local}}
-settings |= {{"spark.sql.shuffle.partitions": "2", "spark.driver.extraJavaOptions": "{QUICK_JVM}"}}
-settings |= {{"spark.executor.extraJavaOptions": "{QUICK_JVM}"}}
+settings |= {{**{QUICK_SQL}, "spark.executor.extraJavaOptions": "{QUICK_JVM}"}}
 settings |= {{"spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin"}}
 settings |= {{"spark.connect.grpc.binding.port": "0", "spark.connect.grpc.binding.address": "127.0.0.1"}}
 spark = build_session("cluster", master="local-cluster[1,1,1024]", settings=settings)

@@ -18,7 +18,6 @@ from anabranch.spark.pipeline.iceberg import IcebergTable
 from anabranch.spark.pipeline.run import RunningPipeline, start_pipeline
 from anabranch.spark.pipeline.tables import open_tables
 from anabranch.spark.pipeline.toml_file import read_pipeline
-from tests.conftest import QUICK_JVM
 from tests.spark.pipeline.support import WAIT_S, every_offset_once, make_pipeline, need, numbered, offsets, run
 from tests.spark.programs import program
 from tests.support.events import Event, send
@@ -50,7 +49,6 @@ batches = 0
 [spark.conf]
 "spark.driver.memory" = "1g"
 "spark.sql.shuffle.partitions" = 2
-"spark.driver.extraJavaOptions" = "{jvm}"
 "spark.local.dir" = "{local}"
 """
 
@@ -70,7 +68,7 @@ def test_a_driver_that_was_taken_for_dead_adds_nothing(
     need("iceberg")
     (tmp_path / "values.ddl").write_text("n INT, name STRING")
     file = tmp_path / "pipeline.toml"
-    values = {"servers": servers, "topic": topic.replace("-", "_"), "jvm": QUICK_JVM, "local": tmp_path / "local"}
+    values = {"servers": servers, "topic": topic.replace("-", "_"), "local": tmp_path / "local"}
     file.write_text(FILE.format(**values).replace(f'["{values["topic"]}"]', f'["{topic}"]'))
     send(servers, topic, [*numbered(0, 150), Event(0, b"dead", timestamp_ms=1)])
     pipeline = read_pipeline(file)
