@@ -1,4 +1,7 @@
-"""A pipeline over a killed executor and a killed driver: on a standalone cluster, and on a local one in long runs."""
+"""A pipeline over a killed executor and a killed driver: on a standalone cluster, and on a local one in long runs.
+
+Rows that are merged lose more with an executor than those that are appended: what was persisted for the merge.
+"""
 
 import os
 import sys
@@ -62,7 +65,6 @@ files_min = 2
 "spark.cores.max" = 2
 "spark.executor.cores" = 1
 "spark.sql.shuffle.partitions" = 2
-"spark.driver.extraJavaOptions" = "{jvm}"
 "spark.executor.extraJavaOptions" = "{jvm}"
 "spark.local.dir" = "{local}"
 """
@@ -93,27 +95,29 @@ def next_batches(driver: Program, count: int) -> None:
     driver.wait(lambda: len(driver.said("batch ")) >= done + count)
 
 
-def run_and_kill(folder: Path, file: Path, master: str, worker: Program | None) -> None:
-    """Run the pipeline, kill an executor (which is the worker's, or the driver's own), then the driver."""
+def run_and_kill(folder: Path, file: Path, cluster: str, request: pytest.FixtureRequest) -> None:
+    """Run the pipeline, kill an executor, which is of the worker or the driver, if there are some, then the driver."""
+    master, worker = MASTERS.get(cluster) or request.getfixturevalue("standalone")
+    if worker is not None:
+        # Those of an earlier driver end by themselves.
+        worker.wait(lambda: not worker.executors())
     command = [sys.executable, "-m", "anabranch.spark", "ingest", str(file), "--master", master]
     with program(command, folder, "driver", {"PYTHONPATH": str(ROOT)}) as driver:
         next_batches(driver, 2)
-        (worker or driver).kill_executor()
-        next_batches(driver, 2)
+        if cluster != "threads":
+            (worker or driver).kill_executor()
+            next_batches(driver, 2)
 
 
-CLUSTERS = pytest.mark.parametrize("cluster", ["standalone", pytest.param("local", marks=LONG)])
+MASTERS: dict[str, tuple[str, Program | None]] = {
+    "threads": ("local[2]", None),
+    "processes": ("local-cluster[2,1,1024]", None),
+}
 
 
-def run_and_kill_on(cluster: str, folder: Path, file: Path, request: pytest.FixtureRequest) -> None:
-    """Run the pipeline on a cluster, and kill executor and driver."""
-    if cluster == "standalone":
-        master, worker = request.getfixturevalue("standalone")
-        # Those of an earlier driver end by themselves.
-        worker.wait(lambda: not worker.executors())
-        run_and_kill(folder, file, master, worker)
-    else:
-        run_and_kill(folder, file, "local-cluster[2,1,1024]", None)
+def on_clusters(first: str, *long: str) -> pytest.MarkDecorator:
+    """Run a test on a cluster, and on others in long runs."""
+    return pytest.mark.parametrize("cluster", [first, *(pytest.param(each, marks=LONG) for each in long)])
 
 
 def run_rest(spark: SparkSession, pipeline: PipelineSettings) -> None:
@@ -122,7 +126,7 @@ def run_rest(spark: SparkSession, pipeline: PipelineSettings) -> None:
     run(spark, pipeline.model_copy(update=rest))
 
 
-@CLUSTERS
+@on_clusters("threads", "standalone", "processes")
 def test_every_record_is_there_once_over_a_killed_executor_and_driver(
     spark: SparkSession, servers: str, topic: str, tmp_path: Path, cluster: str, request: pytest.FixtureRequest
 ) -> None:
@@ -136,7 +140,7 @@ def test_every_record_is_there_once_over_a_killed_executor_and_driver(
     events[50::100] = [event._replace(value=b"dead") for event in events[50::100]]
     send(servers, topic, events)
 
-    run_and_kill_on(cluster, tmp_path, file, request)
+    run_and_kill(tmp_path, file, cluster, request)
     pipeline = read_pipeline(file)
     table, dead_letters = open_tables(spark, pipeline)
     assert 0 < table.read().count() < COUNT, "the driver was killed in the middle"
@@ -149,7 +153,7 @@ def test_every_record_is_there_once_over_a_killed_executor_and_driver(
     assert table.read().agg({"data.n": "sum"}).collect()[0][0] == numbers
 
 
-@CLUSTERS
+@on_clusters("standalone", "processes")
 def test_each_key_has_its_newest_row_over_a_killed_executor_and_driver(
     spark: SparkSession, servers: str, topic: str, tmp_path: Path, cluster: str, request: pytest.FixtureRequest
 ) -> None:
@@ -164,7 +168,7 @@ def test_each_key_has_its_newest_row_over_a_killed_executor_and_driver(
     events[50::100] = [event._replace(value=b"dead") for event in events[50::100]]
     send(servers, topic, events)
 
-    run_and_kill_on(cluster, tmp_path, file, request)
+    run_and_kill(tmp_path, file, cluster, request)
 
     pipeline = read_pipeline(file)
     table, dead_letters = open_tables(spark, pipeline)
