@@ -87,9 +87,8 @@ def test_the_deletion_of_a_topic_that_is_gone_is_forgotten(spark: SparkSession, 
     assert not micro.remembered(1)
 
 
-@pytest.mark.parametrize("table_format", ["iceberg", "delta"])
 def test_a_deleted_key_does_not_come_back_from_a_partition_that_is_read_later(
-    spark: SparkSession, servers: str, topic: str, tmp_path: Path, table_format: str
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path
 ) -> None:
     """The topic had one partition, with a backlog, and the key's later records are in a new one."""
 
@@ -101,7 +100,7 @@ def test_a_deleted_key_does_not_come_back_from_a_partition_that_is_read_later(
     send(servers, topic, [record("gone", 1, 100, None), record("back", 1, 100, None), record("back", 1, 101)])
     key = {"format": "text"}
     source = {"offsets_per_batch_max": 4}
-    pipeline = make_pipeline(servers, tmp_path, topic, table_format, table={"mode": "upsert"}, key=key, source=source)
+    pipeline = make_pipeline(servers, tmp_path, topic, table={"mode": "upsert"}, key=key, source=source)
     run(spark, pipeline)
     # A driver that died after a commit of the table, and another run.
     forget_last_commit(Path(pipeline.checkpoint))

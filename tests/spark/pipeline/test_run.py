@@ -103,11 +103,10 @@ def test_a_micro_batch_that_is_repeated_is_not_there_twice(
     assert offsets(dead_letters) == {(0, 40): 1, (0, 51): 1}
 
 
-@BOTH
 def test_a_schema_that_changes_before_a_micro_batch_is_repeated_loses_and_doubles_nothing(
-    spark: SparkSession, servers: str, topic: str, tmp_path: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipeline = make_pipeline(servers, tmp_path, topic, table_format, table={"partition_by": "none"})
+    pipeline = make_pipeline(servers, tmp_path, topic, table={"partition_by": "none"})
     former, later = "n INT, name STRING", "name STRING, gate INT"
     # The first fits both schemas, the second the former one, and the third the later one.
     values = [b'{"n":1,"name":"x"}', b'{"n":2,"name":"x","gate":"text"}', b'{"n":"text","name":"y"}']
@@ -121,7 +120,7 @@ def test_a_schema_that_changes_before_a_micro_batch_is_repeated_loses_and_double
     forget_last_commit(Path(pipeline.checkpoint))
     (tmp_path / "values.ddl").write_text("name STRING, gate INT, at TIMESTAMP")
     timed = {"partition_by": "none", "event_time": "data.at"}
-    run(spark, make_pipeline(servers, tmp_path, topic, table_format, table=timed))
+    run(spark, make_pipeline(servers, tmp_path, topic, table=timed))
     # Nothing of a micro-batch is there: likewise.
     send(servers, topic, [Event(0, values[2], timestamp_ms=JANUARY_MS)])
     (tmp_path / "values.ddl").write_text(former)
@@ -231,13 +230,12 @@ def test_late_records_and_partitions_by_the_events_own_time(
     assert partitions == 4
 
 
-@BOTH
 def test_a_record_from_the_future_is_a_dead_letter_and_makes_no_other_late(
-    spark: SparkSession, servers: str, topic: str, tmp_path: Path, table_format: str
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path
 ) -> None:
     (tmp_path / "values.ddl").write_text("at STRING")
     pipeline = make_pipeline(
-        servers, tmp_path, topic, table_format,
+        servers, tmp_path, topic,
         table={"event_time": "to_timestamp(data.at)", "partition_by": "none"},
         watermark={"delay": "2 hours", "ahead_max": "12 hours"},
     )  # fmt: skip

@@ -38,7 +38,6 @@ from tests.support.events import Event, create_topic, send
 from tests.support.waiting import wait_until
 
 REAL = (pytest.mark.spark, pytest.mark.interop, pytest.mark.slow)
-BOTH = pytest.mark.parametrize("table_format", ["iceberg", "delta"])
 
 
 def with_marks(test: Any) -> Any:
@@ -79,14 +78,13 @@ def make_topics(servers: str, folder: Path, topics: Sequence[str], schema: str =
 
 
 @with_marks
-@BOTH
 def test_every_topic_has_its_own_table_and_progress(
-    spark: SparkSession, servers: str, topic: str, tmp_path: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, late = f"{topic}.eu", f"{topic}-us", f"{topic}-zz"
     make_topics(servers, tmp_path, [first])
     make_topics(servers, tmp_path, [second], "name STRING")
-    pipeline = per_topic(servers, tmp_path, topic, table_format)
+    pipeline = per_topic(servers, tmp_path, topic)
     send(servers, first, [*numbered(0, 30), Event(0, b"{", timestamp_ms=JANUARY_MS)])
     send(servers, second, numbered(0, 12))
     running = run(spark, pipeline)
@@ -176,7 +174,9 @@ def test_a_topic_that_appears_while_the_pipeline_runs(
 def test_each_topic_has_its_own_watermark(spark: SparkSession, servers: str, topic: str, tmp_path: Path) -> None:
     ahead, behind = f"{topic}-a", f"{topic}-b"
     make_topics(servers, tmp_path, [ahead, behind])
-    pipeline = per_topic(servers, tmp_path, topic, table={"partition_by": "none"}, watermark={"delay": "1 hour"})
+    pipeline = per_topic(
+        servers, tmp_path, topic, "delta", table={"partition_by": "none"}, watermark={"delay": "1 hour"}
+    )
 
     def at(*days: int) -> list[Event]:
         return [Event(0, b"{}", timestamp_ms=JANUARY_MS + day * DAY_MS) for day in days]
