@@ -117,4 +117,4 @@ def fresh(random: Random) -> bytes:
     return random_script(random)
 
 
-TARGET = Target(check, lambda: [b""], quick_inputs=60, fresh=fresh, close=FOLDER.cleanup)
+TARGET = Target(check, lambda: [b""], quick_inputs=30, fresh=fresh, close=FOLDER.cleanup)

@@ -121,4 +121,4 @@ def seeds() -> list[bytes]:
     return [bytes((at, how)) for at in range(3) for how in (0, SEALED)]
 
 
-TARGET = Target(check, seeds, quick_inputs=3000, fresh=fresh)
+TARGET = Target(check, seeds, quick_inputs=1000, fresh=fresh)
