@@ -15,7 +15,7 @@ from anabranch.s3stream.model import ObjectKind
 from tests.compaction.sets.test_run import every_object_is_accounted_for
 from tests.support.catalog_node import HOUR_MS, UploadingNode, uploading_node
 
-EXAMPLES = int(os.environ.get("ANABRANCH_PROPERTY_EXAMPLES", "100"))
+EXAMPLES = int(os.environ.get("ANABRANCH_PROPERTY_EXAMPLES", "25"))
 FAST_FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None
 KIB = 1024
 STREAMS = 4
