@@ -6,6 +6,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from anabranch.s3stream.model import ObjectKind
 from tests.compaction.sets.test_run import every_object_is_accounted_for
 from tests.support.catalog_node import HOUR_MS, UploadingNode, uploading_node
 
-EXAMPLES = int(os.environ.get("ANABRANCH_PROPERTY_EXAMPLES", "25"))
+EXAMPLES = int(os.environ.get("ANABRANCH_PROPERTY_EXAMPLES", "100"))
 FAST_FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None
 KIB = 1024
 STREAMS = 4
@@ -88,6 +89,7 @@ async def history(chosen: list[tuple[str, object]], config: CompactionSettings) 
             assert service.stats.iteration_bytes_peak <= max(config.memory_bytes, config.block_bytes, 20_100)
 
 
+@pytest.mark.timeout(6 * EXAMPLES)
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(actions, min_size=3, max_size=14),
