@@ -36,7 +36,7 @@ class ClassicSubscription(NamedTuple):
 
 def parse_subscription(metadata: bytes, topics: TopicImage) -> ClassicSubscription:
     """Decode the metadata of a JoinGroup request. Raises MalformedMessage."""
-    version = _known_version(metadata)
+    version = known_version(metadata)
     found, _ = decode(ConsumerProtocolSubscription, metadata, version, 2)
     return ClassicSubscription(
         version, tuple(sorted(set(found.topics))), _ids(found.owned_partitions, topics), found.rack_id
@@ -47,7 +47,7 @@ def parse_assignment(assignment: bytes, topics: TopicImage) -> tuple[Partitions,
     """Decode a leader's assignment to a member: partitions and user data. Raises MalformedMessage."""
     if not assignment:
         return frozenset(), b""  # the member has joined and not synced yet
-    found, _ = decode(ConsumerProtocolAssignment, assignment, _known_version(assignment), 2)
+    found, _ = decode(ConsumerProtocolAssignment, assignment, known_version(assignment), 2)
     return _ids(found.assigned_partitions, topics), found.user_data or b""
 
 
@@ -55,7 +55,7 @@ def assigned_partitions(assignment: bytes) -> Sequence[tuple[str, int]]:
     """Decode a leader's assignment to a member: topics by name, and partitions. Raises MalformedMessage."""
     if not assignment:
         return ()
-    found, _ = decode(ConsumerProtocolAssignment, assignment, _known_version(assignment), 2)
+    found, _ = decode(ConsumerProtocolAssignment, assignment, known_version(assignment), 2)
     return [(topic.topic, partition) for topic in found.assigned_partitions for partition in topic.partitions]
 
 
@@ -66,10 +66,11 @@ def assignment_bytes(partitions: Iterable[TopicIdPartition], topics: TopicImage,
         for topic_id, found in by_topic(partitions)
         if topic_id in topics.names
     ]
-    return encode_versioned(ConsumerProtocolAssignment(assigned_partitions=assigned), _known_version(metadata))
+    return encode_versioned(ConsumerProtocolAssignment(assigned_partitions=assigned), known_version(metadata))
 
 
-def _known_version(data: bytes) -> int:
+def known_version(data: bytes) -> int:
+    """Return the version of metadata or an assignment, at most the newest that we know. Raises MalformedMessage."""
     version = read_version(data)
     if version < 0:
         raise MalformedMessage(f"invalid version {version} of the embedded consumer protocol")

@@ -10,6 +10,7 @@ from anabranch.broker.kafka.groups.classic.member import ClassicMember
 from anabranch.broker.kafka.groups.consumer.embedded_protocol import (
     ClassicSubscription,
     assignment_bytes,
+    known_version,
     parse_assignment,
     parse_subscription,
 )
@@ -55,6 +56,7 @@ def _read(classic: ClassicGroup, member: ClassicMember, topics: TopicImage) -> t
     try:
         subscription = parse_subscription(metadata, topics)
         assigned, user_data = parse_assignment(member.assignment, topics)
+        known_version(member.protocols[0].metadata)  # that of the assignments which the member gets
     except MalformedMessage as error:
         raise _refused(classic, "the embedded consumer protocol is malformed") from error
     if user_data:

@@ -8,6 +8,7 @@ group's epoch holds a hash instead. Such records are kept but not read.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from anabranch.broker.kafka.groups.consumer.member import (
@@ -208,12 +209,13 @@ def parse_member(member_id: str, value: bytes, current: bytes | None) -> Consume
     have = decode_exact(messages.ConsumerGroupCurrentMemberAssignmentValue, current, read_version(current), 2)
     if have.state not in set(MemberState):
         raise MalformedMessage(f"member {member_id}: unknown state {have.state}, expected 0, 1 or 2")
-    member = member.with_assignment(have.previous_member_epoch, MemberState.STABLE, {}, {})
-    return member.with_assignment(
-        have.member_epoch,
-        MemberState(have.state),
-        _parse_held(have.assigned_partitions, have.member_epoch),
-        _parse_held(have.partitions_pending_revocation, have.member_epoch),
+    return replace(
+        member,
+        epoch=have.member_epoch,
+        previous_epoch=have.previous_member_epoch,
+        state=MemberState(have.state),
+        assigned=_parse_held(have.assigned_partitions, have.member_epoch),
+        revoking=_parse_held(have.partitions_pending_revocation, have.member_epoch),
     )
 
 

@@ -20,9 +20,11 @@ import pytest
 
 from anabranch.broker.kafka.coordination.log import LogWriter
 from anabranch.broker.kafka.groups.classic.group import ClassicGroup
+from anabranch.broker.kafka.groups.classic.member import ClassicMember
 from anabranch.broker.kafka.groups.consumer.embedded_protocol import parse_assignment, parse_subscription
 from anabranch.broker.kafka.groups.consumer.group import ConsumerGroup
 from anabranch.broker.kafka.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse
+from anabranch.broker.kafka.groups.consumer.migration import to_consumer_group
 from anabranch.broker.kafka.groups.consumer.topic_image import TopicIdPartition, TopicImage, TopicMetadata
 from anabranch.broker.kafka.groups.member_requests import respond_to
 from anabranch.broker.kafka.groups.requests import (
@@ -32,6 +34,7 @@ from anabranch.broker.kafka.groups.requests import (
     LeaveRequest,
     LeavingMember,
     MemberProtocol,
+    Now,
     SyncRequest,
     SyncResponse,
 )
@@ -541,6 +544,17 @@ async def test_the_policy_says_which_way_a_group_may_go(policy: Any, *, goes_up:
     await pair.beat("n")
     await pair.beat("n", -1)
     assert isinstance(pair.group(), ClassicGroup) is goes_down
+
+
+def test_a_group_whose_assignments_could_not_be_encoded_stays_classic() -> None:
+    """An assignment is encoded in the version of a member's first metadata, whichever protocol the group has chosen."""
+    subscription = encode_versioned(ConsumerProtocolSubscription(topics=["t"]), 1)
+    group = ClassicGroup("g")
+    group.protocol_type, group.protocol_name = "consumer", "p"
+    protocols = [MemberProtocol("other", b"\xff\xff"), MemberProtocol("p", subscription)]
+    group.members["m"] = ClassicMember("m", None, "c", "/h", SESSION_MS, REBALANCE_MS, protocols)
+    with pytest.raises(KafkaError, match="the embedded consumer protocol is malformed"):
+        to_consumer_group(group, SETTINGS, TOPICS, Now(0, 0))
 
 
 def test_members_that_do_not_rejoin_or_sync_in_time_are_removed() -> None:
