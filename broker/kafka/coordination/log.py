@@ -6,13 +6,13 @@ one turn of the event loop in one batch: consumers commit small records often, a
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from anabranch.broker.kafka.partitions.producers import Producer
 from anabranch.protocol.errors import ErrorCode
-from anabranch.s3stream.errors import LogStalled, StorageError, StorageFull
+from anabranch.s3stream.errors import AppendTooLarge, LogStalled, StorageError, StorageFull
 from anabranch.wal.interface import Durable, WalError
 
 
@@ -54,7 +54,9 @@ class InternalLog(Protocol):
     def append(self, records: Sequence[KeyValue], producer: Producer | None = None) -> Durable:
         """Append one batch, as part of the producer's transaction if one is given.
 
-        Raises StorageFull if a later attempt can succeed, StorageStopped if none can.
+        The log has all of the batch or nothing of it. Completions come in the order of appends, and after one has
+        failed, no later one is durable. Nothing was appended if this raises: StorageFull if a later attempt can
+        succeed, AppendTooLarge if none with this batch can, StorageStopped if no append can.
         """
         ...
 
@@ -90,22 +92,59 @@ WriteDone = Callable[[ErrorCode], None]
 """Called with NONE when the records are durable, else with the error code for the client. Must not raise."""
 
 BATCH_BYTES_MAX = 1024 * 1024
-"""Like Kafka's message.max.bytes. Larger writes are spread over several batches; a larger record is refused."""
+"""Like Kafka's message.max.bytes. A larger record is refused; a larger write is a batch of its own."""
+WRITE_BYTES_MAX = 8 * 1024 * 1024
+"""Largest write: the log takes it as a whole. In Kafka, too, a write is one batch, of message.max.bytes at most."""
 FULL_RETRY_S = 0.02
 """Pause between attempts while the storage is full."""
 
 
-class _QueuedWrite(NamedTuple):
+def is_too_large(records: Iterable[KeyValue]) -> bool:
+    """Return whether the log does not take these records as one write."""
+    sizes = [record.size_bytes for record in records]
+    return max(sizes, default=0) > BATCH_BYTES_MAX or sum(sizes) > WRITE_BYTES_MAX
+
+
+class JointWrites:
+    """Several writes with one answer: `done` is called when all have ended, with the first error."""
+
+    def __init__(self, writes: int, done: WriteDone | None) -> None:
+        """`writes` is their number; `done` is called at once if there are none."""
+        self._left = writes
+        self._error = ErrorCode.NONE
+        self._done = done
+        self._check()
+
+    def ended(self, error: ErrorCode) -> None:
+        """Note the end of one of them."""
+        self._left -= 1
+        self._error = self._error or error
+        self._check()
+
+    def _check(self) -> None:
+        if not self._left and self._done is not None:
+            self._done(self._error)
+
+
+class _Write(NamedTuple):
     records: Sequence[KeyValue]
-    done: WriteDone | None
+    done: WriteDone | None = None
     refusable: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _AppendedBatch:
-    records: Sequence[KeyValue] = ()
-    completes: Sequence[_QueuedWrite] = ()
-    """Writes whose last record is in this batch."""
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """Writes that the log takes together, all or none."""
+
+    records: list[KeyValue] = field(default_factory=list)
+    writes: list[_Write] = field(default_factory=list)
+    size_bytes: int = 0
+
+    def add(self, write: _Write, size_bytes: int) -> None:
+        """Add a write of this size."""
+        self.records += write.records
+        self.writes.append(write)
+        self.size_bytes += size_bytes
 
 
 class LogWriter:
@@ -115,7 +154,11 @@ class LogWriter:
     is bounded by the number of requests in progress. While the log has stalled, writes that change a group's state
     ahead of the log wait, too; those that a client can simply repeat are refused (`refusable`).
 
-    Invariant: after `close` nothing is appended, and no write is reported as durable.
+    Invariants:
+
+    - The log has all records of a write or none, also after a crash or for the log's next owner.
+    - When a write fails, those queued behind it fail, too: their records may build on its own.
+    - After `close` nothing is appended, and no write is reported as durable.
     """
 
     def __init__(self, log: InternalLog) -> None:
@@ -124,11 +167,11 @@ class LogWriter:
         """Bytes written since the last rewrite, or since the log was opened, its replay included."""
         self.live_bytes = 0
         """Bytes that the last rewrite wrote."""
-        self._queue: list[_QueuedWrite] = []
+        self._queue: list[_Write] = []
         self._flush_scheduled = False
         self._paused = False
         self._closed = False
-        self._in_flight: dict[_AppendedBatch, None] = {}
+        self._in_flight: dict[_Batch, None] = {}
         self._drained: asyncio.Future[None] | None = None
 
     def write(self, records: Sequence[KeyValue], done: WriteDone | None = None, *, refusable: bool = False) -> None:
@@ -140,11 +183,11 @@ class LogWriter:
             if done is not None:
                 done(ErrorCode.NOT_COORDINATOR)
             return
-        if any(record.size_bytes > BATCH_BYTES_MAX for record in records):
+        if not records or is_too_large(records):
             if done is not None:
-                done(ErrorCode.MESSAGE_TOO_LARGE)
+                done(ErrorCode.MESSAGE_TOO_LARGE if records else ErrorCode.NONE)
             return
-        self._queue.append(_QueuedWrite(records, done, refusable))
+        self._queue.append(_Write(records, done, refusable))
         self._schedule_flush()
 
     def write_transactional(self, records: Sequence[KeyValue], producer: Producer, done: WriteDone) -> bool:
@@ -156,7 +199,8 @@ class LogWriter:
         if self._closed:
             done(ErrorCode.NOT_COORDINATOR)
             return False
-        if _size_bytes(records) > BATCH_BYTES_MAX:
+        size_bytes = _size_bytes(records)
+        if size_bytes > BATCH_BYTES_MAX:
             done(ErrorCode.MESSAGE_TOO_LARGE)
             return False
         if self._queue:
@@ -170,23 +214,23 @@ class LogWriter:
             full = isinstance(error, StorageFull)
             done(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if full else ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return False
-        self._track_append(durable, _AppendedBatch(records, [_QueuedWrite(records, done)]))
+        batch = _Batch()
+        batch.add(_Write(records, done), size_bytes)
+        self._track_append(durable, batch)
         return True
 
     def track_marker(self, durable: Durable) -> None:
         """Delay rewrites until a transaction's marker, appended to the log by another writer, is durable."""
-        self._track_append(durable, _AppendedBatch())
+        self._track_append(durable, _Batch())
 
     def close(self) -> None:
         """Write nothing more. Writes whose end is not known get NOT_COORDINATOR: the log's next owner may find them."""
         self._closed = True
-        unfinished = [write for batch in self._in_flight for write in batch.completes] + self._queue
+        unfinished = [write for batch in self._in_flight for write in batch.writes] + self._queue
         self._in_flight.clear()
         self._queue.clear()
         self._wake_rewrite()
-        for write in unfinished:
-            if write.done is not None:
-                write.done(ErrorCode.NOT_COORDINATOR)
+        _end(unfinished, ErrorCode.NOT_COORDINATOR)
 
     async def rewrite(
         self,
@@ -196,7 +240,7 @@ class LogWriter:
         """Append the live state and delete everything before it. Writes during the append wait for its end.
 
         `live` and `open_transactions` are called when no write is in flight, so that they return the state of the log.
-        Raises StorageError; the log is then as valid as before, but longer.
+        Raises StorageError, or WalError; the log is then as valid as before, but longer.
         """
         self._paused = True
         try:
@@ -206,20 +250,17 @@ class LogWriter:
             if self._closed:
                 return
             start_offset = self.log.next_offset
-            durable = None
+            appended: list[Durable] = []
             live_bytes = 0
-            for batch in _batches([_QueuedWrite([record], None) for record in live()]):
-                durable = self.log.append(batch.records)
-                live_bytes += _size_bytes(batch.records)
-            for producer, records in open_transactions():
-                for batch in _batches([_QueuedWrite([record], None) for record in records]):
-                    durable = self.log.append(batch.records, producer)
-                    live_bytes += _size_bytes(batch.records)
+            for producer, records in ((None, live()), *open_transactions()):
+                for batch in _batches(_Write([record]) for record in records):
+                    appended.append(self.log.append(batch.records, producer))
+                    live_bytes += batch.size_bytes
             self.written_bytes, self.live_bytes = 0, live_bytes
         finally:
             self._paused = False
             self._schedule_flush()
-        if durable is not None:
+        for durable in appended:
             await durable
         if not self._closed:
             await self.log.trim(start_offset)
@@ -239,32 +280,35 @@ class LogWriter:
             try:
                 durable = self.log.append(batch.records)
             except StorageFull as error:
-                left = [write for later in batches[index:] for write in later.completes]
-                is_stalled = isinstance(error, LogStalled)
-                self._queue[:0] = [write for write in left if not (is_stalled and write.refusable)]
-                self._flush_scheduled = True
-                asyncio.get_running_loop().call_later(FULL_RETRY_S, self._flush)
-                if is_stalled:
-                    _refuse(write for write in left if write.refusable)
+                self._wait_for_room(batches[index:], is_stalled=isinstance(error, LogStalled))
                 return
-            except StorageError:
-                _refuse(batch.completes)
-                continue
+            except StorageError as error:
+                too_large = isinstance(error, AppendTooLarge)
+                behind = [write for later in batches[index + 1 :] for write in later.writes] + self._queue
+                self._queue = []
+                _end(batch.writes, ErrorCode.MESSAGE_TOO_LARGE if too_large else ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                _end(behind, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                return
             self._track_append(durable, batch)
 
-    def _track_append(self, durable: Durable, batch: _AppendedBatch) -> None:
-        self.written_bytes += _size_bytes(batch.records)
+    def _wait_for_room(self, batches: Sequence[_Batch], *, is_stalled: bool) -> None:
+        writes = [write for batch in batches for write in batch.writes]
+        self._queue[:0] = [write for write in writes if not (is_stalled and write.refusable)]
+        self._flush_scheduled = True
+        asyncio.get_running_loop().call_later(FULL_RETRY_S, self._flush)
+        if is_stalled:
+            _end((write for write in writes if write.refusable), ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def _track_append(self, durable: Durable, batch: _Batch) -> None:
+        self.written_bytes += batch.size_bytes
         self._in_flight[batch] = None
         durable.add_done_callback(partial(self._appended, batch))
 
-    def _appended(self, batch: _AppendedBatch, error: WalError | None) -> None:
+    def _appended(self, batch: _Batch, error: WalError | None) -> None:
         if self._closed:
             return
         del self._in_flight[batch]
-        code = ErrorCode.NONE if error is None else ErrorCode.COORDINATOR_NOT_AVAILABLE
-        for write in batch.completes:
-            if write.done is not None:
-                write.done(code)
+        _end(batch.writes, ErrorCode.NONE if error is None else ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if not self._in_flight:
             self._wake_rewrite()
 
@@ -273,28 +317,24 @@ class LogWriter:
             self._drained.set_result(None)
 
 
-def _refuse(writes: Iterable[_QueuedWrite]) -> None:
+def _end(writes: Iterable[_Write], error: ErrorCode) -> None:
     for write in writes:
         if write.done is not None:
-            write.done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            write.done(error)
 
 
 def _size_bytes(records: Iterable[KeyValue]) -> int:
     return sum(record.size_bytes for record in records)
 
 
-def _batches(writes: Sequence[_QueuedWrite]) -> Iterator[_AppendedBatch]:
-    """Combine records in batches of bounded size. A write that is tried again repeats records, which is harmless."""
-    records: list[KeyValue] = []
-    completes: list[_QueuedWrite] = []
-    size_bytes = 0
+def _batches(writes: Iterable[_Write]) -> Iterator[_Batch]:
+    """Combine writes in batches of bounded size, each write as a whole."""
+    batch = _Batch()
     for write in writes:
-        for record in write.records:
-            if records and size_bytes + record.size_bytes > BATCH_BYTES_MAX:
-                yield _AppendedBatch(records, completes)
-                records, completes, size_bytes = [], [], 0
-            records.append(record)
-            size_bytes += record.size_bytes
-        completes.append(write)
-    if records:
-        yield _AppendedBatch(records, completes)
+        size_bytes = _size_bytes(write.records)
+        if batch.writes and batch.size_bytes + size_bytes > BATCH_BYTES_MAX:
+            yield batch
+            batch = _Batch()
+        batch.add(write, size_bytes)
+    if batch.writes:
+        yield batch

@@ -6,7 +6,7 @@ Invariant: no member gets a response before the state that it reports is durable
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -65,18 +65,16 @@ class MembershipManager:
             entry.machine = outcome.successor
         if outcome.records:
             write = PendingWrite(entry.machine, former, outcome.records, outcome.then, list(outcome.when_durable))
-            entry.newest_write = write
+            entry.writes.append(write)
             self._writer.write(outcome.records, partial(self._written, entry, write))
+        elif entry.writes:
+            entry.writes[-1].waiting.extend(outcome.when_durable)
         elif outcome.when_durable:
-            if entry.newest_write is None:
-                _send(outcome.when_durable)
-            else:
-                entry.newest_write.waiting.extend(outcome.when_durable)
+            _send(outcome.when_durable)
         self._groups.schedule(entry, outcome.wake_ms)
 
     def _written(self, entry: ShardGroup, write: PendingWrite, error: ErrorCode) -> None:
-        if entry.newest_write is write:
-            entry.newest_write = None
+        earlier = entry.end_write(write)
         if not error:
             entry.store(write.records)
         elif error == ErrorCode.MESSAGE_TOO_LARGE:
@@ -85,14 +83,19 @@ class MembershipManager:
             if write.then is not None:
                 self._carry_out(entry, write.then(error, self._groups.now()))
             elif error and self._groups.get(entry.group_id) is entry:
-                self._restore(entry, write.former.group.group_type)
+                self._restore(entry, write.former.group.group_type, earlier)
         _send((ticket, KafkaError(error) if error else response) for ticket, response in write.waiting)
 
-    def _restore(self, entry: ShardGroup, former_type: str) -> None:
-        """Restore a group from its durable records, because those by which it was ahead could not be written."""
+    def _restore(self, entry: ShardGroup, former_type: str, earlier: Sequence[PendingWrite]) -> None:
+        """Restore a group from its records in the log, because those by which it was ahead could not be written.
+
+        `earlier` writes are still on their way: the group stays ahead of the log by them, whichever machine made them.
+        """
         now = self._groups.now()
         _send(entry.machine.resign(now).responses)
-        entry.machine = self._kinds.restore(entry.group_id, entry.stored, now, former_type)
+        entry.machine = self._kinds.restore(entry.group_id, entry.stored_after(earlier), now, former_type)
+        for write in earlier:
+            write.machine, write.then = entry.machine, None
         self._groups.schedule(entry, entry.group.wake_ms)
 
 

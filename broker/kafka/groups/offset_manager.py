@@ -5,8 +5,9 @@ when its record is durable, and an offset of a transaction when the transaction'
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
-from anabranch.broker.kafka.coordination.log import KeyValue, LogWriter, WriteDone
+from anabranch.broker.kafka.coordination.log import JointWrites, KeyValue, LogWriter, WriteDone
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
 from anabranch.broker.kafka.groups.group_table import GroupTable
 from anabranch.broker.kafka.groups.offsets import CommittedOffset, GroupOffsets
@@ -151,38 +152,32 @@ class OffsetManager:
         self.drop(entry, deleted, done)
         return errors
 
-    def forget_topics(self, is_deleted: Callable[[str], bool], done: WriteDone) -> None:
+    def forget_topics(self, is_deleted: Callable[[str], bool], done: WriteDone | None = None) -> None:
         """Delete the offsets of deleted topics: a topic created later under the same name begins without any.
 
         Calls `done` when that is durable, or has failed.
         """
-        found = []
-        for entry in self._groups:
-            keys = [key for key in entry.offsets.all_partitions() if is_deleted(key.topic)]
-            if keys:
-                found.append((entry, keys))
-        if not found:
-            done(ErrorCode.NONE)
-        # The log writes in order: with the last of them, all are durable.
-        for entry, keys in found:
-            self.drop(entry, keys, done if entry is found[-1][0] else None)
+        found = [
+            (entry, key) for entry in self._groups for key in entry.offsets.all_partitions() if is_deleted(key.topic)
+        ]
+        self._drop(found, done)
 
     def drop(self, entry: ShardGroup, keys: Sequence[TopicPartition], done: WriteDone | None = None) -> None:
-        """Delete offsets; call `done` when that is durable, at once if there is nothing to delete."""
-        if not keys:
-            if done is not None:
-                done(ErrorCode.NONE)
-            return
-        offsets = entry.offsets
-        order = offsets.write_started(keys)
+        """Delete offsets of a group; call `done` when that is durable, or has failed."""
+        self._drop([(entry, key) for key in keys], done)
 
-        def dropped(error: ErrorCode) -> None:
-            offsets.write_ended(keys)
-            if not error:
-                for key in keys:
-                    offsets.remove(*key)
-                    offsets.supersede(key, order)
-            if done is not None:
-                done(error)
+    def _drop(self, found: Sequence[tuple[ShardGroup, TopicPartition]], done: WriteDone | None) -> None:
+        """Delete offsets, each in a write of its own: they may be too many for one, and need not go together."""
+        writes = JointWrites(len(found), done)
+        for entry, key in found:
+            order = entry.offsets.write_started([key])
+            dropped = partial(self._dropped, entry.offsets, key, order, writes.ended)
+            self._writer.write([offset_record(entry.group_id, key, None)], dropped)
 
-        self._writer.write([offset_record(entry.group_id, key, None) for key in keys], dropped)
+    @staticmethod
+    def _dropped(offsets: GroupOffsets, key: TopicPartition, order: int, done: WriteDone, error: ErrorCode) -> None:
+        offsets.write_ended([key])
+        if not error:
+            offsets.remove(*key)
+            offsets.supersede(key, order)
+        done(error)

@@ -9,7 +9,7 @@ Invariant: memory shows durable state only. Offsets, and the stored state of a g
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from typing import TypeAlias
 
-from anabranch.broker.kafka.coordination.log import KeyValue, LogWriter, WriteDone
+from anabranch.broker.kafka.coordination.log import JointWrites, KeyValue, LogWriter, WriteDone
 from anabranch.broker.kafka.groups.consumer.group import SessionTimeout
 from anabranch.broker.kafka.groups.consumer.topic_image import NO_TOPICS, TopicImageGetter
 from anabranch.broker.kafka.groups.group_table import GroupTable
@@ -102,7 +102,7 @@ class GroupShard:
         self.offsets.load(replay.open_transactions)
         self.loaded = True
         # Deletions whose records a crash has lost, or whose news came when no node led the shard.
-        self.offsets.forget_topics(deleted.__contains__, lambda _: None)
+        self.offsets.forget_topics(deleted.__contains__)
         waiting, self._forgotten_done = self._forgotten_done, []
         self.offsets.forget_topics(self._forgotten.__contains__, lambda error: _call_all(waiting, error))
         self._forgotten = set()
@@ -196,8 +196,11 @@ class GroupShard:
         tombstones = entry.machine.retire()
         self._groups.remove(entry)
         # Commits on their way to the log come before these records, so they are deleted too.
-        records = [offset_record(entry.group_id, key, None) for key in entry.offsets.all_partitions()]
-        self.writer.write([*records, *tombstones], done)
+        keys = entry.offsets.all_partitions()
+        writes = JointWrites(len(keys) + 1, done)
+        for key in keys:
+            self.writer.write([offset_record(entry.group_id, key, None)], writes.ended)
+        self.writer.write(tombstones, writes.ended)
 
     def expire(self, group_id: str, now_ms: int) -> None:
         """Delete the offsets of a group that have outlived their retention, and the group if it is empty then."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Self, TypeAlias
 
-from anabranch.broker.kafka.coordination.log import BATCH_BYTES_MAX, KeyValue
+from anabranch.broker.kafka.coordination.log import KeyValue, is_too_large
 from anabranch.broker.kafka.groups.consumer import records
 from anabranch.broker.kafka.groups.consumer.assignors import ASSIGNORS, UNIFORM, MemberSpec
 from anabranch.broker.kafka.groups.consumer.heartbeat import TopicFilter
@@ -227,7 +227,7 @@ class ConsumerGroup:
     def take_changes(self) -> list[KeyValue]:
         """Return the records that differ from the log, to be written now.
 
-        Raises UNKNOWN_SERVER_ERROR, like Kafka, if one is too large: the group must then be restored from `written`.
+        Raises UNKNOWN_SERVER_ERROR, like Kafka, if they are too large: the group must then be restored from `written`.
         """
         found = []
         for key in self._changed_keys:
@@ -236,8 +236,8 @@ class ConsumerGroup:
             if self._written.get(raw) != value:
                 found.append(KeyValue(raw, value))
         self._changed_keys.clear()
-        if any(record.size_bytes > BATCH_BYTES_MAX for record in found):
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"a record of group {self.group_id} is too large")
+        if is_too_large(found):
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the records of group {self.group_id} are too large")
         for raw, value in found:
             if value is None:
                 del self._written[raw]
@@ -245,11 +245,15 @@ class ConsumerGroup:
                 self._written[raw] = value
         return found
 
+    def tombstones(self) -> list[KeyValue]:
+        """Return the tombstones of the group's records."""
+        return [KeyValue(key, None) for key in self._written]
+
     def retire(self) -> list[KeyValue]:
         """Mark the group as dead, and return the tombstones of its records."""
         self.is_dead = True
         self.wake_ms = NEVER_MS
-        return [KeyValue(key, None) for key in self._written]
+        return self.tombstones()
 
     # -- Members ---------------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from anabranch.broker.kafka.coordination.log import BATCH_BYTES_MAX, KeyValue
+from anabranch.broker.kafka.coordination.log import KeyValue, is_too_large
 from anabranch.broker.kafka.groups.classic.kind import begin_classic
 from anabranch.broker.kafka.groups.classic.machine import ClassicMachine
 from anabranch.broker.kafka.groups.classic.records import group_record
@@ -59,6 +59,9 @@ from anabranch.broker.kafka.groups.requests import (
 )
 from anabranch.broker.node.settings.client_areas import GroupSettings
 from anabranch.protocol.errors import ErrorCode, KafkaError
+
+REMOVED_AT_ONCE_MAX = 32
+"""Members whose deletion is small enough for one write, however long the ids of the group and its members are."""
 
 
 class ConsumerMachine:
@@ -192,8 +195,8 @@ class ConsumerMachine:
     # -- Time and outcomes ---------------------------------------------------------------------------------------
 
     def tick(self, now: Now) -> Outcome:
-        """Remove members whose session or rebalance timeout has ended."""
-        silent = self.group.silent_members(now)
+        """Remove members whose session or rebalance timeout has ended; of very many the first, and the others next."""
+        silent = self.group.silent_members(now)[:REMOVED_AT_ONCE_MAX]
         for member_id in silent:
             self.group.remove(member_id)
         if silent:
@@ -211,7 +214,7 @@ class ConsumerMachine:
     ) -> Outcome:
         """Return the changes as an outcome; convert the group to a classic one if only classic members are left.
 
-        Raises UNKNOWN_SERVER_ERROR, with nothing changed, if a record is too large.
+        Raises UNKNOWN_SERVER_ERROR, with nothing changed, if that is too large to be written.
         """
         try:
             changes = self.group.take_changes()
@@ -230,10 +233,15 @@ class ConsumerMachine:
     def _downgrade(self, outcome: Outcome, now: Now, *, rebalance: bool) -> None:
         """Convert the group to a classic one, unless that is too large to store."""
         classic = to_classic_group(self.group, self._topics(), now)
-        record = group_record(classic.group_id, classic.snapshot())
-        if record.size_bytes > BATCH_BYTES_MAX:
+        records = [
+            *outcome.records,
+            *self.group.tombstones(),
+            group_record(classic.group_id, classic.snapshot()),
+        ]
+        if is_too_large(records):
             return
-        outcome.records = [*outcome.records, *self.retire(), record]
+        self.retire()
+        outcome.records = records
         machine = ClassicMachine(classic, self._settings)
         if rebalance:
             machine.rebalance(now)

@@ -1,19 +1,23 @@
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from unittest import mock
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
 from anabranch.broker.kafka.coordination import log as log_module
-from anabranch.broker.kafka.coordination.log import BATCH_BYTES_MAX, KeyValue, LogWriter, ReplayedBatch
+from anabranch.broker.kafka.coordination.log import BATCH_BYTES_MAX, JointWrites, KeyValue, LogWriter, ReplayedBatch
 from anabranch.broker.kafka.groups.shard import GroupShard
 from anabranch.broker.kafka.partitions.producers import Producer
 from anabranch.broker.kafka.transactions.shard import TransactionShard
 from anabranch.broker.node.settings.client_areas import GroupSettings
 from anabranch.protocol.errors import ErrorCode
-from anabranch.s3stream.errors import LogStalled, StorageFull, StorageStopped
+from anabranch.s3stream.errors import AppendTooLarge, LogStalled, StorageError, StorageFull, StorageStopped
 from anabranch.wal.interface import Durable, WalFailed
 from tests.support.memory_log import MemoryLog
+from tests.support.virtual_time import run_virtual
 from tests.support.waiting import until
 
 
@@ -111,24 +115,132 @@ async def test_batches_are_bounded() -> None:
         writer.write([record(key, half)], partial(done.__setitem__, key))
     writer.write([record("d", half), record("e", half)], partial(done.__setitem__, "de"))
     writer.write([record("f", half + half)], partial(done.__setitem__, "f"))
+    writer.write([record(key, half) for key in "ghijklmnopqrstuvw"], partial(done.__setitem__, "g-w"))
     await turn()
-    assert [len(batch.records) for _, batch in log.batches] == [1, 1, 1, 1, 1]
-    assert done == dict.fromkeys(["a", "b", "c", "de"], ErrorCode.NONE) | {"f": ErrorCode.MESSAGE_TOO_LARGE}
+    assert [len(batch.records) for _, batch in log.batches] == [1, 1, 1, 2], "a write is in one batch"
+    refused = dict.fromkeys(["f", "g-w"], ErrorCode.MESSAGE_TOO_LARGE)
+    assert done == dict.fromkeys(["a", "b", "c", "de"], ErrorCode.NONE) | refused
 
 
-async def test_a_write_over_two_batches_is_done_with_the_second() -> None:
+async def test_a_write_of_nothing_is_done() -> None:
+    done: list[ErrorCode] = []
+    LogWriter(MemoryLog()).write([], done.append)
+    assert done == [ErrorCode.NONE]
+
+
+async def test_a_write_that_the_log_has_no_room_for_ever_is_too_large_and_those_behind_it_may_be_repeated() -> None:
     log = MemoryLog()
-    log.hold = True
+    log.refusal = AppendTooLarge("never")
     writer = LogWriter(log)
     done: list[ErrorCode] = []
     half = "x" * (BATCH_BYTES_MAX // 2)
-    writer.write([record("a", half), record("b", half)], done.append)
+    writer.write([record(key, half) for key in "abc"], done.append)
+    writer.write([record("d")], done.append)
     await turn()
-    first, second = log.held
-    first.complete()
-    assert done == []
-    second.complete()
-    assert done == [ErrorCode.NONE]
+    assert done == [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.COORDINATOR_NOT_AVAILABLE]
+
+
+async def test_writes_queued_behind_a_failed_one_fail_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their records may build on its own. What is written after its report may not."""
+    log = MemoryLog()
+    writer = LogWriter(log)
+    done: dict[str, ErrorCode] = {}
+    half = "x" * (BATCH_BYTES_MAX // 2)
+    outcomes = [None, AppendTooLarge("never")]
+    append = log.append
+
+    def fail_once(records: Sequence[KeyValue], producer: Producer | None = None) -> Durable:
+        if outcomes and (error := outcomes.pop(0)) is not None:
+            raise error
+        return append(records, producer)
+
+    def write_again(error: ErrorCode) -> None:
+        done["b"] = error
+        writer.write([record("d")], partial(done.__setitem__, "d"))
+
+    monkeypatch.setattr(log, "append", fail_once)
+    writer.write([record("a", half)], partial(done.__setitem__, "a"))
+    writer.write([record("b", half)], write_again)
+    writer.write([record("c", half)], partial(done.__setitem__, "c"))
+    await until(lambda: len(done) == 4)
+    assert done == {"a": 0, "b": ErrorCode.MESSAGE_TOO_LARGE, "c": ErrorCode.COORDINATOR_NOT_AVAILABLE, "d": 0}
+    assert [kept.key for kept in log.records()] == [b"a", b"d"]
+
+
+SOME = 40
+"""Bytes of a large record of the next test, whose batches take 100."""
+
+
+@given(
+    turns=st.lists(
+        st.lists(st.tuples(st.lists(st.sampled_from([1, SOME]), min_size=1, max_size=4), st.booleans()), max_size=6),
+        max_size=4,
+    ),
+    outcomes=st.lists(
+        st.sampled_from([None, StorageFull("later"), LogStalled("stalled"), AppendTooLarge("never")]), max_size=12
+    ),
+)
+def test_the_log_has_all_of_a_write_or_nothing_as_its_writer_is_told(
+    turns: list[list[tuple[list[int], bool]]], outcomes: list[StorageError | None]
+) -> None:
+    """A log that fails once, in the middle."""
+
+    async def main() -> None:
+        log = MemoryLog()
+        append, left = log.append, list(outcomes)
+
+        def fail_or_append(records: Sequence[KeyValue], producer: Producer | None = None) -> Durable:
+            if left and (error := left.pop(0)) is not None:
+                raise error
+            return append(records, producer)
+
+        log.append = fail_or_append  # type: ignore[method-assign]
+        writer = LogWriter(log)
+        told: dict[int, list[ErrorCode]] = {}
+        written: dict[int, list[KeyValue]] = {}
+        for writes in turns:
+            for sizes, refusable in writes:
+                number = len(told)
+                told[number] = []
+                written[number] = [record(f"{number}/{index}", "x" * size) for index, size in enumerate(sizes)]
+                writer.write(written[number], told[number].append, refusable=refusable)
+            await turn()
+        await asyncio.sleep(len(outcomes))  # retries included
+        assert all(len(codes) == 1 for codes in told.values()), "each write is answered once"
+        durable = [number for number, codes in told.items() if codes == [ErrorCode.NONE]]
+        assert log.records() == [each for number in durable for each in written[number]]
+
+    with mock.patch.multiple(log_module, BATCH_BYTES_MAX=100, WRITE_BYTES_MAX=1_000):
+        run_virtual(main())
+
+
+@pytest.mark.parametrize("errors", [[None, "e"], ["e", None], [None, None], []])
+def test_joint_writes_end_with_the_last_and_tell_the_first_error(errors: list[str | None]) -> None:
+    done: list[ErrorCode] = []
+    writes = JointWrites(len(errors), done.append)
+    for error in errors:
+        assert not done
+        writes.ended(ErrorCode.COORDINATOR_NOT_AVAILABLE if error else ErrorCode.NONE)
+    assert done == [ErrorCode.COORDINATOR_NOT_AVAILABLE if any(errors) else ErrorCode.NONE]
+
+
+async def test_a_rewrite_deletes_nothing_unless_all_of_it_is_durable() -> None:
+    log = MemoryLog()
+    writer = LogWriter(log)
+    half = "x" * (BATCH_BYTES_MAX // 2)
+    live = [record(key, half) for key in "abc"]
+    writer.write(live)
+    await turn()
+    log.hold = True
+    rewriting = asyncio.create_task(writer.rewrite(lambda: live))
+    await until(lambda: len(log.held) == 3)
+    first, *others = log.held
+    first.complete(WalFailed("broken"))
+    for durable in others:
+        durable.complete()
+    with pytest.raises(WalFailed):
+        await rewriting
+    assert log.records() == live + live
 
 
 async def test_a_rewrite_leaves_the_live_state_and_what_came_meanwhile() -> None:
@@ -276,12 +388,12 @@ async def test_a_rewrite_that_is_closed_before_it_is_durable_deletes_nothing() -
 
 
 async def test_a_write_that_comes_while_others_are_put_back_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first batch is refused, its report causes another write, and for the second batch there is no room."""
+    """The log stalls, the report to a write that is refused causes another, and the rest waits."""
     monkeypatch.setattr(log_module, "FULL_RETRY_S", 0)
     log = MemoryLog()
     writer = LogWriter(log)
     half = "x" * (BATCH_BYTES_MAX // 2)
-    refusals = [StorageStopped("once"), StorageFull("later")]
+    refusals = [LogStalled("stalled"), StorageFull("later")]
     really = log.append
 
     def append(records: Sequence[KeyValue], producer: Producer | None = None) -> Durable:
@@ -290,7 +402,7 @@ async def test_a_write_that_comes_while_others_are_put_back_is_not_lost(monkeypa
         return really(records, producer)
 
     monkeypatch.setattr(log, "append", append)
-    writer.write([record("a", half)], lambda _: writer.write([record("c")]))
+    writer.write([record("a", half)], lambda _: writer.write([record("c")]), refusable=True)
     writer.write([record("b", half)])
     await until(lambda: len(log.records()) == 2)
     assert [kept.key for kept in log.records()] == [b"b", b"c"]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from anabranch.broker.kafka.coordination import log as log_module
 from anabranch.broker.kafka.coordination.log import KeyValue, LogWriter
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
 from anabranch.broker.kafka.groups.classic.state_table import ClassicGroupState
@@ -247,6 +248,19 @@ async def test_offsets_of_a_deleted_topic_are_forgotten(client: ClassicShard) ->
     assert client.offset(U0) is not None
     client = await client.crash()
     assert client.offset(T1) is None
+
+
+async def test_offsets_are_deleted_however_many_they_are(client: ClassicShard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_module, "WRITE_BYTES_MAX", 100)
+    for key in (T0, T1, U0):
+        await client.commit(key)
+    assert await delete_offsets(client, T0, T1, U0) == [ErrorCode.NONE] * 3
+    assert client.offset(T1) is None
+    for key in (T0, T1, U0):
+        await client.commit(key)
+    assert await delete(client) is ErrorCode.NONE
+    client = await client.crash()
+    assert client.state() is None
 
 
 async def expire(client: ClassicShard) -> None:
