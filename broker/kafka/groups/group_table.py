@@ -87,8 +87,12 @@ class GroupTable:
         """Return the time on the loop's clock and on the wall clock."""
         return Now(int(self._loop.time() * 1000), self._now_ms())
 
-    def schedule(self, group: ShardGroup, wake_ms: int) -> None:
-        """Make sure that the group is woken at its next deadline. A timer that fires early sets the next one."""
+    def schedule(self, group: ShardGroup) -> None:
+        """Make sure that the group is woken at its next deadline. A timer that fires early sets the next one.
+
+        Called after each call of the group's state machine, also one that refused a request.
+        """
+        wake_ms = group.group.wake_ms
         if wake_ms >= group.timer_ms:
             return
         group.cancel_timer()

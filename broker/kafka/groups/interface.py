@@ -33,8 +33,6 @@ class Response(NamedTuple):
 class Outcome:
     """Result of a request, a deadline or a write, which the shard carries out in the order of the fields."""
 
-    wake_ms: int
-    """Next deadline of the group, on the loop's clock."""
     answer: Any = None
     """Answer to a request that is answered at once."""
     responses: Sequence[Response] = ()
@@ -82,7 +80,10 @@ class Group(Protocol):
 
     @property
     def wake_ms(self) -> int:
-        """A lower bound of its next deadline, on the loop's clock."""
+        """A lower bound of its next deadline, on the loop's clock.
+
+        The shard reads it after each call of the machine, also one that raised.
+        """
         ...
 
     @property
@@ -112,7 +113,7 @@ class Group(Protocol):
 
 
 class GroupMachine(Protocol):
-    """State machine of one group. Requests raise KafkaError with nothing changed."""
+    """State machine of one group. Requests raise KafkaError with nothing changed but deadlines."""
 
     @property
     def group(self) -> Group:
@@ -128,8 +129,8 @@ class GroupMachine(Protocol):
         """Handle a request of a member."""
         ...
 
-    def check_commit(self, commit: CommitRequest, now: Now, /) -> Outcome:
-        """Return why this commit is refused, or NONE, as the answer."""
+    def check_commit(self, commit: CommitRequest, now: Now, /) -> ErrorCode:
+        """Return why this commit is refused, or NONE."""
         ...
 
     def tick(self, now: Now) -> Outcome:

@@ -34,13 +34,18 @@ class MembershipManager:
         entry = self._groups.get(group_id)
         now = self._groups.now()
         machine = None if entry is None else entry.machine
-        if machine is not None and request.group_type in machine.serves:
-            outcome = machine.handle(request, now)
-        else:
-            outcome = self._kinds[request.group_type].begin(group_id, request, machine, now)
-            if entry is None and outcome.successor is not None:
-                self._groups.check_room()
-                entry = self._groups.add(ShardGroup(outcome.successor))
+        try:
+            if machine is not None and request.group_type in machine.serves:
+                outcome = machine.handle(request, now)
+            else:
+                outcome = self._kinds[request.group_type].begin(group_id, request, machine, now)
+        except KafkaError:
+            if entry is not None:
+                self._groups.schedule(entry)
+            raise
+        if entry is None and outcome.successor is not None:
+            self._groups.check_room()
+            entry = self._groups.add(ShardGroup(outcome.successor))
         if entry is not None:
             self._carry_out(entry, outcome)
         answer: Answer = outcome.answer
@@ -71,7 +76,7 @@ class MembershipManager:
             entry.writes[-1].waiting.extend(outcome.when_durable)
         elif outcome.when_durable:
             _send(outcome.when_durable)
-        self._groups.schedule(entry, outcome.wake_ms)
+        self._groups.schedule(entry)
 
     def _written(self, entry: ShardGroup, write: PendingWrite, error: ErrorCode) -> None:
         earlier = entry.end_write(write)
@@ -96,7 +101,7 @@ class MembershipManager:
         entry.machine = self._kinds.restore(entry.group_id, entry.stored_after(earlier), now, former_type)
         for write in earlier:
             write.machine, write.then = entry.machine, None
-        self._groups.schedule(entry, entry.group.wake_ms)
+        self._groups.schedule(entry)
 
 
 def _send(responses: Iterable[tuple[object, object]]) -> None:

@@ -79,10 +79,10 @@ class OffsetManager:
             transactional=producer is not None,
             knows_member_epochs=knows_member_epochs,
         )
-        outcome = entry.machine.check_commit(commit, self._groups.now())
-        self._groups.schedule(entry, outcome.wake_ms)
-        if outcome.answer:
-            raise KafkaError(outcome.answer)
+        error = entry.machine.check_commit(commit, self._groups.now())
+        self._groups.schedule(entry)
+        if error:
+            raise KafkaError(error)
         if not offsets:
             done(ErrorCode.NONE)
         elif producer is None:

@@ -97,7 +97,7 @@ class GroupShard:
             stored = replay.groups.get(group_id, {})
             machine = self._kinds.restore(group_id, stored, now)
             entry = self._groups.add(ShardGroup(machine, replay.offsets.get(group_id, GroupOffsets()), stored))
-            self._groups.schedule(entry, entry.group.wake_ms)
+            self._groups.schedule(entry)
         self._foreign_records = replay.unknown_records
         self.offsets.load(replay.open_transactions)
         self.loaded = True

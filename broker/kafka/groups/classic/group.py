@@ -256,6 +256,6 @@ class ClassicGroup:
 
     def take_outcome(self) -> Outcome:
         """Return the outcome of the step that ends here."""
-        outcome = Outcome(self.wake_ms, responses=self._responses, records=self._records, then=self._then)
+        outcome = Outcome(responses=self._responses, records=self._records, then=self._then)
         self._responses, self._records, self._then = [], [], None
         return outcome

@@ -7,14 +7,7 @@ from anabranch.broker.kafka.groups.classic.group import ClassicGroup
 from anabranch.broker.kafka.groups.classic.machine import ClassicMachine
 from anabranch.broker.kafka.groups.classic.records import GROUP_KEY_VERSION, parse_snapshot
 from anabranch.broker.kafka.groups.interface import GroupMachine, Outcome
-from anabranch.broker.kafka.groups.requests import (
-    NEVER_MS,
-    ClassicHeartbeat,
-    GroupRequest,
-    JoinRequest,
-    LeaveRequest,
-    Now,
-)
+from anabranch.broker.kafka.groups.requests import ClassicHeartbeat, GroupRequest, JoinRequest, LeaveRequest, Now
 from anabranch.broker.node.settings.client_areas import GroupSettings
 from anabranch.protocol.codec import read_version
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -47,9 +40,9 @@ class ClassicKind:
             case JoinRequest():
                 return begin_classic(group_id, request, self._settings, now)
             case ClassicHeartbeat():
-                return Outcome(NEVER_MS, ErrorCode.UNKNOWN_MEMBER_ID)
+                return Outcome(ErrorCode.UNKNOWN_MEMBER_ID)
             case LeaveRequest():
-                return Outcome(NEVER_MS, [ErrorCode.UNKNOWN_MEMBER_ID] * len(request.leavers))
+                return Outcome([ErrorCode.UNKNOWN_MEMBER_ID] * len(request.leavers))
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Group {group_id} not found.")
 
 

@@ -55,8 +55,7 @@ class ClassicMachine:
         """Handle a request of the classic protocol."""
         match request:
             case ClassicHeartbeat():
-                error = self._heartbeat(request, now)
-                return Outcome(self.group.wake_ms, error)
+                return Outcome(self._heartbeat(request, now))
             case JoinRequest():
                 self._join(request, now)
                 return self.group.take_outcome()
@@ -121,7 +120,7 @@ class ClassicMachine:
     def _leave(self, request: LeaveRequest, now: Now) -> Outcome:
         """Handle LeaveGroup. All members that leave cause one rebalance at most."""
         if self.group.state is ClassicGroupState.DEAD:
-            return Outcome(self.group.wake_ms, [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(request.leavers))
+            return Outcome([ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(request.leavers))
         errors = [self._leave_one(leaver, now) for leaver in request.leavers]
         if ErrorCode.NONE in errors:
             self._after_removal(GroupEvent.MEMBER_GONE, now)
@@ -129,13 +128,8 @@ class ClassicMachine:
         outcome.answer = errors
         return outcome
 
-    def check_commit(self, commit: CommitRequest, now: Now) -> Outcome:
-        """Return why this commit is refused, or NONE, as the answer. A commit also extends its member's session."""
-        error = self._check_commit(commit, now)
-        return Outcome(self.group.wake_ms, error)
-
-    def _check_commit(self, commit: CommitRequest, now: Now) -> ErrorCode:
-        """Check a commit.
+    def check_commit(self, commit: CommitRequest, now: Now) -> ErrorCode:
+        """Return why this commit is refused, or NONE. A commit also extends its member's session.
 
         A transactional commit may have no member (before KIP-447), and is accepted during a rebalance: the transaction
         itself fences its producer.

@@ -57,7 +57,7 @@ def join(group: ConsumerGroup, request: JoinRequest, topics: TopicImage, now: No
     if group.is_assignment_outdated and not group.should_downgrade:
         group.assign(topics, now)
     reconciled = group.reconcile(member, subscription.owned, now)
-    group.start_rebalance_timeout(reconciled, now)
+    group.deadlines.begin_rebalance(reconciled, now)
     return JoinResponse(
         member_id=member_id,
         generation=reconciled.epoch,
@@ -67,16 +67,16 @@ def join(group: ConsumerGroup, request: JoinRequest, topics: TopicImage, now: No
 
 
 def sync(group: ConsumerGroup, request: SyncRequest, topics: TopicImage, now: Now) -> SyncResponse:
-    """Handle SyncGroup. Raises KafkaError."""
+    """Handle SyncGroup. Raises KafkaError: with REBALANCE_IN_PROGRESS the time to join again has begun."""
     member, classic = _classic_member(group, request.member_id, request.group_instance_id, request.generation)
     chosen = classic.protocols[0]
     for theirs, ours in ((request.protocol_type, group.protocol_type), (request.protocol_name, chosen.name)):
         if theirs is not None and theirs != ours:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     if group.epoch > member.epoch and member.state is not MemberState.UNREVOKED:
-        group.ensure_rebalance_timeout(member, now)
+        group.deadlines.ensure_rebalance(member, now)
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
-    group.stop_rebalance_timeout(member.member_id)
+    group.deadlines.end_rebalance(member.member_id)
     group.extend_session(member.member_id, now)
     assignment = assignment_bytes(member.assigned, topics, chosen.metadata)
     return SyncResponse(ErrorCode.NONE, request.protocol_type, request.protocol_name, assignment)
@@ -87,7 +87,7 @@ def heartbeat(group: ConsumerGroup, request: ClassicHeartbeat, now: Now) -> Erro
     member, _ = _classic_member(group, request.member_id, request.group_instance_id, request.generation)
     group.extend_session(member.member_id, now)
     if _must_rejoin(group, member):
-        group.ensure_rebalance_timeout(member, now)
+        group.deadlines.ensure_rebalance(member, now)
         return ErrorCode.REBALANCE_IN_PROGRESS
     return ErrorCode.NONE
 

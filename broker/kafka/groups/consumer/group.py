@@ -13,6 +13,7 @@ from typing import Self, TypeAlias
 from anabranch.broker.kafka.coordination.log import KeyValue, is_too_large
 from anabranch.broker.kafka.groups.consumer import records
 from anabranch.broker.kafka.groups.consumer.assignors import ASSIGNORS, UNIFORM, MemberSpec
+from anabranch.broker.kafka.groups.consumer.deadlines import MemberDeadlines
 from anabranch.broker.kafka.groups.consumer.heartbeat import TopicFilter
 from anabranch.broker.kafka.groups.consumer.member import ConsumerMember, MemberState
 from anabranch.broker.kafka.groups.consumer.reconciliation import reconcile
@@ -20,7 +21,7 @@ from anabranch.broker.kafka.groups.consumer.records import ConsumerKey
 from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicMetadata
 from anabranch.broker.kafka.groups.consumer.topic_patterns import TopicPatterns
 from anabranch.broker.kafka.groups.interface import UnusedSince
-from anabranch.broker.kafka.groups.requests import NEVER_MS, Now
+from anabranch.broker.kafka.groups.requests import Now
 from anabranch.broker.node.settings.client_areas import GroupSettings
 from anabranch.protocol.errors import ErrorCode, KafkaError
 
@@ -59,17 +60,12 @@ class ConsumerGroup:
         self.targets: dict[str, Partitions] = {}
         self.static: dict[str, str] = {}
         """Group instance id to member id."""
-        self.wake_ms = NEVER_MS
-        """A lower bound of the next deadline."""
+        self.deadlines = MemberDeadlines()
         self._settings = settings
         self.is_dead = False
         self._topics_hash = 0
         self._assignment_timestamp_ms = 0
         self._holders: dict[TopicIdPartition, str] = {}
-        self._session_deadlines_ms: dict[str, int] = {}
-        """Deadline of the next heartbeat, by member id."""
-        self._rebalance_deadlines_ms: dict[str, int] = {}
-        """Deadline by which a member must have revoked partitions, or a classic one joined or synced, by member id."""
         self._patterns = TopicPatterns()
         self._topics_version = -1
         self._written: dict[bytes, bytes] = {}
@@ -151,6 +147,11 @@ class ConsumerGroup:
         return ConsumerGroupState.RECONCILING
 
     @property
+    def wake_ms(self) -> int:
+        """A lower bound of the next deadline."""
+        return self.deadlines.wake_ms
+
+    @property
     def is_unused(self) -> bool:
         """True if the group has no members."""
         return not self.members
@@ -219,15 +220,10 @@ class ConsumerGroup:
 
     # -- Records -----------------------------------------------------------------------------------------------------
 
-    @property
-    def written(self) -> Mapping[bytes, bytes]:
-        """The records that are in the log or on their way to it."""
-        return self._written
-
     def take_changes(self) -> list[KeyValue]:
         """Return the records that differ from the log, to be written now.
 
-        Raises UNKNOWN_SERVER_ERROR, like Kafka, if they are too large: the group must then be restored from `written`.
+        Raises UNKNOWN_SERVER_ERROR, like Kafka, if they are too large: `without_changes` must then take its place.
         """
         found = []
         for key in self._changed_keys:
@@ -245,6 +241,15 @@ class ConsumerGroup:
                 self._written[raw] = value
         return found
 
+    def without_changes(self, now: Now) -> Self:
+        """Return the group as the records that are in the log, or on their way to it, describe it.
+
+        Sessions go on as they are: a request that is refused extends that of its own member at most.
+        """
+        group = self.restore(self.group_id, self._settings, self._written, now, self._session_timeout_ms)
+        group.deadlines.keep(self.deadlines)
+        return group
+
     def tombstones(self) -> list[KeyValue]:
         """Return the tombstones of the group's records."""
         return [KeyValue(key, None) for key in self._written]
@@ -252,7 +257,7 @@ class ConsumerGroup:
     def retire(self) -> list[KeyValue]:
         """Mark the group as dead, and return the tombstones of its records."""
         self.is_dead = True
-        self.wake_ms = NEVER_MS
+        self.deadlines = MemberDeadlines()
         return self.tombstones()
 
     # -- Members ---------------------------------------------------------------------------------------------------
@@ -307,8 +312,7 @@ class ConsumerGroup:
         if member.instance_id is not None:
             del self.static[member.instance_id]
         self.targets.pop(member_id, None)
-        self._session_deadlines_ms.pop(member_id, None)
-        self._rebalance_deadlines_ms.pop(member_id, None)
+        self.deadlines.remove(member_id)
         for kind in (records.CURRENT, records.TARGET, records.MEMBER):
             self._mark_changed(kind, member_id)
 
@@ -432,45 +436,16 @@ class ConsumerGroup:
         """Begin a new session of a member."""
         classic = self.members[member_id].classic
         timeout_ms = self._session_timeout_ms(self.group_id) if classic is None else classic.session_timeout_ms
-        deadline_ms = now.loop_ms + timeout_ms
-        self._session_deadlines_ms[member_id] = deadline_ms
-        self.wake_ms = min(self.wake_ms, deadline_ms)
+        self.deadlines.begin_session(member_id, timeout_ms, now)
 
     def _time_reconciliation(self, member: ConsumerMember, now: Now) -> None:
         """Set the deadline of a member that must revoke partitions. Classic members have deadlines to join and sync."""
         if member.classic is not None:
             return
         if member.state is MemberState.UNREVOKED and not member.has_left_temporarily:
-            self.start_rebalance_timeout(member, now)
+            self.deadlines.begin_rebalance(member, now)
         else:
-            self.stop_rebalance_timeout(member.member_id)
-
-    def start_rebalance_timeout(self, member: ConsumerMember, now: Now) -> None:
-        """Begin the time within which a member must have revoked partitions, or a classic one joined or synced."""
-        deadline_ms = now.loop_ms + member.rebalance_timeout_ms
-        self._rebalance_deadlines_ms[member.member_id] = deadline_ms
-        self.wake_ms = min(self.wake_ms, deadline_ms)
-
-    def ensure_rebalance_timeout(self, member: ConsumerMember, now: Now) -> None:
-        """Begin a member's rebalance timeout unless it has begun."""
-        if member.member_id not in self._rebalance_deadlines_ms:
-            self.start_rebalance_timeout(member, now)
-
-    def stop_rebalance_timeout(self, member_id: str) -> None:
-        """End a member's rebalance timeout: it has done what was expected of it."""
-        self._rebalance_deadlines_ms.pop(member_id, None)
-
-    def silent_members(self, now: Now) -> list[str]:
-        """Return the members whose session or rebalance timeout has ended."""
-        deadlines = (self._session_deadlines_ms, self._rebalance_deadlines_ms)
-        return sorted({name for each in deadlines for name, deadline_ms in each.items() if deadline_ms <= now.loop_ms})
-
-    def find_next_deadline(self) -> None:
-        """Set `wake_ms` to the next deadline."""
-        self.wake_ms = min(
-            min(self._session_deadlines_ms.values(), default=NEVER_MS),
-            min(self._rebalance_deadlines_ms.values(), default=NEVER_MS),
-        )
+            self.deadlines.end_rebalance(member.member_id)
 
     def _mark_changed(self, kind: int, name: str = "") -> None:
         self._changed_keys[ConsumerKey(kind, self.group_id, name)] = None

@@ -22,7 +22,7 @@ Invariants:
 
 - A partition is held by at most one member. A member holds a partition that it must revoke until it reports that it no
   longer owns it, leaves, or is removed.
-- A refused request changes nothing.
+- A refused request changes nothing but deadlines.
 - The group is ahead of its log by the records of its outcomes only, and a response waits for them. All state is derived
   from records, so that a group continues after a crash at any moment.
 """
@@ -89,13 +89,12 @@ class ConsumerMachine:
             case ConsumerHeartbeat():
                 return self._write_changes(now, respond=Response(request.ticket, self._heartbeat(request, now)))
             case ClassicHeartbeat():
-                error = classic_members.heartbeat(self.group, request, now)
-                return Outcome(self.group.wake_ms, error)
+                return Outcome(classic_members.heartbeat(self.group, request, now))
             case JoinRequest():
                 return self._join(request, now)
             case SyncRequest():
                 response = classic_members.sync(self.group, request, self._topics(), now)
-                return Outcome(self.group.wake_ms, when_durable=[Response(request.ticket, response)])
+                return Outcome(when_durable=[Response(request.ticket, response)])
             case LeaveRequest():
                 errors = self._remove(request.leavers)
                 return self._write_changes(now, answer=errors)
@@ -130,7 +129,7 @@ class ConsumerMachine:
         if former is not None and former.member_id != request.member_id:
             group.rename(former, request.member_id)
         if before.classic is not None:
-            group.stop_rebalance_timeout(member.member_id)  # no JoinGroup or SyncGroup is expected any more
+            group.deadlines.end_rebalance(member.member_id)  # no JoinGroup or SyncGroup is expected any more
         group.put(member)
         group.extend_session(member.member_id, now)
         filtered = group.filter_pattern(member, request.topic_filter, topics, now)
@@ -167,11 +166,8 @@ class ConsumerMachine:
         if not self.group.should_downgrade:
             self.group.raise_epoch()
 
-    def check_commit(self, commit: CommitRequest, _now: Now, /) -> Outcome:
-        """Return why this commit is refused, or NONE, as the answer."""
-        return Outcome(self.group.wake_ms, self._check_commit(commit))
-
-    def _check_commit(self, commit: CommitRequest) -> ErrorCode:
+    def check_commit(self, commit: CommitRequest, _now: Now, /) -> ErrorCode:
+        """Return why this commit is refused, or NONE."""
         if commit.transactional:
             if commit.generation < 0 and not commit.member_id and commit.group_instance_id is None:
                 return ErrorCode.NONE  # before KIP-447: only the transaction fences
@@ -186,7 +182,7 @@ class ConsumerMachine:
 
     def resign(self, _now: Now, /) -> Outcome:
         """Stop coordinating the group. Requests that wait, wait for the log."""
-        return Outcome(self.group.wake_ms)
+        return Outcome()
 
     def retire(self) -> list[KeyValue]:
         """Mark the group as dead, and return the tombstones of its records."""
@@ -196,12 +192,12 @@ class ConsumerMachine:
 
     def tick(self, now: Now) -> Outcome:
         """Remove members whose session or rebalance timeout has ended; of very many the first, and the others next."""
-        silent = self.group.silent_members(now)[:REMOVED_AT_ONCE_MAX]
+        silent = self.group.deadlines.silent_members(now)[:REMOVED_AT_ONCE_MAX]
         for member_id in silent:
             self.group.remove(member_id)
         if silent:
             self._after_removal()
-        self.group.find_next_deadline()
+        self.group.deadlines.find_next()
         return self._write_changes(now)
 
     def _write_changes(
@@ -219,13 +215,9 @@ class ConsumerMachine:
         try:
             changes = self.group.take_changes()
         except KafkaError:
-            self.group = ConsumerGroup.restore(
-                self.group.group_id, self._settings, self.group.written, now, self._session_timeout_ms
-            )
+            self.group = self.group.without_changes(now)
             raise
-        outcome = Outcome(
-            self.group.wake_ms, answer, records=changes, when_durable=() if respond is None else (respond,)
-        )
+        outcome = Outcome(answer, records=changes, when_durable=() if respond is None else (respond,))
         if self.group.should_downgrade:
             self._downgrade(outcome, now, rebalance=rebalance)
         return outcome
@@ -245,7 +237,7 @@ class ConsumerMachine:
         machine = ClassicMachine(classic, self._settings)
         if rebalance:
             machine.rebalance(now)
-        outcome.successor, outcome.wake_ms = machine, classic.wake_ms
+        outcome.successor = machine
 
     # -- Members ---------------------------------------------------------------------------------------------------
 
@@ -278,7 +270,7 @@ class ConsumerMachine:
         else:
             member = self.group.static_member(request.instance_id, request.member_id)
             if request.epoch == LEAVE_STATIC_EPOCH:
-                self.group.stop_rebalance_timeout(member.member_id)
+                self.group.deadlines.end_rebalance(member.member_id)
                 self.group.put(member.with_assignment(LEAVE_STATIC_EPOCH, member.state, member.assigned, {}))
                 return ConsumerHeartbeatResponse(member.member_id, LEAVE_STATIC_EPOCH)
         self.group.remove(request.member_id)

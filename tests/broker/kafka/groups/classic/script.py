@@ -151,7 +151,7 @@ class GroupScript:
     def do_commit(self, words: list[str], options: dict[str, str]) -> None:
         generation = int(options.get("generation", self.group.generation))
         commit = CommitRequest(options.get("id", ""), options.get("instance"), generation)
-        self.out.append(f"commit {self.machine.check_commit(commit, self.now).answer.name}")
+        self.out.append(f"commit {self.machine.check_commit(commit, self.now).name}")
 
     def do_written(self, words: list[str], options: dict[str, str]) -> None:
         self.stored = {key: value for key, value in self.writes[0].records if value is not None}
@@ -196,7 +196,6 @@ class GroupScript:
         return self.ids.get(name, "") if given is None else ("" if given == "-" else given)
 
     def carry_out(self, outcome: Outcome) -> None:
-        assert outcome.wake_ms == self.group.wake_ms
         for name, response in outcome.responses:
             match response:
                 case JoinResponse() as answer:

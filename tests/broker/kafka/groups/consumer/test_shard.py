@@ -9,6 +9,7 @@ from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
 from anabranch.broker.kafka.groups.consumer import records
 from anabranch.broker.kafka.groups.consumer.group import ConsumerGroup, ConsumerGroupState
 from anabranch.broker.kafka.groups.consumer.heartbeat import ConsumerHeartbeat, ConsumerHeartbeatResponse
+from anabranch.broker.kafka.groups.consumer.machine import REMOVED_AT_ONCE_MAX
 from anabranch.broker.kafka.groups.consumer.member import ConsumerMember
 from anabranch.broker.kafka.groups.consumer.records import ConsumerKey
 from anabranch.broker.kafka.groups.consumer.topic_image import Partitions, TopicIdPartition, TopicImage, TopicMetadata
@@ -160,6 +161,16 @@ async def test_silent_members_are_removed_and_an_administrator_may_remove_them_t
     client = await client.crash()
     assert client.group().state is ConsumerGroupState.EMPTY
     assert client.group().epoch == 5
+
+
+async def test_many_members_that_fall_silent_at_once_are_all_removed() -> None:
+    client = ConsumerShard(MemoryLog(), GroupSettings(consumer_session_timeout_ms=20))
+    await client.shard.load()
+    _ = [client.beat(f"m{number}") for number in range(3 * REMOVED_AT_ONCE_MAX)]
+    await until(lambda: client.group().state is ConsumerGroupState.EMPTY)
+    await until(lambda: not any(entry.writes for entry in client.shard.entries()))
+    client = await client.crash()
+    assert client.group().state is ConsumerGroupState.EMPTY
 
 
 async def test_an_empty_classic_group_becomes_a_consumer_group_and_back_with_its_offsets(client: ConsumerShard) -> None:
