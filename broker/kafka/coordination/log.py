@@ -157,7 +157,8 @@ class LogWriter:
     Invariants:
 
     - The log has all records of a write or none, also after a crash or for the log's next owner.
-    - When a write fails, those queued behind it fail, too: their records may build on its own.
+    - When a write fails, those queued behind it fail, too: their records may build on its own. Nothing builds on a
+      refusable one, so those behind it go on.
     - After `close` nothing is appended, and no write is reported as durable.
     """
 

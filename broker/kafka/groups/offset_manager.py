@@ -19,6 +19,14 @@ from anabranch.broker.kafka.partitions.producers import Producer
 from anabranch.protocol.errors import ErrorCode, KafkaError
 
 Commits = Sequence[tuple[TopicPartition, CommittedOffset]]
+DELETED_AT_ONCE_MAX = 32
+"""Offsets that one write deletes: with the longest names, too, it fits the smallest log."""
+
+
+def deleted_at_once(keys: Sequence[TopicPartition]) -> Iterator[Sequence[TopicPartition]]:
+    """Yield the offsets that one write deletes each: all may be too many for one, and need not go together."""
+    for first in range(0, len(keys), DELETED_AT_ONCE_MAX):
+        yield keys[first : first + DELETED_AT_ONCE_MAX]
 
 
 class OffsetManager:
@@ -157,27 +165,33 @@ class OffsetManager:
 
         Calls `done` when that is durable, or has failed.
         """
-        found = [
-            (entry, key) for entry in self._groups for key in entry.offsets.all_partitions() if is_deleted(key.topic)
-        ]
-        self._drop(found, done)
+        self._drop(
+            [
+                (entry, [key for key in entry.offsets.all_partitions() if is_deleted(key.topic)])
+                for entry in self._groups
+            ],
+            done,
+        )
 
     def drop(self, entry: ShardGroup, keys: Sequence[TopicPartition], done: WriteDone | None = None) -> None:
         """Delete offsets of a group; call `done` when that is durable, or has failed."""
-        self._drop([(entry, key) for key in keys], done)
+        self._drop([(entry, keys)], done)
 
-    def _drop(self, found: Sequence[tuple[ShardGroup, TopicPartition]], done: WriteDone | None) -> None:
-        """Delete offsets, each in a write of its own: they may be too many for one, and need not go together."""
-        writes = JointWrites(len(found), done)
-        for entry, key in found:
-            order = entry.offsets.write_started([key])
-            dropped = partial(self._dropped, entry.offsets, key, order, writes.ended)
-            self._writer.write([offset_record(entry.group_id, key, None)], dropped)
+    def _drop(self, found: Sequence[tuple[ShardGroup, Sequence[TopicPartition]]], done: WriteDone | None) -> None:
+        parts = [(entry, part) for entry, keys in found for part in deleted_at_once(keys)]
+        writes = JointWrites(len(parts), done)
+        for entry, part in parts:
+            order = entry.offsets.write_started(part)
+            dropped = partial(self._dropped, entry.offsets, part, order, writes.ended)
+            self._writer.write([offset_record(entry.group_id, key, None) for key in part], dropped)
 
     @staticmethod
-    def _dropped(offsets: GroupOffsets, key: TopicPartition, order: int, done: WriteDone, error: ErrorCode) -> None:
-        offsets.write_ended([key])
+    def _dropped(
+        offsets: GroupOffsets, keys: Sequence[TopicPartition], order: int, done: WriteDone, error: ErrorCode
+    ) -> None:
+        offsets.write_ended(keys)
         if not error:
-            offsets.remove(*key)
-            offsets.supersede(key, order)
+            for key in keys:
+                offsets.remove(*key)
+                offsets.supersede(key, order)
         done(error)

@@ -16,7 +16,7 @@ from anabranch.broker.kafka.groups.group_table import GroupTable
 from anabranch.broker.kafka.groups.interface import Group
 from anabranch.broker.kafka.groups.kinds import GroupKinds
 from anabranch.broker.kafka.groups.member_requests import MembershipManager
-from anabranch.broker.kafka.groups.offset_manager import OffsetManager
+from anabranch.broker.kafka.groups.offset_manager import OffsetManager, deleted_at_once
 from anabranch.broker.kafka.groups.offsets import GroupOffsets
 from anabranch.broker.kafka.groups.records import offset_record
 from anabranch.broker.kafka.groups.replay import Replay
@@ -196,10 +196,10 @@ class GroupShard:
         tombstones = entry.machine.retire()
         self._groups.remove(entry)
         # Commits on their way to the log come before these records, so they are deleted too.
-        keys = entry.offsets.all_partitions()
-        writes = JointWrites(len(keys) + 1, done)
-        for key in keys:
-            self.writer.write([offset_record(entry.group_id, key, None)], writes.ended)
+        parts = list(deleted_at_once(list(entry.offsets.all_partitions())))
+        writes = JointWrites(len(parts) + 1, done)
+        for part in parts:
+            self.writer.write([offset_record(entry.group_id, key, None) for key in part], writes.ended)
         self.writer.write(tombstones, writes.ended)
 
     def expire(self, group_id: str, now_ms: int) -> None:

@@ -1,5 +1,6 @@
 """Deadlines of the members of a consumer group: the ends of sessions, and of rebalance timeouts that have begun."""
 
+from collections.abc import Collection
 from typing import Self
 
 from anabranch.broker.kafka.groups.consumer.member import ConsumerMember
@@ -52,8 +53,13 @@ class MemberDeadlines:
             min(self.sessions.values(), default=NEVER_MS), min(self.rebalances.values(), default=NEVER_MS)
         )
 
-    def keep(self, former: Self) -> None:
-        """Continue the deadlines of the group before it was restored, where there is one of the kind now, too."""
-        for kept, deadlines in ((former.sessions, self.sessions), (former.rebalances, self.rebalances)):
-            deadlines.update((member_id, kept[member_id]) for member_id in deadlines.keys() & kept.keys())
+    def keep(self, former: Self, classic: Collection[str]) -> None:
+        """Continue the deadlines of the group before it was restored.
+
+        Records tell who must revoke partitions, but not which `classic` members must join or sync.
+        """
+        for member_id in former.sessions.keys() & self.sessions.keys():
+            self.sessions[member_id] = former.sessions[member_id]
+        for member_id in former.rebalances.keys() & {*self.rebalances, *classic}:
+            self.rebalances[member_id] = former.rebalances[member_id]
         self.find_next()

@@ -247,7 +247,8 @@ class ConsumerGroup:
         Sessions go on as they are: a request that is refused extends that of its own member at most.
         """
         group = self.restore(self.group_id, self._settings, self._written, now, self._session_timeout_ms)
-        group.deadlines.keep(self.deadlines)
+        classic = [member.member_id for member in group.members.values() if member.classic is not None]
+        group.deadlines.keep(self.deadlines, classic)
         return group
 
     def tombstones(self) -> list[KeyValue]:

@@ -49,6 +49,7 @@ from anabranch.protocol.messages.embedded.consumer_protocol import (
     TopicPartitionResponse,
 )
 from anabranch.wal.interface import WalFailed
+from tests.broker.kafka.groups.consumer.test_shard import LONG
 from tests.support.memory_log import MemoryLog
 from tests.support.virtual_time import run_virtual
 
@@ -557,28 +558,32 @@ def test_a_group_whose_assignments_could_not_be_encoded_stays_classic() -> None:
         to_consumer_group(group, SETTINGS, TOPICS, Now(0, 0))
 
 
-def test_members_that_do_not_rejoin_or_sync_in_time_are_removed() -> None:
-    run_virtual(stay_silent())
+@pytest.mark.parametrize("refused", [False, True], ids=["alone", "beside requests that are too large"])
+def test_members_that_do_not_rejoin_or_sync_in_time_are_removed(refused: bool) -> None:
+    run_virtual(stay_silent(refused=refused))
 
 
-async def stay_silent() -> None:
+async def stay_silent(*, refused: bool) -> None:
     """Also while they heartbeat, which keeps their session."""
     pair = Pair(GroupSettings(initial_rebalance_delay_ms=0, consumer_session_timeout_ms=3_600_000))
     joined = await pair.begin()
     await pair.beat("n")
-    for _ in range(40):
-        await asyncio.sleep(1)
-        try:
-            pair.heartbeat(joined.member_id, None, joined.generation)
-        except KafkaError:
-            break
+    await wait_silently(pair, joined.member_id, joined.generation, refused=refused)
     assert list(pair.group().members) == ["n"]
     late = await pair.join("late")
     assert late.error is ErrorCode.NONE
+    await wait_silently(pair, "late", late.generation, refused=refused)
+    assert list(pair.group().members) == ["n"]
+
+
+async def wait_silently(pair: Pair, member_id: str, generation: int, *, refused: bool) -> None:
+    too_large = ConsumerHeartbeat("x", 0, rebalance_timeout_ms=1, topic_names=LONG)
     for _ in range(40):
         await asyncio.sleep(1)
+        if refused:
+            with pytest.raises(KafkaError):
+                pair.shard.membership.handle("g", too_large)
         try:
-            pair.heartbeat("late", None, late.generation)
-        except KafkaError:
+            pair.heartbeat(member_id, None, generation)
+        except KafkaError:  # it is removed
             break
-    assert list(pair.group().members) == ["n"]
