@@ -213,7 +213,7 @@ def read_records(
     try:
         assert process.stdout is not None, "a pipe was asked for"
         with process.stdout as output:
-            while not found or not is_last(*found[-1]):
+            while not any(is_last(*each) for each in found):
                 data = os.read(output.fileno(), 1 << 16)
                 assert data, f"the tool ended after {found}"
                 text += data.decode()
