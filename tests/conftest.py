@@ -226,6 +226,8 @@ SERVERS = frozenset({"postgres", "s3", "servers", "spark", "wheel"})
 """Fixtures that start a process."""
 SHARING = frozenset({"console", "differential"})
 """Folders whose tests share a browser or brokers of Apache Kafka: one worker runs all of them."""
+CLIENTS = frozenset({"faults", "interop"})
+"""Folders with kafka-python, which leaves the socket of an attempt to connect that it cancels."""
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -239,6 +241,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     else:
         group = folder if folder in SHARING else item.nodeid.partition("::")[0]
     item.add_marker(pytest.mark.xdist_group(group))
+    if folder in CLIENTS:
+        item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <(socket|ssl):ResourceWarning"))
     if item.get_closest_marker("spark") is None:
         return
     item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
