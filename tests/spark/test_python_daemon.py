@@ -53,5 +53,5 @@ def test_a_worker_is_frozen_after_a_task(spark: SparkSession) -> None:
     rows = spark.range(1).select(f.udf(look, "ARRAY<INT>", useArrow=False)("id").alias("found"))
     rows.collect()
     ((archives, kept, frozen),) = (row["found"] for row in rows.collect())
-    assert archives == kept >= 2
+    assert 2 <= kept <= archives  # those of packages that later tasks import are not among the kept ones
     assert frozen > 1_000

@@ -85,7 +85,7 @@ async def test_partitions_added_through_any_node_are_served_by_all(nodes: list[N
     assert sorted(index for node in nodes for index in led(node, "t")) == list(range(7))
     assert max(len(led(node, "t")) for node in nodes) == 3
     for node in nodes:
-        await eventually(lambda node=node: node.topics.has_partition("t", 6))
+        await eventually(lambda node=node: node.serving.topics.has_partition("t", 6))
 
 
 async def test_a_topic_deleted_through_any_node_is_gone_from_all(
@@ -102,14 +102,14 @@ async def test_a_topic_deleted_through_any_node_is_gone_from_all(
         )
     await nodes[1].serving.topic_commands.delete("t")
     for node in nodes:
-        await eventually(lambda node=node: node.topics.get("t") is None)
+        await eventually(lambda node=node: node.serving.topics.get("t") is None)
     await eventually(lambda: sorted(gone) == [(1, "t"), (3, "t")])
     assert not [
         stream for stream in streams for node in nodes if node.serving.storage.stream(stream.stream_id) is not None
     ]
     created = await nodes[2].serving.topic_commands.create("t", partitions=3, configs={})
     for node in nodes:
-        await eventually(lambda node=node: node.topics.get(created.topic_id) is not None)
+        await eventually(lambda node=node: node.serving.topics.get(created.topic_id) is not None)
 
 
 async def test_a_topic_can_be_detached_on_one_node_and_attached_on_another(
@@ -147,14 +147,14 @@ async def test_a_node_that_stops_or_starts_is_seen_by_all(tmp_path: Path, catalo
         shared = {"catalog_url": catalog_url, "objects_path": tmp_path / "objects"}
         async with running_node(tmp_path / "3", node_id=3, **shared, rack="r") as third:
             for node in nodes:
-                await eventually(lambda node=node: node.members.get(3) is not None)
+                await eventually(lambda node=node: node.serving.members.get(3) is not None)
                 found = node.serving.members.get(3)
                 assert found is not None
                 assert found.listeners == (third.advertised,)
                 assert found.rack == "r"
             await eventually(lambda: [each.node_id for each in third.serving.members.living()] == [1, 2, 3])
         for node in nodes:
-            await eventually(lambda node=node: [each.node_id for each in node.members.living()] == [1, 2])
+            await eventually(lambda node=node: [each.node_id for each in node.serving.members.living()] == [1, 2])
 
 
 async def test_what_changed_while_the_catalog_was_away_is_seen_afterwards(
