@@ -7,7 +7,6 @@ And they collect garbage, which visits all modules, classes and functions, which
 """
 
 import gc
-import sys
 from functools import cache
 from pathlib import PurePath
 from typing import Final
@@ -15,14 +14,15 @@ from zipimport import zipimporter
 
 ARCHIVES: Final = ("pyspark.", "py4j-", "spark-core_")
 """Prefixes of the archives that Spark adds to a worker's path."""
+_invalidate: Final = zipimporter.invalidate_caches
 
 
 @cache
 def freeze_worker() -> None:
     """Keep the cached directories of Spark's archives, and exclude everything imported so far from garbage collection.
 
-    Call it after all modules that are used repeatedly have been imported. Only the first call has an effect. Objects in
-    reference cycles at that time are never freed.
+    Call it after all modules that are used repeatedly have been imported. Only the first call has an effect. Objects
+    alive at that time that are in reference cycles are never freed.
     """
     keep_archives()
     gc.collect()
@@ -30,11 +30,10 @@ def freeze_worker() -> None:
 
 
 def keep_archives() -> None:
-    """Keep this process's cached directories of Spark's archives."""
-    for importer in sys.path_importer_cache.values():
-        if isinstance(importer, zipimporter) and PurePath(importer.archive).name.startswith(ARCHIVES):
-            importer.__dict__["invalidate_caches"] = _keep_cache
+    """Keep the cached directories of Spark's archives in this process, and of archives found later."""
+    zipimporter.invalidate_caches = _invalidate_others  # type: ignore[assignment, method-assign]
 
 
-def _keep_cache() -> None:
-    """Replacement for `zipimporter.invalidate_caches` that does nothing."""
+def _invalidate_others(importer: zipimporter) -> None:
+    if not PurePath(importer.archive).name.startswith(ARCHIVES):
+        _invalidate(importer)

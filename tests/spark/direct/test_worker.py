@@ -5,6 +5,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from zipimport import zipimporter
 
 import pytest
 
@@ -18,13 +19,14 @@ def add(folder: Path, archive: str, module: str) -> None:
 
 def test_only_sparks_archives_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path_importer_cache", {})
+    monkeypatch.setattr(zipimporter, "invalidate_caches", zipimporter.invalidate_caches)
+    keep_archives()
     archives = {"pyspark.zip": "pyspark", "spark-core_2.13-4.1.3.jar": "core", "jobs.zip": "jobs"}
     for archive, name in archives.items():
         add(tmp_path, archive, f"first_of_{name}")
         monkeypatch.syspath_prepend(str(tmp_path / archive))
     for name in archives.values():
         importlib.import_module(f"first_of_{name}")
-    keep_archives()
     for archive, name in archives.items():
         add(tmp_path, archive, f"second_of_{name}")
     importlib.invalidate_caches()
