@@ -16,9 +16,8 @@ from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from anabranch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from tests.interop.test_java import TIMEOUT_S, command
 from tests.support.events import create_topic
-from tests.support.kafka_tools import CONSUMER, OFFSETS
+from tests.support.kafka_tools import CONSUMER, OFFSETS, run_tool
 from tests.support.metrics import Samples
 from tests.support.node import NodeProcess
 from tests.support.raw_client import RawClient, batch_of, raw_client
@@ -221,14 +220,10 @@ def test_kafka_python_raises(rig: Damaged) -> None:
 @pytest.mark.interop
 def test_java_ends_with_an_error(rig: Damaged) -> None:
     wanted = ["--topic", "t", "--from-beginning", "--max-messages", "3"]  # and waits for them, but for an error
-    consumed = subprocess.run(
-        command(rig.node.bootstrap, CONSUMER, wanted), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
+    where = ["--bootstrap-server", rig.node.bootstrap]
+    consumed = run_tool(CONSUMER, [*where, *wanted])
     assert "Processed a total of 1 messages" in consumed.stderr
-    by_time = ["--topic-partitions", "t:0", "--time", str(OLD_MS + 1)]
-    listed = subprocess.run(
-        command(rig.node.bootstrap, OFFSETS, by_time), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
+    listed = run_tool(OFFSETS, [*where, "--topic-partitions", "t:0", "--time", str(OLD_MS + 1)])
     assert "t:0" not in listed.stdout
     assert "UnknownServerException" in listed.stdout + listed.stderr
 

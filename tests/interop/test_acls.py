@@ -11,9 +11,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
-from tests.interop.test_java import TIMEOUT_S, command
+from tests.interop.test_java import TIMEOUT_S
 from tests.support.certificates import Authority, Issued
-from tests.support.kafka_tools import CONSUMER, PRODUCER, TOPICS
+from tests.support.kafka_tools import CONSUMER, PRODUCER, TOPICS, run_tool
 from tests.support.node import NodeProcess
 
 pytestmark = pytest.mark.interop
@@ -71,14 +71,8 @@ class SecureNode:
             "ssl.keystore.location": self.issued[name].both,
         }
         path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-        return subprocess.run(
-            command(self.servers, tool, ["--command-config", str(path), *arguments]),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        where = ["--bootstrap-server", self.servers, "--command-config", str(path)]
+        return run_tool(tool, [*where, *arguments], stdin=stdin)
 
     def run(self, name: str, tool: str, *arguments: str, stdin: str = "") -> str:
         """Run a tool that must succeed, and return its output."""

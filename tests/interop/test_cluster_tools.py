@@ -2,15 +2,14 @@
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator, Mapping
 
 import pytest
 
 from tests.broker.cluster.membership.test_failover import bootstrap, cluster
-from tests.interop.test_java import TIMEOUT_S, command, run
+from tests.interop.test_java import run
 from tests.support.events import Event, receive, send
-from tests.support.kafka_tools import TOOLS, TOPICS
+from tests.support.kafka_tools import TOOLS, TOPICS, run_tool
 from tests.support.node import NodeProcess
 from tests.support.waiting import wait_until
 
@@ -33,14 +32,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
 def cluster_tool(servers: str, action: str, *arguments: str) -> tuple[int, str]:
     """Run `kafka-cluster`, whose action comes first; return its exit code and output."""
-    *begin, option, address = command(servers, f"{TOOLS}.ClusterTool", [])
-    done = subprocess.run(
-        [*begin, action, option, address, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    done = run_tool(f"{TOOLS}.ClusterTool", [action, "--bootstrap-server", servers, *arguments])
     return done.returncode, done.stdout + done.stderr
 
 
@@ -99,12 +91,12 @@ def test_an_unclean_election_gives_up_what_only_a_dead_node_has_and_then_the_nod
     assert "Successfully completed leader election (UNCLEAN) for partitions t-2" in elected
     (lost,) = first.events("records given up with the log")
     assert (lost["partition"], lost["from_offset"], lost["node_id"]) == ("t-2", 0, 3)
-    assert leaders(servers)[2] in {"1", "2"}
+    wait_until(lambda: leaders(servers)[2] in {"1", "2"}, "both nodes know the new leader")
     again = run(servers, ELECTION, *where, "--partition", "2")
     assert "Valid replica already elected" in again
     code, said = cluster_tool(servers, "unregister", "--id", "3")
     assert (code, "Broker 3 is no longer registered." in said) == (0, True), said
-    assert living(servers) == ["1", "2"]
+    wait_until(lambda: living(servers) == ["1", "2"], "both nodes know that it is gone")
 
     send(servers, "t", [Event(2, b"new")])
     third.start()  # on its old log

@@ -18,7 +18,7 @@ from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from tests.interop.test_confluent import QUIET, TIMEOUT_S, poll_until
 from tests.interop.test_java import cells, command, run
 from tests.support.events import Event, create_topic, send
-from tests.support.kafka_tools import CONSUMER, GROUPS, TOOLS, kafka_tool
+from tests.support.kafka_tools import CONSUMER, GROUPS, TOOLS, run_tool
 from tests.support.node import NodeProcess, running_node
 from tests.support.raw_client import raw_client
 
@@ -242,15 +242,8 @@ async def test_kafkas_log_reader_reads_our_consumer_groups(tmp_path: Path) -> No
         records = fetched.responses[0].partitions[0].records
     segment = tmp_path / "00000000000000000000.log"
     segment.write_bytes(records)
-    reader = kafka_tool(f"{TOOLS}.DumpLogSegments")
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [*reader, "--offsets-decoder", "--files", str(segment)],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    reading = ["--offsets-decoder", "--files", str(segment)]
+    done = await asyncio.to_thread(run_tool, f"{TOOLS}.DumpLogSegments", reading)
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if '"type":"' in line]
     kinds = {line.partition('"type":"')[2].partition('"')[0] for line in lines}

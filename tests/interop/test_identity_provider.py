@@ -1,7 +1,6 @@
 """OAUTHBEARER with tokens of a real identity provider, which publishes its keys over TLS."""
 
 import asyncio
-import subprocess
 import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -21,11 +20,10 @@ from anabranch.protocol.errors import ErrorCode
 from tests.broker.kafka.sasl.clients import LISTENERS, handshake
 from tests.broker.kafka.sasl.clients import token as send_token
 from tests.broker.kafka.sasl.provider import message
-from tests.interop.test_java import TIMEOUT_S, command
 from tests.interop.values import read_with_confluent
 from tests.support.certificates import Authority
 from tests.support.hydra import SECRET, IdentityProvider, identity_provider, kid_of
-from tests.support.kafka_tools import CONSUMER, PRODUCER
+from tests.support.kafka_tools import CONSUMER, PRODUCER, run_tool
 from tests.support.node import NodeProcess, running_node
 from tests.support.raw_client import raw_client
 from tests.support.waiting import until, wait_until
@@ -112,9 +110,9 @@ class TokenNode:
             f'sasl.jaas.config={JAVA_LOGIN}Module required clientId="alice" clientSecret="{SECRET}alice" '
             f'scope="{scope}" {trusted};\n'
         )
-        words = command(self.servers, tool, ["--command-config", str(settings), *arguments])
-        words.insert(1, f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self.provider.token_url}")
-        return subprocess.run(words, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        where = ["--bootstrap-server", self.servers, "--command-config", str(settings)]
+        allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self.provider.token_url}"
+        return run_tool(tool, [*where, *arguments], stdin=stdin, options=[allowed])
 
     def authenticated(self, client: str) -> list[dict[str, Any]]:
         return [line for line in self.process.events("authenticated") if line["principal"] == f"User:{client}"]

@@ -13,7 +13,7 @@ import pytest
 
 from tests.interop.records import PARTITIONS
 from tests.support.events import Event, receive, send
-from tests.support.kafka_tools import CONFIGS, CONSUMER, GROUPS, OFFSETS, PRODUCER, TOOLS, TOPICS, kafka_tool
+from tests.support.kafka_tools import CONFIGS, CONSUMER, GROUPS, OFFSETS, PRODUCER, TOOLS, TOPICS, kafka_tool, run_tool
 
 pytestmark = pytest.mark.interop
 
@@ -25,18 +25,15 @@ def command(servers: str, tool: str, arguments: Sequence[str]) -> list[str]:
 
 
 def run(servers: str, tool: str, *arguments: str, stdin: str = "") -> str:
-    done = subprocess.run(
-        command(servers, tool, arguments), input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
+    """Run a tool that must succeed, and return its output."""
+    done = run_tool(tool, ["--bootstrap-server", servers, *arguments], stdin=stdin)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def refused(servers: str, tool: str, *arguments: str) -> str:
     """Run a tool that must fail, and return its output."""
-    done = subprocess.run(
-        command(servers, tool, arguments), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
+    done = run_tool(tool, ["--bootstrap-server", servers, *arguments])
     assert done.returncode != 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -182,8 +179,12 @@ def test_two_consumers_share_a_topic(servers: str, topic: str) -> None:
 
 
 def test_an_idempotent_producer_counts_every_record_acked(servers: str, topic: str) -> None:
-    said = run(servers, f"{TOOLS}.VerifiableProducer", "--topic", topic, "--max-messages", "2000", "--acks", "-1")
-    summary = json.loads(said.splitlines()[-1])
+    words = command(
+        servers, f"{TOOLS}.VerifiableProducer", ["--topic", topic, "--max-messages", "2000", "--acks", "-1"]
+    )
+    done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads(done.stdout.splitlines()[-1])  # as the JVM ends
     assert (summary["sent"], summary["acked"]) == (2000, 2000)
     ends = [int(line.split(":")[2]) for line in run(servers, OFFSETS, "--topic", topic).splitlines()]
     assert sum(ends) == 2000

@@ -33,7 +33,7 @@ from tests.interop.values import (
     send_with_confluent,
 )
 from tests.support.certificates import Authority
-from tests.support.kafka_tools import CONFIGS, CONSUMER, PRODUCER, TOPICS
+from tests.support.kafka_tools import CONFIGS, CONSUMER, PRODUCER, TOPICS, run_tool
 from tests.support.node import NodeProcess
 from tests.support.secrets import MARK, assert_unmarked, node_output
 from tests.support.tools import kcat
@@ -185,14 +185,8 @@ def knows(node: SaslNode, name: str) -> bool:
 
 
 def run_java(node: SaslNode, settings: Path, protocol: str, tool: str, *arguments: str, stdin: str = "") -> Any:
-    return subprocess.run(
-        command(node.servers(protocol), tool, ["--command-config", str(settings), *arguments]),
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    where = ["--bootstrap-server", node.servers(protocol), "--command-config", str(settings)]
+    return run_tool(tool, [*where, *arguments], stdin=stdin)
 
 
 def test_java_with_delegation_tokens(node: SaslNode) -> None:
@@ -413,10 +407,12 @@ async def test_clients_with_tokens(node: SaslNode) -> None:
             "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler\n"
             "sasl.jaas.config=org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;\n"
         )
-        words = command(node.servers("SASL_PLAINTEXT"), TOPICS, ["--command-config", str(settings), "--list"])
-        words.insert(1, f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={path.as_uri()}")
-        words.insert(1, f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.files={path}")
-        done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        allowed = "-Dorg.apache.kafka.sasl.oauthbearer.allowed"
+        done = run_tool(
+            TOPICS,
+            ["--bootstrap-server", node.servers("SASL_PLAINTEXT"), "--command-config", str(settings), "--list"],
+            options=[f"{allowed}.urls={path.as_uri()}", f"{allowed}.files={path}"],
+        )
         assert done.returncode == 0, done.stdout + done.stderr
 
     def is_more(before: int) -> bool:

@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaConnectionError
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.interop.test_java import TIMEOUT_S, command
+from tests.interop.test_java import TIMEOUT_S
 from tests.interop.values import (
     read_with_confluent,
     send_and_read_with_aiokafka,
@@ -23,7 +23,7 @@ from tests.interop.values import (
     value_of,
 )
 from tests.support.certificates import Authority, Issued
-from tests.support.kafka_tools import CONFIGS, CONSUMER, PRODUCER, TOPICS
+from tests.support.kafka_tools import CONFIGS, CONSUMER, PRODUCER, TOPICS, run_tool
 from tests.support.node import NodeProcess
 from tests.support.tools import kcat
 from tests.support.waiting import wait_until
@@ -116,17 +116,11 @@ def consume(node: TlsNode, topic: str) -> list[str]:
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
 def test_java(node: TlsNode, version: str) -> None:
     topic = f"java-{version}"
-    config = ["--command-config", str(node.java(**{"ssl.enabled.protocols": version}))]
+    settings = str(node.java(**{"ssl.enabled.protocols": version}))
+    config = ["--bootstrap-server", node.servers, "--command-config", settings]
 
     def run(tool: str, *arguments: str, stdin: str = "") -> str:
-        done = subprocess.run(
-            command(node.servers, tool, [*config, *arguments]),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        done = run_tool(tool, [*config, *arguments], stdin=stdin)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

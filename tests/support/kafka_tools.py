@@ -1,22 +1,28 @@
-"""Apache Kafka's tools, started quickly.
+"""Apache Kafka's tools, run or started quickly.
 
-A tool spends most of its second of processor time on loading classes, and the tests start some two hundred. So the
-classes of five tools are archived once for each Java and Apache Kafka, in the folder of tools (class data sharing,
-JEP 310).
+A tool spends most of its second of processor time on loading and interpreting classes, and the tests run some two
+hundred. So one JVM runs all (`run_tool`) but those that a test kills, or reads while they run, or that have work to do
+as their JVM ends (`kafka_tool`). For both, the classes of five tools are archived once for each Java and Apache Kafka,
+in the folder of tools (class data sharing, JEP 310).
 """
 
+import atexit
 import fcntl
 import functools
 import hashlib
+import struct
 import subprocess
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from anabranch.spark.java import cache_folder, find_java_home
 from tests.support.node import NodeProcess
-from tests.support.tools import KAFKA_VERSION, java, kafka_class_path
+from tests.support.tools import KAFKA_VERSION, java, javac, kafka_class_path
 
 QUICK_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
 """For a JVM that lives for seconds: what its better compiler would save, it would cost."""
@@ -28,10 +34,69 @@ CONSUMER: Final = f"{TOOLS}.consumer.ConsoleConsumer"
 OFFSETS: Final = f"{TOOLS}.GetOffsetShell"
 CONFIGS: Final = "kafka.admin.ConfigCommand"
 TIMEOUT_S: Final = 120
+RUNNER: Final = Path(__file__).with_name("KafkaTools.java")
+NUMBER: Final = struct.Struct(">i")
+
+
+def run_tool(
+    class_name: str, arguments: Sequence[str], *, stdin: str = "", options: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Run a tool to its end, in the one JVM of this process. Options are `-Dname=value`."""
+    return _runner().run([*options, class_name, *arguments], stdin)
+
+
+class ToolRunner:
+    """A JVM that runs one tool after the other, as `KafkaTools.java` says."""
+
+    def __init__(self) -> None:
+        command = _command(archive_options(), (RUNNER.stem,), f":{_classes()}")
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._lock = threading.Lock()
+        atexit.register(self._end)
+
+    def run(self, words: Sequence[str], stdin: str) -> subprocess.CompletedProcess[str]:
+        """Run a tool: options, its class, arguments. Fails the test if the tool hangs or ends the JVM."""
+        with self._lock:
+            watch = threading.Timer(TIMEOUT_S, self._process.kill)
+            watch.start()
+            try:
+                self._send(stdin, words)
+                return subprocess.CompletedProcess(words, self._number(), self._text(), self._text())
+            except (OSError, struct.error):
+                _runner.cache_clear()
+                pytest.fail(f"{words} took {TIMEOUT_S} s or has ended the JVM with {self._process.wait()}")
+            finally:
+                watch.cancel()
+
+    def _send(self, stdin: str, words: Sequence[str]) -> None:
+        assert self._process.stdin is not None, "a pipe was asked for"
+        first, *others = [NUMBER.pack(len(text)) + text for text in map(str.encode, (stdin, *words))]
+        self._process.stdin.write(b"".join((first, NUMBER.pack(len(words)), *others)))
+        self._process.stdin.flush()
+
+    def _number(self) -> int:
+        (number,) = NUMBER.unpack(self._read(NUMBER.size))
+        return int(number)
+
+    def _text(self) -> str:
+        return self._read(self._number()).decode()
+
+    def _read(self, count: int) -> bytes:
+        assert self._process.stdout is not None, "a pipe was asked for"
+        return self._process.stdout.read(count)
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@functools.cache
+def _runner() -> ToolRunner:
+    return ToolRunner()
 
 
 def kafka_tool(class_name: str) -> list[str]:
-    """Return the command that runs a tool; its arguments follow."""
+    """Return the command that runs a tool in a JVM of its own; its arguments follow."""
     return _command(archive_options(), (class_name,))
 
 
@@ -40,8 +105,8 @@ def archive_options() -> tuple[str, ...]:
     return (f"-XX:SharedArchiveFile={_archive()}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 
 
-def _command(options: Sequence[str], arguments: Sequence[str]) -> list[str]:
-    return [str(java()), *QUICK_JVM, *options, "-cp", kafka_class_path(), *arguments]
+def _command(options: Sequence[str], arguments: Sequence[str], classes: str = "") -> list[str]:
+    return [str(java()), *QUICK_JVM, *options, "-cp", kafka_class_path() + classes, *arguments]
 
 
 @functools.cache
@@ -49,13 +114,30 @@ def _archive() -> Path:
     kafka_class_path()  # skips the test, or fails it, where Apache Kafka is missing
     release = (find_java_home() / "release").read_bytes()
     version = hashlib.sha256(release).hexdigest()[:12]
-    target = cache_folder() / f"kafka-{KAFKA_VERSION}-{version}.jsa"
+    return _made_once(f"kafka-{KAFKA_VERSION}-{version}.jsa", _make_archive)
+
+
+def _classes() -> Path:
+    """Return the folder of the runner's class."""
+    version = hashlib.sha256(RUNNER.read_bytes()).hexdigest()[:12]
+    return _made_once(f"kafka-tools-{KAFKA_VERSION}-{version}", _compile)
+
+
+def _made_once(name: str, make: Callable[[Path], Path]) -> Path:
+    """Return what `make` makes in a folder, from the folder of tools if it is there already."""
+    target = cache_folder() / name
     with Path(f"{target}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not target.is_file():
+        if not target.exists():
             with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
-                _make_archive(Path(folder)).rename(target)
+                make(Path(folder)).rename(target)
     return target
+
+
+def _compile(folder: Path) -> Path:
+    made = folder / "classes"
+    subprocess.run([javac(), "--release", "17", "-cp", kafka_class_path(), "-d", made, RUNNER], check=True)
+    return made
 
 
 def _make_archive(folder: Path) -> Path:

@@ -87,6 +87,12 @@ def java() -> Path:
         missing(str(error))
 
 
+def javac() -> Path:
+    """Java's compiler."""
+    program = java().with_name("javac")
+    return program if program.is_file() else missing("a Java compiler")
+
+
 def kafka_apps_class_path() -> str:
     """Class path of Kafka Streams with its examples, of Connect with its file connectors, and of MirrorMaker 2."""
     folder = cache_folder() / f"kafka-apps-{KAFKA_VERSION}"
