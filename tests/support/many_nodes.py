@@ -7,11 +7,14 @@ Its topics have a partition for each state that a leader can be in.
 """
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import pytest
+
+from anabranch.broker.cluster.membership import loop
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from anabranch.broker.kafka.topics.topic import Topic
@@ -50,7 +53,10 @@ async def node_of_many(folder: Path) -> AsyncIterator[Node]:
             owner = StreamOwner(node_id, registered.epoch, f"{node_id:016x}")
             opening = [topic.partitions[index].stream_id for topic in created if not isinstance(topic, Exception)]
             await catalog.open_streams(opening, owner)
-    async with running_node(folder, **wanted) as node:
+    async with AsyncExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop, "BEATS_MISSED", 0)  # it need not wait at its start for nodes that never beat
+            node = await stack.enter_async_context(running_node(folder, **wanted))
         # Its own: what the node finds out by itself does not replace them.
         node.serving.members = Members(node.serving.members.own)
         node.serving.members.update([FIRST, THIRD])

@@ -23,8 +23,8 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -32,6 +32,7 @@ from typing import Any, Final, Self
 import pytest
 
 from anabranch.broker.app import run_node
+from anabranch.broker.cluster.membership import loop
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.node.logging.stacks import END as END_OF_STACKS
 from anabranch.broker.node.settings.model import Settings
@@ -78,14 +79,25 @@ async def running_nodes(folder: Path, count: int, catalog_url: str = "", **wante
         **wanted,
     }
     async with AsyncExitStack() as stack:
-        nodes = [
-            await stack.enter_async_context(running_node(folder / str(node_id), node_id=node_id, **shared))
-            for node_id in range(1, count + 1)
-        ]
-        await until(
-            lambda: all(len(node.serving.members.living()) == count for node in nodes), timeout_s=60, pause_s=0.01
-        )
+        with _quick_acquaintance():
+            nodes = [
+                await stack.enter_async_context(running_node(folder / str(node_id), node_id=node_id, **shared))
+                for node_id in range(1, count + 1)
+            ]
+            await until(
+                lambda: all(len(node.serving.members.living()) == count for node in nodes), timeout_s=60, pause_s=0.01
+            )
         yield nodes
+
+
+@contextmanager
+def _quick_acquaintance() -> Iterator[None]:
+    """Let nodes that start find out soon which others live: each is waited for until it was seen to beat twice."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "POLL_ALONE_S", 0.02)
+        patch.setattr(loop, "POLL_S", 0.02)
+        patch.setattr(loop, "BEAT_S", 0.05)
+        yield
 
 
 def is_test_timeout(error: BaseException | None) -> bool:
