@@ -6,7 +6,6 @@ import pytest
 
 from anabranch.spark.pipeline.errors import PipelineError
 from anabranch.spark.pipeline.run import start_pipeline
-from anabranch.spark.pipeline.tables import open_tables
 from tests.spark.direct.conftest import Lake
 from tests.spark.pipeline.support import (
     every_offset_once,
@@ -21,43 +20,26 @@ from tests.support.events import create_topic, send
 pytestmark = [pytest.mark.spark, pytest.mark.interop, pytest.mark.slow]
 
 
-def test_a_pipeline_takes_what_is_in_objects_and_goes_on(lake: Lake, tmp_path: Path) -> None:
-    topic = "direct-pipeline"
-    create_topic(lake.servers, topic, 3)
-    source = {"kind": "direct", "options": {"dataDir": str(lake.data_dir)}}
-    pipeline = make_pipeline("", tmp_path, topic, source=source, table={"partition_by": "none"})
-    table, _ = open_tables(lake.spark, pipeline)
-    for start, end in ((0, 90), (90, 150)):
-        send(lake.servers, topic, numbered(start, end))
-        lake.wait_committed(topic)
-        run(lake.spark, pipeline)
-        assert offsets(table.read()) == every_offset_once(end)
-    assert table.read().agg({"data.n": "sum"}).collect()[0][0] == sum(range(150))
-
-
-@pytest.mark.parametrize("table_format", ["iceberg", "parquet"])
-def test_the_two_sources_take_turns_on_one_checkpoint(lake: Lake, tmp_path: Path, table_format: str) -> None:
-    topic = f"turns-{table_format}"
+def test_the_two_sources_take_turns_on_one_checkpoint(lake: Lake, tmp_path: Path) -> None:
+    topic = "turns"
     create_topic(lake.servers, topic, 3)
     direct = {"kind": "direct", "options": {"dataDir": str(lake.data_dir)}}
     end = 0
-    for number, kind in enumerate(("direct", "kafka", "direct")):
+    for number, kind in enumerate(("direct", "direct", "kafka", "direct")):
         start, end = end, end + 60
         send(lake.servers, topic, numbered(start, end))
         pipeline = make_pipeline(
-            lake.servers if kind == "kafka" else "", tmp_path, topic, table_format,
+            lake.servers if kind == "kafka" else "", tmp_path, topic,
             source=direct if kind == "direct" else {}, table={"partition_by": "none"},
         )  # fmt: skip
         if kind == "direct":
             lake.wait_committed(topic)
-        elif number == 1:
+        else:
             forget_last_commit(tmp_path / "checkpoint")  # the other source repeats the micro-batch
         run(lake.spark, pipeline)
-        if table_format == "iceberg":
-            table = lake.spark.table(str(pipeline.table.name))
-        else:
-            table = lake.spark.read.parquet(str(pipeline.table.location))
+        table = lake.spark.table(str(pipeline.table.name))
         assert offsets(table) == every_offset_once(end), f"turn {number}, {kind}"
+        assert table.agg({"data.n": "sum"}).collect()[0][0] == sum(range(end))
 
 
 def test_the_direct_source_does_not_go_back_behind_what_the_kafka_source_has_read(lake: Lake, tmp_path: Path) -> None:
