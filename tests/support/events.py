@@ -38,8 +38,12 @@ def delete_topic(servers: str, topic: str) -> None:
 
 
 def send(servers: str, topic: str, events: Sequence[Event], **settings: object) -> None:
-    """Send the events in order and wait until all are acknowledged; `settings` are librdkafka's."""
-    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5, **QUIET, **settings})
+    """Send the events in order and wait until all are acknowledged; `settings` are librdkafka's.
+
+    An idempotent producer would wait for its id for half a second or more: it asks before it has a connection.
+    """
+    in_order = {"max.in.flight": 1, "linger.ms": 5}
+    producer = Producer({"bootstrap.servers": servers, **in_order, **QUIET, **settings})
     failures: list[KafkaException] = []
     for event in events:
         producer.produce(

@@ -56,7 +56,7 @@ def topic(lake: Lake) -> str:
             lake.servers, "mixed", events(60, first=number * 2000 + 1000), **{"compression.type": codec, "linger.ms": 0}
         )
         lake.wait_committed("mixed")
-    send(lake.servers, "mixed", events(900, first=20_000, size=2_000))
+    send(lake.servers, "mixed", events(900, first=20_000, size=2_000), **{"enable.idempotence": True})
     lake.wait_committed("mixed")
     return "mixed"
 
