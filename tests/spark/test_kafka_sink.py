@@ -1,7 +1,6 @@
 """The sink with the real Spark: each row is in the topic once, whatever dies, and in order by key."""
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,14 +17,11 @@ from anabranch.client.transactional import ProducerIdentity, TransactionalProduc
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.records import Record
 from anabranch.spark.kafka_sink import BATCH_BYTES_MAX, AnotherQuery, ExactlyOnceSink, SinkError, _write_rows
-from tests.conftest import QUICK_JVM, QUICK_SQL
 from tests.spark.pipeline.support import WAIT_S, forget_last_commit, numbered
-from tests.spark.programs import program
 from tests.support.events import committed_records, create_topic, send
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop, pytest.mark.slow]
 
-ROOT = Path(__file__).resolve().parents[2]
 Row = tuple[int, bytes | None, bytes | None]
 
 
@@ -188,47 +184,6 @@ def test_a_fence_in_the_middle_of_a_micro_batch(
     with pytest.raises(AnotherQuery):
         first(rows, 0)
     assert len(committed_records(servers, target)) == 10
-
-
-DRIVER = """
-import sys
-from anabranch.spark.kafka_sink import ExactlyOnceSink
-from anabranch.spark.session import build_session
-
-servers, source, target, checkpoint, local = sys.argv[1:]
-settings = {"spark.driver.memory": "1g", "spark.executor.memory": "1g", "spark.local.dir": local}
-settings |= {**QUICK_SQL, "spark.executor.extraJavaOptions": "QUICK_JVM"}
-spark = build_session("killed", master="local-cluster[2,1,1024]", settings=settings)
-options = {"kafka.bootstrap.servers": servers, "subscribe": source, "startingOffsets": "earliest"}
-sink = ExactlyOnceSink(options, target)
-
-def write(batch, batch_id):
-    sink(batch, batch_id)
-    print("batch", batch_id, flush=True)
-
-records = spark.readStream.format("kafka").options(**options, maxOffsetsPerTrigger="150").load().select("key", "value")
-records.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint).start().awaitTermination()
-"""
-
-
-def test_an_executor_and_the_driver_are_killed(spark: SparkSession, servers: str, topic: str, tmp_path: Path) -> None:
-    target, count = f"{topic}-killed", 6000
-    create_topic(servers, target, 3)
-    send(servers, topic, numbered(0, count))
-    checkpoint = tmp_path / "checkpoint"
-    script = DRIVER.replace("QUICK_JVM", QUICK_JVM).replace("QUICK_SQL", str(QUICK_SQL))
-    command = [sys.executable, "-c", script, servers, topic, target, str(checkpoint), str(tmp_path / "local")]
-    with program(command, tmp_path, "driver", {"PYTHONPATH": str(ROOT)}) as driver:
-        driver.wait(lambda: len(driver.said("batch ")) >= 2)
-        driver.kill_executor()
-        done = len(driver.said("batch "))
-        driver.wait(lambda: len(driver.said("batch ")) >= done + 2)
-    copied = len(committed_records(servers, target))
-    assert 0 < copied < count, "the driver was killed in the middle"
-    assert copied % 150 == 0, "whole micro-batches"
-    copy(spark, servers, topic, checkpoint, ExactlyOnceSink(options(servers), target), per_batch=count)
-    rows = committed_records(servers, target)
-    assert Counter(json.loads(value or b"")["n"] for _, _, value in rows) == Counter(range(count))
 
 
 def test_what_cannot_be_written_is_said(spark: SparkSession, servers: str, topic: str) -> None:
