@@ -278,6 +278,8 @@ class ApacheKafka(Broker):
         class_path = ":".join([kafka_class_path(), *map(str, self._plugins)])
         format_storage = ["kafka.tools.StorageTool", "format", "--standalone", "-t", str(uuid.uuid4())]
         subprocess.run(
-            [java(), "-cp", class_path, *format_storage, "-c", str(properties)], check=True, capture_output=True
+            [java(), *self._jvm, "-cp", class_path, *format_storage, "-c", str(properties)],
+            check=True,
+            capture_output=True,
         )
         return [java(), *self._jvm, "-cp", class_path, "kafka.Kafka", str(properties)]

@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from benchmarks.lab.processes import ApacheKafka
-from tests.differential.conftest import QUICK_JVM
+from tests.differential.conftest import quick_jvm
 from tests.support import tools
 from tests.support.node import NodeProcess
 
@@ -33,7 +33,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     tools.kafka_class_path()
     settings = {"log.cleaner.backoff.ms": "100", "transaction.state.log.num.partitions": "1"}
     home = tmp_path_factory.mktemp("apache-kafka") / "home"
-    with ApacheKafka(home, properties=settings, jvm=QUICK_JVM) as broker:
+    with ApacheKafka(home, properties=settings, jvm=quick_jvm()) as broker:
         yield f"127.0.0.1:{broker.port}"
 
 

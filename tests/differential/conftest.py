@@ -12,9 +12,9 @@ from tests.differential.peer import Peer
 from tests.differential.script import ScriptFunction, Step, run_script
 from tests.differential.scripts.sasl import PASSWORD
 from tests.support import tools
+from tests.support.kafka_tools import archive_options
 from tests.support.node import NodeProcess
 
-QUICK_JVM = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 MODULES = "listener.name.sasl_plaintext"
 TOKEN_KEY = "key-of-the-delegation-tokens-0123456789"
 LOGIN = "org.apache.kafka.common.security"
@@ -47,6 +47,11 @@ OUR_SASL_SETTINGS: dict[str, object] = {
 }
 
 
+def quick_jvm() -> Sequence[str]:
+    """Return options for a broker that lives for minutes."""
+    return ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *archive_options())
+
+
 TELEMETRY_PLUGIN = Path(__file__).with_name("TelemetryPlugin.java")
 
 
@@ -74,7 +79,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
     with ApacheKafka(
         folder / "home",
         properties=settings,
-        jvm=QUICK_JVM,
+        jvm=quick_jvm(),
         plugins=plugins,
         other_listeners=f",SASL_PLAINTEXT://127.0.0.1:{port}",
     ) as broker:

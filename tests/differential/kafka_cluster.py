@@ -103,8 +103,8 @@ def _format(brokers: Sequence[ClusterBroker]) -> None:
     voters = ",".join(
         f"{broker.node_id}@127.0.0.1:{broker.controller_port}:{directory_ids[broker.node_id]}" for broker in brokers
     )
-    command = [java(), "-cp", kafka_class_path(), "kafka.tools.StorageTool", "format", "-t", _uuid()]
-    arguments = ["-c", str(first.settings), "--initial-controllers", voters]
+    command = [java(), *JVM, *archive_options(), "-cp", kafka_class_path(), "kafka.tools.StorageTool"]
+    arguments = ["format", "-t", _uuid(), "-c", str(first.settings), "--initial-controllers", voters]
     subprocess.run([*command, *arguments], check=True, capture_output=True)
     for broker in others:
         shutil.copytree(first.home / "logs", broker.home / "logs")

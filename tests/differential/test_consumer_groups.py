@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.lab.processes import ApacheKafka
 from tests.differential.answers import differences
-from tests.differential.conftest import KAFKA_SETTINGS, QUICK_JVM
+from tests.differential.conftest import KAFKA_SETTINGS, quick_jvm
 from tests.differential.peer import Peer
 from tests.differential.script import ScriptFunction, run_script
 from tests.differential.scripts.consumer_groups import SCRIPTS
@@ -23,7 +23,7 @@ def strict_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
     tools.java()
     tools.kafka_class_path()
     home = tmp_path_factory.mktemp("apache-kafka") / "home"
-    with ApacheKafka(home, properties={**KAFKA_SETTINGS, **AT_ONCE}, jvm=QUICK_JVM) as broker:
+    with ApacheKafka(home, properties={**KAFKA_SETTINGS, **AT_ONCE}, jvm=quick_jvm()) as broker:
         yield Peer("Apache Kafka", "127.0.0.1", broker.port)
 
 

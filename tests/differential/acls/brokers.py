@@ -14,7 +14,7 @@ from anabranch.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAcls
 from benchmarks.lab.processes import ApacheKafka
 from tests.differential.acls.requests import UNKNOWN_ID
 from tests.differential.answers import CLOSED, NO_ANSWER, Normal, Symbols, Tree
-from tests.differential.conftest import KAFKA_SETTINGS, QUICK_JVM, TOKEN_KEY
+from tests.differential.conftest import KAFKA_SETTINGS, TOKEN_KEY, quick_jvm
 from tests.differential.peer import ClosedError, Peer, Wire
 from tests.support.certificates import Authority
 from tests.support.node import NodeProcess
@@ -154,7 +154,7 @@ def brokers(folder: Path, **settings: str) -> Iterator[tuple[Broker, Broker]]:
             "delegation.token.secret.key": TOKEN_KEY,
             **settings,
         },
-        jvm=QUICK_JVM,
+        jvm=quick_jvm(),
         other_listeners=f",SSL://127.0.0.1:{tls_port}",
     )
     key = folder / "token-key"

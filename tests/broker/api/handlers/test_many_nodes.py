@@ -8,7 +8,10 @@ from unittest.mock import AsyncMock
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from anabranch.broker.cluster.membership import loop
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.topics import commands
+from anabranch.broker.node.peers import liveness
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
@@ -134,8 +137,11 @@ async def test_the_quorum_shows_which_node_has_not_seen_the_last_change(
             assert (found[3][0] > 0, found[3][1]) == (True, False)
 
 
-async def test_a_dead_leader_is_named_by_nobody_while_no_other_node_can_open_its_log(tmp_path: Path) -> None:
-    async with running_nodes(tmp_path, 2, wal_takeover="none") as nodes:
+async def test_a_dead_leader_is_named_by_nobody_while_no_other_node_can_open_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "VOUCHED_S", 0.0)  # it is told of as long as its connections are open
+    async with running_nodes(tmp_path, 2, wal_takeover="none", stop_upload_timeout_ms=500) as nodes:
         first, second = nodes
         await create(first, CreatableTopic(name="t", num_partitions=2, replication_factor=1))
         await all_serve(nodes, "t")
@@ -149,7 +155,7 @@ async def test_a_dead_leader_is_named_by_nobody_while_no_other_node_can_open_its
         assert (tuple(gone.replica_nodes), tuple(gone.offline_replicas)) == ((2,), (2,))
 
 
-async def test_a_node_that_stopped_is_still_listed_for_a_while(tmp_path: Path) -> None:
+async def test_a_node_that_stopped_is_still_listed_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_nodes(tmp_path, 2) as (first, second):
         assert second.ports.nodes is not None
         await second.ports.nodes.stop_accepting()  # as long as it answers, it is only cut off from the catalog
@@ -160,6 +166,7 @@ async def test_a_node_that_stopped_is_still_listed_for_a_while(tmp_path: Path) -
             assert [broker.node_id for broker in metadata.brokers] == [1, 2]
             cluster = await client.call(DescribeClusterRequest(include_fenced_brokers=True), 2)
             assert [(each.broker_id, each.is_fenced) for each in cluster.brokers] == [(1, False), (2, False)]
+            monkeypatch.setattr(liveness, "LISTED_FOR_S", 0.0)  # it is over
             await until(lambda: not first.serving.members.is_listed(2), timeout_s=60, pause_s=0.01)
             metadata = await client.call(MetadataRequest(topics=[]), 12)
             assert [broker.node_id for broker in metadata.brokers] == [1]
@@ -296,8 +303,11 @@ async def test_clients_reach_partitions_on_all_nodes_through_any(nodes: list[Nod
     assert sorted(found) == sorted((number % 6, str(number).encode()) for number in range(60))
 
 
-async def test_a_change_is_checked_against_what_other_nodes_have_changed_before(nodes: list[Node]) -> None:
+async def test_a_change_is_checked_against_what_other_nodes_have_changed_before(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second, _ = nodes
+    monkeypatch.setattr(commands, "OPENED_ELSEWHERE_S", 0.1)  # it would wait in vain
     second.serving.membership._woken = asyncio.Event()  # noqa: SLF001 - it hears of no change by itself
     led_by_first = CreatableReplicaAssignment(partition_index=0, broker_ids=[1])
     topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=[led_by_first])

@@ -67,7 +67,7 @@ async def test_what_a_standby_that_was_behind_has_forgotten_is_not_given_again(t
 
 async def test_no_log_is_given_up_for_a_catalog_that_has_gone_back(tmp_path: Path) -> None:
     """Its ends are not those of the records: uploads that it has forgotten would be lost with the log."""
-    async with running_node(tmp_path) as node:
+    async with running_node(tmp_path, catalog_lease_ms=1_500) as node:  # it beats every half second
         place = MarkPlace(node.stores["local"], "anabranch", node.serving.catalog.identity())
         await MarkWriter(place, 2, lambda: "writer").write(CatalogProgress(0, {2: 1}))
         with pytest.raises(CatalogWentBack, match="node 2 has committed 1 uploads, and it knows 0"):
