@@ -103,17 +103,17 @@ def endpoints_of(response: FetchResponse | ProduceResponse) -> set[tuple[int, st
     return {(each.node_id, each.host, each.port, each.rack) for each in response.node_endpoints}
 
 
-@pytest.mark.parametrize("version", range(3, 14))
-async def test_produce_tells_who_leads(node: Node, client: RawClient, version: int) -> None:
-    response = await client.call(produce_request(node, version, *EVERY), version)
-    (topic,) = response.responses
-    told = {
-        each.index: (each.current_leader.leader_id, each.current_leader.leader_epoch)
-        for each in topic.partition_responses
-    }
-    assert [each.error_code for each in topic.partition_responses] == [0, *[NOT_LEADER] * 4]
-    assert told == (LEADERS_TOLD if version >= 10 else dict.fromkeys(EVERY, NOBODY))
-    assert endpoints_of(response) == (ENDPOINTS if version >= 10 else set())
+async def test_produce_tells_who_leads(node: Node, client: RawClient) -> None:
+    for version in range(3, 14):
+        response = await client.call(produce_request(node, version, *EVERY), version)
+        (topic,) = response.responses
+        told = {
+            each.index: (each.current_leader.leader_id, each.current_leader.leader_epoch)
+            for each in topic.partition_responses
+        }
+        assert [each.error_code for each in topic.partition_responses] == [0, *[NOT_LEADER] * 4]
+        assert told == (LEADERS_TOLD if version >= 10 else dict.fromkeys(EVERY, NOBODY))
+        assert endpoints_of(response) == (ENDPOINTS if version >= 10 else set())
 
 
 async def test_produce_without_acks_closes_when_another_node_leads(node: Node, client: RawClient) -> None:
@@ -129,40 +129,39 @@ async def test_produce_names_a_leader_while_it_lives(node: Node, client: RawClie
     assert endpoints_of(response) == {(1, "first", 9001, "a")}
 
 
-@pytest.mark.parametrize("version", range(4, 19))
-async def test_fetch_tells_who_leads(node: Node, client: RawClient, version: int) -> None:
-    response = await client.call(fetch_request(node, version, *EVERY), version)
-    partitions = {each.partition_index: each for each in response.responses[0].partitions}
-    assert {index: each.error_code for index, each in partitions.items()} == {
-        OWN: 0,
-        **dict.fromkeys([OF_THE_THIRD, OF_THE_FIRST, OF_THE_DEAD, NOT_OPEN], NOT_LEADER),
-    }
-    told = {
-        index: (each.current_leader.leader_id, each.current_leader.leader_epoch) for index, each in partitions.items()
-    }
-    assert told == (LEADERS_TOLD if version >= 12 else dict.fromkeys(EVERY, NOBODY))
-    assert endpoints_of(response) == (ENDPOINTS if version >= 16 else set())
+async def test_fetch_tells_who_leads(node: Node, client: RawClient) -> None:
+    for version in range(4, 19):
+        response = await client.call(fetch_request(node, version, *EVERY), version)
+        partitions = {each.partition_index: each for each in response.responses[0].partitions}
+        assert {index: each.error_code for index, each in partitions.items()} == {
+            OWN: 0,
+            **dict.fromkeys([OF_THE_THIRD, OF_THE_FIRST, OF_THE_DEAD, NOT_OPEN], NOT_LEADER),
+        }
+        told = {
+            index: (each.current_leader.leader_id, each.current_leader.leader_epoch)
+            for index, each in partitions.items()
+        }
+        assert told == (LEADERS_TOLD if version >= 12 else dict.fromkeys(EVERY, NOBODY))
+        assert endpoints_of(response) == (ENDPOINTS if version >= 16 else set())
 
 
-@pytest.mark.parametrize("version", [9, 12, 16])
-async def test_a_client_with_an_old_epoch_is_told_the_leader_too(node: Node, client: RawClient, version: int) -> None:
-    response = await client.call(fetch_request(node, version, OWN, epoch=0), version)
-    (partition,) = response.responses[0].partitions
-    assert partition.error_code == ErrorCode.FENCED_LEADER_EPOCH
-    leader = partition.current_leader
-    assert (leader.leader_id, leader.leader_epoch) == ((2, 1) if version >= 12 else NOBODY)
-    own = (2, node.advertised.host, node.advertised.port, "b")
-    assert endpoints_of(response) == ({own} if version >= 16 else set())
+async def test_a_client_with_an_old_epoch_is_told_the_leader_too(node: Node, client: RawClient) -> None:
+    for version in (9, 12, 16):
+        response = await client.call(fetch_request(node, version, OWN, epoch=0), version)
+        (partition,) = response.responses[0].partitions
+        assert partition.error_code == ErrorCode.FENCED_LEADER_EPOCH
+        leader = partition.current_leader
+        assert (leader.leader_id, leader.leader_epoch) == ((2, 1) if version >= 12 else NOBODY)
+        own = (2, node.advertised.host, node.advertised.port, "b")
+        assert endpoints_of(response) == ({own} if version >= 16 else set())
 
 
-@pytest.mark.parametrize("version", [9, 17])
-async def test_a_fetch_names_partitions_in_its_order_and_unknown_ones_last(
-    node: Node, client: RawClient, version: int
-) -> None:
-    request = fetch_request(node, version, OF_THE_THIRD, len(EVERY), OWN, OF_THE_FIRST)
-    answers = (await client.call(request, version)).responses[0].partitions
-    assert [each.partition_index for each in answers] == [OF_THE_THIRD, OWN, OF_THE_FIRST, len(EVERY)]
-    assert [each.aborted_transactions for each in answers] == [None, None, None, ()]
+async def test_a_fetch_names_partitions_in_its_order_and_unknown_ones_last(node: Node, client: RawClient) -> None:
+    for version in (9, 17):
+        request = fetch_request(node, version, OF_THE_THIRD, len(EVERY), OWN, OF_THE_FIRST)
+        answers = (await client.call(request, version)).responses[0].partitions
+        assert [each.partition_index for each in answers] == [OF_THE_THIRD, OWN, OF_THE_FIRST, len(EVERY)]
+        assert [each.aborted_transactions for each in answers] == [None, None, None, ()]
 
 
 async def test_a_session_tells_who_leads_each_time(node: Node, client: RawClient) -> None:

@@ -93,11 +93,11 @@ async def test_special_offsets_need_their_versions(client: RawClient) -> None:
         assert (await look_up(client, timestamp, version=version))[0] == ErrorCode.NONE
 
 
-@pytest.mark.parametrize("version", range(1, 12))
-async def test_every_version_encodes(client: RawClient, version: int) -> None:
+async def test_every_version_encodes(client: RawClient) -> None:
     await fill(client)
-    assert await look_up(client, -1, version=version) == (0, 9, -1)
-    assert await look_up(client, T + 1, version=version) == (0, 1, T + 1)
+    for version in range(1, 12):
+        assert await look_up(client, -1, version=version) == (0, 9, -1)
+        assert await look_up(client, T + 1, version=version) == (0, 1, T + 1)
 
 
 async def test_a_trimmed_log(client: RawClient) -> None:

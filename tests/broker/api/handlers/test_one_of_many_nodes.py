@@ -75,31 +75,31 @@ async def leaders(client: RawClient) -> list[int]:
     return [each.leader_id for each in (await metadata(client)).topics[0].partitions]
 
 
-@pytest.mark.parametrize("version", range(14))
 async def test_metadata_names_living_nodes_and_leaders_that_serve_or_are_about_to(
-    node: Node, client: RawClient, version: int
+    node: Node, client: RawClient
 ) -> None:
-    response = await metadata(client, version)
-    racks = [None, None, None] if version < 1 else ["a", "b", None]
-    assert [(each.node_id, each.host, each.port, each.rack) for each in response.brokers] == [
-        (1, "first", 9001, racks[0]),
-        (2, node.advertised.host, node.advertised.port, racks[1]),
-        (3, "third", 9003, racks[2]),
-    ]
-    assert response.controller_id == (1 if version >= 1 else -1)
-    partitions = response.topics[0].partitions
-    assert [(each.error_code, each.leader_id) for each in partitions] == [
-        (0, 2),
-        (0, 3),
-        (0, 1),
-        (LEADER_NOT_AVAILABLE, -1),
-        (0, 3),
-    ]
-    assert [each.leader_epoch for each in partitions] == ([1, 1, 1, 1, 0] if version >= 7 else [-1] * 5)
-    assert [tuple(each.replica_nodes) for each in partitions] == [(leader,) for leader in LEADERS]
-    assert [tuple(each.isr_nodes) for each in partitions] == [(leader,) for leader in LEADERS]
-    offline = [(), (), (), (DEAD_ID,), ()] if version >= 5 else [()] * 5
-    assert [tuple(each.offline_replicas) for each in partitions] == offline
+    for version in range(14):
+        response = await metadata(client, version)
+        racks = [None, None, None] if version < 1 else ["a", "b", None]
+        assert [(each.node_id, each.host, each.port, each.rack) for each in response.brokers] == [
+            (1, "first", 9001, racks[0]),
+            (2, node.advertised.host, node.advertised.port, racks[1]),
+            (3, "third", 9003, racks[2]),
+        ]
+        assert response.controller_id == (1 if version >= 1 else -1)
+        partitions = response.topics[0].partitions
+        assert [(each.error_code, each.leader_id) for each in partitions] == [
+            (0, 2),
+            (0, 3),
+            (0, 1),
+            (LEADER_NOT_AVAILABLE, -1),
+            (0, 3),
+        ]
+        assert [each.leader_epoch for each in partitions] == ([1, 1, 1, 1, 0] if version >= 7 else [-1] * 5)
+        assert [tuple(each.replica_nodes) for each in partitions] == [(leader,) for leader in LEADERS]
+        assert [tuple(each.isr_nodes) for each in partitions] == [(leader,) for leader in LEADERS]
+        offline = [(), (), (), (DEAD_ID,), ()] if version >= 5 else [()] * 5
+        assert [tuple(each.offline_replicas) for each in partitions] == offline
 
 
 async def test_topic_partitions_name_leaders_that_serve(client: RawClient) -> None:

@@ -63,19 +63,18 @@ async def assert_served(node: Node, other: RawClient) -> None:
     assert node.serving.request_failures == 0
 
 
-@pytest.mark.parametrize("key", HANDLERS, ids=lambda key: APIS[key].name)
-async def test_an_array_bomb_of_any_api_closes_its_connection_only(node: Node, other: RawClient, key: int) -> None:
-    api, handler = APIS[key], HANDLERS[key]
-    chance = Random(key)
-    for version in {max(api.min_version, handler.min_version), handler.max_version}:
-        body = encode(random_message(api.request, version, chance), version)
-        bomb = b"\xff\xff\xff\xff\x07" if api.is_flexible(version) else b"\x7f\xff\xff\xff"
-        for at in {0, len(body) // 2, max(0, len(body) - 4)}:
-            async with raw_client(node.bootstrap) as client:
-                client.send_bytes(request_frame(key, version, body[:at] + bomb * 3))
-                client.send_bytes(request_frame(4242, 0, b""))  # closes the connection, should it be open
-            await assert_served(node, other)
-    assert node.ports.clients.bytes_held == 0
+async def test_an_array_bomb_of_any_api_closes_its_connection_only(node: Node, other: RawClient) -> None:
+    for key, handler in HANDLERS.items():
+        api, chance = APIS[key], Random(key)
+        for version in {max(api.min_version, handler.min_version), handler.max_version}:
+            body = encode(random_message(api.request, version, chance), version)
+            bomb = b"\xff\xff\xff\xff\x07" if api.is_flexible(version) else b"\x7f\xff\xff\xff"
+            for at in {0, len(body) // 2, max(0, len(body) - 4)}:
+                async with raw_client(node.bootstrap) as client:
+                    client.send_bytes(request_frame(key, version, body[:at] + bomb * 3))
+                    client.send_bytes(request_frame(4242, 0, b""))  # closes the connection, should it be open
+                await assert_served(node, other)
+        assert node.ports.clients.bytes_held == 0, api.name
 
 
 async def test_a_flood_of_garbage_is_a_few_lines_of_the_log(node: Node, other: RawClient) -> None:
@@ -105,20 +104,20 @@ async def test_more_elements_than_the_limit_close_the_connection(node: Node, oth
     await assert_served(node, other)
 
 
-@pytest.mark.parametrize("name", STRANGE_NAMES)
-async def test_strange_names_of_topics_are_refused(node: Node, other: RawClient, tmp_path: Path, name: str) -> None:
-    wanted = CreatableTopic(name=name, num_partitions=1, replication_factor=1)
-    created = await other.call(CreateTopicsRequest(topics=[wanted], timeout_ms=10_000), 7)
-    assert created.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    found = await other.call(MetadataRequest(topics=[MetadataRequestTopic(name=name)]), 9)
-    assert found.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    produced = await other.produce(name, [batch_of(b"x")])
-    assert produced.responses[0].partition_responses[0].error_code in {
-        ErrorCode.INVALID_TOPIC_EXCEPTION,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    }
-    assert not list(node.serving.topics)
-    check_files(tmp_path)
+async def test_strange_names_of_topics_are_refused(node: Node, other: RawClient, tmp_path: Path) -> None:
+    for name in STRANGE_NAMES:
+        wanted = CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+        created = await other.call(CreateTopicsRequest(topics=[wanted], timeout_ms=10_000), 7)
+        assert created.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION, name
+        found = await other.call(MetadataRequest(topics=[MetadataRequestTopic(name=name)]), 9)
+        assert found.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION, name
+        produced = await other.produce(name, [batch_of(b"x")])
+        assert produced.responses[0].partition_responses[0].error_code in {
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        }, name
+        assert not list(node.serving.topics)
+        check_files(tmp_path)
 
 
 async def test_strange_names_of_groups_and_transactions_are_names_and_nothing_else(tmp_path: Path) -> None:
