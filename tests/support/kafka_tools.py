@@ -63,10 +63,18 @@ class ToolRunner:
                 self._send(stdin, words)
                 return subprocess.CompletedProcess(words, self._number(), self._text(), self._text())
             except (OSError, struct.error):
-                _runner.cache_clear()
+                self._discard()
                 pytest.fail(f"{words} took {TIMEOUT_S} s or has ended the JVM with {self._process.wait()}")
+            except BaseException:  # the test has timed out: what the tool answers is not the answer of the next one
+                self._discard()
+                raise
             finally:
                 watch.cancel()
+
+    def _discard(self) -> None:
+        """Let the next tool start another JVM."""
+        _runner.cache_clear()
+        self._process.kill()
 
     def _send(self, stdin: str, words: Sequence[str]) -> None:
         assert self._process.stdin is not None, "a pipe was asked for"
