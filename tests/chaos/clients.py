@@ -249,6 +249,9 @@ class Reading:
                 "auto.offset.reset": "error" if group == NO_GROUP else "earliest",
                 "session.timeout.ms": recorder.session_ms,
                 "heartbeat.interval.ms": 300,
+                # Answers with several records: one for each record and consumer is half of the work of a cluster.
+                "fetch.min.bytes": 4096,
+                "fetch.wait.max.ms": 100,
             }
         )
         self.ended: set[int] = set()

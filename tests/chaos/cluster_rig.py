@@ -32,7 +32,7 @@ from tests.chaos.more_clients import (
     Watcher,
 )
 from tests.chaos.proxies import Proxies, proxies
-from tests.chaos.rig import SETTINGS, Chaos, clients_on
+from tests.chaos.rig import SETTINGS, SOAK, Chaos, clients_on
 from tests.support.node import NodeProcess, settings_for
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.s3 import S3Bucket
@@ -42,8 +42,8 @@ LOGS: Final[Sequence[dict[str, object]]] = ({}, {"wal_kind": "object"}, {"wal_ta
 """Logs of the nodes, in turn: a device that other processes can open, the object store, a device shared by machines."""
 OBJECT_LOG_ID: Final = 2
 """Node whose log is in the object store."""
-PACE_S: Final = 0.02
-"""Pause of librdkafka's producers after each record: there are more clients and nodes than with one node."""
+PACE_S: Final = 0.02 if SOAK else 0.05
+"""Pause of a producer after each record: there are more clients and nodes than with one node."""
 SESSION_MS: Final = 6_000
 RECOVERY: Final = {"metadata.recovery.strategy": "rebootstrap"}
 """librdkafka's default. Else a client that has last heard of one node only never finds the others after its death."""

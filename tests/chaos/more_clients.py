@@ -49,9 +49,6 @@ with warnings.catch_warnings():
     from kafka import TopicPartition as PlainPartition
     from kafka.errors import KafkaError as PlainError
 
-PAUSE_S = 0.02
-"""Pause of these producers after each record."""
-PROBE_S = 0.025
 WATCH_S = 0.1
 ADMIN_TIMEOUT_S = 10
 DELIVERY_TIMEOUT_MS = 300_000
@@ -88,7 +85,7 @@ class Probe(Actor):
                 value = f"{self.process}:{number}"
                 note = self._timed(index, self.note_delivery(value, (TOPIC, index)))
                 producer.produce(TOPIC, value.encode(), partition=index, on_delivery=note)
-            producer.poll(PROBE_S)
+            producer.poll(self.recorder.pace_s)
         if left := producer.flush(CALL_TIMEOUT_S):
             self.recorder.errors.append(f"process {self.process}: {left} records were not acked at the end")
 
@@ -189,7 +186,7 @@ class PlainSender(Actor):
 
             return noted
 
-        while not self.stopping.wait(PAUSE_S):
+        while not self.stopping.wait(self.recorder.pace_s):
             if pending > IN_FLIGHT_MAX:
                 continue
             number += 1
@@ -255,7 +252,7 @@ class AioSender(Actor):
                     offset = (await producer.send_and_wait(TOPIC, value.encode(), partition=where[1])).offset
                     verdict = Verdict.OK
                 self.recorder.add(Operation(self.process, Kind.SEND, [Entry(where, offset, value)], verdict))
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(self.recorder.pace_s)
 
 
 class AioMember(Member):
@@ -376,7 +373,8 @@ class JavaSender(JavaActor):
 
     def arguments(self) -> list[str]:
         """A prefix that makes values unique, and a rate."""
-        return ["--value-prefix", str(self.process), "--throughput", "50", "--acks", "-1"]
+        rate = str(round(1 / self.recorder.pace_s))
+        return ["--value-prefix", str(self.process), "--throughput", rate, "--acks", "-1"]
 
     def hear(self, event: dict[str, Any]) -> None:
         """Record an acknowledgement."""
