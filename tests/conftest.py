@@ -238,6 +238,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     folder = _folder(item)
     if "spark" in getattr(item, "fixturenames", ()):
         group = "spark"
+    elif "wheel" in getattr(item, "fixturenames", ()):
+        group = "wheel"
     else:
         group = folder if folder in SHARING else item.nodeid.partition("::")[0]
     item.add_marker(pytest.mark.xdist_group(group))

@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 
+from tests.chaos.rig import LONG
 from tests.support import tools
 from tests.support.wheel import PLUGIN_TEST, ROOT, run
 
@@ -89,7 +90,15 @@ def test_the_source_distribution_gives_the_same_wheel(wheel: Path, tmp_path: Pat
     assert sorted(zipfile.ZipFile(built).namelist()) == sorted(zipfile.ZipFile(wheel).namelist())
 
 
-@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
+@pytest.mark.parametrize(
+    "version",
+    [
+        pytest.param("3.11", marks=LONG),  # that of the other tests of the wheel
+        pytest.param("3.12", marks=LONG),
+        "3.13",
+        "3.14",
+    ],
+)
 def test_each_python_version_installs_it_beside_others_of_our_names_and_runs_a_broker(
     wheel: Path, tmp_path: Path, version: str
 ) -> None:
