@@ -75,6 +75,7 @@ async def test_a_node_serves_where_io_uring_is_forbidden_and_says_so(tmp_path: P
         assert "threads (the kernel refuses io_uring" in str(node.events("serving")[0]["wal"])
         await _produce(node.bootstrap, "events", values)
         node.kill9()
+        node.new_interpreter = False
         node.start()  # with io_uring, where this machine allows it: the log is the same
         assert await _consume(node.bootstrap, "events", 200) == values
         assert node.terminate() == 0

@@ -262,8 +262,12 @@ def test_a_killed_node_starts_again_at_once_in_its_place(tmp_path: Path, urls: t
         assert node.terminate() == 0
 
 
-def test_a_killed_node_starts_elsewhere_when_its_lease_has_ended(tmp_path: Path, urls: tuple[str, str]) -> None:
-    shared = {"catalog_url": urls[0], "objects_path": tmp_path / "objects", "wal_path": tmp_path / "wal"}
+def test_a_killed_node_starts_elsewhere_when_its_lease_has_ended(tmp_path: Path, postgres: PostgresServer) -> None:
+    shared = {
+        "catalog_url": postgres.new_database(),
+        "objects_path": tmp_path / "objects",
+        "wal_path": tmp_path / "wal",
+    }
     with NodeProcess(tmp_path / "1", catalog_lease_ms=8_000, **shared) as node:
         produce(node.bootstrap, "first", 10)
         pid = node.pid

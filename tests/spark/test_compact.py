@@ -283,7 +283,7 @@ def large(tmp_path: Path) -> Iterator[KafkaObjects]:
 @pytest.mark.slow
 def test_an_executor_that_is_killed_costs_nothing_but_time(large: KafkaObjects) -> None:
     before, files = large.contents(), large.files()
-    with job(large, "local-cluster[2,1,1024]") as started:
+    with job(large, "local-cluster[1,1,1024]") as started:
         started.wait(lambda: len(large.files()) > len(files))
         started.kill_executor()
         assert started.process.wait(WAIT_S) == 0, started.log.read_text()
