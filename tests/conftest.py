@@ -162,14 +162,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run the tests of the longest folders first."""
     if config.getoption("--fast"):
-        chosen = [item for item in items if is_fast(item)]
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
-        items[:] = chosen
+        slow = [item for item in items if not is_fast(item)]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = filter(is_fast, items)
     items.sort(key=lambda item: LONG.index(folder) if (folder := _folder(item)) in LONG else len(LONG))
 
 
 def pytest_collection_finish() -> None:
-    """Keep what was imported for good out of collections of garbage: a twelfth of the fast tests' processor time."""
+    """Do what is done once for all tests.
+
+    What was imported for good is kept out of collections of garbage: a twelfth of the fast tests' processor time.
+    """
+    from tests.support.quick import handle_interrupts, share_compiled_statements
+
+    share_compiled_statements()
+    handle_interrupts()
     gc.collect()
     gc.freeze()
 
@@ -182,8 +189,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def is_fast(item: pytest.Item) -> bool:
-    """Return whether a test starts no JVM, server, browser or build, and takes seconds at most."""
-    if any(item.get_closest_marker(name) for name in ("spark", "interop", "slow", "root")):
+    """Return whether a test starts no JVM, server, browser or build, and takes about a second at most."""
+    if any(item.get_closest_marker(name) for name in ("spark", "interop", "slow", "server", "root")):
         return False
     return SERVERS.isdisjoint(getattr(item, "fixturenames", ()))
 

@@ -35,7 +35,7 @@ def seeds() -> list[bytes]:
 
 
 def fresh(random: Random) -> bytes:
-    chosen = sorted(random.sample(list(all_settings()), random.randrange(1, 4)), key=lambda each: each.area)
+    chosen = sorted(random.sample(all_settings(), random.randrange(1, 4)), key=lambda each: each.area)
     lines, area = [], ""
     for each in chosen:
         if each.area != area:

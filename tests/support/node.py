@@ -25,6 +25,7 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -58,9 +59,14 @@ TEST_DEFAULTS: dict[str, object] = {
 
 def settings_for(tmp_path: Path, **wanted: object) -> Settings:
     """Settings of a small node with its files under `tmp_path`."""
-    keys = {setting.outside_name: setting.key for setting in all_settings()} | {"stores": "stores"}
+    keys = _keys()
     values = {"data_dir": tmp_path / "data", **TEST_DEFAULTS, **wanted}
     return load({keys[name]: value for name, value in values.items()}, {})
+
+
+@cache
+def _keys() -> dict[str, str]:
+    return {setting.outside_name: setting.key for setting in all_settings()} | {"stores": "stores"}
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, Literal, get_args, get_origin
 
 from pydantic import SecretStr
@@ -64,11 +65,12 @@ def area_models() -> Iterator[tuple[str, type[Area]]]:
         yield name, model
 
 
-def all_settings() -> Iterator[Setting]:
-    """Yield every setting, area by area."""
-    for area, model in area_models():
-        for name, field in model.model_fields.items():
-            yield Setting(area, name, field)
+@cache
+def all_settings() -> tuple[Setting, ...]:
+    """Return every setting, area by area."""
+    return tuple(
+        Setting(area, name, field) for area, model in area_models() for name, field in model.model_fields.items()
+    )
 
 
 def describe_default(setting: Setting) -> str:

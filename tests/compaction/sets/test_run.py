@@ -227,7 +227,7 @@ async def test_large_stream_objects_are_copied_by_the_store(some: UploadingNode)
     assert await some.contents() == before
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.server)])
 def durable(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     if request.param == "local":
         return LocalStore("local", tmp_path / "objects")

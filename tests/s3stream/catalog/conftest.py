@@ -10,7 +10,7 @@ from tests.support.catalog_node import opened_catalog
 from tests.support.postgres import PostgresServer
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.server)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """URL of an empty database."""
     if request.param == "sqlite":

@@ -20,7 +20,7 @@ def s3_settings(bucket: S3Bucket) -> S3Settings:
     return replace(bucket.settings(), backoff_ms_min=1, backoff_ms_max=10)
 
 
-@pytest.fixture(params=["memory", "local", "s3"])
+@pytest.fixture(params=["memory", "local", pytest.param("s3", marks=pytest.mark.server)])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ObjectStore]:
     clock = itertools.count(1_700_000_000_000)
     made: ObjectStore

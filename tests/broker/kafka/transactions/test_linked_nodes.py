@@ -30,7 +30,7 @@ TIMEOUT_S = 60
 SHARDS = {"group_offsets_partitions": 6, "transaction_state_partitions": 6}
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.server)])
 def catalog_url(request: pytest.FixtureRequest) -> str:
     if request.param == "sqlite":
         return ""
