@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # Machines are shared and slow at times: the duration of an example says nothing about the code.
 hypothesis.settings.register_profile("default", deadline=None)
+hypothesis.settings.register_profile("fast", deadline=None, max_examples=25)
 hypothesis.settings.register_profile("soak", deadline=None, max_examples=2_000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
@@ -159,6 +160,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="leave out tests with a JVM, a server, a browser or a build")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let hypothesis try fewer examples with `--fast`."""
+    if config.getoption("--fast"):
+        hypothesis.settings.load_profile("fast")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run the tests of the longest folders first."""
     if config.getoption("--fast"):
@@ -229,7 +236,7 @@ SLOW = frozenset(
     }
 )
 """Folders that `--fast` leaves out."""
-SERVERS = frozenset({"postgres", "s3", "servers", "spark", "wheel"})
+SERVERS = frozenset({"postgres", "s3", "servers", "spark", "users_bucket", "wheel"})
 """Fixtures that start a process."""
 SHARING = frozenset({"console", "differential"})
 """Folders whose tests share a browser or brokers of Apache Kafka: one worker runs all of them."""

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HOOKS = "from tests.conftest import pytest_runtest_makereport, pytest_runtest_protocol"
 TESTS = '''
 class Client:
@@ -28,6 +30,7 @@ def test_passes():
 '''
 
 
+@pytest.mark.slow
 def test_a_failed_test_does_not_fail_the_next_one(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(HOOKS)
     (tmp_path / "test_it.py").write_text(TESTS)

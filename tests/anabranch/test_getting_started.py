@@ -5,12 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from anabranch.testing import Broker
 
 PAGE = Path(__file__).parents[2] / "docs" / "getting-started.md"
 EXAMPLE = re.compile(r"## With a Python client\n+```python\n(.*?)```", re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_python_client_runs_again_and_again() -> None:
     found = EXAMPLE.search(PAGE.read_text(encoding="utf-8"))
     assert found is not None

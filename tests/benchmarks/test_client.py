@@ -53,6 +53,7 @@ class Meter:
         self.calls.append("stop")
 
 
+@pytest.mark.slow
 def test_loads_and_reads_of_a_node(tmp_path: Path) -> None:
     tools.java()
     tools.kafka_class_path()

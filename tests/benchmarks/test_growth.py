@@ -55,6 +55,7 @@ def test_points_are_swept_up_and_down_in_turn() -> None:
     assert seen == [1, 2, 2, 1]
 
 
+@pytest.mark.slow
 def test_each_request_of_a_load_is_an_acknowledged_batch(tmp_path: Path) -> None:
     load = replace(LOAD, partitions=PARTITIONS, connections=2, batch_bytes=1024, seconds=60, bytes_max=REQUESTS * 1024)
     asked = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(PARTITIONS)]

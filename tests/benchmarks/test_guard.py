@@ -30,6 +30,7 @@ def test_an_update_replaces_the_paths_that_were_measured(tmp_path: Path) -> None
     assert stored_costs("instructions", tmp_path / "missing.json") == {}
 
 
+@pytest.mark.slow
 def test_each_path_runs_and_has_a_name_of_its_own() -> None:
     async def run() -> list[str]:
         async with in_process_node() as lab:

@@ -34,6 +34,7 @@ async def serve_and_store(folder: Path, **wanted: object) -> None:
         await node.serving.catalog.back_up(folder / "backup", now_ms=0, overwrite=False, on_progress=lambda *_: None)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("umask_of_nothing")
 @pytest.mark.parametrize("together", [True, False])
 async def test_files_are_private(tmp_path: Path, *, together: bool) -> None:

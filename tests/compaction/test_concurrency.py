@@ -188,6 +188,7 @@ async def test_a_trim_and_a_deletion_between_plan_and_commit_of_the_second_level
     await every_object_is_accounted_for(some)
 
 
+@pytest.mark.slow
 async def test_a_compacted_topic_that_is_overwritten_for_ever_stays_bounded(some: UploadingNode) -> None:
     """Three days of periods: little data of a compacted and of another topic, in objects that many streams share."""
     rng = random.Random(1)

@@ -206,6 +206,7 @@ async def test_a_failover_of_postgresql_in_the_middle_of_a_commit(
         assert (summary.sso_before, summary.errors) == (1, [])
 
 
+@pytest.mark.slow
 async def test_a_catalog_that_is_away_ends_a_run_before_it_reads_more(some: UploadingNode) -> None:
     """Ten streams could be joined: the first one shows that nothing can be committed."""
     streams = await some.start(10)

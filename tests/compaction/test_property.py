@@ -89,6 +89,7 @@ async def history(chosen: list[tuple[str, object]], config: CompactionSettings) 
             assert service.stats.iteration_bytes_peak <= max(config.memory_bytes, config.block_bytes, 20_100)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(6 * EXAMPLES)
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(

@@ -209,6 +209,7 @@ async def test_where_nothing_can_be_cleaned_attempts_become_rare(made: Uploading
     assert scheduled.cleaned == 1
 
 
+@pytest.mark.slow
 async def test_a_stream_that_is_written_to_all_the_time_is_cleaned_now_and_then(made: UploadingNode) -> None:
     (stream,) = await made.start(1)
     scheduled = ScheduledNode(made, {stream: replace(BY_LAG, lag_ms_max=100)})
@@ -333,6 +334,7 @@ async def test_what_nobody_expected_fails_its_own_stream_in_a_run(made: Uploadin
     await expect_only_good_cleaned(made, scheduled, bad, good)
 
 
+@pytest.mark.slow
 async def test_what_nobody_expected_makes_its_own_stream_rest(made: UploadingNode) -> None:
     scheduled, codec, bad, good = await unexpected(made)
     await scheduled.pass_time(6 * HOUR_S)

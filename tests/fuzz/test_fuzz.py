@@ -18,6 +18,7 @@ def explained(name: str, failure: Failure) -> str:
     return f"{name}: {failure.error!r}; input in hexadecimal, for a file in {CORPUS / name}: {failure.data.hex()}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.timeout(2 * SOAK_S if SOAK else 120)
 def test_no_input_does_harm(name: str) -> None:

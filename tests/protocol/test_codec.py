@@ -394,6 +394,7 @@ def test_many_elements_are_decoded_and_more_are_refused_before_they_take_memory(
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_elements_of_nested_arrays_count_together() -> None:
     outer = 1000
     inner = ELEMENTS_MAX // outer

@@ -692,6 +692,7 @@ async def test_a_stream_taken_over_between_recovery_and_opening_holds_up_no_othe
             assert cluster.wal.used_bytes > 0, "its records are kept for a person to decide"
 
 
+@pytest.mark.slow
 async def test_a_deleted_streams_memory_is_free_without_a_garbage_collection(tmp_path: Path) -> None:
     class Payload(bytearray):
         """Memory that can be watched."""

@@ -11,6 +11,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from anabranch.s3stream.append.stream import Stream
 from anabranch.s3stream.engine import S3Stream
 from anabranch.s3stream.errors import StorageError
@@ -110,6 +112,7 @@ async def run_until_stop(cluster: EngineCluster, ids: Sequence[int], workload: W
     cluster.stores, cluster.wal = real_stores, real_wal
 
 
+@pytest.mark.slow
 async def test_nothing_acked_is_lost_whatever_step_the_node_dies_at(tmp_path: Path) -> None:
     (tmp_path / "all").mkdir()
     names = await steps_of_a_run(tmp_path / "all")
@@ -229,6 +232,7 @@ async def remove_until(
     cluster.wrap_catalog = lambda catalog: catalog
 
 
+@pytest.mark.slow
 async def test_deletion_and_collection_leave_neither_gaps_nor_rubbish_whatever_step_the_node_dies_at(
     tmp_path: Path,
 ) -> None:

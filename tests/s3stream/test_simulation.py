@@ -146,7 +146,7 @@ class Life:
             durable.add_done_callback(partial(note, self.acked[stream.stream_id], batch))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 12))])
 async def test_nothing_acked_is_lost_in_a_hard_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     rng = random.Random(seed)
     async with memory_cluster(tmp_path, SETTINGS, wal_bytes=200_000) as cluster:

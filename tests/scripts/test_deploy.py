@@ -88,6 +88,7 @@ def test_helm_accepts_the_chart() -> None:
     assert found.returncode == 0, found.stdout + found.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log", ["file", "block", "object"])
 @pytest.mark.parametrize("values", [(), FULL], ids=["least", "full"])
 def test_its_objects_have_the_schemas_of_kubernetes(tmp_path: Path, log: str, values: Sequence[str]) -> None:

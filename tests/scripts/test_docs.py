@@ -62,6 +62,7 @@ def definitions(file: Path) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_broker_for_tests_of_others_works_as_it_stands(tmp_path: Path) -> None:
     files = CODE.findall((ROOT / "docs" / "testing.md").read_text())
     assert [name for name, _ in files] == ["test_orders.py"]

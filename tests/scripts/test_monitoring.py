@@ -52,6 +52,7 @@ def test_the_page_lists_all_metrics_and_alerts() -> None:
     assert re.findall(r"^\| `(Anabranch\w+)` \|", text, re.MULTILINE) == ALERTS
 
 
+@pytest.mark.slow
 def test_each_alert_fires_in_a_test_of_promtool() -> None:
     promtool = tools.prometheus("promtool")
     tested = set(re.findall(r"alertname: (\w+)\n +exp_alerts:", TESTS.read_text(encoding="utf-8")))

@@ -6,11 +6,14 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
 CLAIM = re.compile(r"\bpure\b|\bno IO\b", re.IGNORECASE)
 
 
+@pytest.mark.slow
 def test_every_module_that_says_it_is_pure_is_in_the_contract() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     [contract] = [contract for contract in contracts if contract["name"] == "Pure modules do no IO"]

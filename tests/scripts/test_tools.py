@@ -75,6 +75,7 @@ def test_the_reason_of_a_failed_program_is_its_own_complaint() -> None:
         run("sh", "-c", "echo one; echo host registry not found >&2; echo bye >&2; exit 3")
 
 
+@pytest.mark.slow
 def test_java_reads_the_trust_store(tmp_path: Path) -> None:
     keytool = shutil.which("keytool")
     certificates = machine_certificates()

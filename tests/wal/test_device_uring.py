@@ -400,6 +400,7 @@ class Hanging:
         return memory[:4]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("io_uring")
 async def test_close_abandons_a_request_that_hangs_and_its_memory_stays(
     pipes: Pipes, ring: FaultyRing, monkeypatch: pytest.MonkeyPatch
@@ -413,6 +414,7 @@ async def test_close_abandons_a_request_that_hangs_and_its_memory_stays(
     assert hanging.done == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("io_uring")
 def test_the_memory_of_a_request_outlives_its_loop(pipes: Pipes, ring: FaultyRing) -> None:
     async def main() -> Hanging:
@@ -423,6 +425,7 @@ def test_the_memory_of_a_request_outlives_its_loop(pipes: Pipes, ring: FaultyRin
     assert hanging.returns(pipes.empty[1], ring) == b"late"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("io_uring")
 async def test_a_cancelled_close_abandons_what_hangs(pipes: Pipes, ring: FaultyRing) -> None:
     hanging = Hanging(pipes.empty[0], ring)

@@ -425,6 +425,7 @@ async def test_the_former_owner_stops_acking(strict: bool) -> None:
     assert new.error is None
 
 
+@pytest.mark.slow
 async def test_nothing_acked_by_the_former_owner_is_missed_by_the_new_one() -> None:
     """Two concurrent owners, in all interleavings of the seeds: the new one has every record the old one acked."""
     settings = replace(SETTINGS, fencing="strict")

@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 FILE = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "benchmarks", "deploy", "docs", "demo-data")
 
 
+@pytest.mark.slow
 def test_an_api_is_two_files_and_a_test(tmp_path: Path) -> None:
     files = dict(FILE.findall((ROOT / "docs" / "adding-an-api.md").read_text()))
     _, handler, test = files

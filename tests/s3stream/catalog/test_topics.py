@@ -124,6 +124,7 @@ async def test_of_topics_in_one_command_all_are_created_or_none(catalog: Catalog
     assert list(await catalog.list_topics()) == []
 
 
+@pytest.mark.slow
 async def test_thousands_of_topics_go_in_one_command(catalog: Catalog) -> None:
     wanted = [NewTopic(f"t{number}", number.to_bytes(16), 1, {}) for number in range(6_000)]
     created = await catalog.create_topics(wanted, leader=1)
@@ -329,6 +330,7 @@ async def test_streams_are_listed_in_pages(catalog: Catalog) -> None:
     assert [info.stream_id for info in (*first, *rest)] == scene.streams
 
 
+@pytest.mark.slow
 async def test_many_streams_go_in_one_command(catalog: Catalog) -> None:
     scene = await MetadataNode.started(catalog, partitions=12_000)
     found = await catalog.get_streams(scene.streams)

@@ -198,6 +198,7 @@ async def test_a_refused_commit_of_an_upload_is_compared(catalog: Catalog, tmp_p
         await catalog.commit_upload(scene.upload_commit(objects))
 
 
+@pytest.mark.server
 async def test_no_command_changes_a_server_that_has_gone_back(tmp_path: Path) -> None:
     """A failover breaks all connections: the first command of a new one finds out before it changes anything."""
     with postgres_server() as server:

@@ -119,6 +119,7 @@ async def test_destroyed_objects_stay_for_their_delay(
     assert collector.stats.deleted_bytes == first.size_bytes
 
 
+@pytest.mark.slow
 async def test_committed_objects_are_deleted_in_batches_without_a_head_call(
     scene: MetadataNode, store: MemoryStore, clock: ManualClock
 ) -> None:

@@ -155,6 +155,7 @@ async def test_nothing_is_written_while_nothing_changes(catalog: Catalog, store:
     assert (keeper.stats.writes, other.stats.writes) == (1, 1), "two nodes do not keep each other at it"
 
 
+@pytest.mark.slow
 async def test_a_change_is_written_soon_and_several_at_once(catalog: Catalog, store: MemoryStore) -> None:
     keeper = keeper_of(catalog, store)
     async with running(keeper):
@@ -169,6 +170,7 @@ async def test_a_change_is_written_soon_and_several_at_once(catalog: Catalog, st
     assert keeper.stats.writes <= 4, "a second's changes are one manifest"
 
 
+@pytest.mark.slow
 async def test_a_failing_store_fails_no_change_and_is_told_until_it_works(catalog: Catalog, store: MemoryStore) -> None:
     broken = {"put"}
 

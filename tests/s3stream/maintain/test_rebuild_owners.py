@@ -178,6 +178,7 @@ def rebuild(cluster: Cluster, manifest: Manifest) -> None:
     restore(cluster.connection, contents)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lacks", ["nothing", "stop", "start"])
 @pytest.mark.parametrize("lost", [None, *IDS])
 def test_every_partition_has_a_leader_again(lacks: str, lost: int | None) -> None:

@@ -267,6 +267,7 @@ async def test_offset_for_time_finds_what_is_committed_while_it_searches(tmp_pat
         assert found.base_offset == 200
 
 
+@pytest.mark.slow
 async def test_offset_for_time_skips_what_was_late_only_before_the_start(tmp_path: Path) -> None:
     async with cold_stream(tmp_path, 0) as (_, engine, stream, _sent):
         for timestamps in ((1000, 1, 2), (3, 4), (2000, 5), (3000,)):

@@ -3,11 +3,14 @@
 import gc
 import random
 
+import pytest
+
 from anabranch.s3stream.store.recycled import POOLED_BYTES_MIN, ReadBufferPool
 
 MIB = 1024 * 1024
 
 
+@pytest.mark.slow
 def test_memory_comes_back_when_its_last_view_dies() -> None:
     pool = ReadBufferPool(8 * MIB, arena_bytes=MIB)
     view = pool.take(MIB)

@@ -42,6 +42,7 @@ def fetch(session_id: int = 0, epoch: int = -1, *, offset: int = 0) -> FetchRequ
     )
 
 
+@pytest.mark.slow
 async def test_a_producer_over_its_quota_is_muted_and_others_are_served(node: Node, client: RawClient) -> None:
     await alter(client, {"client-id": "greedy"}, producer_byte_rate=1000)
     async with raw_client(node.bootstrap, client_id="greedy") as greedy:

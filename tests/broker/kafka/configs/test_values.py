@@ -17,6 +17,7 @@ def peer() -> Iterator[Peer]:
         yield Peer("anabranch", host, int(port))
 
 
+@pytest.mark.slow
 def test_values_are_parsed_and_shown_as_apache_kafka_does(peer: Peer) -> None:
     different = {
         (config, spelling, shown, SHOWN[config][spelling])

@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -74,6 +76,7 @@ async def committed(client: RawClient) -> int:
     return int(partition.committed_offset)
 
 
+@pytest.mark.slow
 async def test_acknowledged_commits_survive_every_kill(tmp_path: Path) -> None:
     acked = 0
     with NodeProcess(tmp_path) as node:

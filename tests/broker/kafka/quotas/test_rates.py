@@ -78,7 +78,7 @@ def test_the_rate_is_that_of_a_naive_model(count: int, steps: list[tuple[int, in
         assert rate.measure(now_ms) == pytest.approx(naive.measure(now_ms))
 
 
-@pytest.mark.parametrize("size", [1, 100, 1000, 5000])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 100, 1000, 5000])
 def test_a_client_that_waits_as_it_is_told_has_its_rate(size: int) -> None:
     rate, now_ms, total = Rate(WINDOWS), 0, 0
     while now_ms < 600_000:

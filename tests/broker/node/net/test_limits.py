@@ -4,6 +4,8 @@ import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
+
 from anabranch.protocol.codec import encode
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -21,6 +23,7 @@ TOPICS = 100
 LARGE_BYTES = 50 << 20
 
 
+@pytest.mark.slow
 async def test_thousands_of_idle_connections(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, AsyncExitStack() as crowd:
         for _ in range(CONNECTIONS):
@@ -135,6 +138,7 @@ async def test_half_sent_frames_hold_no_more_than_the_limit(tmp_path: Path) -> N
             assert (await client.produce("t", [batch_of(b"small")])).responses, "small requests are served meanwhile"
 
 
+@pytest.mark.slow
 async def test_who_sends_all_is_served_and_who_stalls_is_cut_off(tmp_path: Path) -> None:
     impatient = {**LIMITS, "network_frame_timeout_ms": 50, "topic_max_message_bytes": FRAME_BYTES}
     async with running_node(tmp_path, wal_capacity_bytes=64 << 20, **impatient) as node, AsyncExitStack() as stack:
@@ -216,6 +220,7 @@ def resident_bytes(pid: int) -> int:
     return int(status.split("VmRSS:")[1].split()[0]) * 1024
 
 
+@pytest.mark.slow
 async def test_a_process_under_attack_stays_small(tmp_path: Path) -> None:
     with NodeProcess(tmp_path, **LIMITS, network_frame_timeout_ms=600_000) as node:
         async with AsyncExitStack() as stack:

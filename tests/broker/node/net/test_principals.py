@@ -115,6 +115,7 @@ RULES = [
 ]
 
 
+@pytest.mark.slow
 def test_names_of_subjects_are_those_of_java(tmp_path: Path) -> None:
     cases = list(itertools.product(NAMES, RULES))
     lines = "".join(f"{base64.b64encode(name.public_bytes()).decode()}\t{rules}\n" for name, rules in cases)

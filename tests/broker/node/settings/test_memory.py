@@ -228,6 +228,7 @@ def peak_resident_bytes(pid: int) -> int:
     return int(status.split("VmHWM:")[1].split()[0]) * KIB
 
 
+@pytest.mark.slow
 async def test_a_node_stays_within_what_it_may_use(tmp_path: Path) -> None:
     """Much more data passes through the node than it may hold; its log alone would let the caches grow too large."""
     batch = batch_of(bytes(500_000))

@@ -51,6 +51,7 @@ async def check(node: Node, requests: Iterable[bytes]) -> None:
     assert [line for line in logs if line["log_level"] in {"error", "critical"}] == []
 
 
+@pytest.mark.slow
 async def test_any_bytes_in_a_header_are_answered(node: Node) -> None:
     requests: list[bytes] = []
     for name in HEADERS:

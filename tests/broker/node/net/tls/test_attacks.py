@@ -59,6 +59,7 @@ def has_answer(connection: socket.socket) -> bool:
     return False
 
 
+@pytest.mark.slow
 async def test_a_thousand_half_done_handshakes_are_bounded_and_end(
     tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -228,6 +228,7 @@ HOSTILE: Final[Mapping[str, tuple[SchemaSource, bytes]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", [each for each in HOSTILE if each != "nested records of nulls"])  # a node has those
 def test_hostile_payloads_stop_at_most_the_decoder(decoder: SchemaDecoder, what: str) -> None:
     with pytest.raises(DecodeError, match=r"alloc failed|ended over this|longer than 2 s|512 MiB|RecursionError"):
