@@ -230,7 +230,6 @@ SLOW = frozenset(
         "console",
         "suites",
         "broker/operator/cli",
-        "broker/node/peers",
         "broker/cluster/handover",
         "broker/cluster/membership",
     }

@@ -15,6 +15,8 @@ from anabranch.protocol.messages.create_topics import CreatableReplicaAssignment
 from tests.support.node import NodeProcess
 from tests.support.node_processes import bootstrap_of, wait_for_brokers
 
+pytestmark = pytest.mark.slow
+
 GUIDE = Path(__file__).parents[4] / "docs" / "cluster.md"
 TIMEOUT_S = 60
 AUTHORIZER = {"authorizer_enabled": "true", "authorizer_super_users": "User:ANONYMOUS"}

@@ -23,6 +23,8 @@ from tests.support.node import NodeProcess, running_node, running_nodes, setting
 from tests.support.node_processes import wait_for_brokers
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_S = 60
 CLOSED = "TLS handshake failed the client has closed the connection"
 """asyncio closes a connection to a port whose certificate it refuses without an alert."""
