@@ -76,7 +76,6 @@ class Moving:
 
 @pytest.fixture
 async def moving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Moving]:
-    monkeypatch.setattr(source, "ANSWER_S", 0.5)
     monkeypatch.setattr(orders, "PAUSE_S", (0.01, 0.05))
     async with running_nodes(tmp_path, 2) as nodes:
         await nodes[0].serving.topic_commands.create("t", partitions=1, configs={})
@@ -152,6 +151,7 @@ async def test_a_transfer_whose_answer_to_the_target_is_lost_is_repeated(
 async def test_a_source_without_an_answer_serves_on_and_the_late_transfer_is_refused(
     moving: Moving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(source, "ANSWER_S", 0.5)
     transfer, may_go, refused = moving.second.serving.catalog.transfer_stream, asyncio.Event(), asyncio.Event()
 
     async def slow(wanted: StreamTransfer) -> OpenStream:

@@ -125,6 +125,7 @@ async def test_an_idempotent_producer_loses_and_repeats_nothing_while_partitions
     async with cluster(tmp_path) as nodes, asyncio.TaskGroup() as tasks:
         writer = Writer(nodes)
         running = tasks.create_task(writer.run())
+        await until(lambda: bool(writer.sent), timeout_s=60, pause_s=0.01)
         for _ in range(ROUNDS):
             await move_all(nodes)
         writer.stop()
@@ -150,7 +151,11 @@ async def test_a_group_keeps_its_members_and_offsets_while_its_coordinator_moves
         writer = Writer(nodes)
         running = tasks.create_task(writer.run())
         consumer = AIOKafkaConsumer(
-            bootstrap_servers=bootstrap(nodes), group_id="g", auto_offset_reset="earliest", enable_auto_commit=False
+            bootstrap_servers=bootstrap(nodes),
+            group_id="g",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=60_000,
         )
         rebalances = Rebalances()
         consumer.subscribe(["t"], listener=rebalances)
@@ -162,7 +167,7 @@ async def test_a_group_keeps_its_members_and_offsets_while_its_coordinator_moves
             await consumer.commit()
 
         async with consumer:
-            await until(lambda: bool(consumer.assignment()), timeout_s=60, pause_s=0.01)
+            await until(lambda: bool(writer.sent) and bool(consumer.assignment()), timeout_s=60, pause_s=0.01)
             for _ in range(ROUNDS):
                 await read_some()
                 await move_all(nodes, OFFSETS_TOPIC)

@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+import threading
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
@@ -12,6 +15,7 @@ from structlog.testing import capture_logs
 
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.topics.move_requests import Place
+from anabranch.broker.operator.cli import progress
 from anabranch.broker.operator.cli.node import node as node_command
 from anabranch.broker.operator.cli.topic import topic as topic_command
 from anabranch.s3stream.catalog.values import MoveReason
@@ -159,9 +163,18 @@ async def test_a_move_that_fails_is_told(nodes: list[Node]) -> None:
     assert "t-5 was not moved: busy" in done.stderr
 
 
-async def test_a_node_is_drained_by_command(nodes: list[Node]) -> None:
+async def test_a_node_is_drained_by_command(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    polled = threading.Event()
+
+    def sleep(seconds: float) -> None:
+        polled.set()
+        time.sleep(seconds)
+
+    monkeypatch.setattr(progress, "time", SimpleNamespace(sleep=sleep))
+    draining = asyncio.create_task(command(nodes[2], "node", "drain", "1"))
+    await until(polled.is_set, timeout_s=60, pause_s=0.01)
     async with moves_carried_out(nodes):
-        done = await command(nodes[2], "node", "drain", "1")
+        done = await draining
         assert (done.exit_code, said(done)) == (0, "node 1 leads no partitions; 12 partitions moved away\n")
         assert "draining node 1: 0 of 12" in done.stderr
         again = await command(nodes[2], "node", "drain", "1", "--output", "json")

@@ -132,7 +132,6 @@ async def leader(node: Node) -> int:
 
 
 async def test_reads_stop_while_the_ownership_is_not_proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anabranch.broker.kafka.topics.parking.PARKED_S", 0.2)
     async with running_node(tmp_path) as node:
         await node.serving.topic_commands.create("t", partitions=1, configs={})
         assert node.serving.ownership.is_proved
@@ -140,9 +139,11 @@ async def test_reads_stop_while_the_ownership_is_not_proved(tmp_path: Path, monk
         proof = SimpleNamespace(is_proved=False, may_lapse=True)
         node.serving.ownership = cast("Any", proof)
         assert await leader(node) == -1
-        async with raw_client(node.bootstrap) as client:
-            client.send(latest())
-            assert await client.closed()
+        with monkeypatch.context() as patch:
+            patch.setattr("anabranch.broker.kafka.topics.parking.PARKED_S", 0.2)
+            async with raw_client(node.bootstrap) as client:
+                client.send(latest())
+                assert await client.closed()
         async with raw_client(node.bootstrap) as client:
             assert (await client.produce("t", [b""])).responses, "it is not a read"
             client.send(latest())

@@ -79,8 +79,15 @@ async def test_configs_that_come_with_new_partitions_hold_for_the_old_ones(
     async with two_nodes(tmp_path, postgres) as (leader, other, topic):
         await other.serving.topic_commands.alter("t", set_configs={RETENTION: "5000"}, unset=())
         await leader.serving.topic_commands.grow("t", 2)
-        partitions = [*leader.serving.topics.led_partitions(), *other.serving.topics.led_partitions()]
-        assert [partition.config.retention_ms for partition in partitions] == [5_000, 5_000]
+
+        def retentions() -> list[int]:
+            """Of the partitions that nodes lead: the new one may be at the other node, which opens it by itself."""
+            return [
+                each.config.retention_ms for node in (leader, other) for each in node.serving.topics.led_partitions()
+            ]
+
+        await until(lambda: len(retentions()) == 2, timeout_s=60, pause_s=0.01)
+        assert retentions() == [5_000, 5_000]
         assert topic.config.retention_ms == 5_000
 
 

@@ -116,9 +116,7 @@ async def test_a_transaction_over_three_nodes_is_committed_or_aborted_as_a_whole
     partitions = range(3)
     async with running_nodes(tmp_path, 3, catalog_url, **SHARDS) as nodes:
         await nodes[0].serving.topic_commands.create("t", partitions=3, configs={})
-        assert [
-            len([each for each in node.serving.topics.led_partitions() if each.topic == "t"]) for node in nodes
-        ] == [1] * 3
+        await until(lambda: all(list(node.serving.topics.led_partitions()) for node in nodes), timeout_s=TIMEOUT_S)
         bootstrap = nodes[2].bootstrap
         name = await coordinated_by(1, TRANSACTION, bootstrap)
         group = await coordinated_by(2, GROUP, bootstrap)
