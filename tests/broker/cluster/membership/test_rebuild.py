@@ -95,7 +95,7 @@ def create(bootstrap: str, *topics: NewTopic) -> None:
 
 
 def produce(bootstrap: str, topic: str, rows: Iterator[tuple[int, bytes, bytes | None]] | list[Any]) -> None:
-    """Send (partition, key, value); all are acknowledged when this returns."""
+    """Send (partition, key, value), those of a partition as one batch; all are acknowledged when this returns."""
     errors: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _message: Message) -> None:
@@ -103,7 +103,7 @@ def produce(bootstrap: str, topic: str, rows: Iterator[tuple[int, bytes, bytes |
             errors.append(error)
 
     producer = Producer(
-        {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 2, "log_level": 0}
+        {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 60_000, "log_level": 0}
     )
     for partition, key, value in rows:
         producer.produce(topic, value, key, partition=partition, on_delivery=delivered)
