@@ -2,6 +2,7 @@
 
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -10,6 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -23,6 +25,8 @@ from anabranch.spark.java import cache_folder, find_java_home
 KAFKA_VERSION = "4.3.1"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 120.0
+PORTS = range(10_000, 32_768)
+"""Ports that systems do not give to sockets that ask for any port."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # What kafka-server-start.sh and kafka-run-class.sh give a broker when nothing is set.
 KAFKA_JVM = ("-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
@@ -63,10 +67,12 @@ def java() -> str:
 
 
 def free_port() -> int:
-    """Return a free loopback port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a free loopback port. Nobody gets it by chance before it is used, or while its server restarts."""
+    while True:
+        port = secrets.choice(PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def cpu_s_of(pid: int) -> float:

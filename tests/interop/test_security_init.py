@@ -2,12 +2,10 @@
 
 import os
 import re
-import socket
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from cryptography import x509
 
 from anabranch.broker.node.settings.sources import load
 from anabranch.broker.operator.cli.security import security
+from benchmarks.lab.processes import free_port
 from tests.interop.test_acls import ACLS
 from tests.support.kafka_tools import CONSUMER, PRODUCER, kafka_tool
 from tests.support.waiting import wait_until
@@ -34,11 +33,6 @@ def blocks() -> list[str]:
     text = (ROOT / "docs" / "security.md").read_text()
     section = text[text.index("## A secure node in five minutes") :]
     return BLOCK.findall(section[: section.index("\n## ", 1)])
-
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        return [stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(count)]
 
 
 def programs(folder: Path) -> Path:
@@ -61,7 +55,7 @@ class Trial:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.blocks = blocks()
-        self.port, self.admin_port = free_ports(2)
+        self.port, self.admin_port = free_port(), free_port()
         self.environment = {
             **os.environ,
             "PATH": f"{programs(folder / 'bin')}{os.pathsep}{os.environ['PATH']}",

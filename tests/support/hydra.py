@@ -11,7 +11,6 @@ with identity_provider(postgres.new_database(), folder) as provider:
 import base64
 import json
 import os
-import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from benchmarks.lab.processes import free_port
 from tests.support.certificates import Authority
 from tests.support.tools import hydra
 from tests.support.waiting import wait_until
@@ -39,7 +39,7 @@ class IdentityProvider:
         self.authority = Authority(folder / "ca", "provider")
         certificate = self.authority.issue("localhost")
         self._context = self.authority.client_context()
-        port, admin_port = _free_ports(2)
+        port, admin_port = free_port(), free_port()
         self._admin = f"http://127.0.0.1:{admin_port}"
         self.url = f"https://localhost:{port}"
         self.keys_url = f"{self.url}/.well-known/jwks.json"
@@ -162,14 +162,3 @@ def identity_provider(database: str, folder: Path) -> Iterator[IdentityProvider]
         yield provider
     finally:
         provider.stop()
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

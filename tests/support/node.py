@@ -39,6 +39,7 @@ from anabranch.broker.node.logging.stacks import END as END_OF_STACKS
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.names import all_settings
 from anabranch.broker.node.settings.sources import load
+from benchmarks.lab.processes import free_port
 from tests.support.forked import ForkedProcess, command_process
 from tests.support.waiting import until, wait_until
 
@@ -118,7 +119,12 @@ class NodeProcess:
     """Running nodes, to be printed when a test hangs."""
 
     def __init__(self, tmp_path: Path, **wanted: object) -> None:
-        self.settings: dict[str, object] = {"data_dir": tmp_path / "data", **TEST_DEFAULTS, **wanted}
+        self.settings: dict[str, object] = {
+            "data_dir": tmp_path / "data",
+            **TEST_DEFAULTS,
+            "port": free_port(),
+            **wanted,
+        }
         self._process: ForkedProcess | subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self._said = threading.Event()

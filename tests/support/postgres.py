@@ -4,7 +4,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
+from benchmarks.lab.processes import free_port
 from tests.support.tools import missing
 
 USER = "anabranch"
@@ -35,7 +35,7 @@ class PostgresServer:
         self._home = home
         self._user = user
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = _free_port()
+        self.port = free_port()
         self._names = (f"test{number}" for number in count(1))
 
     def start(self) -> None:
@@ -143,13 +143,6 @@ def _unprivileged(home: Path) -> str | None:
     account = pwd.getpwnam("nobody")
     os.chown(home, account.pw_uid, account.pw_gid)
     return account.pw_name
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _wait_ready(folder: Path, port: int, server: "subprocess.Popen[bytes]", log: Path) -> None:

@@ -1,6 +1,5 @@
 """The two brokers with their authorizers, and TLS connections to them by several principals."""
 
-import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 from anabranch.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from anabranch.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from anabranch.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
-from benchmarks.lab.processes import ApacheKafka
+from benchmarks.lab.processes import ApacheKafka, free_port
 from tests.differential.acls.requests import UNKNOWN_ID
 from tests.differential.answers import CLOSED, NO_ANSWER, Normal, Symbols, Tree
 from tests.differential.conftest import KAFKA_SETTINGS, TOKEN_KEY, quick_jvm
@@ -136,9 +135,7 @@ def brokers(folder: Path, **settings: str) -> Iterator[tuple[Broker, Broker]]:
     certificate = authority.issue("localhost")
     names = (*PRINCIPALS, ADMIN, PROBE)
     contexts = {name: authority.client_context(authority.issue(name)) for name in names}
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        tls_port = free.getsockname()[1]
+    tls_port = free_port()
     kafka = ApacheKafka(
         folder / "kafka",
         properties={
