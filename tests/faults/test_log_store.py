@@ -12,7 +12,7 @@ from tests.faults.rig import CountingProducer, Rig, faulty_node, read_back
 from tests.support.events import committed_records, create_topic
 from tests.support.fault_proxy import PASS, Fault, Request
 from tests.support.s3 import S3Bucket, set_credentials
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -29,19 +29,21 @@ class ImpatientProducer:
         self.topic = topic
         self.attempts: Counter[str] = Counter()
         self.acked: set[str] = set()
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "enable.idempotence": True,
-                "linger.ms": 1,
-                "batch.num.messages": 10,
-                "request.timeout.ms": 700,
-                "message.timeout.ms": 1000,
-                "log_level": 0,
-            }
-        )
+        self._settings = {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 1,
+            "batch.num.messages": 10,
+            "log_level": 0,
+        }
+        self._producer = Producer({**self._settings, "request.timeout.ms": 700, "message.timeout.ms": 1000})
         for number in range(RECORDS):
             self._send(f"{number}")
+
+    def become_patient(self) -> None:
+        """Send each record once more, and wait: an ack that takes a second must not let it be sent again."""
+        impatient, self._producer = self._producer, Producer(self._settings)
+        assert impatient.flush(WAIT_S) == 0
 
     def _send(self, value: str) -> None:
         self.attempts[value] += 1
@@ -84,6 +86,7 @@ def test_a_refused_log_multiplies_nothing(tmp_path: Path, bucket: S3Bucket, monk
         impatient = ImpatientProducer(rig.node.bootstrap, "impatient")
         patient.send_while(lambda: not impatient.poll() and min(impatient.attempts.values()) < ATTEMPTS_MIN)
         assert not is_ready(rig)
+        impatient.become_patient()
         assert not impatient.acked
         rig.weather.clear()
         wait_until(impatient.poll, "records are delivered")

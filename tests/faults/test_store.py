@@ -85,10 +85,10 @@ async def test_clients_see_nothing_of_a_store_in_trouble(rig: Rig, kind: str) ->
     await rig.expect_accounts_to_agree()
     assert rig.node.terminate() == 0
     rig.node.start()  # with empty caches
-    before = rig.weather.faults
+    before = rig.weather.requests["GET"]
     rig.weather.decide = WEATHERS[kind]
     read_back(rig.node.bootstrap, load)
-    assert rig.weather.faults > before, "what was read came through the weather"
+    assert rig.weather.requests["GET"] > before, "what was read came through the weather"
     rig.weather.clear()
 
 
