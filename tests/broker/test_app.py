@@ -39,7 +39,7 @@ async def test_a_broken_log_stops_writes_and_says_why(tmp_path: Path) -> None:
         answer = (await client.produce("t", [batch_of(b"after")])).responses[0].partition_responses[0]
         assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert "the disk is gone" in str(answer.error_message)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert "the disk is gone" in await node.failed
         fetched = await client.call(FETCH, 12)
         assert fetched.responses[0].partitions[0].high_watermark == 1, "reads go on"
@@ -77,7 +77,7 @@ async def test_a_newer_process_with_the_same_id_fences_the_older(tmp_path: Path)
     async with running_node(tmp_path, catalog_lease_ms=1000) as older:
         # As after a pause longer than the lease: no other process takes the id while the lease is renewed.
         await older.serving.catalog.register_node(1, "elsewhere", 9092, now_ms=wall_ms(), lease_ms=1000)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert "fenced" in await older.failed
 
 
@@ -95,7 +95,7 @@ async def test_a_fenced_node_fails_its_log_at_once_and_uploads_nothing_when_it_s
         await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
         await client.produce("t", [batch_of(b"before")])
         await older.serving.catalog.register_node(1, "elsewhere", 9092, now_ms=wall_ms(), lease_ms=1000)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await older.failed
         assert isinstance(older.wal.error, WalFenced), "no append or upload had to find the fence"
     assert older.serving.storage.uncommitted_bytes > 0, "there was something to upload"

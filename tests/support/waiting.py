@@ -10,7 +10,7 @@ WAIT_S = 100
 """Longest wait of `wait_until`."""
 
 
-async def until(condition: Callable[[], bool], *, timeout_s: float = 10, pause_s: float = 0) -> None:
+async def until(condition: Callable[[], bool], *, timeout_s: float = 60, pause_s: float = 0) -> None:
     """Return when the condition holds. The loop keeps running. Raises TimeoutError."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - the condition has no event

@@ -350,11 +350,11 @@ async def test_salts_do_not_tell_which_tokens_exist(node: Node) -> None:
 
 
 async def test_the_session_of_a_token_ends_with_it(node: Node) -> None:
-    made = await create(node, "alice", max_lifetime_ms=300)
+    made = await create(node, "alice", max_lifetime_ms=2_000)
     async with sasl_client(node) as client:
         answer = await log_in_with_token(client, made.token_id, password_of(made))
         assert answer.error_code == ErrorCode.NONE
-        assert 0 <= answer.session_lifetime_ms <= 300
+        assert 0 <= answer.session_lifetime_ms <= 2_000
         await until(lambda: node.serving.now_ms() > made.max_timestamp_ms + 5)
         client.send(MetadataRequest(topics=()), 9)
         assert await client.closed()

@@ -99,6 +99,9 @@ class Opening:
 
 @pytest.fixture
 async def opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Opening]:
+    # The first request must not be refused before the last one waits.
+    monkeypatch.setattr("anabranch.broker.kafka.topics.parking.PARKED_S", 60.0)
+    monkeypatch.setattr("anabranch.broker.api.handlers.fetch.PARKED_S", 60.0)
     async with running_nodes(tmp_path, 2) as nodes, AsyncExitStack() as clients:
         held = Opening(nodes, monkeypatch, clients)
         yield held
