@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
+from benchmarks.lab.processes import free_port
 from tests.support.metrics import Samples
 from tests.support.node import STOP_TIMEOUT_S, NodeProcess, running_node
 from tests.support.seccomp import without_io_uring
@@ -204,8 +205,7 @@ def test_status_and_metrics_are_served(tmp_path: Path) -> None:
 
 
 def test_one_port_for_kafka_and_admin_is_refused_as_a_bad_setting(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     node = NodeProcess(tmp_path, port=port, admin_port=port, admin_host="0.0.0.0")
     node.spawn()
     assert node.wait() == 2

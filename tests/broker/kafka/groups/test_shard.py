@@ -170,7 +170,7 @@ async def test_what_was_not_durable_is_gone_after_a_crash(client: ClassicShard) 
 
 
 async def test_a_silent_member_is_dropped_by_the_timer(client: ClassicShard) -> None:
-    await client.enter(session_ms=20)
+    await client.enter(session_ms=300)
     await until(lambda: client.state() is ClassicGroupState.EMPTY, pause_s=0.005)
     assert client.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
 

@@ -230,7 +230,7 @@ async def test_the_answer_to_a_failure_is_delayed_and_nothing_else_is_served(tmp
 
 
 async def test_a_client_that_does_not_authenticate_itself_in_time_is_disconnected(tmp_path: Path) -> None:
-    async with sasl_node(tmp_path, sasl_authentication_timeout_ms=1500) as node:
+    async with sasl_node(tmp_path, sasl_authentication_timeout_ms=3_000) as node:
         async with client_of(node) as silent, client_of(node) as half:
             await handshake(half)
             assert await silent.closed()

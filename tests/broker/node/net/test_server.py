@@ -31,7 +31,7 @@ async def test_connections_beyond_the_limits_are_closed(tmp_path: Path, limit: s
 
 
 async def test_idle_connections_are_closed_and_waiting_ones_are_not(tmp_path: Path) -> None:
-    async with running_node(tmp_path, network_idle_timeout_ms=100) as node:
+    async with running_node(tmp_path, network_idle_timeout_ms=500) as node:
         async with raw_client(node.bootstrap) as client:
             await client.call(MetadataRequest(topics=()), 9)
             assert await client.closed()

@@ -99,6 +99,7 @@ async def test_who_does_not_read_is_cut_off(node: Node, monkeypatch: pytest.Monk
                 writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
                 await writer.drain()
         assert writer.transport.is_closing(), "it would send for ever"
+    monkeypatch.undo()
     await assert_served(node)
 
 
@@ -219,7 +220,7 @@ async def test_handshakes_give_way_to_others(tmp_path: Path, monkeypatch: pytest
 
 
 async def test_who_shows_no_token_may_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "REQUEST_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(connections, "REQUEST_TIMEOUT_S", 0.5)
     async with running_node(tmp_path, **TOKENS) as node, AsyncExitStack() as stack:
         reader, writer = await connect(node, stack)
         writer.write(b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n")

@@ -1,6 +1,5 @@
 """`anabranch console`: the address of the page, in a browser where it is wanted."""
 
-import socket
 import subprocess
 import sys
 from asyncio import to_thread
@@ -11,6 +10,7 @@ from click.testing import CliRunner
 
 from anabranch.broker.operator.cli.admin_port import AdminPort
 from anabranch.broker.operator.cli.console import console
+from benchmarks.lab.processes import free_port
 from tests.support.node import NodeProcess, running_node
 from tests.support.waiting import WAIT_S
 
@@ -39,8 +39,7 @@ def test_a_node_that_does_not_answer_is_one_line() -> None:
 
 
 def test_a_node_that_is_starting_is_waited_for(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     options = ["console", "--admin", f"127.0.0.1:{port}", "--no-browser", "--wait", str(WAIT_S)]
     command = [sys.executable, "-m", "anabranch", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:

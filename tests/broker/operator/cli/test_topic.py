@@ -45,6 +45,7 @@ from anabranch.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from anabranch.protocol.registry import APIS
+from benchmarks.lab.processes import free_port
 
 Answer = Callable[[Any], object]
 
@@ -251,8 +252,7 @@ def test_nothing_is_asked_about_a_topic_that_does_not_exist() -> None:
 
 
 def test_nobody_listens() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     result = CliRunner().invoke(topic, ["list", "--bootstrap-server", f"127.0.0.1:{port},127.0.0.1:{port}"])
     assert result.exit_code == 1
     assert result.output.count(f"cannot connect to 127.0.0.1:{port}: Connection refused") == 2
@@ -305,7 +305,8 @@ class StrangersHandler(socketserver.BaseRequestHandler):
 def test_what_is_not_kafka_is_said_to_be_none_within_seconds(
     words: bytes | None, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anabranch.client.connection.GREETING_TIMEOUT_S", 0.2)
+    if words is None:
+        monkeypatch.setattr("anabranch.client.connection.GREETING_TIMEOUT_S", 0.2)
     with Stranger(words) as stranger:
         thread = threading.Thread(target=stranger.serve_forever, args=[0.01])
         thread.start()
@@ -321,8 +322,7 @@ def test_what_is_not_kafka_is_said_to_be_none_within_seconds(
 
 
 def test_where_nothing_listens_that_is_said() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     result = CliRunner().invoke(topic, ["list", "--bootstrap-server", f"127.0.0.1:{port}"])
     assert (result.exit_code, result.output) == (
         1,

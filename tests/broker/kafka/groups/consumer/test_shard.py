@@ -148,7 +148,7 @@ async def test_an_unknown_group_is_not_made_by_anything_but_a_join(client: Consu
 
 
 async def test_silent_members_are_removed_and_an_administrator_may_remove_them_too() -> None:
-    client = ConsumerShard(MemoryLog(), GroupSettings(consumer_session_timeout_ms=20))
+    client = ConsumerShard(MemoryLog(), GroupSettings(consumer_session_timeout_ms=300))
     await client.shard.load()
     await client.beat("m")
     await until(lambda: client.group().state is ConsumerGroupState.EMPTY)
@@ -164,7 +164,7 @@ async def test_silent_members_are_removed_and_an_administrator_may_remove_them_t
 
 
 async def test_many_members_that_fall_silent_at_once_are_all_removed() -> None:
-    client = ConsumerShard(MemoryLog(), GroupSettings(consumer_session_timeout_ms=20))
+    client = ConsumerShard(MemoryLog(), GroupSettings(consumer_session_timeout_ms=300))
     await client.shard.load()
     _ = [client.beat(f"m{number}") for number in range(3 * REMOVED_AT_ONCE_MAX)]
     await until(lambda: client.group().state is ConsumerGroupState.EMPTY)

@@ -419,7 +419,7 @@ async def test_what_a_client_sends_before_it_closes_is_served(
             await client.call(ASK, 9)
             for _ in range(40):
                 client.send(produce_request("t", [batch_of(b"x" * 100_000)], acks=0), 9)
-        await until(lambda: node.serving.topics.partition("t", 0).high_watermark == 40, timeout_s=5)
+        await until(lambda: node.serving.topics.partition("t", 0).high_watermark == 40)
 
 
 async def test_a_stop_answers_and_closes(tmp_path: Path, authority: Authority) -> None:
