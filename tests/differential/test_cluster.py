@@ -32,7 +32,7 @@ KAFKA_CLUSTER_SETTINGS = {
     **KAFKA_SETTINGS,
     "offsets.topic.num.partitions": str(len(NODES)),
     "transaction.state.log.num.partitions": str(len(NODES)),
-    "broker.session.timeout.ms": "3000",
+    "broker.session.timeout.ms": "9000",
     "broker.heartbeat.interval.ms": "500",
 }
 
