@@ -3,9 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, cast
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
+
+from tests.support.waiting import wait_until
 
 QUIET = {"log_level": 3}
 TIMEOUT_S = 30
@@ -88,8 +91,13 @@ def receive(servers: str, topic: str, counts: Mapping[int, int]) -> list[Event]:
         consumer.close()
 
 
-def committed_records(servers: str, topic: str) -> list[tuple[int, bytes | None, bytes | None]]:
-    """Partition, key and value of the committed records, by partition and in order."""
+def committed_records(servers: str, topic: str, *, wait: bool = True) -> list[tuple[int, bytes | None, bytes | None]]:
+    """Partition, key and value of the committed records, by partition and in order, when no transaction is open.
+
+    Without `wait`, those that can be read now: brokers answer the end of a transaction before its markers are written.
+    """
+    if wait:
+        wait_until(lambda: _ends(servers, topic, committed=True) == _ends(servers, topic), "no transaction is open")
     consumer = Consumer(
         {"bootstrap.servers": servers, "group.id": "unused", "enable.partition.eof": True,
          "isolation.level": "read_committed", **QUIET}
@@ -111,3 +119,13 @@ def committed_records(servers: str, topic: str) -> list[tuple[int, bytes | None,
         return sorted(rows, key=lambda row: row[0])
     finally:
         consumer.close()
+
+
+def _ends(servers: str, topic: str, *, committed: bool = False) -> list[int]:
+    """Offsets at which the partitions end for readers of all records, or of committed ones."""
+    admin = AdminClient({"bootstrap.servers": servers, **QUIET})
+    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    partitions = admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    found = admin.list_offsets({TopicPartition(topic, each): latest for each in partitions}, isolation_level=level)
+    return [each.result(TIMEOUT_S).offset for each in found.values()]

@@ -23,6 +23,7 @@ from tests.spark.pipeline.support import numbered
 from tests.spark.programs import Program, program
 from tests.spark.test_kafka_sink import copy, options
 from tests.support.events import committed_records, create_topic, send
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop, pytest.mark.slow]
 
@@ -147,9 +148,13 @@ def test_an_executor_and_the_driver_are_killed(cluster: Program, lake: Lake, spa
     done = len(cluster.said("batch "))
     cluster.wait(lambda: len(cluster.said("batch ")) >= done + 2)
     cluster.kill()
-    copied = len(committed_records(lake.servers, KILLED_TARGET))
-    assert 0 < copied < KILLED_COUNT, "the driver was killed in the middle"
-    assert copied % PER_BATCH == 0, "whole micro-batches"
+
+    def copied() -> int:
+        return len(committed_records(lake.servers, KILLED_TARGET, wait=False))  # a transaction may be left open
+
+    # One that it has committed becomes visible partition by partition.
+    wait_until(lambda: copied() % PER_BATCH == 0, "whole micro-batches are there")
+    assert 0 < copied() < KILLED_COUNT, "the driver was killed in the middle"
     sink = ExactlyOnceSink(options(lake.servers), KILLED_TARGET)
     copy(spark, lake.servers, KILLED_SOURCE, cluster.log.parent / "checkpoint", sink, per_batch=KILLED_COUNT)
     rows = committed_records(lake.servers, KILLED_TARGET)
