@@ -11,7 +11,6 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
-from urllib.error import URLError
 
 import pytest
 
@@ -34,7 +33,7 @@ ALERTS: Final = re.findall(r"- alert: (\w+)", RULES.read_text(encoding="utf-8"))
 LIMIT: Final = re.compile(r" [<>] [\d. *]+$")
 """The end of an alert's expression. Without it, the rest is the value that is compared."""
 VARIABLES: Final = {"$job": ".+", "$instance": ".+", "$__rate_interval": "1m"}
-TIMEOUT_S: Final = 10
+TIMEOUT_S: Final = 60
 
 
 # files
@@ -96,7 +95,7 @@ class Monitored:
         """True if its Prometheus answers."""
         try:
             self.ask("query", query="1")
-        except URLError:
+        except OSError:
             return False
         return True
 
@@ -168,6 +167,7 @@ def test_each_rule_finds_data_and_no_alert_fires_on_a_node_in_order(monitored: M
     assert all(LIMIT.search(rule["query"]) for rule in alerts), "an alert compares a value with a number"
     recorded = [rule["name"] for rule in rules if rule["type"] == "recording"]
     monitored.wait_for_data([*recorded, *(LIMIT.sub("", rule["query"]) for rule in alerts)])
-    assert monitored.ask("alerts")["alerts"] == []
+    # A scrape that took too long makes the alert of an unreachable node pending until the next one.
+    wait_until(lambda: monitored.ask("alerts")["alerts"] == [], "no alert is active")
     rules = [rule for group in monitored.ask("rules")["groups"] for rule in group["rules"]]
     assert {rule["health"] for rule in rules} == {"ok"}
