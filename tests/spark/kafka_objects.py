@@ -9,9 +9,11 @@ from anabranch.protocol.records import Record, build_batch
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.model import ObjectKind, StreamBatch
 from anabranch.s3stream.store.config import StoreConfig
+from anabranch.s3stream.store.files import TEMPORARY
 from anabranch.s3stream.store.local import LocalStore
 from anabranch.spark.storage import StorageLocation
 from tests.support.catalog_node import CLUSTER, UploadingNode
+from tests.support.storage import files_below
 
 RECORDS = 10
 
@@ -55,7 +57,7 @@ class KafkaObjects:
 
     def files(self) -> set[Path]:
         """The objects' files."""
-        return {path for path in self.objects.rglob("*") if path.is_file() and ".anabranch-tmp" not in path.parts}
+        return {path for path in files_below(self.objects) if TEMPORARY not in path.parts}
 
     def counts(self) -> dict[str, int]:
         """Objects by kind and state."""

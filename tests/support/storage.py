@@ -1,5 +1,6 @@
 """A whole storage engine in memory: a WAL and a store that a test can break, and a real catalog on SQLite."""
 
+import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -36,8 +37,12 @@ SMALL = StorageSettings(
 
 def object_files(folder: Path) -> list[Path]:
     """Return the files of a local store that hold objects of streams: no claims, manifests or marks."""
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return [path for path in files if parse_object_key(path.relative_to(folder).as_posix()) is not None]
+    return [path for path in files_below(folder) if parse_object_key(path.relative_to(folder).as_posix()) is not None]
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Return the files in a folder and in those in it, whatever another process removes meanwhile."""
+    return [Path(place, name) for place, _, names in os.walk(folder) for name in names]
 
 
 @dataclass(slots=True)
