@@ -17,7 +17,7 @@ from tests.interop.records import PARTITIONS, START_MS, Sent, by_partition, samp
 pytestmark = pytest.mark.interop
 
 QUIET = {"log_level": 3}
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 
 
 def produce(servers: str, topic: str, records: list[Sent], **settings: object) -> None:

@@ -195,9 +195,12 @@ def test_librdkafka_is_refused_with_one_line(node: TlsNode, tmp_path: Path, wron
     client = AdminClient(settings)  # it goes on trying to connect
     with pytest.raises(KafkaException):
         client.list_topics(timeout=0.5)
-    wait_until(lambda: len(node.process.events("TLS handshake failed")) > before, "the node says why")
-    lines = node.process.events("TLS handshake failed")[before:]
-    assert {line["reason"] for line in lines} == {expected}
+
+    def is_told() -> bool:
+        """Look for its line; the client of the test before may have caused the first one."""
+        return any(line["reason"] == expected for line in node.process.events("TLS handshake failed")[before:])
+
+    wait_until(is_told, "the node says why")
 
 
 async def test_aiokafka_without_tls_is_refused_with_one_line(node: TlsNode, caplog: pytest.LogCaptureFixture) -> None:

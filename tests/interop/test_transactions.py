@@ -23,7 +23,7 @@ from tests.interop.test_java import cells, run
 from tests.support.events import create_topic
 from tests.support.kafka_tools import TOOLS, kafka_tool
 from tests.support.node import NodeProcess
-from tests.support.waiting import until
+from tests.support.waiting import until, wait_until
 
 pytestmark = pytest.mark.interop
 
@@ -70,6 +70,18 @@ def read(servers: str, topic: str, isolation: str, partitions: int = PARTITIONS)
     return values
 
 
+def read_committed(servers: str, topic: str, count: int, partitions: int = PARTITIONS) -> list[bytes]:
+    """All committed values when there are so many: the markers of a transaction follow the answer to its commit."""
+    values: list[bytes] = []
+
+    def is_there() -> bool:
+        values[:] = read(servers, topic, "read_committed", partitions)
+        return len(values) >= count
+
+    wait_until(is_there, f"{count} values are committed")
+    return values
+
+
 def value_of(message: Message) -> bytes:
     value = message.value()
     assert value is not None
@@ -88,7 +100,7 @@ def test_committed_readers_see_whole_transactions_and_no_aborted_ones(servers: s
     assert Counter(value[:1] for value in committed) == {b"a": 30, b"c": 30}
     assert len(read(servers, topic, "read_uncommitted")) == 121
     producer.commit_transaction(TIMEOUT_S)
-    assert b"open" in read(servers, topic, "read_committed")
+    assert b"open" in read_committed(servers, topic, 61)
 
 
 def test_a_new_life_fences_the_old_one_and_aborts_what_it_left(servers: str, topic: str) -> None:
@@ -101,7 +113,7 @@ def test_a_new_life_fences_the_old_one_and_aborts_what_it_left(servers: str, top
     successor.begin_transaction()
     send(successor, topic, b"successor")
     successor.commit_transaction(TIMEOUT_S)
-    assert read(servers, topic, "read_committed") == [b"successor"]
+    assert read_committed(servers, topic, 1) == [b"successor"]
 
 
 async def test_aiokafka_commits_aborts_and_is_fenced(servers: str, topic: str) -> None:
@@ -135,7 +147,7 @@ def test_java_ends_one_transaction_after_the_other_without_a_pause(servers: str,
     done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     committed = [b"committed %d" % number for number in range(ROUNDS)]
-    assert sorted(read(servers, topic, "read_committed")) == sorted(committed)
+    assert sorted(read_committed(servers, topic, ROUNDS)) == sorted(committed)
 
 
 def test_java_uses_version_2_and_its_tools_show_it(servers: str, topic: str) -> None:
@@ -152,10 +164,13 @@ def test_java_uses_version_2_and_its_tools_show_it(servers: str, topic: str) -> 
         "--transaction-duration-ms",
         "10",
     )
-    assert len(read(servers, single, "read_committed", partitions=1)) == 1000
+    assert len(read_committed(servers, single, 1000, partitions=1)) == 1000
     tool = f"{TOOLS}.TransactionsCommand"
-    listed = {row[0]: row[3] for row in cells(run(servers, tool, "list"))}
-    assert listed[f"{topic}-id"] == "CompleteCommit"
+
+    def states() -> dict[str, str]:
+        return {row[0]: row[3] for row in cells(run(servers, tool, "list"))}
+
+    wait_until(lambda: states()[f"{topic}-id"] == "CompleteCommit", "the last transaction is complete")
     (described,) = cells(run(servers, tool, "describe", "--transactional-id", f"{topic}-id"))
     epoch = int(described[3])
     assert epoch > 1, "half a second of transactions of 10 ms"

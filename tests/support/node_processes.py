@@ -11,7 +11,7 @@ from pathlib import Path
 
 from anabranch.client.connection import Connection
 from anabranch.client.errors import ClientError
-from anabranch.protocol.messages.metadata import MetadataRequest
+from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.support.node import START_TIMEOUT_S, NodeProcess
 from tests.support.waiting import wait_until
 
@@ -74,3 +74,17 @@ def wait_for_brokers(host: str, port: int, count: int) -> None:
             return 0
 
     wait_until(lambda: named() == count, f"{host}:{port} names {count} brokers")
+
+
+def wait_for_topic(nodes: Sequence[NodeProcess], name: str, partitions: int) -> None:
+    """Wait until every node shows that many partitions of a topic, each with a leader."""
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
+
+    def shown(node: NodeProcess) -> int:
+        with Connection(node.host, node.port) as connection:
+            (topic,) = connection.call(request).topics
+        return sum(partition.leader_id > 0 for partition in topic.partitions)
+
+    wait_until(
+        lambda: all(shown(node) == partitions for node in nodes), f"all nodes show {partitions} partitions of {name}"
+    )

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from tests.support.node import NodeProcess
-from tests.support.node_processes import bootstrap_of, node_processes, terminate_all
+from tests.support.node_processes import bootstrap_of, node_processes, terminate_all, wait_for_topic
 from tests.support.postgres import PostgresServer
 
 NODES = 3
@@ -29,3 +29,10 @@ def nodes(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) ->
 def servers(nodes: Sequence[NodeProcess]) -> str:
     """Addresses of all nodes."""
     return bootstrap_of(nodes)
+
+
+@pytest.fixture
+def topic(nodes: Sequence[NodeProcess], topic: str) -> str:
+    """A new topic of three partitions that all nodes know."""
+    wait_for_topic(nodes, topic, 3)
+    return topic

@@ -44,6 +44,5 @@ test_kcat_finds_offsets = kcat.test_offsets_by_time_and_from_the_end
 test_kcat_produces_and_consumes = kcat.test_an_idempotent_producer
 
 test_javas_console_produces = java.test_the_console_producer_sends_in_every_codec
-test_javas_tools_administer_topics = java.test_topics_are_administered
 test_javas_tools_administer_groups = java.test_groups_are_administered
 test_java_uses_transactions = transactions.test_java_uses_version_2_and_its_tools_show_it

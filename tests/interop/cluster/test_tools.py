@@ -11,6 +11,7 @@ from tests.interop.test_kcat import run as kcat
 from tests.support.events import Event, create_topic, send
 from tests.support.kafka_tools import TOOLS, TOPICS
 from tests.support.node import NodeProcess
+from tests.support.node_processes import wait_for_topic
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
 
@@ -31,7 +32,9 @@ def test_kcat_shows_all_nodes_whichever_it_asks(nodes: Sequence[NodeProcess], se
 def test_javas_tools_assign_partitions_and_show_where_they_are(nodes: Sequence[NodeProcess], topic: str) -> None:
     name = f"{topic}-assigned"
     run(nodes[0].bootstrap, TOPICS, "--create", "--topic", name, "--replica-assignment", "3,1,2")
+    wait_for_topic(nodes, name, 3)
     run(nodes[1].bootstrap, TOPICS, "--alter", "--topic", name, "--partitions", "4", "--replica-assignment", "3,1,2,3")
+    wait_for_topic(nodes, name, 4)
     described = run(nodes[2].bootstrap, TOPICS, "--describe", "--topic", name)
     assert re.findall(r"Leader: (\d)\s+Replicas: (\d)", described) == [(each, each) for each in "3123"]
     send(nodes[0].bootstrap, name, [Event(index, b"x" * 100) for index in range(4)])
@@ -65,6 +68,7 @@ def test_configs_of_a_node_are_set_there(servers: str) -> None:
 def test_a_group_and_its_topic_are_found_from_every_node(nodes: Sequence[NodeProcess], topic: str) -> None:
     name = f"{topic}-spread"
     create_topic(nodes[0].bootstrap, name, 6)
+    wait_for_topic(nodes, name, 6)
     send(nodes[1].bootstrap, name, [Event(n % 6, b"%d" % n) for n in range(60)])
     for at, node in enumerate(nodes):
         settings = ("-X", "auto.offset.reset=earliest", "-X", "session.timeout.ms=30000", "-e", "-f", "%s\\n")

@@ -10,11 +10,11 @@ from aiokafka.admin import NewTopic as AioTopic
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from anabranch.client.connection import Connection
-from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.interop.test_java import run
 from tests.interop.test_kcat import run as kcat
+from tests.support.kafka_tools import TOPICS
 from tests.support.node import NodeProcess
-from tests.support.waiting import wait_until
+from tests.support.node_processes import wait_for_topic
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
@@ -32,33 +32,17 @@ FACTOR = 3
 TO_THE_END = ("-o", "beginning", "-e", "-f", "%s\\n")
 
 
-def wait_for(nodes: Sequence[NodeProcess], name: str, partitions: int) -> None:
-    """Wait until every node shows that many partitions of a topic, each with a leader."""
-    request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
-
-    def shown(node: NodeProcess) -> int:
-        with Connection(node.host, node.port) as connection:
-            (topic,) = connection.call(request).topics
-        return sum(partition.leader_id > 0 for partition in topic.partitions)
-
-    wait_until(
-        lambda: all(shown(node) == partitions for node in nodes),
-        f"all nodes show {partitions} partitions of {name}",
-        timeout_s=TIMEOUT_S,
-    )
-
-
 def test_kafka_python(nodes: Sequence[NodeProcess], servers: str, topic: str) -> None:
     name = f"{topic}-kafka-python"
     admin = KafkaAdminClient(bootstrap_servers=servers)
     try:
         admin.create_topics([PythonTopic(name, 2, FACTOR)])
-        wait_for(nodes, name, 2)
+        wait_for_topic(nodes, name, 2)
         admin.create_partitions({name: PythonPartitions(7)})
-        wait_for(nodes, name, 7)
+        wait_for_topic(nodes, name, 7)
         assert name in admin.list_topics()
         admin.delete_topics([name])
-        wait_for(nodes, name, 0)
+        wait_for_topic(nodes, name, 0)
         assert name not in admin.list_topics()
     finally:
         admin.close()
@@ -70,12 +54,12 @@ async def test_aiokafka(nodes: Sequence[NodeProcess], servers: str, topic: str) 
     await admin.start()
     try:
         await admin.create_topics([AioTopic(name, 2, FACTOR)])
-        wait_for(nodes, name, 2)
+        wait_for_topic(nodes, name, 2)
         await admin.create_partitions({name: AioPartitions(7)})
-        wait_for(nodes, name, 7)
+        wait_for_topic(nodes, name, 7)
         assert name in await admin.list_topics()
         await admin.delete_topics([name])
-        wait_for(nodes, name, 0)
+        wait_for_topic(nodes, name, 0)
         assert name not in await admin.list_topics()
     finally:
         await admin.close()
@@ -85,18 +69,30 @@ def test_librdkafka(nodes: Sequence[NodeProcess], servers: str, topic: str) -> N
     name = f"{topic}-librdkafka"
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 3})
     admin.create_topics([NewTopic(name, 2, FACTOR)])[name].result(TIMEOUT_S)
-    wait_for(nodes, name, 2)
+    wait_for_topic(nodes, name, 2)
     admin.create_partitions([NewPartitions(name, 7)])[name].result(TIMEOUT_S)
-    wait_for(nodes, name, 7)
+    wait_for_topic(nodes, name, 7)
     assert name in admin.list_topics(timeout=TIMEOUT_S).topics
     admin.delete_topics([name])[name].result(TIMEOUT_S)
-    wait_for(nodes, name, 0)
+    wait_for_topic(nodes, name, 0)
     assert name not in admin.list_topics(timeout=TIMEOUT_S).topics
+
+
+def test_javas_tools(nodes: Sequence[NodeProcess], servers: str, topic: str) -> None:
+    name = f"{topic}-java"
+    run(servers, TOPICS, "--create", "--topic", name, "--partitions", "2", "--config", "retention.ms=60000")
+    wait_for_topic(nodes, name, 2)
+    run(servers, TOPICS, "--alter", "--topic", name, "--partitions", "7")
+    wait_for_topic(nodes, name, 7)
+    assert "PartitionCount: 7" in run(servers, TOPICS, "--describe", "--topic", name)
+    run(servers, TOPICS, "--delete", "--topic", name)
+    wait_for_topic(nodes, name, 0)
+    assert name not in run(servers, TOPICS, "--list").splitlines()
 
 
 def test_a_topic_is_created_by_its_first_record(nodes: Sequence[NodeProcess], topic: str) -> None:
     name = f"{topic}-unborn"
     kcat(nodes[0].bootstrap, "-P", "-t", name, stdin=b"first\n")
-    wait_for(nodes, name, 1)
+    wait_for_topic(nodes, name, 1)
     for node in nodes:
         assert kcat(node.bootstrap, "-C", "-t", name, *TO_THE_END) == "first\n"
