@@ -31,7 +31,7 @@ def decode(batch: bytearray) -> list[RecordHead]:
     ]
 
 
-@given(records=RECORDS, copies=st.sampled_from([1, 10]), base_offset=st.integers(0, 1 << 40))
+@given(records=RECORDS, copies=st.sampled_from([1, 50]), base_offset=st.integers(0, 1 << 40))
 def test_it_finds_what_decoding_finds(records: list[Record], copies: int, base_offset: int) -> None:
     batch = build_batch(records * copies, base_offset=base_offset)
     assert scan(batch) == decode(batch)
