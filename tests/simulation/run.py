@@ -26,6 +26,7 @@ from tests.simulation.plan import Plan, plan_of, smaller
 from tests.simulation.planted.catalogue import PLANTED
 from tests.simulation.planted.patch import Planted
 from tests.simulation.scenario import Report, run
+from tests.support.quick import share_compiled_statements
 
 SHRINK_TRIES_MAX = 80
 TRACE_LINES = 400
@@ -229,6 +230,7 @@ def main() -> None:
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets of strings is part of a trace
         command = [sys.executable, "-m", "tests.simulation.run", *sys.argv[1:]]
         os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})
+    share_compiled_statements()
     # A forked run then never walks the modules, which takes an eighth of its time, nor copies their pages.
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)
