@@ -153,18 +153,18 @@ async def test_a_body_cut_short_is_read_again(bucket: S3Bucket, prefix: str) -> 
 
 
 async def test_a_silent_service_times_out(bucket: S3Bucket, prefix: str) -> None:
-    async with faulty(bucket, read_timeout_ms=300) as (store, faults):
+    async with faulty(bucket, read_timeout_ms=1_000) as (store, faults):
         await store.put(prefix + "a", [b"x"], writer_id="w")
         faults.add("GET", Fault(hang=True))
         assert bytes(await store.get(prefix + "a", 0, 1)) == b"x"
-        assert store.calls.retries == 1
+        assert store.calls.get >= 2, "a busy machine may be silent for as long once more"
 
 
 async def test_an_attempt_has_a_limit_of_its_own(bucket: S3Bucket, prefix: str) -> None:
-    async with faulty(bucket, attempt_timeout_ms=500) as (store, faults):
+    async with faulty(bucket, attempt_timeout_ms=1_000) as (store, faults):
         faults.add("PUT", Fault(hang=True))
         await store.put(prefix + "a", [b"x"], writer_id="w")
-        assert (store.calls.put, store.calls.retries) == (2, 1)
+        assert store.calls.put >= 2, "a busy machine may take as long once more"
 
 
 async def test_deletes_fail_key_by_key(bucket: S3Bucket, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from anabranch.spark.pipeline.run import start_pipeline
 from anabranch.spark.pipeline.settings import PipelineSettings
 from anabranch.spark.pipeline.source import read_stream
 from anabranch.spark.session import REDACTION
-from tests.spark.pipeline.support import every_offset_once, make_pipeline, numbered, offsets
+from tests.spark.pipeline.support import WAIT_S, every_offset_once, make_pipeline, numbered, offsets
 from tests.support.certificates import Issued
 from tests.support.events import create_topic, send
 from tests.support.secrets import MARK, assert_unmarked
@@ -123,7 +123,7 @@ def test_a_wrong_password_fails_the_query_without_showing_it(
         start_pipeline(spark, pipeline)
     query = read_stream(spark, pipeline).writeStream.format("noop").start()
     with pytest.raises(StreamingQueryException) as caught:
-        query.awaitTermination(100)
+        query.awaitTermination(WAIT_S)
     text = str(caught.value)
     assert "SaslAuthenticationException" in text
     errors = {"error": text, "reason": reason_of(caught.value), "repr": repr(caught.value)}
@@ -145,7 +145,7 @@ def test_a_driver_shows_no_secret_in_its_log_and_event_log(node: SecureNode, tmp
     words = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     done = subprocess.run(
         [sys.executable, "-m", "anabranch.spark", "ingest", str(file), *words],
-        cwd=ROOT, capture_output=True, text=True, timeout=110, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert "90 rows from this run" in done.stdout
