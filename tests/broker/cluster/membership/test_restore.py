@@ -69,10 +69,6 @@ def data_objects(bucket: S3Bucket) -> set[str]:
     return {key for key in keys if not key.startswith(("manifest/", "wal/", "."))}
 
 
-UNDER_WAY = 50
-"""Records that wait for their acks at a time. All that are written have to be read several times."""
-
-
 class Load:
     """A client that writes until the node is gone, and knows what was acknowledged."""
 
@@ -92,10 +88,10 @@ class Load:
     def _run(self) -> None:
         number = 0
         while not self._stop.is_set():
-            if len(self._producer) < UNDER_WAY and self._writes.is_set():
+            if len(self._producer) < 500 and self._writes.is_set():
                 self._producer.produce(self._topic, b"%d" % number, on_delivery=self._delivered)
                 number += 1
-            self._producer.poll(0 if len(self._producer) < UNDER_WAY and self._writes.is_set() else 0.01)
+            self._producer.poll(0 if len(self._producer) < 500 and self._writes.is_set() else 0.01)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         offset, value = message.offset(), message.value()
