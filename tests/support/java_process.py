@@ -9,6 +9,7 @@ import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from anabranch.spark.java import find_java_home
+from tests.conftest import QUICK_JVM
 
 STOP_TIMEOUT_S = 60
 SPARK_JARS = Path(pyspark.__file__).parent / "jars"
@@ -20,7 +21,7 @@ def java_process(classpath: Sequence[str], *options: str) -> Iterator[JavaGatewa
     port, process = launch_gateway(
         jarpath=str(next(SPARK_JARS.glob("py4j-*.jar"))),
         classpath=":".join(classpath),
-        javaopts=["-Xmx200m", "-XX:TieredStopAtLevel=1", *options],
+        javaopts=["-Xmx200m", *QUICK_JVM.split(), *options],
         die_on_exit=True,
         java_path=str(find_java_home() / "bin" / "java"),
         redirect_stderr=subprocess.DEVNULL,

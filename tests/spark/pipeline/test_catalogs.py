@@ -1,4 +1,4 @@
-"""Iceberg tables in catalogs that are services: each record once, with merges and maintenance."""
+"""Iceberg tables in catalogs that are services: each record once, merged or a dead letter, with maintenance."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from anabranch.spark.pipeline.maintenance import maintain_now
 from anabranch.spark.pipeline.tables import open_tables
 from tests.spark.pipeline.support import (
+    JANUARY_MS,
     every_offset_once,
     forget_last_commit,
     make_pipeline,
@@ -17,7 +18,7 @@ from tests.spark.pipeline.support import (
     offsets,
     run,
 )
-from tests.support.events import send
+from tests.support.events import Event, send
 from tests.support.hive_metastore import hive_metastore
 from tests.support.rest_catalog import rest_catalog
 
@@ -33,27 +34,24 @@ def catalog(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield {"type": request.param, "uri": address, "warehouse": None}
 
 
-@pytest.mark.parametrize(
-    ("catalog", "mode"),
-    [("rest", "append"), ("rest", "upsert"), ("hive", "upsert")],
-    indirect=["catalog"],
-    scope="module",
-)
+@pytest.mark.parametrize("catalog", ["rest", "hive"], indirect=True)
 def test_a_catalog_has_each_record_once(
-    spark: SparkSession, servers: str, topic: str, catalog: dict[str, object], tmp_path: Path, mode: str
+    spark: SparkSession, servers: str, topic: str, catalog: dict[str, object], tmp_path: Path
 ) -> None:
     # The session keeps a catalog by its name, here one for each service.
-    table_settings = {"mode": mode, "name": f"{catalog['type']}.db.{topic.replace('-', '_')}"}
+    table_settings = {"mode": "upsert", "name": f"{catalog['type']}.db.{topic.replace('-', '_')}"}
     pipeline = make_pipeline(
         servers, tmp_path, topic, catalog=catalog, table=table_settings, compaction={"batches": 1, "files_min": 2}
     )
-    table, _ = open_tables(spark, pipeline)
-    for start, end in ((0, 90), (90, 150)):
-        send(servers, topic, numbered(start, end))
-        run(spark, pipeline)
-        assert offsets(table.read()) == every_offset_once(end)
+    table, dead_letters = open_tables(spark, pipeline)
+    send(servers, topic, numbered(0, 90))
+    run(spark, pipeline)
+    assert offsets(table.read()) == every_offset_once(90)
+    # Rows are merged, and dead letters are appended.
+    send(servers, topic, [*numbered(90, 150), Event(0, b"dead", b"dead", JANUARY_MS)])
+    run(spark, pipeline)
     forget_last_commit(tmp_path / "checkpoint")
     run(spark, pipeline)
-    assert offsets(table.read()) == every_offset_once(150)
     assert list(maintain_now(spark, pipeline))
     assert offsets(table.read()) == every_offset_once(150)
+    assert offsets(dead_letters.read()) == {(0, 50): 1}
