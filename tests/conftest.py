@@ -244,13 +244,13 @@ CLIENTS = frozenset({"faults", "interop"})
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let one worker run the tests of a file, and those that share a Spark session; give Spark more time.
+    """Let one worker run the tests of a file, and those that share one of two Spark sessions.
 
-    Warnings about the sockets that Spark's bridge leaves are ignored in Spark tests.
+    Spark has more time. Warnings about the sockets that Spark's bridge leaves are ignored in Spark tests.
     """
     folder = _folder(item)
     if "spark" in getattr(item, "fixturenames", ()):
-        group = "spark"
+        group = "spark-pipeline" if item.path.parent.name == "pipeline" else "spark"
     elif "wheel" in getattr(item, "fixturenames", ()):
         group = "wheel"
     else:
