@@ -1,6 +1,7 @@
-"""A pipeline over a killed executor and a killed driver: on a standalone cluster, and on a local one in long runs.
+"""A pipeline over a killed executor and a killed driver: on a local cluster, and on others in long runs.
 
-Rows that are merged lose more with an executor than those that are appended: what was persisted for the merge.
+Rows that are merged lose more with an executor than those that are appended: what was persisted for the merge. Their
+dead letters are appended, so rows that are appended are for long runs.
 """
 
 import os
@@ -16,7 +17,7 @@ from anabranch.spark.pipeline.sections import TriggerSection
 from anabranch.spark.pipeline.settings import PipelineSettings
 from anabranch.spark.pipeline.tables import open_tables
 from anabranch.spark.pipeline.toml_file import read_pipeline
-from tests.conftest import QUICK_JVM
+from tests.conftest import QUICK_JVM, QUICK_SQL
 from tests.spark.pipeline.support import every_offset_once, need, numbered, offsets, run
 from tests.spark.programs import Program, program
 from tests.support.events import send
@@ -56,7 +57,7 @@ mode = "processing-time"
 interval = "0 seconds"
 
 [compaction]
-batches = 4
+batches = 2
 files_min = 2
 
 [spark.conf]
@@ -64,10 +65,9 @@ files_min = 2
 "spark.executor.memory" = "1g"
 "spark.cores.max" = 2
 "spark.executor.cores" = 1
-"spark.sql.shuffle.partitions" = 2
 "spark.executor.extraJavaOptions" = "{jvm}"
 "spark.local.dir" = "{local}"
-"""
+""" + "".join(f'"{name}" = "{value}"\n' for name, value in QUICK_SQL.items())
 
 
 @pytest.fixture(scope="module")
@@ -103,21 +103,17 @@ def run_and_kill(folder: Path, file: Path, cluster: str, request: pytest.Fixture
         worker.wait(lambda: not worker.executors())
     command = [sys.executable, "-m", "anabranch.spark", "ingest", str(file), "--master", master]
     with program(command, folder, "driver", {"PYTHONPATH": str(ROOT)}) as driver:
-        next_batches(driver, 2)
+        next_batches(driver, 1)
         if cluster != "threads":
             (worker or driver).kill_executor()
-            next_batches(driver, 2)
+        next_batches(driver, 2)
 
 
 MASTERS: dict[str, tuple[str, Program | None]] = {
     "threads": ("local[2]", None),
+    "process": ("local-cluster[1,1,1024]", None),
     "processes": ("local-cluster[2,1,1024]", None),
 }
-
-
-def on_clusters(first: str, *long: str) -> pytest.MarkDecorator:
-    """Run a test on a cluster, and on others in long runs."""
-    return pytest.mark.parametrize("cluster", [first, *(pytest.param(each, marks=LONG) for each in long)])
 
 
 def run_rest(spark: SparkSession, pipeline: PipelineSettings) -> None:
@@ -126,7 +122,8 @@ def run_rest(spark: SparkSession, pipeline: PipelineSettings) -> None:
     run(spark, pipeline.model_copy(update=rest))
 
 
-@on_clusters("threads", "standalone", "processes")
+@LONG
+@pytest.mark.parametrize("cluster", ["threads", "standalone", "processes"])
 def test_every_record_is_there_once_over_a_killed_executor_and_driver(
     spark: SparkSession, servers: str, topic: str, tmp_path: Path, cluster: str, request: pytest.FixtureRequest
 ) -> None:
@@ -153,7 +150,9 @@ def test_every_record_is_there_once_over_a_killed_executor_and_driver(
     assert table.read().agg({"data.n": "sum"}).collect()[0][0] == numbers
 
 
-@on_clusters("standalone", "processes")
+@pytest.mark.parametrize(
+    "cluster", ["process", *(pytest.param(each, marks=LONG) for each in ("standalone", "processes"))]
+)
 def test_each_key_has_its_newest_row_over_a_killed_executor_and_driver(
     spark: SparkSession, servers: str, topic: str, tmp_path: Path, cluster: str, request: pytest.FixtureRequest
 ) -> None:
