@@ -20,7 +20,7 @@ EVENTS = [Event(n % 3, b"%d" % n) for n in range(30)]
 
 @pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
 def test_committed_offsets_survive(tmp_path: Path, *, killed: bool) -> None:
-    with NodeProcess(tmp_path, group_session_timeout_min_ms=1_000) as node:
+    with NodeProcess(tmp_path, group_session_timeout_min_ms=3_000) as node:
         create_topic(node.bootstrap, "t", 3)
         send(node.bootstrap, "t", EVENTS)
         settings: dict[str, object] = {
@@ -28,8 +28,8 @@ def test_committed_offsets_survive(tmp_path: Path, *, killed: bool) -> None:
             "group.id": "g",
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": 1_000,
-            "heartbeat.interval.ms": 300,
+            "session.timeout.ms": 3_000,
+            "heartbeat.interval.ms": 500,
             "log_level": 3,
         }
         consumer = Consumer(settings)
