@@ -11,6 +11,7 @@ from tests.interop.test_java import run
 from tests.support.events import Event, receive, send
 from tests.support.kafka_tools import TOOLS, TOPICS, run_tool
 from tests.support.node import NodeProcess
+from tests.support.node_processes import wait_for_brokers
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.interop
@@ -25,7 +26,8 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     first, second, third = cluster(tmp_path_factory.mktemp("cluster-tools"), 3, wal_takeover="none")
     with first, second, third:
         servers = bootstrap(first, second, third)
-        wait_until(lambda: len(living(servers)) == 3, "all are brokers")
+        for node in (first, second, third):
+            wait_for_brokers(node.host, node.port, 3)
         run(servers, TOPICS, "--create", "--topic", "t", "--replica-assignment", "1,2,3")
         yield first, second, third
 
