@@ -4,6 +4,7 @@
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
+CARGO := $(shell command -v cargo || PATH=$$HOME/.cargo/bin command -v cargo)
 PYTEST_ARGS ?=
 TEST_WORKERS ?= 3
 SUITES_ARGS ?=
@@ -43,6 +44,8 @@ check: setup ## check format, lint, import contracts and types
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/mypy
+	@$(if $(CARGO),cd native && export PATH="$$PATH:$(dir $(CARGO))" PYO3_PYTHON="$(abspath $(BIN)/python)" && \
+		$(CARGO) fmt --check && $(CARGO) clippy -q -- -D warnings,echo "the native part is not checked: there is no cargo")
 
 test-fast: setup ## run the tests without a JVM, a server, a browser or a build
 	@$(BIN)/pytest -q -n $(TEST_WORKERS) --fast $(PYTEST_ARGS)

@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".venv"
 PYTHON = str(ENVIRONMENT / "bin" / "python")
 STAMP = ENVIRONMENT / "anabranch-stamp"
+NATIVE = ROOT / "native"
+NATIVE_STAMP = ENVIRONMENT / "anabranch-native-stamp"
 VERSION_MIN = (3, 11)
 PIP_VERSION_MIN = (25, 1)
 """First pip with dependency groups."""
@@ -74,12 +76,50 @@ def install() -> None:
     subprocess.run([*pip, "install", "-q", *wanted], check=True, cwd=ROOT)
 
 
+def native_fingerprint() -> str:
+    """Return a hash of the sources of the native part."""
+    digest = hashlib.sha256()
+    for file in sorted([*NATIVE.glob("*.toml"), *NATIVE.glob("src/**/*.rs")]):
+        digest.update(f"{file.relative_to(NATIVE)}\n".encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def find_cargo() -> str | None:
+    """Return the path of Rust's package manager."""
+    return shutil.which("cargo") or shutil.which("cargo", path=Path.home() / ".cargo" / "bin")
+
+
+def make_native() -> None:
+    """Build and install the native part. It may be missing: a node is slower without it, and the same otherwise.
+
+    A build that failed is tried again when the sources have changed, or when there is a cargo for the first time.
+    """
+    cargo = find_cargo()
+    state = f"{native_fingerprint()} {cargo}"
+    if NATIVE_STAMP.exists() and NATIVE_STAMP.read_text() == state:
+        return
+    if cargo is None:
+        print("the native part is not built: there is no cargo; nodes run without it, slower", flush=True)
+    else:
+        print("building the native part", flush=True)
+        command = [PYTHON, "-m", "pip", "--disable-pip-version-check", "install", "-q"]
+        command += ["--no-deps", "--no-build-isolation", str(NATIVE)]
+        search = os.pathsep.join([str(Path(cargo).parent), str(ENVIRONMENT / "bin"), os.environ.get("PATH", "")])
+        environment = {**os.environ, "PATH": search}
+        built = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, env=environment)
+        if built.returncode:
+            reason = next((line for line in built.stderr.splitlines() if "error" in line.lower()), "see pip's output")
+            print(f"the native part is not built: {reason.strip()}; nodes run without it, slower", flush=True)
+    NATIVE_STAMP.write_text(state)
+
+
 def main() -> int:
     """Bring `.venv` up to date. Returns the exit code."""
     if sys.version_info < VERSION_MIN:
         print(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]} ({sys.executable})", file=sys.stderr)
         return 1
     if is_current():
+        make_native()
         return 0
     try:
         make_environment()
@@ -88,6 +128,7 @@ def main() -> int:
     except (subprocess.CalledProcessError, OSError) as error:
         print(f"set-up failed: {error}", file=sys.stderr)
         return 1
+    make_native()
     print(f"ready: {ENVIRONMENT}", flush=True)
     return 0
 

@@ -77,6 +77,15 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[S3Server]":
         yield server
 
 
+@pytest.fixture(params=["off", "require"])
+def native(request: pytest.FixtureRequest) -> "Iterator[None]":
+    """Run the test twice: in Python alone, and with the native part. Skipped where that is not built."""
+    from tests.support.native import native_mode
+
+    with native_mode(request.param):
+        yield
+
+
 @pytest.fixture
 def bucket(s3: "S3Server", monkeypatch: pytest.MonkeyPatch) -> "S3Bucket":
     """An empty S3 bucket, with its credentials in the environment."""

@@ -21,6 +21,7 @@ from typing import Final
 
 import structlog
 
+from anabranch.native import native_part
 from anabranch.wal.block import BlockBufferPool, WalBlock, aligned_buffer
 from anabranch.wal.block_writer import BlockWriter
 from anabranch.wal.budget import Budget
@@ -102,6 +103,7 @@ class DeltaWal:
         self._pool: Final = BlockBufferPool(
             settings.write_bytes_max, min(settings.queue_bytes_max, _IDLE_BUFFERS_BYTES_MAX)
         )
+        self._new_block: Final = native_part().twin(WalBlock)
         self._current: WalBlock | None = None
         self._live: deque[BlockSpan] = deque()
         """Durable blocks from the head on."""
@@ -330,12 +332,25 @@ class DeltaWal:
                 waiting.durable,
             )
         room_bytes = max(needed, min(self._settings.write_bytes_max, free_bytes))
-        block = WalBlock(offset, self._pool.take(room_bytes), room_bytes, self._salt, self._clock())
+        block = self._new_block(offset, self._pool.take(room_bytes), room_bytes, self._salt, self._clock())
         self._current = block
         if not self._turn_scheduled:
             self._turn_scheduled = True
             get_running_loop().call_soon(self._turn)
         return block
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Return whether records, and the rests of the blocks that they end, can take `size_bytes` in all.
+
+        Then no append of one of them raises OverCapacity or RecordTooLarge, however they fall into blocks.
+        """
+        end = page_up(self._end_offset() + PADDING_BYTES_MIN) + size_bytes
+        return (
+            self._refusal is None
+            and size_bytes <= self._record_bytes_max
+            and end <= min(self._limit_offset, self._prewriter.limit_offset)
+            and end - self._writer.window.start <= self._settings.queue_bytes_max
+        )
 
     def _turn(self) -> None:
         """Write the open block, after the callbacks of the turn in which it was opened."""

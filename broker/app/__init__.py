@@ -37,6 +37,7 @@ from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.tracing.start import open_tracer
 from anabranch.broker.operator.admin.access import AdminAccess, open_access
 from anabranch.broker.operator.admin.http import AdminServer
+from anabranch.native import NativeError
 from anabranch.s3stream.errors import StorageError
 from anabranch.wal.interface import WalError
 
@@ -56,7 +57,7 @@ async def run_node(
     async with AsyncExitStack() as stack:
         try:
             node, admin = await _start(settings, stack, log_levels or LogLevels(), environment or Environment())
-        except (DataDirError, StorageError, WalError, OSError) as error:
+        except (DataDirError, NativeError, StorageError, WalError, OSError) as error:
             raise StartError(str(error)) from error
         yield node
         await node.leave_partitions()

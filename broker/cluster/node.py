@@ -24,6 +24,7 @@ from anabranch.broker.kafka.partitions.retention import keep_enforcing
 from anabranch.broker.kafka.topics.moves import TopicMoves
 from anabranch.broker.node.settings.memory import MemoryPlan
 from anabranch.broker.node.tracing.stats import TracingStats
+from anabranch.native import native_part
 from anabranch.s3stream.catalog.values import NodeListener
 from anabranch.s3stream.errors import CatalogError, NodeFenced
 from anabranch.s3stream.model import NodeIdentity
@@ -153,6 +154,7 @@ class Node:
             data_dir=str(serving.settings.node.data_dir),
             objects=serving.settings.objects.store,
             wal=self.wal.description,
+            native=native_part().description,
             topics=len(serving.topics),
             partitions=serving.topics.partition_count,
             recovered_records=storage.stats.recovered_records,

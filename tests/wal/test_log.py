@@ -38,6 +38,8 @@ from anabranch.wal.requests import IoRequest
 from anabranch.wal.settings import WalSettings
 from tests.support.sim_device import DeviceFaults, SimDevice, SimDisk
 
+pytestmark = pytest.mark.usefixtures("native")
+
 SETTINGS = WalSettings(
     capacity_bytes=RING_POSITION + 64 * PAGE_BYTES,
     block_bytes_max=4 * PAGE_BYTES,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from anabranch.native import native_part
 from anabranch.wal.block import WalBlock
 from anabranch.wal.format import PADDING_BYTES_MIN
 from anabranch.wal.interface import Buffer, Durable
@@ -57,4 +58,4 @@ class StoredObject:
 
 def new_block(offset: int, buffer: memoryview, room_bytes: int, salt: int, opened_at: float) -> WalBlock:
     """Return a block with room for `room_bytes` of records: objects need no padding record."""
-    return WalBlock(offset, buffer, room_bytes + PADDING_BYTES_MIN, salt, opened_at)
+    return native_part().twin(WalBlock)(offset, buffer, room_bytes + PADDING_BYTES_MIN, salt, opened_at)

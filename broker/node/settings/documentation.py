@@ -16,6 +16,7 @@ from anabranch.broker.node.settings.names import (
     describe_default,
 )
 from anabranch.broker.node.settings.storage_areas import NamedStoreSettings, ObjectsSettings
+from anabranch.native import VARIABLE as NATIVE_ENV
 
 
 def documentation() -> str:
@@ -35,6 +36,7 @@ def documentation() -> str:
         "one line that names the setting, its source, the value and the allowed values (exit code 2). So does an",
         f"unknown name in the file, or a variable that begins with `{ENV_PREFIX}` and names no setting. Variables that",
         "Kubernetes and Docker derive from the names of services, such as `ANABRANCH_KAFKA_SERVICE_HOST`, are ignored.",
+        f"`{NATIVE_ENV}` belongs to [the wheel](deployment.md#the-wheel), not to the settings.",
         "",
         "The TOML file has one table per area:",
         "",

@@ -26,6 +26,7 @@ from anabranch.broker.node.settings.names import (
     area_models,
 )
 from anabranch.broker.node.settings.storage_areas import NamedStoreSettings
+from anabranch.native import VARIABLE as NATIVE_ENV
 
 _STORE_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _TOOLS: Final = frozenset(
@@ -91,7 +92,7 @@ def unknown_environment(environment: Mapping[str, str]) -> list[str]:
     Variables of the project's own tools are left out. So are those that Kubernetes and Docker derive from the names of
     services, which may have the same prefix.
     """
-    known = {setting.env for setting in all_settings()} | {CONFIG_ENV} | _TOOLS
+    known = {setting.env for setting in all_settings()} | {CONFIG_ENV, NATIVE_ENV} | _TOOLS
     return sorted(
         name
         for name, value in environment.items()

@@ -27,7 +27,7 @@ STYLES: Final = {"ok": "green", "warning": "yellow", "failed": "red"}
 @data_dir_option
 @output_option
 def doctor(config_file: Path | None, data_dir: Path | None, output: str) -> None:
-    """Check clock, limits, memory, the log's disk, object stores, catalog, and the way to the nodes that run.
+    """Check clock, limits, memory, native part, log's disk, object stores, catalog, and the way to the nodes that run.
 
     A file beside the log and some objects are written and removed. The node may be running. Exit code 0: a node can
     run here, maybe with warnings. 1: something fails.

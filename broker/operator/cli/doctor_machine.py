@@ -1,8 +1,8 @@
-"""Checks of the machine for `doctor`: clock, limits, memory."""
+"""Checks of the machine for `doctor`: clock, limits, memory, native part."""
 
 import ctypes
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -10,6 +10,7 @@ from typing import Final, Literal
 from anabranch.broker.node.settings.memory import available_memory, memory_for
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.sizes import size_text
+from anabranch.native import VARIABLE, NativeError, NativePart, native_part
 
 Status = Literal["ok", "warning", "failed"]
 CLOCKS_SLOW: Final = frozenset({"hpet", "acpi_pm", "jiffies"})
@@ -38,6 +39,15 @@ def check_machine(settings: Settings, root: Path = Path("/")) -> Iterator[Findin
     yield judge_clock(_clock_state(), _read(root / CLOCK_SOURCE))
     yield judge_descriptors(resource.getrlimit(resource.RLIMIT_NOFILE)[0], settings.network.connections_max)
     yield _memory(settings, root)
+    yield judge_native(native_part)
+
+
+def judge_native(part: Callable[[], NativePart]) -> Finding:
+    """Say whether nodes that are started from here use the native part."""
+    try:
+        return Finding("native part", "ok", part().description)
+    except NativeError as error:
+        return Finding("native part", "failed", str(error), f"install anabranch[native], or set {VARIABLE}=auto")
 
 
 def judge_clock(state: int | None, source: str | None) -> Finding:

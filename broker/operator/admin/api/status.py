@@ -14,6 +14,7 @@ from anabranch.broker.node.net.tls import Tls
 from anabranch.broker.operator.admin.api.compaction import CompactionWithLast, compaction_with_last
 from anabranch.broker.operator.admin.api.endpoints import Call, Endpoint, Model
 from anabranch.broker.operator.admin.api.storage import ObjectCount, Wal, count_objects, store_calls, wal_state
+from anabranch.native import native_part
 from anabranch.protocol.ids import uuid_text
 from anabranch.protocol.registry import APIS
 from anabranch.s3stream.maintain.manifest_keeper import ManifestStats
@@ -33,6 +34,8 @@ class NodeIdentity(Model):
     cluster: str
     address: str
     data_dir: str
+    native: str
+    """Version of the native part in use, or why none is."""
     writable: bool
     obstacles: list[str]
     """Reasons for which it cannot write."""
@@ -193,6 +196,7 @@ async def node_status(node: Node) -> NodeStatus:
             cluster=serving.settings.node.cluster,
             address=node.bootstrap,
             data_dir=str(serving.settings.node.data_dir.resolve()),
+            native=native_part().description,
             writable=storage.writable,
             obstacles=list(storage.obstacles()),
             error=None if storage.error is None else str(storage.error),
