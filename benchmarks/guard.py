@@ -32,6 +32,7 @@ from crc32c import crc32c
 from rich.table import Table
 
 from anabranch.broker.operator.cli.serve import CYCLE_THRESHOLD
+from anabranch.native import native_part
 from benchmarks.lab import callgrind
 from benchmarks.lab.hot_paths import HotPath, hot_paths
 from benchmarks.lab.in_process import InProcessNode, in_process_node
@@ -181,7 +182,7 @@ def judge(costs: Costs, stored: Costs, tolerance: float) -> list[Verdict]:
 
 
 def stored_costs(unit: str, file: Path = STORED) -> Costs:
-    """Return the stored ratios. Another version of Python executes other instructions, so its ratios are others."""
+    """Return the stored ratios. Another version of Python, or the native part, executes other instructions."""
     costs: Costs = json.loads(file.read_text()).get(unit, {}).get(_python(), {}) if file.exists() else {}
     return costs
 
@@ -195,7 +196,8 @@ def store(unit: str, costs: Costs, file: Path = STORED) -> None:
 
 
 def _python() -> str:
-    return f"Python {sys.version_info.major}.{sys.version_info.minor}"
+    part = ", native" if native_part().module is not None else ""
+    return f"Python {sys.version_info.major}.{sys.version_info.minor}{part}"
 
 
 def show(verdicts: Sequence[Verdict], unit: str) -> None:

@@ -96,7 +96,7 @@ class S3Stream:
             wal_bytes_max=int(wal.capacity_bytes * settings.wal_full_ratio),
         )
         self._sealer = Sealer(cache, catalog, self._admission, self.stats)
-        self._journal = journal = Journal(
+        self.journal = journal = Journal(
             wal,
             cache,
             self._admission,
@@ -189,7 +189,7 @@ class S3Stream:
 
     async def wait_writable(self) -> None:
         """Return when `writable` is True. Raises StorageStopped when it never will be, LogStalled until it may be."""
-        await self._journal.wait_writable()
+        await self.journal.wait_writable()
 
     async def wait_stopped(self) -> StorageError:
         """Return the reason once the engine refuses appends."""
@@ -281,12 +281,12 @@ class S3Stream:
         threshold = self.settings.threshold_bytes(self._wal.capacity_bytes)
         if bytes_max is not None and self.settings.upload_threshold_bytes is None:
             threshold = min(threshold, bytes_max)
-        self._journal.threshold_bytes = threshold
+        self.journal.threshold_bytes = threshold
 
     @property
     def upload_threshold_bytes(self) -> int:
         """Size at which an upload starts."""
-        return self._journal.threshold_bytes
+        return self.journal.threshold_bytes
 
     def request_upload(self) -> None:
         """Request the upload of everything appended so far, without waiting for it."""
@@ -329,7 +329,7 @@ class S3Stream:
                 log.warning("not everything was uploaded at close; the WAL has it", reason=str(error))
         self._admission.end_close()
         self._sealer.stop_timer()
-        self._journal.watch.stop()
+        self.journal.watch.stop()
         await end_tasks(self._tasks)
         self._loader.abandon_all(StorageStopped("the engine is closed"))
         self._sealer.abandon_all(StorageStopped("the engine is closed"))

@@ -7,6 +7,7 @@ from anabranch.broker.api.handlers import HANDLERS, advertised_apis
 from anabranch.broker.api.handlers.dispatch import Dispatcher
 from anabranch.broker.api.handlers.internal import InternalPort, internal_handlers
 from anabranch.broker.api.handlers.local import LocalRequests
+from anabranch.broker.api.handlers.produce_lane import make_lane
 from anabranch.broker.app.cluster import (
     make_commands,
     make_links,
@@ -151,6 +152,7 @@ def _answer_clients(basis: Basis, node: Node) -> None:
         {key: handler.metered for key, handler in HANDLERS.items()},
         lambda spawn: Dispatcher(serving, spawn=spawn, handlers=handlers).dispatch,
         spawn=node.tasks.spawn,
+        take=make_lane(serving, node.wal, handlers),
     )
     ports.client_quotas.watch(serving.cluster_configs, metering.update)
     ports.address_quotas.watch(serving.cluster_configs)

@@ -1,5 +1,9 @@
 //! Native twins of hot paths of the broker: see `docs/adr/0036-a-native-part.md` of the project.
 
+mod acks;
+mod batch;
+mod frame;
+mod lane;
 mod memory;
 mod wal_block;
 
@@ -10,6 +14,8 @@ const API: u32 = 1;
 mod anabranch_native {
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use super::lane::ProduceLane;
     #[pymodule_export]
     use super::wal_block::WalBlock;
 

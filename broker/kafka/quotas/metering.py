@@ -16,6 +16,7 @@ from enum import Enum, auto
 from typing import Any
 
 from anabranch.broker.kafka.quotas.clients import ClientQuotas
+from anabranch.broker.node.net.connection import Connection
 from anabranch.broker.node.net.exchange import ClientConnection, Exchange, MutationQuota
 from anabranch.broker.node.net.server import Server
 from anabranch.wal.interface import Buffer
@@ -47,8 +48,12 @@ class Metering:
         kinds: Mapping[int, Metered],
         make_dispatch: Callable[[Spawn], Dispatch],
         spawn: Spawn,
+        *,
+        take: Callable[[Connection, Buffer], bool] | None = None,
     ) -> None:
+        """`take` handles frames before there is a request to be metered."""
         self._server = server
+        self._take = take
         self._spawn = spawn
         self._plain = make_dispatch(spawn)
         self._metered = make_dispatch(self._spawn_step)
@@ -56,15 +61,15 @@ class Metering:
         """The request whose time passes now."""
         self.quotas = quotas
         self.kinds = kinds
-        server.dispatch = self._plain
+        server.dispatch, server.take = self._plain, take
 
     def update(self) -> None:
         """Begin or cease to meter. Requests under way continue as they were."""
         server = self._server
         if self.quotas.is_active:
-            server.new_exchange, server.dispatch = self._new_exchange, self._dispatch
+            server.new_exchange, server.dispatch, server.take = self._new_exchange, self._dispatch, None
         else:
-            server.new_exchange, server.dispatch = Exchange, self._plain
+            server.new_exchange, server.dispatch, server.take = Exchange, self._plain, self._take
 
     def _new_exchange(
         self, connection: ClientConnection, api_key: int, api_version: int, correlation_id: int, client_id: str | None

@@ -42,6 +42,8 @@ class ConnectionManager(Protocol):
     requests_in_flight_max: int
     connection_bytes_max: int
     frame_timeout_s: float
+    take: Callable[["Connection", Buffer], bool] | None
+    """Handles a frame that is like most, whole; returns False, having changed nothing, if it does not."""
     pipelined: frozenset[int]
     """Keys of the APIs whose requests start next to each other."""
 
@@ -405,6 +407,9 @@ class Connection(asyncio.BufferedProtocol):
         self._update_reading()
 
     def _start(self, frame: Buffer) -> None:
+        take = self._manager.take
+        if take is not None and self._dispatch is None and take(self, frame):
+            return
         try:
             header = parse_request_header(frame)
         except ProtocolError as error:

@@ -133,6 +133,8 @@ class Server:
     """Creates a request in progress."""
     connection_delay_s: Callable[[str], float] = field(init=False)
     """Counts a new connection from an address; returns for how long it is held instead of served, or 0."""
+    take: Callable[[Connection, Buffer], bool] | None = None
+    """Handles a frame that is like most, whole; returns False, having changed nothing, if `dispatch` must."""
     dispatch: Callable[[Exchange, Buffer], None] = field(init=False)
     """Handles one request; must not raise."""
     connections_max: int = field(init=False)

@@ -49,6 +49,7 @@ from tests.support.raw_client import RawClient, batch_of, offset_commit, produce
 from tests.support.waiting import until
 
 NOW_MS = 1_700_000_000_000
+pytestmark = pytest.mark.usefixtures("native")
 
 
 class Crash(Exception):
@@ -56,7 +57,7 @@ class Crash(Exception):
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
+async def node(tmp_path: Path, native: None) -> AsyncIterator[Node]:
     async with running_node(tmp_path, topic_max_message_bytes=10_000) as running:
         yield running
 

@@ -76,6 +76,7 @@ class FakeManager:
         self.pipelined = frozenset({PRODUCE})
         self.budget = FrameBudget(16 << 20, small_bytes_max=LARGE_FRAME_BYTES - 1)
         self.bytes_in = 0
+        self.take: Callable[[Connection, Buffer], bool] | None = None
         self.clock = lambda: 0.0
         self.delay_s = 0.0
         self.new_exchange: Callable[[Connection, int, int, int, str | None], Exchange] = Exchange
