@@ -85,6 +85,26 @@ impl Tools {
     }
 }
 
+/// Log and log cache, looked up once for a request.
+struct Log<'py> {
+    wal: Bound<'py, PyAny>,
+    /// The open block of the log.
+    open: Option<Bound<'py, WalBlock>>,
+    /// The current block of the log cache.
+    block: Bound<'py, PyAny>,
+    /// Its size.
+    cached_bytes: i64,
+    threshold_bytes: i64,
+}
+
+/// Where a batch was appended.
+struct Placed<'py> {
+    base_offset: i64,
+    end_offset: i64,
+    wal_offset: u64,
+    durable: Bound<'py, PyAny>,
+}
+
 /// A batch that may be appended, with what was looked up for that.
 struct Checked<'py> {
     partition: Bound<'py, PyAny>,
@@ -173,14 +193,12 @@ impl ProduceLane {
             return Ok(false);
         }
         let Some(checked) = self.check_all(py, &request, &memory, frame)? else { return Ok(false) };
-        if !self.has_room(py, &checked)? {
-            return Ok(false);
-        }
+        let Some(mut log) = self.find_room(py, &checked)? else { return Ok(false) };
         let views = PyMemoryView::from(frame)?;
         let mut appended = Vec::with_capacity(checked.len());
         let mut durable = None;
         for each in &checked {
-            match self.append(each, &mut memory, views.as_any(), is_changing) {
+            match self.append(each, &mut log, &mut memory, views.as_any(), is_changing) {
                 Ok((result, completion)) => {
                     appended.push(result);
                     durable = Some(completion);
@@ -232,9 +250,19 @@ impl ProduceLane {
         for topic in &request.topics {
             let named = &memory.bytes(py)[topic.name.clone()];
             let topic_found = if request.has_topic_ids() {
-                self.by_id.bind(py).get_item(PyBytes::new(py, named))?
+                let found = self.by_id.bind(py).get_item(PyBytes::new(py, named))?;
+                if let Some(found) = &found {
+                    let name = found.getattr(intern!(py, "name"))?.cast_into::<PyString>()?;
+                    if INTERNAL_TOPICS.contains(&name.to_str()?) {
+                        return Ok(None);
+                    }
+                }
+                found
             } else {
                 let name = std::str::from_utf8(named).expect("the parser has checked names");
+                if INTERNAL_TOPICS.contains(&name) {
+                    return Ok(None);
+                }
                 self.by_name.bind(py).get_item(PyString::new(py, name))?
             };
             let Some(topic_found) = topic_found else { return Ok(None) };
@@ -268,10 +296,6 @@ impl ProduceLane {
         let py = partition.py();
         let stream = partition.getattr(intern!(py, "stream"))?;
         if !stream.getattr(intern!(py, "error"))?.is_none() {
-            return Ok(None);
-        }
-        let topic = partition.getattr(intern!(py, "topic"))?.cast_into::<PyString>()?;
-        if INTERNAL_TOPICS.contains(&topic.to_str()?) {
             return Ok(None);
         }
         let Some(limits) = self.limits_of(&partition.getattr(intern!(py, "config"))?)? else { return Ok(None) };
@@ -322,24 +346,21 @@ impl ProduceLane {
         Ok(limits)
     }
 
-    /// Returns whether the log cache and the log have room for all of the batches.
-    fn has_room(&self, py: Python<'_>, checked: &[Checked<'_>]) -> PyResult<bool> {
+    /// Returns log and log cache if they have room for all of the batches.
+    fn find_room<'py>(&self, py: Python<'py>, checked: &[Checked<'py>]) -> PyResult<Option<Log<'py>>> {
         let journal = self.journal.bind(py);
         let block = journal.getattr(intern!(py, "cache"))?.getattr(intern!(py, "current"))?;
-        let mut cached: i64 = block.getattr(intern!(py, "size_bytes"))?.extract()?;
+        let cached_bytes: i64 = block.getattr(intern!(py, "size_bytes"))?.extract()?;
         let bytes_max: i64 = journal.getattr(intern!(py, "current_bytes_max"))?.extract()?;
+        let threshold_bytes: i64 = journal.getattr(intern!(py, "threshold_bytes"))?.extract()?;
         let wal = journal.getattr(intern!(py, "wal"))?;
         let open = wal.getattr(intern!(py, "_current"))?;
-        let mut left = if open.is_none() {
-            0
-        } else {
-            let open = open.cast::<WalBlock>()?.borrow();
-            open.room_bytes.saturating_sub(open.length)
-        };
-        let (mut needs_block, mut total) = (false, 0);
+        let open = if open.is_none() { None } else { Some(open.cast_into::<WalBlock>()?) };
+        let mut left = open.as_ref().map_or(0, |open| open.borrow().left());
+        let (mut cached, mut needs_block, mut total) = (cached_bytes, false, 0);
         for each in checked {
             if cached >= bytes_max {
-                return Ok(false);
+                return Ok(None);
             }
             cached += each.records.len() as i64 + self.tools.batch_overhead_bytes;
             let size = record_bytes(&each.records);
@@ -347,27 +368,29 @@ impl ProduceLane {
             left = left.saturating_sub(size);
             total += size + BLOCK_OVERHEAD_BYTES;
         }
-        Ok(!needs_block || wal.call_method1(intern!(py, "has_room"), (total,))?.is_truthy()?)
+        if needs_block && !wal.call_method1(intern!(py, "has_room"), (total,))?.is_truthy()? {
+            return Ok(None);
+        }
+        Ok(Some(Log { wal, open, block, cached_bytes, threshold_bytes }))
     }
 
     /// Appends a batch to log and log cache, and notes it in its partition.
     fn append<'py>(
         &self,
         checked: &Checked<'py>,
+        log: &mut Log<'py>,
         memory: &mut Memory,
         views: &Bound<'py, PyAny>,
         is_changing: &mut bool,
     ) -> PyResult<(Appended, Bound<'py, PyAny>)> {
         let Checked { partition, stream, header, records, .. } = checked;
         let py = partition.py();
-        let journal = self.journal.bind(py);
-        let wal = journal.getattr(intern!(py, "wal"))?;
-        let body_bytes = RECORD_HEADER_BYTES + records.len();
-        let mut open = wal.getattr(intern!(py, "_current"))?;
-        if open.is_none() || !open.cast::<WalBlock>()?.borrow().fits(body_bytes) {
+        let size = record_bytes(records);
+        let open = match log.open.take() {
+            Some(open) if size <= open.borrow().left() => open,
             // It fails only if the device does in that moment: `has_room` has ruled out everything else.
-            open = wal.call_method1(intern!(py, "_open_block"), (record_bytes(records),))?;
-        }
+            _ => log.wal.call_method1(intern!(py, "_open_block"), (size,))?.cast_into()?,
+        };
         *is_changing = true;
         let base_offset: i64 = stream.getattr(intern!(py, "next_offset"))?.extract()?;
         let end_offset = base_offset + i64::from(header.record_count);
@@ -381,33 +404,34 @@ impl ProduceLane {
             base_offset,
             end_offset,
         );
-        let (wal_offset, durable) = {
-            let mut open = open.cast::<WalBlock>()?.borrow_mut();
-            let offset = open.add_slice(py, &head, memory, records.clone());
-            (offset, open.durable.clone_ref(py).into_bound(py))
+        let placed = {
+            let mut open = open.borrow_mut();
+            let wal_offset = open.add_slice(py, &head, memory, records.clone());
+            Placed { base_offset, end_offset, wal_offset, durable: open.durable.clone_ref(py).into_bound(py) }
         };
-        self.append_to_stream(checked, views, (base_offset, end_offset), wal_offset, &stream_id, &durable)?;
-        self.note_in_partition(checked, (base_offset, end_offset), &durable)?;
+        log.open = Some(open);
+        self.append_to_stream(checked, log, views, &placed, &stream_id)?;
+        self.note_in_partition(checked, &placed)?;
         let log_start_offset = stream.getattr(intern!(py, "start_offset"))?.extract()?;
-        Ok((Appended { base_offset, log_start_offset }, durable))
+        Ok((Appended { base_offset, log_start_offset }, placed.durable))
     }
 
     /// Twin of `Stream.append`, after the append to the log.
     fn append_to_stream<'py>(
         &self,
         checked: &Checked<'py>,
+        log: &mut Log<'py>,
         views: &Bound<'py, PyAny>,
-        (base_offset, end_offset): (i64, i64),
-        wal_offset: u64,
+        placed: &Placed<'py>,
         stream_id: &Bound<'py, PyAny>,
-        durable: &Bound<'py, PyAny>,
     ) -> PyResult<()> {
+        let Placed { base_offset, end_offset, wal_offset, durable } = placed;
         let Checked { stream, header, records, .. } = checked;
         let py = stream.py();
         let journal = self.journal.bind(py);
-        let block = journal.getattr(intern!(py, "cache"))?.getattr(intern!(py, "current"))?;
+        let block = &log.block;
         let mut run = stream.getattr(intern!(py, "_run"))?;
-        if run.is_none() || !run.getattr(intern!(py, "block"))?.is(&block) {
+        if run.is_none() || !run.getattr(intern!(py, "block"))?.is(block) {
             run = journal.call_method1(intern!(py, "start_run"), (stream_id, base_offset))?;
             stream.setattr(intern!(py, "_run"), &run)?;
             if !stream.getattr(intern!(py, "_is_replayed"))?.is_truthy()? {
@@ -429,9 +453,8 @@ impl ProduceLane {
         run.getattr(intern!(py, "_ends"))?.cast::<PyList>()?.append(&end)?;
         block.getattr(intern!(py, "order"))?.cast::<PyList>()?.append(stream_id)?;
         stream.setattr(intern!(py, "next_offset"), &end)?;
-        let cached: i64 = block.getattr(intern!(py, "size_bytes"))?.extract()?;
-        let cached = cached + size_bytes + self.tools.batch_overhead_bytes;
-        block.setattr(intern!(py, "size_bytes"), cached)?;
+        log.cached_bytes += size_bytes + self.tools.batch_overhead_bytes;
+        block.setattr(intern!(py, "size_bytes"), log.cached_bytes)?;
         block.setattr(intern!(py, "wal_offset"), wal_offset)?;
         block.setattr(intern!(py, "durable"), durable)?;
         if durable.is(&journal.getattr(intern!(py, "durable"))?)
@@ -441,19 +464,15 @@ impl ProduceLane {
         } else {
             journal.call_method1(intern!(py, "note"), (stream, &end, durable))?;
         }
-        if cached >= journal.getattr(intern!(py, "threshold_bytes"))?.extract()? {
+        if log.cached_bytes >= log.threshold_bytes {
             journal.getattr(intern!(py, "sealer"))?.call_method0(intern!(py, "request"))?;
         }
         Ok(())
     }
 
     /// Twin of `Partition.append`, after the append to the stream.
-    fn note_in_partition(
-        &self,
-        checked: &Checked<'_>,
-        (base_offset, end_offset): (i64, i64),
-        durable: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
+    fn note_in_partition(&self, checked: &Checked<'_>, placed: &Placed<'_>) -> PyResult<()> {
+        let Placed { base_offset, end_offset, durable, .. } = placed;
         let Checked { partition, header, records, now_ms, producer, .. } = checked;
         let py = partition.py();
         let newest: i64 = partition.getattr(intern!(py, "max_timestamp"))?.cast::<PyTuple>()?.get_item(0)?.extract()?;

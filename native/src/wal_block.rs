@@ -26,13 +26,13 @@ pub struct WalBlock {
     buffer: Py<PyAny>,
     memory: Memory,
     #[pyo3(get)]
-    pub room_bytes: usize,
+    room_bytes: usize,
     #[pyo3(get)]
     salt: u32,
     #[pyo3(get)]
     opened_at: f64,
     #[pyo3(get)]
-    pub length: usize,
+    length: usize,
     #[pyo3(get)]
     records: u64,
     #[pyo3(get)]
@@ -114,9 +114,9 @@ impl WalBlock {
 }
 
 impl WalBlock {
-    /// Returns whether a record with that body fits.
-    pub fn fits(&self, body_bytes: usize) -> bool {
-        self.length + RECORD_HEADER_BYTES + body_bytes <= self.room_bytes
+    /// Returns how many bytes of records, headers included, still fit.
+    pub fn left(&self) -> usize {
+        self.room_bytes.saturating_sub(self.length)
     }
 
     /// Appends a record whose body is `head` and a part of another memory. It must fit.
