@@ -1,3 +1,4 @@
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +16,10 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
     monkeypatch.setattr(bootstrap, "STAMP", tmp_path / "stamp")
     monkeypatch.setattr(bootstrap, "PYTHON", sys.executable)
+    monkeypatch.setattr(bootstrap, "NATIVE", tmp_path / "native")
+    monkeypatch.setattr(bootstrap, "NATIVE_STAMP", tmp_path / "native-stamp")
+    monkeypatch.setattr(bootstrap, "find_cargo", lambda: None)
+    (tmp_path / "native" / "src").mkdir(parents=True)
     return tmp_path
 
 
@@ -44,3 +49,42 @@ def test_nothing_is_installed_when_nothing_changed(checkout: Path, monkeypatch: 
     bootstrap.STAMP.write_text(bootstrap.fingerprint())
     monkeypatch.setattr(bootstrap, "install", lambda: pytest.fail("installed again"))
     assert bootstrap.main() == 0
+
+
+def test_without_cargo_it_says_so_once(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bootstrap.STAMP.write_text(bootstrap.fingerprint())
+    assert bootstrap.main() == 0
+    assert capsys.readouterr().out == "the native part is not built: there is no cargo; nodes run without it, slower\n"
+    assert bootstrap.main() == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_the_native_part_is_built_again_when_it_has_changed(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    builds: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        builds.append(command)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(bootstrap, "find_cargo", lambda: "/usr/bin/cargo")
+    monkeypatch.setattr(subprocess, "run", run)
+    for content, expected in (("one", 1), ("one", 1), ("two", 2)):
+        (checkout / "native" / "src" / "lib.rs").write_text(content)
+        bootstrap.make_native()
+        assert len(builds) == expected
+    assert builds[0][-1] == str(checkout / "native")
+
+
+def test_a_build_that_fails_is_one_line_and_no_failure(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = "notes\nerror: no matching package\nmore\n"
+    monkeypatch.setattr(bootstrap, "find_cargo", lambda: "/usr/bin/cargo")
+    failed = subprocess.CompletedProcess([], 1, "", output)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
+    bootstrap.make_native()
+    bootstrap.make_native()
+    assert capsys.readouterr().out.splitlines() == [
+        "building the native part",
+        "the native part is not built: error: no matching package; nodes run without it, slower",
+    ]
