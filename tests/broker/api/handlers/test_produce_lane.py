@@ -34,6 +34,7 @@ from anabranch.wal.interface import Buffer
 from anabranch.wal.requests import IoKind, IoRequest
 from benchmarks.lab.in_process import NullDevice
 from tests.support.clock import ManualClock
+from tests.support.frames import FAMILIES
 from tests.support.native import native_mode, require_native
 from tests.support.node import settings_for
 from tests.support.raw_client import API_OF, batch_of, decode_response, request_frame
@@ -49,7 +50,9 @@ TOPICS: Final = {
     "timely": {"message.timestamp.after.max.ms": "1000", "message.timestamp.before.max.ms": "100000"},
 }
 PARTITIONS: Final = 3
-SEEDS: Final = 200 if os.environ.get("ANABRANCH_SOAK") else 3
+SOAK: Final = bool(os.environ.get("ANABRANCH_SOAK"))
+SEEDS: Final = 200 if SOAK else 3
+SMALL_BYTES: Final = 10_000
 STEPS: Final = 120
 
 
@@ -371,6 +374,13 @@ async def test_sequences_wrap(pair: Pair) -> None:
         batch = batch_of(*[b"v"] * records, producer_id=7, producer_epoch=0, base_sequence=sequence)
         assert not (await pair.produce(batch)).responses[0].partition_responses[0].error_code
     assert pair.native.taken == 2
+
+
+async def test_compressed_frames_of_every_kind(pair: Pair) -> None:
+    small = [batch for family in FAMILIES.values() if len(family.like) < SMALL_BYTES for batch in family.batches()]
+    for batch in small[:: 1 if SOAK else 11]:
+        await pair.produce(batch)
+    assert pair.native.taken > 10, "the frames of clients"
 
 
 async def test_a_waiting_reader_is_told(pair: Pair) -> None:
