@@ -309,6 +309,16 @@ mod tests {
     }
 
     #[test]
+    fn tagged_fields_are_unusual() {
+        let frame = frame_of(9);
+        for at in [11, frame.len() - 1] {
+            let mut tagged = frame.clone();
+            assert_eq!(std::mem::replace(&mut tagged[at], 1), 0);
+            assert!(parse(&tagged).is_none());
+        }
+    }
+
+    #[test]
     fn no_byte_leads_outside_the_frame() {
         for version in [3, 9, 13] {
             let frame = frame_of(version);

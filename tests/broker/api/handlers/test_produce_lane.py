@@ -383,6 +383,14 @@ async def test_compressed_frames_of_every_kind(pair: Pair) -> None:
     assert pair.native.taken > 10, "the frames of clients"
 
 
+async def test_records_without_a_timestamp(pair: Pair) -> None:
+    now_ms = pair.native.clock.ms
+    for number, times in enumerate([(now_ms, now_ms), (-1, now_ms), (-1, -1), (now_ms, -1)], start=1):
+        await pair.produce(build_batch([Record(None, b"v", time_ms) for time_ms in times]))
+        assert pair.native.taken == number
+        pair.compare()
+
+
 async def test_a_waiting_reader_is_told(pair: Pair) -> None:
     for each in pair.sides:
         partition = each.node.serving.topics.partition("plain", 0)
