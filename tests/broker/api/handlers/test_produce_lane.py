@@ -480,19 +480,19 @@ class Producers:
 
     def fields(self, place: tuple[str, int], count: int) -> dict[str, int]:
         rng = self.rng
-        if rng.random() < 0.4:
+        if rng.random() < 0.6:
             return {}
         producer = rng.randrange(3)
         epoch = self.epochs.get(producer, 0)
         key = (producer, *place)
         sequence = self.next.get(key, 0)
         roll = rng.random()
-        if roll < 0.05:
+        if roll < 0.12:
             epoch = self.epochs[producer] = epoch + 1
             sequence = 0
-        elif roll < 0.1:
+        elif roll < 0.16:
             sequence = max(0, sequence - rng.randrange(8))
-        elif roll < 0.13:
+        elif roll < 0.18:
             sequence += rng.randrange(1, 4)
         self.next[key] = sequence + count
         return {"producer_id": producer, "producer_epoch": epoch, "base_sequence": sequence}
@@ -532,7 +532,7 @@ def random_batch(rng: random.Random, place: tuple[str, int], producers: Producer
 
 def random_frame(rng: random.Random, producers: Producers, ids: dict[str, bytes], now_ms: int, number: int) -> bytes:
     wanted: dict[str, list[tuple[int, Buffer | None]]] = {}
-    is_usual = rng.random() < 0.5
+    is_usual = rng.random() < 0.7
     names = ["plain"] * 6 + ["other"] * 3 + ([] if is_usual else [*TOPICS, "missing", "__consumer_offsets"])
     for name in rng.choices(names, k=rng.choice([1, 1, 1, 2, 3])):
         for _ in range(rng.choice([1, 1, 2, 3])):
@@ -582,4 +582,4 @@ async def test_any_frames(pair: Pair, seed: int) -> None:
         moved = rng.choice([0, 1, 500])
         for each in pair.sides:
             each.clock.ms += moved
-    assert pair.native.taken > STEPS // 8, "many frames are like most"
+    assert pair.native.taken > STEPS // 8
