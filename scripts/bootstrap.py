@@ -22,6 +22,8 @@ NATIVE_STAMP = ENVIRONMENT / "anabranch-native-stamp"
 VERSION_MIN = (3, 11)
 PIP_VERSION_MIN = (25, 1)
 """First pip with dependency groups."""
+NATIVE_BUILD_S = 900
+"""Longest build of the native part: half a minute of processor time, and a download."""
 
 
 def fingerprint() -> str:
@@ -92,25 +94,45 @@ def find_cargo() -> str | None:
 def make_native() -> None:
     """Build and install the native part. It may be missing: a node is slower without it, and the same otherwise.
 
-    A build that failed is tried again when the sources have changed, or when there is a cargo for the first time.
+    A build that failed is tried again when the sources or the environment have changed, when there is a cargo for the
+    first time, or when the stamp is deleted: offline, each attempt takes up to half a minute. Without a build that fits
+    the sources none is installed, because an old one could do something else.
     """
     cargo = find_cargo()
     state = f"{native_fingerprint()} {cargo}"
     if NATIVE_STAMP.exists() and NATIVE_STAMP.read_text() == state:
         return
-    if cargo is None:
-        print("the native part is not built: there is no cargo; nodes run without it, slower", flush=True)
-    else:
-        print("building the native part", flush=True)
-        command = [PYTHON, "-m", "pip", "--disable-pip-version-check", "install", "-q"]
-        command += ["--no-deps", "--no-build-isolation", str(NATIVE)]
-        search = os.pathsep.join([str(Path(cargo).parent), str(ENVIRONMENT / "bin"), os.environ.get("PATH", "")])
-        environment = {**os.environ, "PATH": search}
-        built = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, env=environment)
-        if built.returncode:
-            reason = next((line for line in built.stderr.splitlines() if "error" in line.lower()), "see pip's output")
-            print(f"the native part is not built: {reason.strip()}; nodes run without it, slower", flush=True)
+    problem = "there is no cargo" if cargo is None else build_native(cargo)
+    again = "" if cargo is None else f" (rm {NATIVE_STAMP.relative_to(ROOT)} to try again)"
+    if problem is not None:
+        remove_native()
+        print(f"the native part is not built: {problem}; nodes run without it, slower{again}", flush=True)
     NATIVE_STAMP.write_text(state)
+
+
+def build_native(cargo: str) -> str | None:
+    """Build the native part. Returns why that failed, in a line, or None."""
+    print("building the native part", flush=True)
+    command = [PYTHON, "-m", "pip", "--disable-pip-version-check", "install", "-q"]
+    command += ["--no-deps", "--no-build-isolation", str(NATIVE)]
+    search = os.pathsep.join([str(Path(cargo).parent), str(ENVIRONMENT / "bin"), os.environ.get("PATH", "")])
+    impatience = {"CARGO_NET_RETRY": "1", "CARGO_HTTP_TIMEOUT": "10"}  # a registry out of reach must not hold up set-up
+    environment = {**impatience, **os.environ, "PATH": search}
+    try:
+        built = subprocess.run(
+            command, check=False, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=NATIVE_BUILD_S
+        )
+    except subprocess.TimeoutExpired:
+        return f"not finished after {NATIVE_BUILD_S} s"
+    errors = [line.strip() for line in built.stderr.splitlines() if line.strip().lower().startswith("error")]
+    specific = [line for line in errors if "subprocess-exited-with-error" not in line]  # pip's own, which comes first
+    return None if not built.returncode else next(iter(specific or errors), "see pip's output")
+
+
+def remove_native() -> None:
+    """Remove the native part if there is one."""
+    command = [PYTHON, "-m", "pip", "--disable-pip-version-check", "uninstall", "-q", "-y", "anabranch-native"]
+    subprocess.run(command, check=False, capture_output=True)
 
 
 def main() -> int:
@@ -124,6 +146,7 @@ def main() -> int:
     try:
         make_environment()
         install()
+        NATIVE_STAMP.unlink(missing_ok=True)
         STAMP.write_text(fingerprint())
     except (subprocess.CalledProcessError, OSError) as error:
         print(f"set-up failed: {error}", file=sys.stderr)
