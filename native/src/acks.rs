@@ -9,6 +9,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
+use crate::guard::guard;
+
 /// Frames of this size are counted apart: see `LARGE_FRAME_BYTES` in `broker/node/net/framer.py`.
 const LARGE_FRAME_BYTES: i64 = (64 << 10) + 1;
 const LATENCY_BUCKETS: u32 = 26;
@@ -51,21 +53,18 @@ impl Acks {
 
 #[pymethods]
 impl Acks {
-    /// Answer the requests, in their order. Never raises.
+    /// Answer the requests, in their order. Never raises: a connection for which it fails is aborted.
     fn __call__(&self, error: &Bound<'_, PyAny>) {
         let py = error.py();
         let waiting = self.waiting.lock().expect("not poisoned").take().unwrap_or_default();
-        if error.is_none() {
-            for of_one in waiting.chunk_by(|one, next| one.connection.is(&next.connection)) {
-                if let Err(error) = answer(py, of_one) {
-                    error.write_unraisable(py, Some(of_one[0].connection.bind(py)));
+        for of_one in waiting.chunk_by(|one, next| one.connection.is(&next.connection)) {
+            let answered = guard(|| if error.is_none() { answer(py, of_one) } else { self.refuse(of_one, error) });
+            if let Err(bug) = answered {
+                let connection = of_one[0].connection.bind(py);
+                bug.write_unraisable(py, Some(connection));
+                if let Err(bug) = connection.call_method0(intern!(py, "abort")) {
+                    bug.write_unraisable(py, Some(connection));
                 }
-            }
-            return;
-        }
-        for Waiting { exchange, frame, .. } in &waiting {
-            if let Err(error) = self.fail.bind(py).call1((exchange, frame, error)) {
-                error.write_unraisable(py, Some(exchange.bind(py)));
             }
         }
     }
@@ -79,6 +78,16 @@ impl Acks {
                 visit.call(&each.exchange)?;
                 visit.call(&each.frame)?;
             }
+        }
+        Ok(())
+    }
+}
+
+impl Acks {
+    /// Answers requests whose batches were not written.
+    fn refuse(&self, requests: &[Waiting], error: &Bound<'_, PyAny>) -> PyResult<()> {
+        for Waiting { exchange, frame, .. } in requests {
+            self.fail.bind(error.py()).call1((exchange, frame, error))?;
         }
         Ok(())
     }

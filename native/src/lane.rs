@@ -10,6 +10,7 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
+use pyo3::exceptions::PyOverflowError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -18,6 +19,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyMemoryView, PySlice, PyString, PyTu
 use crate::acks::{Acks, Waiting};
 use crate::batch::{HEADER_BYTES, Header, Limits, NO_PRODUCER_ID, add_sequence, patch};
 use crate::frame::{Appended, Request, encode_response, parse};
+use crate::guard::guard;
 use crate::memory::Memory;
 use crate::wal_block::WalBlock;
 
@@ -97,6 +99,17 @@ struct Log<'py> {
     threshold_bytes: i64,
 }
 
+/// How far a request is, which decides what an error means.
+#[derive(PartialEq)]
+enum Progress {
+    /// Nothing is changed.
+    Looking,
+    /// A batch may be in the log and not in its stream.
+    Appending,
+    /// At least one batch is appended; the last one wholly.
+    Appended,
+}
+
 /// Where a batch was appended.
 struct Placed<'py> {
     base_offset: i64,
@@ -118,8 +131,8 @@ struct Checked<'py> {
 
 #[pymethods]
 impl ProduceLane {
-    /// `fail(exchange, frame, error)` answers a request whose block failed. `abort(connection, error)` closes a
-    /// connection after an error in the midst of a request.
+    /// `fail(exchange, frame, error)` answers a request whose block failed. `abort(connection, error, is_torn)` closes a
+    /// connection after an error in the midst of a request; `is_torn` if log and stream may not agree any more.
     #[new]
     fn new(
         topics: &Bound<'_, PyAny>,
@@ -144,22 +157,21 @@ impl ProduceLane {
     ///
     /// Returns False, having changed nothing, if the dispatcher must handle it. Never raises.
     fn take(&self, connection: &Bound<'_, PyAny>, frame: &Bound<'_, PyAny>) -> bool {
-        let mut is_changing = false;
-        match self.try_take(connection, frame, &mut is_changing) {
-            Ok(taken) => taken,
-            Err(error) => {
-                let py = connection.py();
-                if is_changing {
-                    let aborted = self.tools.abort.call1(py, (connection, error));
-                    if let Err(error) = aborted {
-                        error.write_unraisable(py, Some(connection));
-                    }
-                } else {
-                    error.write_unraisable(py, Some(connection));
-                }
-                is_changing
-            }
+        let mut progress = Progress::Looking;
+        let error = match guard(|| self.try_take(connection, frame, &mut progress)) {
+            Ok(taken) => return taken,
+            Err(error) => error,
+        };
+        let py = connection.py();
+        if progress == Progress::Looking {
+            error.write_unraisable(py, Some(connection));
+            return false;
         }
+        let is_torn = progress == Progress::Appending;
+        if let Err(error) = self.tools.abort.call1(py, (connection, error, is_torn)) {
+            error.write_unraisable(py, Some(connection));
+        }
+        true
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -181,7 +193,7 @@ impl ProduceLane {
         &self,
         connection: &Bound<'py, PyAny>,
         frame: &Bound<'py, PyAny>,
-        is_changing: &mut bool,
+        progress: &mut Progress,
     ) -> PyResult<bool> {
         let py = connection.py();
         let mut memory = Memory::of(frame)?;
@@ -198,12 +210,13 @@ impl ProduceLane {
         let mut appended = Vec::with_capacity(checked.len());
         let mut durable = None;
         for each in &checked {
-            match self.append(each, &mut log, &mut memory, views.as_any(), is_changing) {
+            match self.append(each, &mut log, &mut memory, views.as_any(), progress) {
                 Ok((result, completion)) => {
                     appended.push(result);
                     durable = Some(completion);
                 }
-                Err(_) if !*is_changing => return Ok(false), // the log has failed: Python finds that out, and answers
+                // Mostly the log has failed: Python finds out, and answers.
+                Err(_) if *progress == Progress::Looking => return Ok(false),
                 Err(error) => return Err(error),
             }
         }
@@ -339,10 +352,10 @@ impl ProduceLane {
         };
         let limits = is_common.then_some(limits);
         let mut kept = self.limits.lock().expect("not poisoned");
-        if kept.len() >= CONFIGS_MAX {
-            kept.clear();
-        }
+        let dropped = if kept.len() < CONFIGS_MAX { HashMap::new() } else { std::mem::take(&mut *kept) };
         kept.insert(key, (config.clone().unbind(), limits));
+        drop(kept);
+        drop(dropped); // without the lock: Python code may run when an object is freed
         Ok(limits)
     }
 
@@ -381,29 +394,26 @@ impl ProduceLane {
         log: &mut Log<'py>,
         memory: &mut Memory,
         views: &Bound<'py, PyAny>,
-        is_changing: &mut bool,
+        progress: &mut Progress,
     ) -> PyResult<(Appended, Bound<'py, PyAny>)> {
         let Checked { partition, stream, header, records, .. } = checked;
         let py = partition.py();
+        let base_offset: i64 = stream.getattr(intern!(py, "next_offset"))?.extract()?;
+        let Some(end_offset) = base_offset.checked_add(header.record_count.into()) else {
+            return Err(PyOverflowError::new_err("the stream has no offsets left"));
+        };
+        let leader_epoch: i32 = partition.getattr(intern!(py, "leader_epoch"))?.extract()?;
+        let stream_id = stream.getattr(intern!(py, "stream_id"))?;
+        let epoch = stream.getattr(intern!(py, "epoch"))?.extract()?;
+        let head = record_header(header, stream_id.extract()?, epoch, base_offset, end_offset);
         let size = record_bytes(records);
         let open = match log.open.take() {
             Some(open) if size <= open.borrow().left() => open,
             // It fails only if the device does in that moment: `has_room` has ruled out everything else.
             _ => log.wal.call_method1(intern!(py, "_open_block"), (size,))?.cast_into()?,
         };
-        *is_changing = true;
-        let base_offset: i64 = stream.getattr(intern!(py, "next_offset"))?.extract()?;
-        let end_offset = base_offset + i64::from(header.record_count);
-        let leader_epoch: i32 = partition.getattr(intern!(py, "leader_epoch"))?.extract()?;
+        *progress = Progress::Appending;
         patch(&mut memory.bytes_mut(py)[records.clone()], base_offset, leader_epoch);
-        let stream_id = stream.getattr(intern!(py, "stream_id"))?;
-        let head = record_header(
-            header,
-            stream_id.extract()?,
-            stream.getattr(intern!(py, "epoch"))?.extract()?,
-            base_offset,
-            end_offset,
-        );
         let placed = {
             let mut open = open.borrow_mut();
             let wal_offset = open.add_slice(py, &head, memory, records.clone());
@@ -413,6 +423,7 @@ impl ProduceLane {
         self.append_to_stream(checked, log, views, &placed, &stream_id)?;
         self.note_in_partition(checked, &placed)?;
         let log_start_offset = stream.getattr(intern!(py, "start_offset"))?.extract()?;
+        *progress = Progress::Appended;
         Ok((Appended { base_offset, log_start_offset }, placed.durable))
     }
 
@@ -540,7 +551,8 @@ impl ProduceLane {
         }
         let fail = self.tools.fail.clone_ref(py);
         let acks = Py::new(py, Acks::new(durable, waiting, fail))?;
-        *self.newest.lock().expect("not poisoned") = Some(acks.clone_ref(py));
+        let before = self.newest.lock().expect("not poisoned").replace(acks.clone_ref(py));
+        drop(before); // without the lock, as above
         durable.call_method1(intern!(py, "add_done_callback"), (acks,))?;
         Ok(())
     }

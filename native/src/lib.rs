@@ -3,6 +3,7 @@
 mod acks;
 mod batch;
 mod frame;
+mod guard;
 mod lane;
 mod memory;
 mod wal_block;

@@ -20,6 +20,7 @@ from anabranch.native import native_part
 from anabranch.protocol.codec import decode
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.produce import KEY, ProduceRequest
+from anabranch.s3stream.errors import StorageStopped
 from anabranch.wal.interface import Buffer, WalError, WriteAheadLog
 from anabranch.wal.log import DeltaWal
 
@@ -33,15 +34,21 @@ def make_lane(serving: Serving, wal: WriteAheadLog, handlers: Handlers) -> Take 
     if module is None or handlers[KEY] != produce.API or not isinstance(wal, DeltaWal):
         return None
 
-    def abort(connection: Connection, error: Exception) -> None:
-        """Close a connection whose request met a bug half-way. Other nodes' and clients' requests go on."""
+    journal = serving.storage.journal
+
+    def abort(connection: Connection, error: Exception, is_torn: bool) -> None:  # noqa: FBT001 - called by position
+        """Close a connection whose request met a bug half-way.
+
+        Other clients' requests go on, unless the log may have a batch that its stream does not know. The next batch
+        would be appended with the same offsets, so the storage stops, and a recovery decides.
+        """
+        if is_torn:
+            journal.stop(StorageStopped(f"a batch was appended in part: {error}"))
         serving.request_failures += 1
         _log.error("request failed", api=produce.API.api.name, exc_info=error)
         connection.refuse(f"internal error in {produce.API.api.name}")
 
-    take: Take = module.ProduceLane(
-        serving.topics, serving.storage.journal, serving.requests, answer_failed, abort
-    ).take
+    take: Take = module.ProduceLane(serving.topics, journal, serving.requests, answer_failed, abort).take
     return take
 
 

@@ -6,6 +6,7 @@ Answers, bytes of the log, log cache, partitions' state and counters must be the
 import asyncio
 import os
 import random
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,13 +20,20 @@ import pytest
 from anabranch.broker.app import run_node
 from anabranch.broker.cluster.membership.environment import Environment
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.configs.topic import TopicConfig
 from anabranch.broker.kafka.partitions.partition import Partition
 from anabranch.broker.node.net.connection import Connection
 from anabranch.protocol.batch import write_crc
 from anabranch.protocol.codec import encode
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.errors import CorruptBatch, ErrorCode
+from anabranch.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
 from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from anabranch.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from anabranch.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from anabranch.protocol.records import Record, build_batch
 from anabranch.s3stream.errors import StorageStopped
@@ -458,13 +466,192 @@ async def test_a_full_log_cache_is_left_to_python(pair: Pair) -> None:
         each.clients[1].transport.abort()
 
 
-async def test_a_throttled_node_has_no_lane(pair: Pair) -> None:
-    """Quotas count requests, so they must be seen."""
-    node = pair.native.node
-    assert node.ports.clients.take is not None
-    node.ports.clients.take = None
-    await pair.produce(batch_of(b"a"))
+def has_quotas(node: Node, wanted: bool) -> bool:
+    return node.ports.client_quotas.is_active == wanted
+
+
+def has_other_config(node: Node, before: TopicConfig) -> bool:
+    return node.serving.topics.partition("plain", 0).config != before
+
+
+async def test_quotas_end_the_lane_as_long_as_there_are_any(pair: Pair) -> None:
+    """They count requests, so they must be seen."""
+    for rate in (1e9, None):
+        quota = OpData(key="producer_byte_rate", value=rate or 0.0, remove=rate is None)
+        entry = EntryData(entity=[EntityData(entity_type="client-id", entity_name=None)], ops=[quota])
+        for each in pair.sides:
+            await each.call(AlterClientQuotasRequest(entries=[entry], validate_only=False), 1)
+            await until(partial(has_quotas, each.node, rate is not None))
+        await pair.produce(batch_of(b"a"))
+        assert (pair.native.node.ports.clients.take is None) == (rate is not None)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"authorizer_enabled": True, "authorizer_super_users": "User:ANONYMOUS"},
+        {"tracing_enabled": True, "tracing_endpoint": "http://127.0.0.1:1", "tracing_sample_ratio": 0.0},
+        {"wal_kind": "object"},
+    ],
+    ids=lambda wanted: next(iter(wanted)),
+)
+async def test_a_node_with_something_in_between_has_no_lane(tmp_path: Path, wanted: dict[str, Any]) -> None:
+    with native_mode("require"):
+        async with run_node(settings_for(tmp_path, **wanted)) as node:
+            assert node.ports.clients.take is None
+
+
+async def test_a_changed_config_counts_from_the_next_request_on(pair: Pair) -> None:
+    changes = [
+        ("max.message.bytes", "100"),
+        ("max.message.bytes", "1000000"),
+        ("message.timestamp.type", "LogAppendTime"),
+    ]
+    for change, taken in zip(changes, (0, 1, 1), strict=True):
+        config = AlterableConfig(name=change[0], config_operation=0, value=change[1])
+        resource = AlterConfigsResource(resource_type=2, resource_name="plain", configs=[config])
+        for each in pair.sides:
+            before = each.node.serving.topics.partition("plain", 0).config
+            answer = await each.call(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), 1)
+            assert not answer.responses[0].error_code
+            await until(partial(has_other_config, each.node, before))
+        await pair.produce(batch_of(bytes(200)))
+        assert pair.native.taken == taken
+
+
+async def test_a_producer_with_an_open_transaction_is_left_to_python(pair: Pair) -> None:
+    for each in pair.sides:
+        each.node.serving.topics.partition("plain", 0).transactions.write(9, 0, each.clock.ms)
+    for sequence in range(3):
+        for producer in (7, 9):
+            await pair.produce(batch_of(b"a", producer_id=producer, producer_epoch=0, base_sequence=sequence))
     assert pair.native.taken == 0
+    await pair.produce(batch_of(b"a"))
+    assert pair.native.taken == 1
+
+
+async def test_a_muted_client_waits(pair: Pair) -> None:
+    frame = frame_of(produce_of({"plain": [(0, batch_of(b"a"))]}, ids=pair.ids), 9)
+    for each in pair.sides:
+        each.clients[0].connection.mute(0.01)
+        each.clients[0].send(frame)
+        assert each.clients[0].connection.is_muted
+        assert not each.taken
+        await each.clients[0].settle()
+    assert pair.native.taken == 1
+    assert pair.native.clients[0].transport.received == pair.python.clients[0].transport.received != b""
+
+
+async def test_a_draining_client_is_not_served(pair: Pair) -> None:
+    frame = frame_of(produce_of({"plain": [(0, batch_of(b"a"))]}, ids=pair.ids), 9)
+    for each in pair.sides:
+        each.clients[0].send(frame)
+        each.clients[0].connection.drain()
+        each.clients[0].send(frame)
+        await each.clients[0].settle()
+    assert pair.native.taken == 1
+    assert pair.native.clients[0].transport.received == pair.python.clients[0].transport.received != b""
+    assert pair.native.clients[0].transport.is_closed
+
+
+async def test_memory_that_is_crowded_is_given_back(pair: Pair) -> None:
+    """Other connections wait for it."""
+    sent = frame_of(produce_of({"plain": [(0, batch_of(bytes(3000)))]}, ids=pair.ids), 9)
+    for each in pair.sides:
+        budget = each.node.ports.clients.budget
+        budget._small_limit = 5000  # noqa: SLF001
+        each.clients[0].send(sent)
+        each.clients[1].send(sent)
+        assert budget.crowded
+        for client in each.clients[:2]:
+            await client.settle()
+        assert not budget.crowded
+    assert pair.native.taken == 2
+
+
+async def test_a_stream_without_offsets_left_takes_nothing(pair: Pair) -> None:
+    for each in pair.sides:
+        each.node.serving.topics.partition("plain", 0).stream.next_offset = 2**63 - 2
+    received = await pair.exchange(1, frame_of(produce_of({"plain": [(0, batch_of(b"a", b"b"))]}, ids=pair.ids), 9))
+    assert received == b""
+    for each in pair.sides:
+        assert each.clients[1].transport.is_closed
+        assert each.node.serving.storage.writable
+        each.node.serving.topics.partition("plain", 0).stream.next_offset = 0
+    assert pair.native.taken == 0
+
+
+# bugs
+
+
+@pytest.fixture
+async def alone(tmp_path: Path) -> AsyncIterator[Side]:
+    """A node with the native part."""
+    async with side(tmp_path, "require") as found:
+        topic = CreatableTopic(name="plain", num_partitions=PARTITIONS, replication_factor=1)
+        await found.call(CreateTopicsRequest(topics=[topic], timeout_ms=30_000), 7)
+        yield found
+
+
+def plain_frame(at: int = 0) -> bytes:
+    return frame_of(produce_of({"plain": [(at, batch_of(b"a"))]}, ids={}), 9)
+
+
+def fail(*_: Any) -> Any:
+    raise RuntimeError("a bug")
+
+
+async def test_numbers_that_overflow(alone: Side) -> None:
+    """The number would be another one: it is a panic, and the storage stops because the log has the batch."""
+    alone.node.serving.topics.partition("plain", 0).appended_bytes = 2**63 - 1
+    alone.clients[1].send(plain_frame())
+    assert alone.clients[1].connection.closed
+    assert "appended in part: panic: attempt to add with overflow" in str(alone.node.serving.storage.error)
+
+
+async def test_a_batch_in_the_log_that_its_stream_does_not_know_stops_the_storage(
+    alone: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next batch would get its offsets."""
+    journal = alone.node.serving.storage.journal
+    monkeypatch.setattr(journal, "start_run", fail)
+    alone.clients[1].send(plain_frame())
+    assert alone.taken == 1
+    assert alone.clients[1].connection.closed
+    assert not alone.node.serving.storage.writable
+    monkeypatch.undo()
+    answer, _ = await alone.exchange(2, plain_frame())
+    result = decode_response(ProduceRequest, 9, answer[4:])[1].responses[0].partition_responses[0]
+    assert result.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert alone.taken == 1
+
+
+async def test_an_error_before_anything_is_changed_leaves_the_request_to_python(
+    alone: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", seen.append)
+    monkeypatch.setattr(alone.node.wal, "has_room", fail)
+    answer, closed = await alone.exchange(1, plain_frame())
+    assert answer
+    assert not closed
+    assert alone.taken == 0
+    assert [str(each.exc_value) for each in seen] == ["a bug"]
+
+
+async def test_a_bug_in_an_answer_aborts_its_connection_only(alone: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A panic is no exception that anything between here and the event loop would catch."""
+    seen: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", seen.append)
+    for client in alone.clients:
+        client.send(plain_frame())
+    alone.clients[1].connection._bytes_held = -(2**63)  # noqa: SLF001
+    for client in alone.clients:
+        await client.settle()
+    assert [client.transport.is_closed for client in alone.clients] == [False, True, False]
+    assert [bool(client.transport.received) for client in alone.clients] == [True, False, True]
+    assert [str(each.exc_value) for each in seen] == ["panic: attempt to subtract with overflow"]
+    assert alone.node.serving.storage.writable
 
 
 # anything
