@@ -7,6 +7,10 @@ BIN := .venv/bin
 CARGO := $(shell command -v cargo || PATH=$$HOME/.cargo/bin command -v cargo)
 PYTEST_ARGS ?=
 TEST_WORKERS ?= 3
+TWINNED := tests/wal \
+	$(addprefix tests/broker/api/handlers/test_,fetch.py garbage_batches.py parking.py throttling.py led_elsewhere.py) \
+	$(addprefix tests/broker/node/net/test_,limits.py names_in_log.py server.py strangers.py) \
+	$(addprefix tests/broker/kafka/partitions/test_,frames.py large_offsets.py recovered_state.py)
 SUITES_ARGS ?=
 BENCH_ARGS ?= --quick
 GUARD_ARGS ?=
@@ -19,7 +23,7 @@ FUZZ_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo demo-cluster check test-fast test coverage test-spark-next suites suites-go bench guard sim fuzz soak soak-wal clean
+.PHONY: help setup tools demo demo-cluster check test-fast test test-python coverage test-spark-next suites suites-go bench guard sim fuzz soak soak-wal clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 26
@@ -54,7 +58,7 @@ test-fast: setup ## run the tests without a JVM, a server, a browser or a build
 
 test: $(if $(PYTEST_ARGS),setup,tools check) ## check everything, and run all tests; PYTEST_ARGS=tests/wal runs a part, and nothing else
 	$(BIN)/pytest -q -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
-	$(if $(PYTEST_ARGS),,@$(MAKE) test-python)
+	$(if $(PYTEST_ARGS),,@! $(BIN)/python -c 'import anabranch_native' 2>&- || $(MAKE) test-python)
 
 test-python: setup ## run the tests of Produce, log and connections without the native part
 	@ANABRANCH_NATIVE=off $(BIN)/pytest -q -n $(TEST_WORKERS) --fast $(TWINNED)

@@ -1,6 +1,7 @@
 """One run of a plan: its actors, its faults, and the checks at its end."""
 
 import asyncio
+import os
 import sqlite3
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from anabranch.native import VARIABLE
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -82,7 +84,7 @@ def run(plan: Plan, *, plant: Callable[[], Any] | None = None) -> Report:
         if plant is not None:
             plant()
         # A planted bug is in Python's code. Others of the seed's bits decide about fencing and more.
-        mode = "off" if plant is not None or plan.seed // 2 % 2 else "auto"
+        mode = "off" if plant is not None or plan.seed // 2 % 2 else os.environ.get(VARIABLE) or "auto"
         try:
             with native_mode(mode):
                 world.run(scenario.main)

@@ -1,18 +1,21 @@
 """The native part, on or off, whatever the environment says."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from anabranch.native import VARIABLE, choose, native_part
-from tests.support import tools
 
 
 def require_native() -> None:
-    """Skip the test without the native part; fail it where programs may not be missing."""
-    if choose("auto").module is None:
-        tools.missing("the native part (make setup builds it where cargo is)")
+    """Skip the test without the native part; fail it where the environment requires that."""
+    part = choose("auto")
+    if part.module is None:
+        if os.environ.get(VARIABLE) == "require":
+            pytest.fail(f"{VARIABLE} is require, but {part.description}", pytrace=False)
+        pytest.skip(f"{part.description}: make setup builds it where cargo is")
 
 
 @contextmanager
