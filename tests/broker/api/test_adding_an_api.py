@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 FILE = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "benchmarks", "deploy", "docs", "demo-data")
+LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "target", "deploy", "docs", "demo-data")
 
 
 @pytest.mark.slow
