@@ -1,4 +1,4 @@
-"""A pipeline over a killed executor and a killed driver: on a local cluster, and on others in long runs.
+"""A pipeline over a killed executor and a killed driver: on a standalone cluster, and on others in long runs.
 
 Rows that are merged lose more with an executor than those that are appended: what was persisted for the merge. Their
 dead letters are appended, so rows that are appended are for long runs.
@@ -111,7 +111,6 @@ def run_and_kill(folder: Path, file: Path, cluster: str, request: pytest.Fixture
 
 MASTERS: dict[str, tuple[str, Program | None]] = {
     "threads": ("local[2]", None),
-    "process": ("local-cluster[1,1,1024]", None),
     "processes": ("local-cluster[2,1,1024]", None),
 }
 
@@ -150,9 +149,7 @@ def test_every_record_is_there_once_over_a_killed_executor_and_driver(
     assert table.read().agg({"data.n": "sum"}).collect()[0][0] == numbers
 
 
-@pytest.mark.parametrize(
-    "cluster", ["process", *(pytest.param(each, marks=LONG) for each in ("standalone", "processes"))]
-)
+@pytest.mark.parametrize("cluster", ["standalone", pytest.param("processes", marks=LONG)])
 def test_each_key_has_its_newest_row_over_a_killed_executor_and_driver(
     spark: SparkSession, servers: str, topic: str, tmp_path: Path, cluster: str, request: pytest.FixtureRequest
 ) -> None:
