@@ -48,7 +48,7 @@ check: setup ## check format, lint, import contracts and types
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/mypy
-	@export PATH="$$PATH:$(dir $(CARGO))" PYO3_PYTHON="$(abspath $(BIN)/python)"; \
+	@export PATH="$(if $(CARGO),$(dir $(CARGO)):)$$PATH" PYO3_PYTHON="$(abspath $(BIN)/python)"; \
 	if $(BIN)/python -c "import anabranch_native" 2>/dev/null && cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1; then \
 		cd native && cargo fmt --check && cargo clippy -q -- -D warnings; \
 	else echo "the native part is not checked: it is not built, or cargo has no rustfmt or no clippy"; fi
@@ -58,7 +58,7 @@ test-fast: setup ## run the tests without a JVM, a server, a browser or a build
 
 test: $(if $(PYTEST_ARGS),setup,tools check) ## check everything, and run all tests; PYTEST_ARGS=tests/wal runs a part, and nothing else
 	$(BIN)/pytest -q -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
-	$(if $(PYTEST_ARGS),,@! $(BIN)/python -c 'import anabranch_native' 2>&- || $(MAKE) test-python)
+	$(if $(PYTEST_ARGS),,@! $(BIN)/python -c 'import anabranch_native' 2>/dev/null || $(MAKE) test-python)
 
 test-python: setup ## run the tests of Produce, log and connections without the native part
 	@ANABRANCH_NATIVE=off $(BIN)/pytest -q -n $(TEST_WORKERS) --fast $(TWINNED)
