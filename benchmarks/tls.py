@@ -14,80 +14,33 @@ import statistics
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.lab.client import Options, PerfClient, outcome
 from benchmarks.lab.meter import BrokerMeter
-from benchmarks.lab.processes import DELETE_SOON, Anabranch, ApacheKafka, Broker, MissingError, free_port
+from benchmarks.lab.processes import Anabranch, ApacheKafka, Broker, MissingError
+from benchmarks.lab.tls import DEFAULT_SUITE, SUITES, Tls
 from benchmarks.support import CONSOLE, Report, number, parser
-from tests.support.certificates import Authority
 
 GB, MB, KIB = 1e9, 1e6, 1 << 10
 PARTITIONS = 16
 RECORD_BYTES = KIB
 BATCH_BYTES = 64 * KIB
 TLS, PLAIN = "tls", "plain"
-SUITES: Mapping[str, str] = {
-    "TLS_AES_128_GCM_SHA256": "TLSv1.3",
-    "TLS_AES_256_GCM_SHA384": "TLSv1.3",
-    "TLS_CHACHA20_POLY1305_SHA256": "TLSv1.3",
-    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "TLSv1.2",
-    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "TLSv1.2",
-}
-
-
-class TlsAnabranch(Anabranch):
-    """A node with two listeners."""
-
-    def __init__(self, home: Path, certificate: Path) -> None:
-        super().__init__(home)
-        self.ports = {PLAIN: self.port, TLS: free_port()}
-        self._flags = [
-            f"--listeners=PLAINTEXT://127.0.0.1:{self.port},SSL://127.0.0.1:{self.ports[TLS]}",
-            f"--ssl-certificate-file={certificate}",
-        ]
-
-
-class TlsKafka(ApacheKafka):
-    """Apache Kafka with two listeners."""
-
-    def __init__(self, home: Path, certificate: Path) -> None:
-        ports = {TLS: free_port()}
-        super().__init__(
-            home,
-            properties={
-                **DELETE_SOON,
-                "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL",
-                "ssl.keystore.type": "PEM",
-                "ssl.keystore.location": str(certificate),
-            },
-            other_listeners=f",SSL://127.0.0.1:{ports[TLS]}",
-        )
-        self.ports = {**ports, PLAIN: self.port}
 
 
 class Comparison:
     """The brokers, the client, and the figures so far."""
 
     def __init__(self, home: Path, suite: str, *, seconds: float, fetch_bytes: int, passes: int) -> None:
-        authority = Authority(home / "ca")
-        certificate = authority.issue("localhost").both
-        self.node = TlsAnabranch(home / "anabranch", certificate)
-        self.kafka = TlsKafka(home / "kafka", certificate)
+        self._tls = Tls(home / "ca", suite)
+        self.node: Broker = Anabranch(home / "anabranch", certificate=self._tls.certificate)
+        self.kafka: Broker = ApacheKafka(home / "kafka", certificate=self._tls.certificate)
         self.client = PerfClient(home / "client.log")
         self.figures: dict[tuple[str, str, str], list[float]] = defaultdict(list)
         """By figure, listener and broker, in the order of rounds."""
         self._seconds, self._fetch_bytes, self._passes = seconds, fetch_bytes, passes
-        self._secure: Options = {
-            "security.protocol": "SSL",
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": str(authority.file),
-            "ssl.enabled.protocols": SUITES[suite],
-            "ssl.protocol": SUITES[suite],
-            "ssl.cipher.suites": suite,
-        }
         self._topics = 0
 
     def run(self, rounds: int, warm_seconds: float) -> None:
@@ -100,7 +53,7 @@ class Comparison:
                 for broker in (self.node, self.kafka):
                     self._load(broker, listener, self._new_topic(broker), seconds=warm_seconds)
             for round_ in range(rounds):
-                order: Sequence[TlsAnabranch | TlsKafka] = [self.node, self.kafka]
+                order = [self.node, self.kafka]
                 for listener in (TLS, PLAIN):
                     for broker in order if round_ % 2 == 0 else order[::-1]:
                         self._measure(broker, listener)
@@ -112,12 +65,13 @@ class Comparison:
         broker.create_topic(name, PARTITIONS)
         return name
 
-    def _options(self, prefix: str, listener: str) -> Options:
-        return {f"{prefix}.{name}": value for name, value in self._secure.items()} if listener == TLS else {}
+    def _listener(self, broker: Broker, listener: str, client: str) -> tuple[int, Options]:
+        """Return the listener's port, and what a client needs there."""
+        return (broker.tls_port, self._tls.options(client)) if listener == TLS else (broker.port, {})
 
     def _load(
         self,
-        broker: TlsAnabranch | TlsKafka,
+        broker: Broker,
         listener: str,
         topic: str,
         *,
@@ -126,6 +80,7 @@ class Comparison:
         meter: BrokerMeter | None = None,
     ) -> tuple[float, float]:
         """Send records for a time, or that many bytes; return seconds and bytes."""
+        port, secure = self._listener(broker, listener, "producer")
         options: Options = {
             "partitions": PARTITIONS,
             "record.bytes": RECORD_BYTES,
@@ -134,12 +89,12 @@ class Comparison:
             "rate": 0,
             "seconds": seconds or 600,
             "producer.batch.size": BATCH_BYTES,
-            **self._options("producer", listener),
+            **secure,
         }
-        found = self.client.load(broker.ports[listener], topic, options=options, meter=meter)
+        found = self.client.load(port, topic, options=options, meter=meter)
         return found.seconds, float(found.sent_records * RECORD_BYTES)
 
-    def _measure(self, broker: TlsAnabranch | TlsKafka, listener: str) -> None:
+    def _measure(self, broker: Broker, listener: str) -> None:
         topic = self._new_topic(broker)
         meter = BrokerMeter(broker)
         self._add(
@@ -149,12 +104,13 @@ class Comparison:
         topic = self._new_topic(broker)
         self._load(broker, PLAIN, topic, size_bytes=self._fetch_bytes)
         meter = BrokerMeter(broker)
+        port, secure = self._listener(broker, listener, "consumer")
         options: Options = {
-            "port": broker.ports[listener],
+            "port": port,
             "topic": topic,
             "partitions": PARTITIONS,
             "passes": self._passes,
-            **self._options("consumer", listener),
+            **secure,
         }
         found = outcome(self.client.run("read", options, meter))
         self._add("fetch", listener, broker, meter, found.seconds, float(found.read_bytes))
@@ -187,7 +143,7 @@ def main() -> None:
     """Run the benchmark."""
     made = parser("TLS beside Apache Kafka.")
     made.add_argument("--rounds", type=int, help="number of rounds  [default: 5, with --quick 1]")
-    made.add_argument("--suite", choices=SUITES, default=next(iter(SUITES)), help="the cipher suite")
+    made.add_argument("--suite", choices=SUITES, default=DEFAULT_SUITE, help="the cipher suite")
     options = made.parse_args()
     rounds = options.rounds or (1 if options.quick else 5)
     home = Path(tempfile.mkdtemp(prefix="anabranch-bench-"))

@@ -1,5 +1,6 @@
 """Brokers as child processes, with their CPU time."""
 
+import json
 import os
 import re
 import secrets
@@ -45,6 +46,11 @@ transaction.state.log.min.isr=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
+"""
+KAFKA_TLS_PROPERTIES = """\
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL
+ssl.keystore.type=PEM
+ssl.keystore.location={certificate}
 """
 DELETE_SOON: Mapping[str, str] = {"log.segment.delete.delay.ms": "1000"}
 
@@ -93,9 +99,12 @@ class Broker:
 
     name = ""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, certificate: Path | None = None) -> None:
+        """Describe a broker; with a certificate (a PEM file with its key) it has a listener with TLS, too."""
         self.home = home
         self.port = free_port()
+        self.certificate = certificate
+        self.tls_port = free_port()
         self.session_cpu_s = 0.0
         self.spawned_s = 0.0
         """Time of `time.perf_counter` at which its process was started."""
@@ -232,8 +241,8 @@ class Anabranch(Broker):
 
     name = "anabranch"
 
-    def __init__(self, home: Path, flags: Sequence[str] = ()) -> None:
-        super().__init__(home)
+    def __init__(self, home: Path, flags: Sequence[str] = (), certificate: Path | None = None) -> None:
+        super().__init__(home, certificate)
         self._flags = flags
 
     def command(self) -> Sequence[str]:
@@ -246,7 +255,15 @@ class Anabranch(Broker):
             "--log-format": "json",
             "--storage-delete-delay-ms": "1000",  # as DELETE_SOON: a long run would fill the disk
         }
+        if self.certificate is not None:
+            flags["--listeners"] = f"PLAINTEXT://127.0.0.1:{self.port},SSL://127.0.0.1:{self.tls_port}"
+            flags["--ssl-certificate-file"] = str(self.certificate)
         return [sys.executable, "-m", "anabranch", "serve", *(w for pair in flags.items() for w in pair), *self._flags]
+
+    def native(self) -> str:
+        """Return the version of the native part that it uses, or why it uses none. Its log says so when it serves."""
+        lines = (json.loads(line) for line in self.output.splitlines() if '"native"' in line)
+        return next((str(line["native"]) for line in lines if "native" in line), "unknown")
 
 
 class ApacheKafka(Broker):
@@ -262,9 +279,10 @@ class ApacheKafka(Broker):
         jvm: Sequence[str] = KAFKA_JVM,
         plugins: Sequence[Path] = (),
         other_listeners: str = "",
+        certificate: Path | None = None,
     ) -> None:
         """Describe a broker; `other_listeners` are in Kafka's format, each after a comma."""
-        super().__init__(home)
+        super().__init__(home, certificate)
         self._other_listeners = other_listeners
         self._plugins = plugins
         self._properties = properties
@@ -272,13 +290,18 @@ class ApacheKafka(Broker):
 
     def command(self) -> Sequence[str]:
         properties = self.home / "server.properties"
+        tls_listener, tls_properties = "", ""
+        if self.certificate is not None:
+            tls_listener = f",SSL://127.0.0.1:{self.tls_port}"
+            tls_properties = KAFKA_TLS_PROPERTIES.format(certificate=self.certificate.resolve())
         properties.write_text(
             KAFKA_PROPERTIES.format(
                 port=self.port,
-                other_listeners=self._other_listeners,
+                other_listeners=self._other_listeners + tls_listener,
                 controller_port=free_port(),
                 home=self.home.resolve(),
             )
+            + tls_properties
             + "".join(f"{name}={value}\n" for name, value in self._properties.items())
         )
         class_path = ":".join([kafka_class_path(), *map(str, self._plugins)])
