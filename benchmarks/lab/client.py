@@ -1,8 +1,9 @@
-"""Loads by Apache Kafka's producer and consumer, run in one warm JVM (PerfClient.java)."""
+"""Loads by clients in a warm process of their own: Apache Kafka's in a JVM (PerfClient.java), Python's in Python."""
 
 import subprocess
+import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Protocol, Self, TypeAlias
 from benchmarks.lab.processes import cpu_s_of, java, kafka_class_path
 
 DRIVER = Path(__file__).with_name("PerfClient.java")
+PYTHON_DRIVER = Path(__file__).with_name("python_client.py")
 LONG_S = 3600
 ANSWER_TIMEOUT_S = 300.0
 """Longest wait for an answer, beyond the duration of the load."""
@@ -51,10 +53,15 @@ class Outcome:
 
 
 class PerfClient:
-    """The JVM with the clients. A load that does not answer in time ends it; the next load starts another."""
+    """The process with the clients. A load that does not answer in time ends it; the next load starts another."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
+
+    def command(self) -> Sequence[str]:
+        """Return the command that starts it."""
+        # Quiet clients: only the driver's own lines are parsed.
+        return [java(), "-Xms2g", "-Xmx2g", "-Dlog4j2.level=ERROR", "-cp", kafka_class_path(), str(DRIVER)]
 
     def __enter__(self) -> Self:
         self._errors = self._log.open("wb")
@@ -62,10 +69,8 @@ class PerfClient:
         return self
 
     def _start(self) -> None:
-        # Quiet clients: only the driver's own lines are parsed.
-        command = [java(), "-Xms2g", "-Xmx2g", "-Dlog4j2.level=ERROR", "-cp", kafka_class_path(), str(DRIVER)]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
+            self.command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
         )
 
     def __exit__(
@@ -85,11 +90,11 @@ class PerfClient:
         self._process.stdout.close()
 
     def cpu_s(self) -> float:
-        """Return the CPU seconds that the JVM has used so far."""
+        """Return the CPU seconds that the process has used so far."""
         return cpu_s_of(self._process.pid)
 
     def load(self, port: int, topic: str, *, options: Options, meter: Meter | None = None) -> Outcome:
-        """Send records with acks=all, with consumers beside or without; PerfClient.java lists the options.
+        """Send records, with consumers beside or without; the driver lists the options. In the JVM acks is all.
 
         Records that were not acknowledged, or not read by the consumers, make it fail.
         """
@@ -113,7 +118,7 @@ class PerfClient:
         return found
 
     def run(self, command: str, options: Options, meter: Meter | None) -> dict[str, float]:
-        """Run a command of PerfClient.java. Returns the figures of its result."""
+        """Run a command of the driver. Returns the figures of its result."""
         if self._process.poll() is not None:
             self._stop(kill=True)
             self._start()
@@ -148,6 +153,13 @@ class PerfClient:
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
+
+
+class PythonClient(PerfClient):
+    """The process with Python's producers (python_client.py), which takes loads alone."""
+
+    def command(self) -> Sequence[str]:
+        return [sys.executable, "-P", str(PYTHON_DRIVER)]  # without the driver's folder in the path of imports
 
 
 def parse(line: str) -> dict[str, float]:

@@ -5,15 +5,16 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from click import ClickException
 
-from benchmarks.lab.client import Options, Outcome, PerfClient
+from benchmarks.lab.client import Options, Outcome, PerfClient, PythonClient
 from benchmarks.lab.meter import BrokerMeter, Usage
 from benchmarks.lab.processes import DELETE_SOON, Anabranch, ApacheKafka, Broker
+from benchmarks.lab.tls import Tls
 from benchmarks.support import CONSOLE
 
 KIB = 1 << 10
@@ -40,8 +41,8 @@ class FlushingKafka(ApacheKafka):
 
     name = "Apache Kafka, flushed"
 
-    def __init__(self, home: Path) -> None:
-        super().__init__(home, properties={**DELETE_SOON, "log.flush.interval.messages": "1"})
+    def __init__(self, home: Path, certificate: Path) -> None:
+        super().__init__(home, properties={**DELETE_SOON, "log.flush.interval.messages": "1"}, certificate=certificate)
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Plan:
     produce_bytes: int
     """Bytes of a produce load without a rate; 0: as many as go into `produce_s`."""
     produce_s: float
-    """Longest duration of such a load. Ten seconds are enough for the kernel to write back what it caches."""
+    """Longest duration of such a load."""
     fetch_bytes: int
     """Bytes of a topic that is read from memory: less than the node's log cache keeps of the newest data (512 MiB)."""
     fetch_passes: int
@@ -67,23 +68,29 @@ class Plan:
     """Keys of steps that this plan leaves out."""
     flushed: bool = True
     """Measure Apache Kafka with a flush of each batch, too."""
+    warm_up_s: float = 0
+    """Expected duration of the start and the warm-up."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """Records sent, with the options of PerfClient.java."""
+    """Records sent, with the options of the driver."""
 
     partitions: int
     record_bytes: int = KIB
     batch_bytes: int = 16 * KIB
+    """Of Apache Kafka's producer; those of Python keep their defaults."""
     seconds: float = 0
     size_bytes: int = 0
     """Limit of the bytes sent; 0: none."""
     rate_mb_per_s: float = 0
     """0: as fast as possible."""
+    library: str = ""
+    """Python's producer that sends them, `librdkafka` or `aiokafka`. Empty: Apache Kafka's."""
+    tls: bool = False
     options: Options = field(default_factory=dict)
 
-    def run(self, client: PerfClient, broker: Broker, topic: str, meter: BrokerMeter | None = None) -> Outcome:
+    def run(self, client: PerfClient, port: int, topic: str, meter: BrokerMeter | None = None) -> Outcome:
         """Run it on a topic that exists."""
         options: Options = {
             "partitions": self.partitions,
@@ -93,9 +100,10 @@ class Load:
             "rate": self.rate_mb_per_s * MB / self.record_bytes,
             "seconds": self.seconds,
             "producer.batch.size": self.batch_bytes,
+            "library": self.library,
             **self.options,
         }
-        return client.load(broker.port, topic, options=options, meter=meter)
+        return client.load(port, topic, options=options, meter=meter)
 
 
 class Step:
@@ -107,6 +115,10 @@ class Step:
     rounds_max: int = 100
     flushed_rounds: int = 0
     """Rounds of Apache Kafka with flushes. 0: this step leaves it out."""
+
+    def expected_s(self, plan: Plan) -> float:
+        """Return the expected duration of one round on one broker."""
+        raise NotImplementedError
 
     def prepare(self, session: "Session", broker: Broker) -> None:
         """Prepare a broker before the first round."""
@@ -126,10 +138,13 @@ class Session:
         """Figures by row, broker and round."""
         self.failures: list[str] = []
         self.bytes_moved: dict[str, int] = defaultdict(int)
-        self.node = Anabranch(home / "anabranch", flags)
-        self.kafka = ApacheKafka(home / "kafka")
-        self.flushed = FlushingKafka(home / "kafka-flushed") if flushed else None
+        home.mkdir(parents=True, exist_ok=True)
+        self.tls = Tls(home / "ca")
+        self.node = Anabranch(home / "anabranch", flags, self.tls.certificate)
+        self.kafka = ApacheKafka(home / "kafka", certificate=self.tls.certificate)
+        self.flushed = FlushingKafka(home / "kafka-flushed", self.tls.certificate) if flushed else None
         self.client = PerfClient(home / "client.log")
+        self.python_client = PythonClient(home / "python-client.log")
         self._home = home
         self._topics = 0
         self._special = 0
@@ -150,7 +165,8 @@ class Session:
         with ExitStack() as stack:
             for broker in self.brokers:
                 stack.enter_context(broker)
-            stack.enter_context(self.client)
+            for client in (self.client, self.python_client):
+                stack.enter_context(client)
             yield
 
     # steps
@@ -167,18 +183,23 @@ class Session:
                 node = stack.enter_context(Anabranch(home, [*self.flags, *step.flags]))
                 self._attempt("warm-up", node, failures, partial(self._warm_up, node))
             pair: list[Broker] = [node, self.kafka]
-            for broker in pair:
+            flushed = [] if self.flushed is None or not step.flushed_rounds else [self.flushed]
+            for broker in (*pair, *flushed):
                 self._attempt(step.key, broker, failures, partial(step.prepare, self, broker))
             rounds = min(rounds, step.rounds_max)
             for round_ in range(rounds):
                 order = pair if round_ % 2 == 0 else pair[::-1]
-                if self.flushed is not None and round_ < step.flushed_rounds:
-                    order = [*order, self.flushed] if round_ % 2 == 0 else [self.flushed, *order]
+                if round_ < step.flushed_rounds:
+                    order = [*order, *flushed] if round_ % 2 == 0 else [*flushed, *order]
                 for broker in order:
                     if failures[broker.name] < FAILURES_MAX:
                         self._attempt(step.key, broker, failures, partial(self._run, step, broker, round_))
                 flush()
-        CONSOLE.print(f"{step.key}: {rounds} rounds, {time.monotonic() - began:.0f} s", highlight=False)
+        expected_s = expected_step_s(step, self.plan, rounds)
+        CONSOLE.print(
+            f"{step.key}: {rounds} rounds, {time.monotonic() - began:.0f} s ({expected_s:.0f} expected)",
+            highlight=False,
+        )
 
     def _run(self, step: Step, broker: Broker, round_: int) -> None:
         self.wait_until_quiet(broker)
@@ -210,7 +231,10 @@ class Session:
     def load(self, broker: Broker, load: Load, topic: str) -> tuple[Outcome, Usage]:
         """Run a load on a topic, with the broker's use during it."""
         meter = BrokerMeter(broker)
-        outcome = load.run(self.client, broker, topic, meter)
+        if load.tls:
+            load = replace(load, options={**load.options, **self.tls.options("producer")})
+        client = self.python_client if load.library else self.client
+        outcome = load.run(client, broker.tls_port if load.tls else broker.port, topic, meter)
         assert meter.usage is not None
         self.bytes_moved[broker.name] += outcome.sent_records * load.record_bytes
         self.bytes_moved[broker.name] += outcome.read_records * load.record_bytes + outcome.history_bytes
@@ -271,6 +295,13 @@ class Session:
                 self.read(broker, topic, partitions, 1)
         gb = (self.bytes_moved[broker.name] - moved) / GB
         return (broker.cpu_s() - cpu_s) / gb, (self.client.cpu_s() - client_cpu_s) / gb
+
+
+def expected_step_s(step: Step, plan: Plan, rounds: int) -> float:
+    """Return the expected duration of a step in that many rounds."""
+    rounds = min(rounds, step.rounds_max)
+    flushed_rounds = min(rounds, step.flushed_rounds) if plan.flushed else 0
+    return step.expected_s(plan) * (2 * rounds + flushed_rounds)
 
 
 def stands_still(found: Sequence[tuple[float, ...]]) -> bool:

@@ -13,9 +13,16 @@ from benchmarks.lab.processes import Broker
 from benchmarks.lab.session import GB, KIB, MB, MIB, Figures, Load, Plan, Session, Step
 
 STEADY_MB_PER_S = 10.0
+EXPECTED_HALF_MB_PER_S = 100.0
 CATCH_UP_MB_PER_S = 250.0
 HISTORY_PARTITIONS = 4
 LONG_S = 120.0
+AROUND_S = 3.0
+"""Expected duration of what is around a load: topic, connections, and the wait until all brokers are quiet."""
+CROWD_S = 15.0
+"""The same for 200 clients and 1,000 partitions."""
+FETCH_S = 9.0
+"""Expected duration of writing a topic, and reading it from memory."""
 BEST_RATE_ROW = "produce.16p.16KiB"
 """Half of Apache Kafka's throughput in this row is the rate of the faster steady load."""
 
@@ -53,6 +60,9 @@ class ProduceFetch(Step):
     def __post_init__(self) -> None:
         self.key = self.key or f"{self.partitions}p.{self.batch_bytes // KIB}KiB"
 
+    def expected_s(self, plan: Plan) -> float:
+        return plan.produce_s + AROUND_S + (FETCH_S if self.fetch else 0)
+
     def run(self, session: Session, broker: Broker) -> Mapping[str, Figures]:
         plan = session.plan
         load = Load(self.partitions, self.record_bytes, self.batch_bytes, plan.produce_s, plan.produce_bytes)
@@ -82,8 +92,17 @@ class Loaded(Step):
     load: Load
     latency: str = "ack"
     """Latency of the row: `ack`, until the producer has the ack, or `read`, until a consumer has the record."""
-    rounds_max: int = 100
-    flushed_rounds: int = 0
+    is_special: bool = False
+    """It takes another way than the loads of the warm-up: run it once before the first round."""
+    around_s: float = AROUND_S
+    flushed_rounds: int = 2
+
+    def expected_s(self, plan: Plan) -> float:
+        return (self.load.seconds + self.around_s) * (1 + self.is_special / plan.rounds)
+
+    def prepare(self, session: Session, broker: Broker) -> None:
+        if self.is_special:
+            self.run(session, broker)
 
     def run(self, session: Session, broker: Broker) -> Mapping[str, Figures]:
         with session.topic(broker, self.load.partitions) as topic:
@@ -103,10 +122,16 @@ class Steady(Step):
     """None: half of Apache Kafka's best rate."""
     flushed_rounds: int = 1
 
+    def expected_s(self, plan: Plan) -> float:
+        return self._seconds(plan, self.rate_mb_per_s or EXPECTED_HALF_MB_PER_S) + AROUND_S
+
+    def _seconds(self, plan: Plan, rate_mb_per_s: float) -> float:
+        return plan.steady_cycles * self.threshold_bytes / (rate_mb_per_s * MB) or plan.short_s
+
     def run(self, session: Session, broker: Broker) -> Mapping[str, Figures]:
         rate = self.rate_mb_per_s or self._half_of_best(session)
-        seconds = session.plan.steady_cycles * self.threshold_bytes / (rate * MB) or session.plan.short_s
-        return Loaded(self.key, Load(16, seconds=seconds, rate_mb_per_s=rate)).run(session, broker)
+        load = Load(16, seconds=self._seconds(session.plan, rate), rate_mb_per_s=rate)
+        return Loaded(self.key, load).run(session, broker)
 
     def _half_of_best(self, session: Session) -> float:
         if not session.rounds[BEST_RATE_ROW][session.kafka.name]:
@@ -132,6 +157,9 @@ class CatchUp(Step):
     flags: Sequence[str] = ("--storage-log-cache-bytes=96MiB", "--storage-block-cache-bytes=64MiB")
     history: dict[str, str] = field(default_factory=dict)
     """Topic with the history by broker."""
+
+    def expected_s(self, plan: Plan) -> float:
+        return 2 * (plan.short_s + AROUND_S)
 
     def prepare(self, session: Session, broker: Broker) -> None:
         topic = self.history[broker.name] = f"history-{broker.name.split()[0].lower()}"
@@ -178,7 +206,7 @@ def all_steps(plan: Plan, flags: Sequence[str]) -> list[Step]:
     """Return the steps in the order in which they run. The flags are the node's."""
     cycle = upload_cycle_bytes(flags)
     short = plan.short_s
-    tail = Load(16, seconds=plan.produce_s, size_bytes=plan.produce_bytes, options={"consumers": 1})
+    full = Load(16, seconds=plan.produce_s, size_bytes=plan.produce_bytes)
     single: Options = {
         "window": 64,
         "producer.linger.ms": 0,
@@ -196,14 +224,21 @@ def all_steps(plan: Plan, flags: Sequence[str]) -> list[Step]:
         # Apache Kafka writes an index entry every 4 KiB; the first one of each file costs the file system 20 ms here.
         "prime": 8,
     }
+    python = [
+        Loaded(library, replace(full, library=library), is_special=True) for library in ("librdkafka", "aiokafka")
+    ]
+    end_to_end = Load(16, seconds=short, rate_mb_per_s=KIB / 1e3, options=prompt)
+    many = Load(1000, seconds=short, rate_mb_per_s=2 * KIB / 1e3, options=crowd)
     return [
         *(ProduceFetch(partitions, size * KIB) for partitions in (1, 16) for size in (16, 256)),
-        Loaded("tail", tail, latency="read"),
+        Loaded("tail", replace(full, options={"consumers": 1}), latency="read"),
         Loaded("single", Load(1, seconds=short / 2, options=single)),
+        *python,
+        Loaded("tls", replace(full, batch_bytes=64 * KIB, tls=True), is_special=True),
         Steady("steady.10MBps", cycle, STEADY_MB_PER_S),
+        Loaded("e2e", end_to_end, latency="read", flushed_rounds=1),
+        Loaded("many", many, around_s=CROWD_S, flushed_rounds=0),
         Steady("steady.half", cycle),
         ProduceFetch(16, 16 * KIB, record_bytes=100, fetch=False, key="100B", flushed_rounds=0),
-        Loaded("e2e", Load(16, seconds=short, rate_mb_per_s=KIB / 1e3, options=prompt), latency="read", rounds_max=3),
-        Loaded("many", Load(1000, seconds=short, rate_mb_per_s=2 * KIB / 1e3, options=crowd), rounds_max=3),
         CatchUp(),
     ]

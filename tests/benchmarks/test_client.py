@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.lab.client import Latency, PerfClient, outcome, parse
+from benchmarks.lab.client import Latency, PerfClient, PythonClient, outcome, parse
 from tests.support import tools
 from tests.support.node import NodeProcess
 
@@ -76,3 +76,23 @@ def test_loads_and_reads_of_a_node(tmp_path: Path) -> None:
         history: dict[str, str | float] = {"history": "both", "history.partitions": 2, "history.rate": 1e8, "rate": 500}
         history["consumer.fetch.max.wait.ms"] = 5
         assert client.load(port, "beside", options={**load, "consumers": 0, **history}).history_bytes > 0
+
+
+@pytest.mark.parametrize("library", ["librdkafka", "aiokafka"])
+def test_pythons_producers_send_to_a_node(tmp_path: Path, library: str) -> None:
+    with NodeProcess(tmp_path, topic_num_partitions=2) as node, PythonClient(tmp_path / "client.log") as client:
+        port = int(node.bootstrap.rpartition(":")[2])
+        meter = Meter()
+        load: dict[str, str | float] = {"library": library, "partitions": 2, "record.bytes": 100, "records": 500}
+        load |= {"seconds": 60, "prime": 1}
+        found = client.load(port, "topic", options=load, meter=meter)
+        assert found.sent_records == 500
+        assert found.ack is not None
+        assert 0 < found.ack.p50_ms <= found.ack.p99_ms <= found.ack.p999_ms <= found.ack.max_ms
+        assert meter.calls == ["start", "stop"]
+        assert client.load(port, "topic", options={**load, "records": 0, "seconds": 0.1}).sent_records > 0
+
+        with pytest.raises(RuntimeError, match="unknown command"):
+            client.run("read", {}, None)
+        with pytest.raises(RuntimeError, match="load failed"):
+            client.load(port, "topic", options={**load, "record.bytes": 2 << 20})
