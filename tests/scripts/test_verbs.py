@@ -20,7 +20,10 @@ def owners(folder: Path, verb: str) -> set[str]:
     found: dict[str, set[str]] = {}
     protocols: set[str] = set()
     for file in folder.rglob("*.py"):
-        for node in ast.parse(file.read_text()).body:
+        source = file.read_text()
+        if f"def {verb}" not in source:
+            continue
+        for node in ast.parse(source).body:
             name = f"{file.relative_to(ROOT)}:{getattr(node, 'name', '')}"
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == verb:
                 found[name] = set()

@@ -8,9 +8,10 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tests.simulation.plan import Plan
+if TYPE_CHECKING:
+    from tests.simulation.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Planted:
     found_by: str
     """Pattern of the failures that count: what the checks say that find it."""
     seeds: int
-    adapt: Callable[[Plan], Plan] = lambda plan: plan
+    adapt: "Callable[[Plan], Plan]" = lambda plan: plan
     """Makes the bug likely to matter in a plan, for instance by adding a kind of fault."""
 
     def plant(self) -> None:
