@@ -99,13 +99,18 @@ def _produce(topic: _Topic, batch: bytes, partitions: Sequence[int] | None = Non
 
 
 def _fetch(
-    topic: _Topic, offset: int, bytes_max: int, *, wait_ms: int = 0, session: tuple[int, int] = (0, -1)
+    topic: _Topic,
+    offset: int,
+    bytes_max: int,
+    *,
+    wait_ms: int = 0,
+    session: tuple[int, int] = (0, -1),
+    named: Sequence[int] | None = None,
 ) -> bytes:
-    """Return a request for every partition, from one offset; one that goes on with a session names no partition."""
-    wanted = [
-        FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=bytes_max)
-        for index in range(topic.partitions)
-    ]
+    """Return a request from one offset. By default it names every partition, or none if it continues a session."""
+    if named is None:
+        named = () if session[0] else range(topic.partitions)
+    wanted = [FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=bytes_max) for index in named]
     topics = [FetchTopic(topic=topic.name, topic_id=topic.topic_id, partitions=wanted)]
     return request_frame(
         FetchRequest(
@@ -114,7 +119,7 @@ def _fetch(
             max_bytes=bytes_max,
             session_id=session[0],
             session_epoch=session[1],
-            topics=[] if session[0] else topics,
+            topics=topics if wanted else [],
         )
     )
 
@@ -196,9 +201,35 @@ async def _fetch_paths(lab: InProcessNode) -> list[HotPath]:
     return [
         HotPath("fetch, 1 MiB of 16 KiB batches from the log cache", _asking(client, from_memory), 16, filled),
         HotPath("fetch, 1 MiB of 16 KiB batches from the block cache", _asking(client, from_blocks), 16, filled),
+        HotPath("fetch of a batch of 1 KiB from the log cache", await _fetching_one(lab), 64, fetched),
+        HotPath("fetch of 1 of 16 partitions, in a session", await _fetching_one_of(lab, 16), 32, fetched),
         HotPath("fetch at the tail, ended by a produce of 1 KiB", await _tailing(lab, tail), 32),
         HotPath("fetch of 100 idle partitions, in a session", await idle_session(lab, "fetch-idle", 100), 16, fetched),
     ]
+
+
+async def _fetching_one(lab: InProcessNode) -> Run:
+    """Return a run that fetches a batch which is there already, as a consumer that keeps up with its producer does."""
+    topic = await _create(lab, "fetch-one", 1)
+    await lab.client.exchange([_produce(topic, batch_of(KIB))])
+    run = _asking(lab.client, _fetch(topic, 0, MIB, wait_ms=60_000))
+    await run(1)
+    assert lab.client.answer_to(FetchRequest).responses[0].partitions[0].records
+    return run
+
+
+async def _fetching_one_of(lab: InProcessNode, partitions: int) -> Run:
+    """Return a run in a session of which one partition has a batch, and the client is at the end of the others."""
+    client, topic = lab.client, await _create(lab, "fetch-one-of", partitions)
+    await client.exchange([_produce(topic, batch_of(KIB), [0])])
+    await client.exchange([_fetch(topic, 0, KIB // 2, session=(0, 0))])
+    session_id = client.answer_to(FetchRequest).session_id
+    fetch = _Patched(_fetch(topic, 0, KIB // 2, session=(session_id, ANY_INT32), named=[0]), ANY_INT32.to_bytes(4))
+    run = _numbering(client, fetch)
+    await run(1)
+    (found,) = client.answer_to(FetchRequest).responses
+    assert [bool(each.records) for each in found.partitions] == [True], "the answer has the one partition"
+    return run
 
 
 async def _tailing(lab: InProcessNode, topic: _Topic) -> Run:
@@ -229,6 +260,11 @@ async def idle_session(lab: InProcessNode, name: str, partitions: int) -> Run:
     session_id = client.answer_to(FetchRequest).session_id
     assert session_id > 0, "a session was made"
     fetch = _Patched(_fetch(topic, 0, MIB, session=(session_id, ANY_INT32)), ANY_INT32.to_bytes(4))
+    return _numbering(client, fetch)
+
+
+def _numbering(client: InProcessClient, fetch: "_Patched") -> Run:
+    """Return a run that sends a request of a session with its next epoch, again and again."""
     epoch = 0
 
     async def run(count: int) -> None:
