@@ -129,21 +129,25 @@ class _FetchCall:
 
     def read_cached(self) -> None:
         """Take what is in the log cache, in one pass over all partitions."""
-        self._reads = []
+        reads = self._reads = []
         self.cold = []
         self._size_bytes = 0
         self._failed = self._opening = False
+        topics, denied = self._serving.topics, self._denied
         for target in self._plan.targets:
             read = PartitionRead(target, None)
-            self._reads.append(read)
-            if self._denied and target.key in self._denied:
+            reads.append(read)
+            if denied and target.key in denied:
                 read.error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 self._failed = True
                 continue
             try:
-                read.partition = partition = self._serving.topics.partition(*target.key)
-                partition.check_leader_epoch(target.current_leader_epoch)
-                self._read_partition(read, partition)
+                read.partition = partition = topics.partition(*target.key)
+                if target.current_leader_epoch != partition.leader_epoch:
+                    partition.check_leader_epoch(target.current_leader_epoch)
+                # Most partitions of a session have nothing new: no call is made for them.
+                if target.fetch_offset != partition.stream.confirmed_offset or target.last_fetched_epoch >= 0:
+                    self._read_partition(read, partition)
             except KafkaError as error:
                 read.error = error.code
                 if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._is_opening(target):
@@ -164,12 +168,11 @@ class _FetchCall:
         target, stream = read.target, partition.stream
         offset = target.fetch_offset
         if offset == stream.confirmed_offset:
-            if target.last_fetched_epoch >= 0:
-                self._check_divergence(read, partition)
+            self._check_divergence(read, partition)
             return
         if not stream.start_offset <= offset <= stream.next_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        if target.last_fetched_epoch >= 0 and self._check_divergence(read, partition):
+        if self._check_divergence(read, partition):
             return
         end_offset = self._end_offset(partition)
         if offset >= end_offset:
@@ -193,13 +196,14 @@ class _FetchCall:
         if not batches or (self._size_bytes and len(batches[0].payload) > bytes_max):
             return
         read.batches = batches
-        for batch in batches:
-            read.size_bytes += len(batch.payload)
-        self._size_bytes += read.size_bytes
+        read.records = [batch.payload for batch in batches]
+        self._size_bytes += sum(map(len, read.records))
 
     def _check_divergence(self, read: PartitionRead, partition: Partition) -> bool:
         """Return whether the client's last fetched epoch diverges from the log (KIP-595): it must truncate."""
         target = read.target
+        if target.last_fetched_epoch < 0:
+            return False
         epoch, end_offset = partition.epochs.end_offset_of(target.last_fetched_epoch, partition.high_watermark)
         if epoch == target.last_fetched_epoch and end_offset >= target.fetch_offset:
             return False

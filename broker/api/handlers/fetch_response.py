@@ -51,7 +51,8 @@ class PartitionRead:
     partition: Partition | None
     error: ErrorCode = ErrorCode.NONE
     batches: Sequence[StreamBatch] = ()
-    size_bytes: int = 0
+    records: Sequence[Buffer] = ()
+    """Payloads of the batches."""
     diverging: EpochEndOffset | None = None
 
     @property
@@ -66,7 +67,7 @@ class PartitionRead:
         """
         if self.batches and self.partition is not None and self.target.fetch_offset < self.partition.log_start_offset:
             self.error = ErrorCode.OFFSET_OUT_OF_RANGE
-            self.batches, self.size_bytes = (), 0
+            self.batches = self.records = ()
 
 
 def build_response(
@@ -116,11 +117,12 @@ def build_response(
 def _note_news(read: PartitionRead) -> bool:
     """Return whether the response must contain the partition, and note what the client then has of it."""
     target, partition = read.target, read.partition
-    failed = read.error != ErrorCode.NONE or read.diverging is not None
+    failed = bool(read.error) or read.diverging is not None
     news = bool(read.batches) or failed or target.sent_error
     target.sent_error = failed
     if partition is not None and not failed:
-        high_watermark, log_start_offset = partition.high_watermark, partition.log_start_offset
+        stream = partition.stream
+        high_watermark, log_start_offset = stream.confirmed_offset, stream.start_offset
         if target.sent_high_watermark != high_watermark or target.sent_log_start_offset != log_start_offset:
             news = True
         target.sent_high_watermark = high_watermark
@@ -139,14 +141,13 @@ def _partition_data(read: PartitionRead, isolation_level: int) -> PartitionData:
             aborted_transactions=() if read.is_not_read else None,
             records=b"",
         )
-    records: list[Buffer] = [batch.payload for batch in read.batches]
     data = PartitionData(
         partition_index=index,
         high_watermark=partition.high_watermark,
         last_stable_offset=partition.last_stable_offset,
         log_start_offset=partition.log_start_offset,
         aborted_transactions=_aborted(read, partition) if isolation_level == READ_COMMITTED else None,
-        records=records,
+        records=read.records,
     )
     return data if read.diverging is None else dataclasses.replace(data, diverging_epoch=read.diverging)
 
