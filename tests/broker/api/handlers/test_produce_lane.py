@@ -3,65 +3,40 @@
 Answers, bytes of the log, log cache, partitions' state and counters must be the same.
 """
 
-import asyncio
 import os
 import random
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
 from functools import partial
-from itertools import count, product
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from anabranch.broker.app import run_node
-from anabranch.broker.cluster.membership.environment import Environment
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.kafka.configs.topic import TopicConfig
-from anabranch.broker.kafka.partitions.partition import Partition
-from anabranch.broker.node.net.connection import Connection
-from anabranch.protocol.batch import write_crc
-from anabranch.protocol.codec import encode
-from anabranch.protocol.compression import Compression
-from anabranch.protocol.errors import CorruptBatch, ErrorCode
+from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
-from anabranch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from anabranch.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from anabranch.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from anabranch.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from anabranch.protocol.messages.produce import ProduceRequest
 from anabranch.protocol.records import Record, build_batch
 from anabranch.s3stream.errors import StorageStopped
-from anabranch.wal.format import RING_POSITION
-from anabranch.wal.interface import Buffer
-from anabranch.wal.requests import IoKind, IoRequest
-from benchmarks.lab.in_process import NullDevice
-from tests.support.clock import ManualClock
 from tests.support.frames import FAMILIES
 from tests.support.native import native_mode, require_native
 from tests.support.node import settings_for
-from tests.support.raw_client import API_OF, batch_of, decode_response, request_frame
+from tests.support.produce_pair import PARTITIONS, Pair, Side, frame_of, produce_of, produce_pair, side
+from tests.support.raw_client import batch_of, decode_response
 from tests.support.waiting import until
 
-TOPICS: Final = {
-    "plain": {},
-    "other": {},
-    "small": {"max.message.bytes": "400"},
-    "lz4": {"compression.type": "lz4"},
-    "stamped": {"message.timestamp.type": "LogAppendTime"},
-    "compacted": {"cleanup.policy": "compact"},
-    "timely": {"message.timestamp.after.max.ms": "1000", "message.timestamp.before.max.ms": "100000"},
-}
-PARTITIONS: Final = 3
 SOAK: Final = bool(os.environ.get("ANABRANCH_SOAK"))
-SEEDS: Final = 200 if SOAK else 3
 SMALL_BYTES: Final = 10_000
-STEPS: Final = 120
 
 
 @pytest.fixture(autouse=True)
@@ -69,280 +44,10 @@ def _native() -> None:
     require_native()
 
 
-class Device(NullDevice):
-    """Remembers what was written to the log."""
-
-    def __init__(self, size_bytes: int) -> None:
-        super().__init__(size_bytes)
-        self.records: list[tuple[int, bytes]] = []
-        self.failing: OSError | None = None
-
-    def submit(self, request: IoRequest) -> None:
-        if request.kind is IoKind.WRITE:
-            self.records += [(at, bytes(data)) for at, data in request.segments if at >= RING_POSITION]
-            if self.records and self.failing is not None:
-                request.error = self.failing
-        super().submit(request)
-
-
-class Devices:
-    """Place of the log."""
-
-    def __init__(self) -> None:
-        self.device: Device | None = None
-
-    def exists(self, _path: Path) -> bool:
-        return False
-
-    def open(self, _path: Path, settings: Any, *, create: bool, exclusive: bool = True) -> Device:
-        self.device = Device(settings.capacity_bytes)
-        return self.device
-
-
-@dataclass(frozen=True)
-class Surroundings(Environment):
-    """Gives each topic an id that can be foretold."""
-
-    topic_ids: Iterator[int] = field(default_factory=partial(count, 1))
-
-    def new_topic_id(self) -> bytes:
-        return next(self.topic_ids).to_bytes(16, "big")
-
-
-class Transport(asyncio.Transport):
-    """The client's end: keeps what the node sends."""
-
-    def __init__(self) -> None:
-        super().__init__({"peername": ("127.0.0.1", 1)})
-        self.connection: Connection
-        self.received = b""
-        self.reading = True
-        self.is_closed = False
-
-    def writelines(self, parts: Any) -> None:
-        self.received += b"".join(parts)
-
-    def is_closing(self) -> bool:
-        return self.is_closed
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def abort(self) -> None:
-        if not self.is_closed:
-            self.is_closed = True
-            self.connection.connection_lost(None)
-
-    close = abort
-
-
-class Client:
-    """A connection."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.connection = Connection(node.ports.clients, 0)
-        self.transport = Transport()
-        self.transport.connection = self.connection
-        self.connection.connection_made(self.transport)
-
-    def send(self, data: bytes) -> None:
-        """Let the connection receive bytes, as many at a time as it asks for."""
-        at = 0
-        while at < len(data) and not self.transport.is_closed and not self.connection.closed:
-            space = self.connection.get_buffer(-1)
-            count = min(len(space), len(data) - at)
-            space[:count] = data[at : at + count]
-            at += count
-            self.connection.buffer_updated(count)
-
-    async def settle(self) -> None:
-        """Return when all requests are answered, and all that they appended is durable."""
-        connection = self.connection
-        await until(lambda: self.transport.is_closed or (connection.idle and not connection._outgoing))  # noqa: SLF001
-        await until(lambda: not self.node.serving.storage.journal.is_writing)
-
-    async def exchange(self, data: bytes) -> tuple[bytes, bool]:
-        """Send bytes; return what comes back, and whether the node has closed the connection."""
-        self.send(data)
-        await self.settle()
-        received, self.transport.received = self.transport.received, b""
-        return received, self.transport.is_closed or self.connection.closed
-
-
-class Side:
-    """A node, its clients, and its disk."""
-
-    def __init__(self, node: Node, device: Device, clock: ManualClock) -> None:
-        self.node, self.device, self.clock = node, device, clock
-        self.clients = [Client(node) for _ in range(3)]
-        self.taken = 0
-        """Frames that the lane has taken."""
-        self.notified: list[str] = []
-        take = node.ports.clients.take
-        if take is not None:
-
-            def counting(connection: Connection, frame: Buffer) -> bool:
-                taken = take(connection, frame)
-                self.taken += taken
-                return taken
-
-            node.ports.clients.take = counting
-
-    def notify(self, partition: Partition) -> None:
-        self.notified.append(f"{partition} {partition.high_watermark}")
-
-    async def exchange(self, at: int, data: bytes) -> tuple[bytes, bool]:
-        if self.clients[at].transport.is_closed or self.clients[at].connection.closed:
-            self.clients[at] = Client(self.node)
-        return await self.clients[at].exchange(data)
-
-    async def call(self, request: Any, version: int) -> Any:
-        received, closed = await self.exchange(0, frame_of(request, version))
-        assert not closed
-        return decode_response(type(request), version, received[4:])[1]
-
-    def state(self) -> dict[str, Any]:
-        """Everything that a Produce request changes."""
-        node = self.node
-        wal = node.wal.snapshot()
-        partitions = {
-            str(partition): {
-                "snapshot": partition._encode_snapshot(),  # noqa: SLF001
-                "offsets": (partition.stream.next_offset, partition.high_watermark, partition.stream.start_offset),
-                "appended_bytes": partition.appended_bytes,
-                "untimed_end": partition.untimed_end,
-                "last_stable_offset": partition.last_stable_offset,
-                "producers": {key: repr(entry) for key, entry in partition.producers.entries.items()},
-                "runs": partition.stream.cached_runs(),
-                "batches": [
-                    (type(batch), *batch[:5], bytes(batch.payload))
-                    for run in node.serving.storage.journal.cache.runs_of(partition.stream.stream_id).runs
-                    for batch in run.batches
-                ],
-            }
-            for partition in node.serving.topics.led_partitions()
-        }
-        cache = node.serving.storage.journal.cache
-        return {
-            "partitions": partitions,
-            "requests": dict(node.serving.requests),
-            "failures": node.serving.request_failures,
-            "answered": {key: latency.count for key, latency in node.ports.clients.latency.items()},
-            "held": (
-                node.ports.clients.bytes_held,
-                node.ports.clients.budget.small_bytes,
-                node.ports.clients.budget.large_bytes,
-            ),
-            "closed": node.ports.clients.stats.closed_bad_input,
-            "cache": (cache.current.size_bytes, cache.current.wal_offset, list(cache.current.order)),
-            "log": (wal.records, wal.record_bytes, wal.blocks, wal.block_bytes, wal.used_bytes, wal.over_capacity),
-            "refused": [sorted(map(str, each.connection.refused_batches)) for each in self.clients],
-            "reading": [each.transport.reading for each in self.clients],
-            "notified": list(self.notified),
-            "written": list(self.device.records),
-        }
-
-
-@asynccontextmanager
-async def side(folder: Path, mode: str) -> AsyncIterator[Side]:
-    """A node whose clock, random numbers and disk are the test's."""
-    clock, devices = ManualClock(), Devices()
-    environment = Surroundings(now_ms=clock.now_ms, logs=devices)
-    settings = settings_for(folder, wal_capacity_bytes=64 << 20, admin_enabled=False, topic_auto_create=False)
-    with native_mode(mode):
-        async with run_node(settings, environment=environment) as node:
-            assert (node.ports.clients.take is not None) == (mode == "require")
-            assert devices.device is not None
-            yield Side(node, devices.device, clock)
-
-
-class Pair:
-    """Two nodes that must do the same."""
-
-    def __init__(self, python: Side, native: Side) -> None:
-        self.python, self.native = python, native
-
-    @property
-    def sides(self) -> tuple[Side, Side]:
-        return self.python, self.native
-
-    async def exchange(self, at: int, data: bytes) -> bytes:
-        python, native = [await each.exchange(at, data) for each in self.sides]
-        assert native == python
-        return native[0]
-
-    async def produce(
-        self, *batches: Buffer, version: int = 9, acks: int = -1, topic: str = "plain"
-    ) -> ProduceResponse:
-        """Send a batch to each partition from 0 on; return the answer."""
-        request = produce_of({topic: list(enumerate(batches))}, acks=acks, ids=self.ids)
-        received = await self.exchange(0, frame_of(request, version))
-        response: ProduceResponse = decode_response(ProduceRequest, version, received[4:])[1]
-        return response
-
-    @property
-    def ids(self) -> dict[str, bytes]:
-        return {topic.name: topic.topic_id for topic in self.native.node.serving.topics}
-
-    def compare(self) -> None:
-        python, native = self.python.state(), self.native.state()
-        for name, value in python.items():
-            assert native[name] == value, name
-
-
 @pytest.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
-    async with AsyncExitStack() as stack:
-        sides = [await stack.enter_async_context(side(tmp_path / mode, mode)) for mode in ("off", "require")]
-        topics = [
-            CreatableTopic(
-                name=name,
-                num_partitions=PARTITIONS,
-                replication_factor=1,
-                configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
-            )
-            for name, configs in TOPICS.items()
-        ]
-        for each in sides:
-            answer = await each.call(CreateTopicsRequest(topics=topics, timeout_ms=30_000), 7)
-            assert not any(topic.error_code for topic in answer.topics), answer
-        found = Pair(*sides)
-        assert {topic.name: topic.topic_id for topic in found.python.node.serving.topics} == found.ids
+    async with produce_pair(tmp_path) as found:
         yield found
-        found.compare()
-
-
-def produce_of(
-    wanted: dict[str, Any], *, acks: int = -1, ids: dict[str, bytes], transactional_id: str | None = None
-) -> ProduceRequest:
-    return ProduceRequest(
-        transactional_id=transactional_id,
-        acks=acks,
-        timeout_ms=1000,
-        topic_data=[
-            TopicProduceData(
-                name=name,
-                topic_id=ids.get(name, bytes(15) + b"x"),
-                partition_data=[PartitionProduceData(index=index, records=batch) for index, batch in batches],
-            )
-            for name, batches in wanted.items()
-        ],
-    )
-
-
-def frame_of(request: Any, version: int, *, number: int = 1, client_id: str = "raw") -> bytes:
-    body = encode(request, version)
-    return request_frame(API_OF[type(request)].key, version, body, correlation_id=number, client_id=client_id)
 
 
 # one thing at a time
@@ -652,121 +357,3 @@ async def test_a_bug_in_an_answer_aborts_its_connection_only(alone: Side, monkey
     assert [bool(client.transport.received) for client in alone.clients] == [True, False, True]
     assert [str(each.exc_value) for each in seen] == ["panic: attempt to subtract with overflow"]
     assert alone.node.serving.storage.writable
-
-
-# anything
-
-
-class Producers:
-    """Sequence numbers of producers, as clients would choose them: mostly right."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
-        self.next: dict[tuple[int, str, int], int] = {}
-        self.epochs: dict[int, int] = {}
-
-    def fields(self, place: tuple[str, int], count: int) -> dict[str, int]:
-        rng = self.rng
-        if rng.random() < 0.6:
-            return {}
-        producer = rng.randrange(3)
-        epoch = self.epochs.get(producer, 0)
-        key = (producer, *place)
-        sequence = self.next.get(key, 0)
-        roll = rng.random()
-        if roll < 0.12:
-            epoch = self.epochs[producer] = epoch + 1
-            sequence = 0
-        elif roll < 0.16:
-            sequence = max(0, sequence - rng.randrange(8))
-        elif roll < 0.18:
-            sequence += rng.randrange(1, 4)
-        self.next[key] = sequence + count
-        return {"producer_id": producer, "producer_epoch": epoch, "base_sequence": sequence}
-
-
-def usual_batch(rng: random.Random, place: tuple[str, int], producers: Producers, now_ms: int) -> Buffer:
-    records = [Record(None, rng.randbytes(rng.choice([0, 5, 100, 5000])), now_ms)] * rng.choice([1, 1, 2, 5])
-    compression = rng.choice([Compression.NONE] * 6 + list(Compression))
-    return build_batch(records, compression=compression, **producers.fields(place, len(records)))
-
-
-def random_batch(rng: random.Random, place: tuple[str, int], producers: Producers, now_ms: int) -> Buffer | None:
-    if rng.random() < 0.02:
-        return None
-    count = rng.choice([1, 1, 2, 5])
-    time_ms = now_ms + rng.choice([0, 0, 0, -1000, -200_000, 5000, -now_ms - 1])
-    records = [Record(b"key" if rng.random() < 0.8 else None, rng.randbytes(rng.choice([0, 5, 100, 300])), time_ms)]
-    compression = rng.choice([Compression.NONE] * 6 + list(Compression))
-    batch = build_batch(records * count, compression=compression, **producers.fields(place, count))
-    roll = rng.random()
-    if roll < 0.08:
-        batch[rng.randrange(len(batch))] ^= 1 << rng.randrange(8)
-        if rng.random() < 0.6 and batch[16] == 2:
-            with suppress(CorruptBatch):  # its length was changed
-                write_crc(batch)
-    elif roll < 0.1:
-        return batch[: rng.randrange(len(batch))]
-    elif roll < 0.12:
-        return batch + rng.randbytes(rng.randrange(1, 20))
-    elif roll < 0.14:
-        return batch + batch
-    elif roll < 0.18:
-        batch[22] |= rng.choice([0x08, 0x10, 0x20, 0x40, 0x80])
-        write_crc(batch)
-    return batch
-
-
-def random_frame(rng: random.Random, producers: Producers, ids: dict[str, bytes], now_ms: int, number: int) -> bytes:
-    wanted: dict[str, list[tuple[int, Buffer | None]]] = {}
-    is_usual = rng.random() < 0.7
-    names = ["plain"] * 6 + ["other"] * 3 + ([] if is_usual else [*TOPICS, "missing", "__consumer_offsets"])
-    for name in rng.choices(names, k=rng.choice([1, 1, 1, 2, 3])):
-        for _ in range(rng.choice([1, 1, 2, 3])):
-            index = rng.choice([0, 0, 1, 2, PARTITIONS, -1]) if rng.random() < 0.05 else rng.randrange(PARTITIONS)
-            taken = [at for at, _ in wanted.get(name, [])]
-            if index not in taken or rng.random() < 0.1:
-                make = usual_batch if is_usual else random_batch
-                wanted.setdefault(name, []).append((index, make(rng, (name, index), producers, now_ms)))
-    request = produce_of(
-        wanted,
-        acks=rng.choice([-1, -1, -1, 1, 1, 0, 2 if rng.random() < 0.1 else -1]),
-        ids=ids,
-        transactional_id="t" if rng.random() < 0.03 else None,
-    )
-    frame = frame_of(request, rng.randrange(3, 14), number=number, client_id=rng.choice(["", "raw", "a" * 300]))
-    roll = rng.random()
-    if is_usual:
-        return frame
-    if roll < 0.06:
-        damaged = bytearray(frame)
-        damaged[rng.randrange(4, min(len(frame), 90))] = rng.randrange(256)
-        return bytes(damaged)
-    if roll < 0.08:
-        cut = frame[4 : rng.randrange(12, len(frame))]
-        return len(cut).to_bytes(4, "big") + cut
-    if roll < 0.1:
-        longer = frame[4:] + rng.randbytes(rng.randrange(1, 9))
-        return len(longer).to_bytes(4, "big") + longer
-    return frame
-
-
-def random_steps(rng: random.Random) -> Iterator[int]:
-    for _ in range(STEPS):
-        yield rng.choice([1, 1, 1, 2, 4])
-
-
-@pytest.mark.parametrize("seed", range(SEEDS))
-async def test_any_frames(pair: Pair, seed: int) -> None:
-    rng = random.Random(seed)
-    producers, ids = Producers(rng), pair.ids
-    for number, together in enumerate(random_steps(rng)):
-        now_ms = pair.native.clock.ms
-        frames = [random_frame(rng, producers, ids, now_ms, number * 10 + at) for at in range(together)]
-        await pair.exchange(rng.randrange(3), b"".join(frames))
-        if number % 10 == 0:
-            pair.compare()
-        moved = rng.choice([0, 1, 500])
-        for each in pair.sides:
-            each.clock.ms += moved
-    assert pair.native.taken > STEPS // 8
