@@ -9,8 +9,8 @@ from typing import Final
 
 import pytest
 
-from tests.chaos.rig import LONG
 from tests.support import tools
+from tests.support.soak import LONG
 from tests.support.wheel import PLUGIN_TEST, ROOT, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from tests.chaos.clients import TOPIC
 from tests.chaos.cluster_rig import OBJECT_LOG_ID, RECOVERY_S, ClusterChaos
-from tests.chaos.rig import SOAK
+from tests.support.soak import SOAK
 from tests.support.waiting import wait_until
 
 PAUSE_S: Final = 5.0

@@ -32,10 +32,11 @@ from tests.chaos.more_clients import (
     Watcher,
 )
 from tests.chaos.proxies import Proxies, proxies
-from tests.chaos.rig import SETTINGS, SOAK, Chaos, clients_on
+from tests.chaos.rig import SETTINGS, Chaos, clients_on
 from tests.support.node import NodeProcess, settings_for
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.s3 import S3Bucket
+from tests.support.soak import SOAK
 from tests.support.waiting import expect_before, wait_until
 
 LOGS: Final[Sequence[dict[str, object]]] = ({}, {"wal_kind": "object"}, {"wal_takeover": "shared"})

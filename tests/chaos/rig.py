@@ -1,6 +1,5 @@
 """All kinds of clients on one node, and the verdict on what they saw."""
 
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -8,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import pytest
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
@@ -35,8 +33,6 @@ from tests.chaos.clients import (
 from tests.support.events import create_topic
 from tests.support.waiting import expect_before, wait_until
 
-SOAK = os.environ.get("ANABRANCH_SOAK") == "1"
-LONG = pytest.mark.skipif(not SOAK, reason="a long run: set ANABRANCH_SOAK=1")
 SETTINGS: dict[str, object] = {
     "storage_upload_age_ms": 200,
     "storage_gc_period_ms": 500,

@@ -14,8 +14,9 @@ from random import Random
 import pytest
 
 from tests.chaos.checker import Verdict
-from tests.chaos.rig import SETTINGS, SOAK, clients_on
+from tests.chaos.rig import SETTINGS, clients_on
 from tests.support.node import NodeProcess
+from tests.support.soak import SOAK
 
 KILLS = 100 if SOAK else 2
 PAUSES = 50 if SOAK else 1

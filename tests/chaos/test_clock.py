@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.rig import LONG, SETTINGS, clients_on
+from tests.chaos.rig import SETTINGS, clients_on
 from tests.support.node import NodeProcess
+from tests.support.soak import LONG
 from tests.support.tools import faketime
 
 pytestmark = [LONG, pytest.mark.timeout(400)]

@@ -14,8 +14,8 @@ import pytest
 
 from tests.chaos.cluster_faults import FAULTS
 from tests.chaos.cluster_rig import ClusterChaos, clients_on_cluster, cluster
-from tests.chaos.rig import LONG, SOAK
 from tests.support.s3 import S3Bucket
+from tests.support.soak import LONG, SOAK
 from tests.support.tools import faketime
 
 pytestmark = [

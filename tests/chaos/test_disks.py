@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.rig import LONG, SETTINGS, clients_on
+from tests.chaos.rig import SETTINGS, clients_on
 from tests.support.disk import SmallDisk, frozen, full, small_disk, thin_device
 from tests.support.node import NodeProcess
+from tests.support.soak import LONG
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(400)]

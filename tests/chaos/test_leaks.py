@@ -11,10 +11,10 @@ from confluent_kafka.admin import AdminClient
 
 from anabranch.s3stream.maintain.manifest import PREFIX
 from anabranch.s3stream.object.marks import MARK_KEYS
-from tests.chaos.rig import SOAK
 from tests.support.events import create_topic, delete_topic
 from tests.support.metrics import Samples
 from tests.support.node import NodeProcess
+from tests.support.soak import SOAK
 from tests.support.waiting import WAIT_S, wait_until
 
 ROUNDS = 60 if SOAK else 5

@@ -8,8 +8,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tests.chaos.clients import QUIET
-from tests.chaos.rig import LONG, SETTINGS, clients_on
+from tests.chaos.rig import SETTINGS, clients_on
 from tests.support.node import NodeProcess
+from tests.support.soak import LONG
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(400)

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.rig import LONG, SETTINGS, clients_on
+from tests.chaos.rig import SETTINGS, clients_on
 from tests.faults.rig import Decide, faulty_node
 from tests.support.fault_proxy import PASS, Fault
 from tests.support.node import NodeProcess
 from tests.support.postgres import PostgresServer
 from tests.support.postgres_proxy import LossyServer, lossy_server
 from tests.support.s3 import S3Bucket
+from tests.support.soak import LONG
 from tests.support.waiting import wait_until
 
 pytestmark = [LONG, pytest.mark.timeout(400)]

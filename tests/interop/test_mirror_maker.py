@@ -11,11 +11,11 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 
-from tests.chaos.rig import LONG
 from tests.differential.kafka_cluster import kafka_cluster
 from tests.support.events import Event, create_topic, receive, send
 from tests.support.kafka_tools import QUICK_JVM
 from tests.support.node import NodeProcess
+from tests.support.soak import LONG
 from tests.support.tools import java, kafka_apps_class_path
 from tests.support.waiting import wait_until
 

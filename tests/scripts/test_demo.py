@@ -8,7 +8,7 @@ import pytest
 
 from scripts.demo import __main__ as demo
 from scripts.demo.clients import DemoError
-from tests.chaos.rig import SOAK
+from tests.support.soak import SOAK
 
 ROOT = Path(__file__).resolve().parents[2]
 FLIGHTS = demo.ROWS if SOAK else 60_000

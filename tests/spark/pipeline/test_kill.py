@@ -4,7 +4,6 @@ Rows that are merged lose more with an executor than those that are appended: wh
 dead letters are appended, so rows that are appended are for long runs.
 """
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,10 +20,10 @@ from tests.conftest import QUICK_JVM, QUICK_SQL
 from tests.spark.pipeline.support import every_offset_once, need, numbered, offsets, run
 from tests.spark.programs import Program, program
 from tests.support.events import send
+from tests.support.soak import LONG
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop, pytest.mark.slow]
 
-LONG = pytest.mark.skipif("ANABRANCH_SOAK" not in os.environ, reason="a long run: set ANABRANCH_SOAK=1")
 ROOT = Path(__file__).resolve().parents[3]
 BATCH = 150
 COUNT = 40 * BATCH
