@@ -69,7 +69,7 @@ FULL = Plan(
     warm_units_max=10,
     history_bytes=1024 * MIB,
     left_out=EXTRA,
-    warm_up_s=180,
+    warm_up_s=200,
 )
 
 

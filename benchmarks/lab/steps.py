@@ -17,11 +17,11 @@ EXPECTED_HALF_MB_PER_S = 100.0
 CATCH_UP_MB_PER_S = 250.0
 HISTORY_PARTITIONS = 4
 LONG_S = 120.0
-AROUND_S = 3.0
+AROUND_S = 2.0
 """Expected duration of what is around a load: topic, connections, and the wait until all brokers are quiet."""
-CROWD_S = 15.0
+CROWD_S = 10.0
 """The same for 200 clients and 1,000 partitions."""
-FETCH_S = 9.0
+FETCH_S = 7.0
 """Expected duration of writing a topic, and reading it from memory."""
 BEST_RATE_ROW = "produce.16p.16KiB"
 """Half of Apache Kafka's throughput in this row is the rate of the faster steady load."""
