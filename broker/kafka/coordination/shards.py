@@ -20,6 +20,7 @@ Invariants:
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
@@ -37,6 +38,9 @@ COMPACT_RATIO = 2
 """Least growth as a multiple of the bytes that the last rewrite wrote. Both must be reached."""
 CHECK_S = 10.0
 """Interval at which logs are checked for a rewrite, and failed loads are repeated."""
+HASHES_MAX = 4096
+REMEMBERED_CHARACTERS_MAX = 256
+"""Hashes of longer ids are not remembered, so that the memory is bounded."""
 
 _log = structlog.get_logger(__name__)
 
@@ -52,8 +56,12 @@ def java_hash(text: str) -> int:
 
 def partition_of(name: str, partitions: int) -> int:
     """Return the partition that a group id or transactional id belongs to, as Kafka's tools compute it."""
-    value = java_hash(name)
+    value = _remembered_hash(name) if len(name) <= REMEMBERED_CHARACTERS_MAX else java_hash(name)
     return (0 if value == -(1 << 31) else abs(value)) % partitions
+
+
+_remembered_hash = lru_cache(HASHES_MAX)(java_hash)
+"""Hashes of the ids that were used last: each heartbeat and commit needs one."""
 
 
 class Shard(Protocol):

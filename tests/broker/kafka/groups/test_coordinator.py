@@ -6,7 +6,7 @@ import pytest
 
 from anabranch.broker.kafka.coordination import shards
 from anabranch.broker.kafka.coordination.log import KeyValue, ReplayedBatch
-from anabranch.broker.kafka.coordination.shards import java_hash, partition_of
+from anabranch.broker.kafka.coordination.shards import REMEMBERED_CHARACTERS_MAX, java_hash, partition_of
 from anabranch.broker.kafka.coordination.topic_partition import TopicPartition
 from anabranch.broker.kafka.groups.coordinator import GroupCoordinator
 from anabranch.broker.kafka.groups.offsets import CommittedOffset
@@ -32,6 +32,14 @@ def test_the_hash_is_javas(text: str, value: int) -> None:
 def test_a_group_belongs_to_the_partition_its_id_hashes_to() -> None:
     assert partition_of("hello", 50) == 99162322 % 50
     assert partition_of("polygenelubricants", 50) == 0
+
+
+@pytest.mark.parametrize("length", [8, REMEMBERED_CHARACTERS_MAX, REMEMBERED_CHARACTERS_MAX + 1, 10_000])
+def test_ids_of_any_length_have_a_partition(length: int) -> None:
+    name = "hello" + "\0" * (length - 5)
+    expected = abs(java_hash(name)) % 50
+    assert [partition_of(name, 50), partition_of(name, 50)] == [expected, expected]
+    assert partition_of(name, 7) == abs(java_hash(name)) % 7, "nothing of another number of partitions is remembered"
     assert java_hash("my-group") == -1906497762
     assert partition_of("my-group", 50) == 12
 
