@@ -6,6 +6,7 @@ what a failure means: the writer reports it and, once stopped, hands nothing ove
 
 from asyncio import AbstractEventLoop, TimerHandle, get_running_loop
 from collections import deque
+from functools import partial
 from typing import Final, Protocol
 
 from anabranch.wal.block import WalBlock
@@ -25,10 +26,8 @@ a block, and a disk is no faster with more."""
 class BlockProducer(Protocol):
     """The log that blocks come from and go back to."""
 
-    @property
-    def has_open_block(self) -> bool:
-        """True if there is a block that is not sealed yet and could be written."""
-        ...
+    open_block: WalBlock | None
+    """Block that is not sealed yet and could be written."""
 
     def seal_open_block(self) -> None:
         """Seal the open block and `add` it."""
@@ -61,12 +60,14 @@ class BlockWriter:
         """Window bound that the next header write carries."""
         self._device: Final = device
         self._settings: Final = settings
+        self._writes_max: Final = settings.writes_in_flight_max
         self._source: Final = source
         self._budget: Final = budget
         self._stats: Final = stats
         self._strict: Final = strict
         """Read the header after each write, before its blocks are acked."""
         self._header: HeaderWriter
+        self._loop: AbstractEventLoop
         self._stopped = False
         self._pending: deque[WalBlock] = deque()
         self._writing: deque[WalBlock] = deque()
@@ -81,6 +82,7 @@ class BlockWriter:
     def start(self, header: HeaderWriter, offset: int) -> None:
         """Set the header that positions come from, and the offset of the first block."""
         self._header = header
+        self._loop = get_running_loop()
         settings = self._settings
         self.window = SlidingWindow(offset, offset, settings.window_bytes, settings.window_bytes_max)
 
@@ -107,15 +109,15 @@ class BlockWriter:
 
     def pump(self) -> None:
         """Hand blocks to the device while a writer, the window and the budget allow."""
-        source = self._source
-        while len(self._in_flight) < self._settings.writes_in_flight_max and not self._stopped:
-            if not self._pending and not source.has_open_block:
+        source, pending = self._source, self._pending
+        while (pending or source.open_block is not None) and not self._stopped:
+            if len(self._in_flight) >= self._writes_max:
                 return
             if not self._budget.unlimited and self._must_wait_for_budget():
                 return
-            if not self._pending:
+            if not pending:
                 source.seal_open_block()
-            block = self._pending[0]
+            block = pending[0]
             if not self.window.admits(block.end):
                 self._widen_window(block.end)
                 return
@@ -143,7 +145,7 @@ class BlockWriter:
     def _take_pending(self) -> tuple[WalBlock, ...]:
         """Take the blocks of the next write: one, or an equal share of what waits for the writers that are free."""
         pending = self._pending
-        free = self._settings.writes_in_flight_max - len(self._in_flight)
+        free = self._writes_max - len(self._in_flight)
         # Under a budget blocks are written one by one: it counts what a disk counts, and paces.
         share = min(-(-len(pending) // free), _BLOCKS_PER_WRITE) if self._budget.unlimited else 1
         blocks = [pending.popleft()]
@@ -154,10 +156,9 @@ class BlockWriter:
     def _hand_over(self, blocks: tuple[WalBlock, ...]) -> None:
         self.window.hand(blocks[0].offset, blocks[-1].end)
         self._writing.extend(blocks)
-        loop = get_running_loop()
-        self._in_flight[blocks] = loop.time()
+        self._in_flight[blocks] = self._loop.time()
         if self._timeout_timer is None:
-            self._schedule_timeout_check(loop)
+            self._schedule_timeout_check()
         header = self._header.header
         segments = []
         for block in blocks:
@@ -169,19 +170,16 @@ class BlockWriter:
             self._stats.writes += ios
             self._budget.take(block.length, ios)
         self._device.submit(
-            IoRequest(
-                IoKind.WRITE, segments, lambda request: self._on_written(blocks, request), check_header=self._strict
-            )
+            IoRequest(IoKind.WRITE, segments, partial(self._on_written, blocks), check_header=self._strict)
         )
 
     def _must_wait_for_budget(self) -> bool:
-        loop = get_running_loop()
-        wait_s = self._budget.wait_s(loop.time())
+        wait_s = self._budget.wait_s(self._loop.time())
         if wait_s <= 0:
             return False
         if self._budget_timer is None:
             self._stats.budget_waits += 1
-            self._budget_timer = loop.call_later(wait_s, self._on_budget)
+            self._budget_timer = self._loop.call_later(wait_s, self._on_budget)
         return True
 
     def _on_budget(self) -> None:
@@ -239,8 +237,8 @@ class BlockWriter:
 
     # --- time-outs ---------------------------------------------------------------------------------------------------
 
-    def _schedule_timeout_check(self, loop: AbstractEventLoop) -> None:
-        self._timeout_timer = loop.call_later(self._settings.write_timeout_ms / 4000, self._check_timeouts)
+    def _schedule_timeout_check(self) -> None:
+        self._timeout_timer = self._loop.call_later(self._settings.write_timeout_ms / 4000, self._check_timeouts)
 
     def _check_timeouts(self) -> None:
         """Fail the log if a write is overdue at two checks in a row.
@@ -251,9 +249,8 @@ class BlockWriter:
         self._timeout_timer = None
         if not self._in_flight or self._stopped:
             return
-        loop = get_running_loop()
         blocks, handed_at = next(iter(self._in_flight.items()))
-        overdue = (loop.time() - handed_at) * 1000 > self._settings.write_timeout_ms
+        overdue = (self._loop.time() - handed_at) * 1000 > self._settings.write_timeout_ms
         if overdue and self._overdue is blocks:
             begin, end = blocks[0].offset, blocks[-1].end
             self._source.failed(
@@ -264,4 +261,4 @@ class BlockWriter:
             )
             return
         self._overdue = blocks if overdue else None
-        self._schedule_timeout_check(loop)
+        self._schedule_timeout_check()

@@ -1,6 +1,6 @@
 """Limits on the writes and bytes per second of a log: two token buckets. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 IO_BYTES: Final = 256 << 10
@@ -21,14 +21,14 @@ class Budget:
     iops: int
     bandwidth_bytes: int
     reserved_iops: int
+    unlimited: bool = field(init=False)
+    """True if no rate is limited."""
     ios_left: float = 0.0
     bytes_left: float = 0.0
     _at: float = float("-inf")
 
-    @property
-    def unlimited(self) -> bool:
-        """True if no rate is limited."""
-        return not self.iops and not self.bandwidth_bytes
+    def __post_init__(self) -> None:
+        self.unlimited = not self.iops and not self.bandwidth_bytes
 
     def wait_s(self, now_s: float) -> float:
         """Return how long the next write must wait, 0 if not at all. A write may overdraw; then the next one waits."""

@@ -18,6 +18,8 @@ from platform import machine
 from struct import Struct
 from typing import Final, NamedTuple
 
+from anabranch.native import native_part
+
 SYSTEM_CALLS: Final = {"x86_64": (425, 426), "aarch64": (425, 426)}
 """Numbers of `io_uring_setup` and `io_uring_enter` by machine."""
 _ORDERED_LOADS: Final = machine() == "x86_64"
@@ -89,49 +91,35 @@ def _call(number: int, first: int, second: int, third: int = 0) -> int:
     return result
 
 
-class Ring:
-    """An io_uring with room for `entries` operations, a power of two. Raises OSError if the kernel refuses it.
+class Layout(NamedTuple):
+    """Places of heads, tails and entries in the memory of a ring: offsets in bytes, and numbers of entries."""
 
-    At most `entries` operations may be between `push` and `take`: then neither ring overflows.
+    sq_head: int
+    sq_tail: int
+    sq_entries: int
+    cq_head: int
+    cq_tail: int
+    cq_entries: int
+    completions: int
+
+
+class Queues:
+    """The queues of a ring: operations that are pushed and submitted, and completions that are taken.
+
+    At most as many operations as the ring has entries may be between `push` and `take`: then neither queue overflows.
     """
 
-    def __init__(self, entries: int) -> None:
-        if machine() not in SYSTEM_CALLS:
-            raise OSError(errno.ENOSYS, f"no io_uring on {machine()}")
-        self.entries: Final = entries
-        setup, self._enter = SYSTEM_CALLS[machine()]
-        params = bytearray(_PARAMS.size)
-        self.fd: Final = _call(setup, entries, _address_of(params))
-        """Descriptor of the ring: readable while completions wait to be taken."""
-        try:
-            self._map(_PARAMS.unpack(params))
-            self._probe()
-        except BaseException:
-            os.close(self.fd)
-            raise
-
-    def _map(self, words: tuple[int, ...]) -> None:
-        if words[_FEATURES_AT] & _FEATURES != _FEATURES:
-            raise OSError(errno.ENOSYS, "the kernel is older than 5.6")
-        sq_entries, cq_entries = words[:2]
-        sq, cq = words[_SQ_AT:_CQ_AT], words[_CQ_AT:]
-        self._sq_head, self._sq_tail, array = sq[0] // 4, sq[1] // 4, sq[6] // 4
-        self._cq_head, self._cq_tail, self._cqes = cq[0] // 4, cq[1] // 4, cq[5]
-        self._sq_mask, self._cq_mask = sq_entries - 1, cq_entries - 1
-        size_bytes = max(sq[6] + 4 * sq_entries, cq[5] + _CQE.size * cq_entries)
-        self._rings = mmap(self.fd, size_bytes, flags=MAP_SHARED | MAP_POPULATE)
-        self._entries = mmap(self.fd, _SQE.size * sq_entries, flags=MAP_SHARED | MAP_POPULATE, offset=_SQES_OFFSET)
+    def __init__(self, enter: int, fd: int, rings: mmap, entries: mmap, layout: Layout) -> None:
+        self._enter: Final = enter
+        """Number of the system call."""
+        self._fd: Final = fd
+        self._rings: Final = rings
+        self._entries: Final = entries
         # A load or store of an aligned 32-bit element is one access, as the kernel expects of heads and tails.
-        self._words = memoryview(self._rings).cast("I")
-        for index in range(sq_entries):
-            self._words[array + index] = index
-
-    def _probe(self) -> None:
-        """Perform an operation that does nothing: a filter may allow one system call and not the other."""
-        self.push(Submission(Opcode.NOP), -1, _PROBE)
-        self.submit()
-        if self.ready() != 1 or self.take() != (_PROBE, 0):
-            raise OSError(errno.EIO, "an operation without effect did not complete")
+        self._words: Final = memoryview(rings).cast("I")
+        self._sq_head, self._sq_tail, self._sq_mask = layout.sq_head // 4, layout.sq_tail // 4, layout.sq_entries - 1
+        self._cq_head, self._cq_tail, self._cq_mask = layout.cq_head // 4, layout.cq_tail // 4, layout.cq_entries - 1
+        self._completions: Final = layout.completions
 
     def push(self, submission: Submission, fd: int, user_data: int) -> None:
         """Add an operation on `fd`. It begins at the next `submit`; its completion carries `user_data`."""
@@ -141,6 +129,10 @@ class Ring:
         _SQE.pack_into(self._entries, at, opcode, flags, 0, fd, position, address, length, fsync, user_data)
         self._words[self._sq_tail] = (tail + 1) & _U32
 
+    def write(self, fd: int, position: int, memory: memoryview, user_data: int) -> None:
+        """Add a write of `memory`, which the caller keeps until it is complete."""
+        self.push(Submission(Opcode.WRITE, position, address_of(memory), len(memory)), fd, user_data)
+
     @property
     def pushed(self) -> int:
         """Operations that were pushed and not submitted yet."""
@@ -149,7 +141,7 @@ class Ring:
     def submit(self) -> None:
         """Hand the pushed operations to the kernel. Raises OSError; those that it did not accept stay pushed."""
         while count := self.pushed:
-            if not _call(self._enter, self.fd, count):
+            if not _call(self._enter, self._fd, count):
                 raise OSError(errno.EAGAIN, "the kernel accepted no operation")
 
     def withdraw(self) -> list[int]:
@@ -170,13 +162,58 @@ class Ring:
     def take(self) -> tuple[int, int]:
         """Return the user data and the result of the oldest completion: an errno, negated, or a number of bytes."""
         head = self._words[self._cq_head]
-        user_data, result, _ = _CQE.unpack_from(self._rings, self._cqes + (head & self._cq_mask) * _CQE.size)
+        user_data, result, _ = _CQE.unpack_from(self._rings, self._completions + (head & self._cq_mask) * _CQE.size)
         self._words[self._cq_head] = (head + 1) & _U32
         return user_data, result
 
-    def close(self) -> None:
-        """Give the rings back. No operation may be under way: the kernel would still use its buffers."""
+    def release(self) -> None:
+        """Give the memory back. Nothing can be pushed or taken afterwards."""
         self._words.release()
+
+
+class Ring:
+    """An io_uring with room for `entries` operations, a power of two. Raises OSError if the kernel refuses it."""
+
+    def __init__(self, entries: int) -> None:
+        if machine() not in SYSTEM_CALLS:
+            raise OSError(errno.ENOSYS, f"no io_uring on {machine()}")
+        self.entries: Final = entries
+        setup, enter = SYSTEM_CALLS[machine()]
+        params = bytearray(_PARAMS.size)
+        self.fd: Final = _call(setup, entries, _address_of(params))
+        """Descriptor of the ring: readable while completions wait to be taken."""
+        try:
+            self.queues = self._map(enter, _PARAMS.unpack(params))
+            self._probe()
+        except BaseException:
+            os.close(self.fd)
+            raise
+
+    def _map(self, enter: int, words: tuple[int, ...]) -> Queues:
+        if words[_FEATURES_AT] & _FEATURES != _FEATURES:
+            raise OSError(errno.ENOSYS, "the kernel is older than 5.6")
+        sq_entries, cq_entries = words[:2]
+        sq, cq = words[_SQ_AT:_CQ_AT], words[_CQ_AT:]
+        layout = Layout(sq[0], sq[1], sq_entries, cq[0], cq[1], cq_entries, completions=cq[5])
+        size_bytes = max(sq[6] + 4 * sq_entries, cq[5] + _CQE.size * cq_entries)
+        self._rings = mmap(self.fd, size_bytes, flags=MAP_SHARED | MAP_POPULATE)
+        self._entries = mmap(self.fd, _SQE.size * sq_entries, flags=MAP_SHARED | MAP_POPULATE, offset=_SQES_OFFSET)
+        with memoryview(self._rings).cast("I") as array:
+            for index in range(sq_entries):
+                array[sq[6] // 4 + index] = index
+        return native_part().twin(Queues)(enter, self.fd, self._rings, self._entries, layout)
+
+    def _probe(self) -> None:
+        """Perform an operation that does nothing: a filter may allow one system call and not the other."""
+        queues = self.queues
+        queues.push(Submission(Opcode.NOP), -1, _PROBE)
+        queues.submit()
+        if queues.ready() != 1 or queues.take() != (_PROBE, 0):
+            raise OSError(errno.EIO, "an operation without effect did not complete")
+
+    def close(self) -> None:
+        """Give the ring back. No operation may be under way: the kernel would still use its buffers."""
+        self.queues.release()
         self._rings.close()
         self._entries.close()
         os.close(self.fd)

@@ -118,16 +118,15 @@ def _complete(opcode: Opcode, position: int = 0, memory: Sequence[memoryview] = 
 class _Flight:
     """A request whose operation is at the kernel, or waits for room. It references the memory that the kernel uses."""
 
-    __slots__ = ("length", "operation", "operations", "request", "submission")
+    __slots__ = ("operation", "operations", "request")
 
-    def __init__(self, request: IoRequest, submission: Submission) -> None:
+    def __init__(
+        self, request: IoRequest, operations: Operations | None = None, operation: Operation | None = None
+    ) -> None:
         self.request = request
-        self.submission = submission
-        self.length = submission.length
-        """Result of a write that is complete."""
-        self.operations: Operations | None = None
-        """None for a plain write that was not short."""
-        self.operation: Operation | None = None
+        self.operations = operations
+        """None for a plain write that was not short: all of one segment."""
+        self.operation = operation
 
 
 class UringEngine:
@@ -136,6 +135,7 @@ class UringEngine:
     def __init__(self, fd: int, ring: Ring) -> None:
         self._fd: Final = fd
         self._ring: Final = ring
+        self._queues: Final = ring.queues
         self._loop: AbstractEventLoop | None = None
         self._in_flight: dict[int, _Flight] = {}
         """Operations pushed to the ring and not complete, by their user data."""
@@ -156,8 +156,7 @@ class UringEngine:
         segments = request.segments
         if len(segments) == 1 and request.kind is IoKind.WRITE and not request.check_header:
             # Nearly all writes of a log: one operation, without the generators that cover the other cases.
-            ((position, memory),) = segments
-            self._push(_Flight(request, Submission(Opcode.WRITE, position, address_of(memory), len(memory))))
+            self._push(_Flight(request))
             return
         operations = operations_of(request)
         operation = next(operations, None)
@@ -165,9 +164,7 @@ class UringEngine:
             assert self._loop is not None, "the engine has started"
             self._loop.call_soon(request.done, request)
         else:
-            flight = _Flight(request, operation.submission)
-            flight.operations, flight.operation = operations, operation
-            self._push(flight)
+            self._push(_Flight(request, operations, operation))
 
     def _start(self) -> None:
         self._loop = get_running_loop()
@@ -181,21 +178,26 @@ class UringEngine:
             return
         self._user_data += 1
         self._in_flight[self._user_data] = flight
-        self._ring.push(flight.submission, self._fd, self._user_data)
+        if flight.operation is None:
+            position, memory = flight.request.segments[0]
+            self._queues.write(self._fd, position, memory, self._user_data)
+        else:
+            self._queues.push(flight.operation.submission, self._fd, self._user_data)
         # At once: to collect the requests of a turn would delay the first by the turn, to save 1 us for each other.
         self._enter()
 
     def _enter(self) -> None:
         """Submit the pushed operations."""
-        self._cancel_busy_timer()
+        if self._busy_timer is not None:
+            self._cancel_busy_timer()
         try:
-            self._ring.submit()
+            self._queues.submit()
         except OSError as error:
             assert self._loop is not None, "the engine has started"
             if error.errno in _BUSY:
                 self._busy_timer = self._loop.call_later(_BUSY_S, self._enter)
                 return
-            for user_data in self._ring.withdraw():
+            for user_data in self._queues.withdraw():
                 self._loop.call_soon(self._advance, user_data, -(error.errno or errno.EIO))
 
     def _cancel_busy_timer(self) -> None:
@@ -206,24 +208,23 @@ class UringEngine:
     # --- completions -------------------------------------------------------------------------------------------------
 
     def _on_ready(self) -> None:
-        ring = self._ring
-        for _ in range(ring.ready()):
-            self._advance(*ring.take())
+        queues = self._queues
+        for _ in range(queues.ready()):
+            self._advance(*queues.take())
 
     def _advance(self, user_data: int, result: int) -> None:
         """Continue a request with the result of its operation."""
         flight = self._in_flight.pop(user_data)
         operations = flight.operations
         if operations is None:
-            if result == flight.length:
+            if result == len(flight.request.segments[0][1]):
                 self._finish(flight.request)
                 return
             # A short write, or an error. The first of the request's operations is the one that has this result.
             operations = flight.operations = operations_of(flight.request)
             next(operations)
         try:
-            flight.operation = operation = operations.send(result)
-            flight.submission = operation.submission
+            flight.operation = operations.send(result)
         except StopIteration:
             self._finish(flight.request)
         except OSError as error:

@@ -125,9 +125,10 @@ class Header:
 
     def segments(self, offset: int, length: int) -> list[tuple[int, int]]:
         """Return positions and lengths of the bytes [offset, offset + length): two if they cross the ring's end."""
-        position = self.position_of(offset)
-        first = min(length, self.capacity_bytes - position)
-        if first == length:
+        capacity_bytes = self.capacity_bytes
+        position = RING_POSITION + (offset - self.base_offset) % (capacity_bytes - RING_POSITION)
+        first = capacity_bytes - position
+        if length <= first:
             return [(position, length)]
         return [(position, first), (RING_POSITION, length - first)]
 

@@ -12,7 +12,7 @@ every await:
 - After the first failure nothing is acked, and every call raises that failure.
 """
 
-from asyncio import get_running_loop
+from asyncio import AbstractEventLoop, get_running_loop
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
@@ -96,15 +96,18 @@ class DeltaWal:
         """Error that appends raise: the failure, or that the log is not open."""
         self._strict: Final = settings.fencing == "strict" or (settings.fencing == "auto" and device.shared)
         self._header: HeaderWriter
-        """Set by `recover`."""
+        self._loop: AbstractEventLoop
+        """Set by `recover`, as the header is. Not asked for at each block: that costs a system call in Python 3.11."""
         self._budget: Final = Budget(settings.iops_max, settings.bandwidth_bytes_max, settings.header_iops)
         self._writer: Final = BlockWriter(device, settings, self, self._budget, self.stats, strict=self._strict)
         self._prewriter: Final = Prewriter(device, settings, self._budget, self._end_offset, self.failed)
+        self._write_bytes_max: Final = settings.write_bytes_max
         self._pool: Final = BlockBufferPool(
             settings.write_bytes_max, min(settings.queue_bytes_max, _IDLE_BUFFERS_BYTES_MAX)
         )
         self._new_block: Final = native_part().twin(WalBlock)
-        self._current: WalBlock | None = None
+        self.open_block: WalBlock | None = None
+        """Block that records are appended to, not sealed yet."""
         self._live: deque[BlockSpan] = deque()
         """Durable blocks from the head on."""
         self._next_offset = 0
@@ -199,7 +202,7 @@ class DeltaWal:
         return self._live[0].start if self._live else self._writer.window.start
 
     def _end_offset(self) -> int:
-        return self._next_offset if self._current is None else self._current.end
+        return self._next_offset if self.open_block is None else self.open_block.end
 
     def _queued_bytes(self) -> int:
         return self._end_offset() - self._writer.window.start
@@ -214,6 +217,7 @@ class DeltaWal:
         """
         assert not self._opened, "recover() runs once"
         self._opened = True
+        self._loop = get_running_loop()
         device = self.device
         found, header = await claim(device, self._settings, self._owner, self._now_ms())
         if header.capacity_bytes != self._settings.capacity_bytes:
@@ -287,7 +291,7 @@ class DeltaWal:
         for part in parts:
             body_bytes += len(part)
         size_bytes = RECORD_HEADER_BYTES + body_bytes
-        block = self._current
+        block = self.open_block
         if block is None or block.length + size_bytes > block.room_bytes:
             block = self._open_block(size_bytes)
         offset = block.add(parts, body_bytes)
@@ -301,7 +305,7 @@ class DeltaWal:
             raise RecordTooLarge(
                 f"{self.device.name}: record of {size_bytes} bytes, the largest is {self._record_bytes_max}"
             )
-        if self._current is not None:
+        if self.open_block is not None:
             self.seal_open_block()
             self._writer.pump()
             if self._error is not None:
@@ -331,12 +335,12 @@ class DeltaWal:
                 f"bytes wait for it, at most {self._settings.queue_bytes_max} may",
                 waiting.durable,
             )
-        room_bytes = max(needed, min(self._settings.write_bytes_max, free_bytes))
+        room_bytes = max(needed, min(self._write_bytes_max, free_bytes))
         block = self._new_block(offset, self._pool.take(room_bytes), room_bytes, self._salt, self._clock())
-        self._current = block
+        self.open_block = block
         if not self._turn_scheduled:
             self._turn_scheduled = True
-            get_running_loop().call_soon(self._turn)
+            self._loop.call_soon(self._turn)
         return block
 
     def has_room(self, size_bytes: int) -> bool:
@@ -357,14 +361,9 @@ class DeltaWal:
         self._turn_scheduled = False
         self._writer.pump()
 
-    @property
-    def has_open_block(self) -> bool:
-        """True if records were appended to a block that is not sealed yet."""
-        return self._current is not None
-
     def seal_open_block(self) -> None:
         """End the open block, and queue it for the device."""
-        block, self._current = self._current, None
+        block, self.open_block = self.open_block, None
         assert block is not None, "no block is open"
         stats = self.stats
         stats.records += block.records
@@ -392,9 +391,9 @@ class DeltaWal:
         _LOG.error("the log failed and refuses appends", error=str(error))
         self._prewriter.fail(error)
         blocks = self._writer.stop()
-        if self._current is not None:
-            blocks.append(self._current)
-            self._current = None
+        if self.open_block is not None:
+            blocks.append(self.open_block)
+            self.open_block = None
         for block in blocks:
             block.durable.complete(error)
         self._header.fail(error)
@@ -432,7 +431,7 @@ class DeltaWal:
         """Free all records up to and including the one at `offset`, durably. Space is freed in whole blocks."""
         if self._refusal is not None:
             raise self._refusal
-        assert offset < self._next_offset or self._current is not None, f"trim to {offset}, past the end"
+        assert offset < self._next_offset or self.open_block is not None, f"trim to {offset}, past the end"
         if offset > self._trim_offset:
             self._trim_offset = offset
             self._advance_head()
@@ -452,7 +451,7 @@ class DeltaWal:
 
     async def _drain(self) -> None:
         """Wait until everything appended so far is durable. Raises the log's error."""
-        if self._current is not None:
+        if self.open_block is not None:
             self.seal_open_block()
             self._writer.pump()
         newest = self._writer.newest

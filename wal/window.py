@@ -41,7 +41,7 @@ class SlidingWindow:
     def hand(self, start: int, end: int) -> None:
         """Note that [start, end) is handed to the device: in order, without gaps, inside the bound."""
         assert start == self.handed < end, f"write handed over at {start}, expected {self.handed}"
-        assert self.admits(end), f"write up to {end} passes the window {self.start} + {self.bound}"
+        assert end - self.start <= self.bound, f"write up to {end} passes the window {self.start} + {self.bound}"
         self.handed = end
 
     def complete(self, start: int, end: int) -> bool:

@@ -367,7 +367,7 @@ impl ProduceLane {
         let bytes_max: i64 = journal.getattr(intern!(py, "current_bytes_max"))?.extract()?;
         let threshold_bytes: i64 = journal.getattr(intern!(py, "threshold_bytes"))?.extract()?;
         let wal = journal.getattr(intern!(py, "wal"))?;
-        let open = wal.getattr(intern!(py, "_current"))?;
+        let open = wal.getattr(intern!(py, "open_block"))?;
         let open = if open.is_none() { None } else { Some(open.cast_into::<WalBlock>()?) };
         let mut left = open.as_ref().map_or(0, |open| open.borrow().left());
         let (mut cached, mut needs_block, mut total) = (cached_bytes, false, 0);

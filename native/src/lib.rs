@@ -6,10 +6,11 @@ mod frame;
 mod guard;
 mod lane;
 mod memory;
+mod ring;
 mod wal_block;
 
 /// Names and meanings of what Python uses. `src/anabranch/native.py` has the number that it expects.
-const API: u32 = 1;
+const API: u32 = 2;
 
 #[pyo3::pymodule(gil_used = true)]
 mod anabranch_native {
@@ -17,6 +18,8 @@ mod anabranch_native {
 
     #[pymodule_export]
     use super::lane::ProduceLane;
+    #[pymodule_export]
+    use super::ring::Queues;
     #[pymodule_export]
     use super::wal_block::WalBlock;
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from struct import unpack
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import pytest
 
@@ -19,7 +19,7 @@ import anabranch.wal.device_uring
 from anabranch.wal.block import aligned_buffer, aligned_memory
 from anabranch.wal.device import FileDevice, OpenedDevice, open_device
 from anabranch.wal.device_engine import ChosenEngine
-from anabranch.wal.device_ring import FsyncFlag, Opcode, Ring, Submission, SubmissionFlag
+from anabranch.wal.device_ring import FsyncFlag, Opcode, Queues, Ring, Submission, SubmissionFlag, address_of
 from anabranch.wal.device_uring import Operation, UringEngine, operations_of
 from anabranch.wal.format import PAGE_BYTES, RING_POSITION
 from anabranch.wal.interface import Durable, WalFailed
@@ -207,10 +207,11 @@ async def perform_all(engine: UringEngine, requests: list[IoRequest]) -> None:
     await done
 
 
-class FaultyRing(Ring):
-    """A ring whose kernel refuses, or works on another descriptor."""
+class FaultyQueues:
+    """Queues of a ring whose kernel refuses, or works on another descriptor."""
 
-    def __init__(self) -> None:
+    def __init__(self, queues: Queues) -> None:
+        self.queues: Final = queues
         self.refusals: list[int] = []
         """Errors of the next calls of `submit`."""
         self.instead: int | None = None
@@ -218,21 +219,36 @@ class FaultyRing(Ring):
         self.results: list[int] = []
         """Results of the next operations, instead of the real ones."""
         self.pushes: list[Submission] = []
-        super().__init__(8)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.queues, name)
 
     def push(self, submission: Submission, fd: int, user_data: int) -> None:
         self.pushes.append(submission)
-        super().push(submission, fd if self.instead is None else self.instead, user_data)
+        self.queues.push(submission, fd if self.instead is None else self.instead, user_data)
+
+    def write(self, fd: int, position: int, memory: memoryview, user_data: int) -> None:
+        self.pushes.append(Submission(Opcode.WRITE, position, address_of(memory), len(memory)))
+        self.queues.write(fd if self.instead is None else self.instead, position, memory, user_data)
 
     def submit(self) -> None:
-        if self.pushed and self.refusals:
+        if self.queues.pushed and self.refusals:
             code = self.refusals.pop(0)
             raise OSError(code, os.strerror(code))
-        super().submit()
+        self.queues.submit()
 
     def take(self) -> tuple[int, int]:
-        user_data, result = super().take()
+        user_data, result = self.queues.take()
         return user_data, self.results.pop(0) if self.results else result
+
+
+class FaultyRing(Ring):
+    """A ring with such queues."""
+
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.faults: Final = FaultyQueues(self.queues)
+        self.queues = cast("Queues", self.faults)
 
 
 @pytest.fixture
@@ -298,7 +314,7 @@ async def test_an_error_in_a_callback_does_not_hold_up_other_requests(file: Open
 @pytest.mark.parametrize("code", [errno.EAGAIN, errno.EBUSY, errno.EINTR])
 async def test_a_kernel_without_memory_is_asked_again(file: OpenFile, ring: FaultyRing, code: int) -> None:
     engine = file.engine
-    ring.refusals = [code] * 6
+    ring.faults.refusals = [code] * 6
     requests = [request_of(IoKind.WRITE, [((2 + number) * PAGE_BYTES, pages(bytes([number])))]) for number in range(3)]
     await perform_all(engine, requests)
     assert not any(request.error for request in requests)
@@ -310,7 +326,7 @@ async def test_a_kernel_without_memory_is_asked_again(file: OpenFile, ring: Faul
 
 async def test_a_kernel_that_refuses_fails_the_requests(file: OpenFile, ring: FaultyRing) -> None:
     engine = file.engine
-    ring.refusals = [errno.EPERM] * 2
+    ring.faults.refusals = [errno.EPERM] * 2
     requests = [request_of(IoKind.WRITE, [(2 * PAGE_BYTES, pages(b"x"))], check_header=True) for _ in range(2)]
     await perform_all(engine, requests)
     assert [error and error.errno for error in (request.error for request in requests)] == [errno.EPERM] * 2
@@ -339,11 +355,11 @@ async def test_a_plain_write_continues_as_any_other(
 ) -> None:
     data = pages(b"abcd")
     request = request_of(IoKind.WRITE, [(5 * PAGE_BYTES, data)])
-    ring.pushes.clear()
-    ring.results = [result]
+    ring.faults.pushes.clear()
+    ring.faults.results = [result]
     await perform_all(file.engine, [request])
     assert (request.error and request.error.errno) == code
-    first, *rest = ring.pushes
+    first, *rest = ring.faults.pushes
     assert (first.opcode, first.position, first.length) == (Opcode.WRITE, 5 * PAGE_BYTES, len(data))
     expected = [] if continued_from is None else [(Opcode.WRITEV, (5 + continued_from) * PAGE_BYTES)]
     assert [(submission.opcode, submission.position) for submission in rest] == expected
@@ -393,7 +409,7 @@ class Hanging:
     def returns(self, writing: int, ring: FaultyRing) -> bytes:
         """Let the read return at last; return what it put into its memory."""
         os.write(writing, b"late")
-        while not ring.ready():
+        while not ring.queues.ready():
             os.getppid()  # completions are posted on the way out of a system call
         memory = self.memory()
         assert memory is not None
@@ -448,7 +464,7 @@ async def test_a_log_whose_device_hangs_times_out_and_closes(
     log = DeltaWal(file.device, replace(SETTINGS, write_timeout_ms=1_000), node_id=1, node_epoch=1, now_ms=lambda: 5)
     assert [record async for record in log.recover()] == []
     await log.append([b"kept"]).durable  # on a real disk
-    ring.instead = pipes.full[1]
+    ring.faults.instead = pipes.full[1]
     with pytest.raises(WalFailed, match="took longer than 1000 ms"):
         await log.append([b"hangs"]).durable
     await log.close()
