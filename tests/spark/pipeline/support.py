@@ -12,10 +12,13 @@ from anabranch.spark.pipeline.errors import PipelineError
 from anabranch.spark.pipeline.run import RunningPipeline, start_pipeline
 from anabranch.spark.pipeline.settings import PipelineSettings
 from tests.support.events import Event
+from tests.support.soak import LONG
 
 JANUARY_MS = 1_357_000_000_000
 DAY_MS = 86_400_000
 WAIT_S = 400
+FORMATS = pytest.mark.parametrize("table_format", ["iceberg", pytest.param("delta", marks=LONG)])
+"""For what a pipeline does alike in both formats. What is Delta's own has tests of Delta alone, without a stream."""
 
 
 def numbered(start: int, end: int, partitions: int = 3) -> list[Event]:

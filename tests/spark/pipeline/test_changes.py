@@ -21,13 +21,11 @@ from anabranch.spark.pipeline.iceberg import IcebergTable
 from anabranch.spark.pipeline.merge import Merge, bounds_of
 from anabranch.spark.pipeline.settings import PipelineSettings
 from anabranch.spark.pipeline.tables import LakehouseTable, open_tables
-from tests.spark.pipeline.support import JANUARY_MS, forget_last_commit, make_pipeline, need, run
+from tests.spark.pipeline.support import FORMATS, JANUARY_MS, forget_last_commit, make_pipeline, need, run
 from tests.support.events import Event, create_topic, send
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop, pytest.mark.slow]
-
-FORMATS = pytest.mark.parametrize("table_format", ["iceberg", "delta"])
 
 
 def change(key: str | None, n: int | None, *, partition: int | None = None, at: int = 0) -> Event:
@@ -38,7 +36,8 @@ def change(key: str | None, n: int | None, *, partition: int | None = None, at: 
 
 
 def keyed(servers: str, folder: Path, topic: str, table_format: str, **sections: Any) -> PipelineSettings:
-    table = {"mode": "upsert", **sections.pop("table", {})}
+    """A pipeline into a table with keys, without the 16 buckets that are the default in Iceberg: each is a file."""
+    table = {"mode": "upsert", "partition_by": "none", **sections.pop("table", {})}
     key = sections.pop("key", {"format": "text"})
     return make_pipeline(servers, folder, topic, table_format, table=table, key=key, **sections)
 
@@ -330,7 +329,7 @@ def test_a_key_that_two_writers_add_at_once_has_one_row(
     assert sorted(tuple(row) for row in found) == [("k1", 1), ("k2", 12)]
 
 
-@FORMATS
+@pytest.mark.parametrize("table_format", ["iceberg", "delta"])
 def test_a_merge_that_is_overtaken_while_it_runs_is_done_again(
     spark: SparkSession, tmp_path: Path, table_format: str
 ) -> None:
@@ -379,11 +378,25 @@ def test_a_commit_that_another_process_has_overwritten_is_told(
 def test_delta_merges_a_micro_batch_once(spark: SparkSession, tmp_path: Path) -> None:
     need("delta")
     table, _ = open_tables(spark, keyed("127.0.0.1:1", tmp_path, "once", "delta"))
-    table.merge(changes(spark, 1, 2), "q", 0)
-    table.merge(changes(spark, 11), "q", 1)
+    session = spark.newSession()  # a query has a session of its own
+    table.merge(changes(session, 1, 2), "q", 0)
+    # A new field becomes a column.
+    named = changes(session, 11).withColumn("data", f.col("data").withField("name", f.lit("x")))
+    table.merge(named, "q", 1)
     # A driver that was taken for dead: its changes would be newer, but the number counts.
-    table.merge(changes(spark, 21, 22), "q", 1)
-    assert (rows(table), table.committed("q")) == ({"k1": 11, "k2": 2}, 1)
+    table.merge(changes(session, 21, 22), "q", 1)
+    # No changes are a commit, too.
+    table.merge(changes(session), "q", 2)
+    found = {row["key"]: row["data"].asDict() for row in table.read().collect()}
+    assert (found, table.committed("q")) == ({"k1": {"n": 11, "name": "x"}, "k2": {"n": 2, "name": None}}, 2)
+    # Compaction drops the row that was replaced, and is no micro-batch.
+    assert table.compact() > 0
+    assert (rows(table), table.committed("q")) == ({"k1": 11, "k2": 2}, 2)
+    assert len(table.read().inputFiles()) == 1
+    appended, _ = open_tables(spark, keyed("127.0.0.1:1", tmp_path, "once", "delta", table={"mode": "append"}))
+    with pytest.raises(SettingError, match=r"table\.mode: .* has one row for each key"):
+        appended.layout_changes(table.read().schema)
+    assert table.layout_changes(table.read().schema) == []
 
 
 @FORMATS
@@ -395,11 +408,11 @@ def test_a_table_keeps_its_kind_of_mode(spark: SparkSession, tmp_path: Path, tab
         folder = tmp_path / mode
         folder.mkdir()
         (folder / "values.ddl").write_text(ENVELOPE)
-        first = keyed("127.0.0.1:1", folder, mode, table_format, table={"mode": mode, "partition_by": "none"})
+        first = keyed("127.0.0.1:1", folder, mode, table_format, table={"mode": mode})
         table, _ = open_tables(spark, first)
         (table.append if mode == "append" else table.merge)(changes(spark, 1), "q", 0)
         check_pipeline(spark, first)
-        second = keyed("127.0.0.1:1", folder, mode, table_format, table={"mode": other, "partition_by": "none"})
+        second = keyed("127.0.0.1:1", folder, mode, table_format, table={"mode": other})
         with pytest.raises(SettingError, match=f"table.mode: .* {message}"):
             check_pipeline(spark, second)
 
@@ -419,7 +432,8 @@ def test_values_without_an_envelope_are_refused_at_the_start(spark: SparkSession
 def test_a_merge_reads_only_files_that_may_have_one_of_the_keys(
     spark: SparkSession, tmp_path: Path, table_format: str
 ) -> None:
-    table, _ = open_tables(spark, keyed("127.0.0.1:1", tmp_path, "bounded", table_format))
+    by_default = {"table": {"mode": "upsert"}, "key": {"format": "text"}}
+    table, _ = open_tables(spark, make_pipeline("127.0.0.1:1", tmp_path, "bounded", table_format, **by_default))
     table.merge(changes(spark, *range(10)), "q", 0)
     buckets = table.bucket_functions() if isinstance(table, IcebergTable) else ()
     assert [(each.width, each.column) for each in buckets] == ([(16, "key")] if table_format == "iceberg" else [])

@@ -15,6 +15,7 @@ from anabranch.spark.pipeline.retention import Retention
 from anabranch.spark.pipeline.sections import MaintenanceSection
 from anabranch.spark.pipeline.tables import LakehouseTable, open_tables
 from tests.spark.pipeline.support import (
+    FORMATS,
     every_offset_once,
     forget_last_commit,
     make_pipeline,
@@ -203,7 +204,7 @@ def test_maintenance_is_due_after_its_interval_over_restarts(spark: SparkSession
     assert run_due() == ["t: orphans removed"]
 
 
-@pytest.mark.parametrize("table_format", ["iceberg", "delta"])
+@FORMATS
 def test_maintenance_on_request(
     spark: SparkSession, tmp_path: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,8 +16,9 @@ from anabranch.spark.pipeline.merge import bounds_of
 from anabranch.spark.pipeline.replay import replay
 from anabranch.spark.pipeline.settings import PipelineSettings
 from anabranch.spark.pipeline.tables import open_tables
-from tests.spark.pipeline.support import JANUARY_MS, make_pipeline, run
+from tests.spark.pipeline.support import FORMATS, JANUARY_MS, make_pipeline, run
 from tests.support.events import Event, send
+from tests.support.soak import LONG
 from tests.support.wheel import ROOT
 
 slow = [pytest.mark.spark, pytest.mark.interop, pytest.mark.slow]
@@ -61,7 +62,9 @@ def table_of(spark: SparkSession, pipeline: PipelineSettings) -> list[tuple[str,
 class TestPoison:
     pytestmark = slow
 
-    @pytest.mark.parametrize(("mode", "table_format"), [("upsert", "iceberg"), ("changelog", "delta")])
+    @pytest.mark.parametrize(
+        ("mode", "table_format"), [("upsert", "iceberg"), pytest.param("changelog", "delta", marks=LONG)]
+    )
     def test_a_key_has_one_row_whatever_it_is(
         self, spark: SparkSession, servers: str, topic: str, tmp_path: Path, mode: str, table_format: str
     ) -> None:
@@ -82,7 +85,7 @@ class TestPoison:
         run(spark, pipeline)
         assert table_of(spark, pipeline) == sorted((text, 3, text) for text in POISON[:9])
 
-    @pytest.mark.parametrize("table_format", ["iceberg", "delta"])
+    @FORMATS
     def test_appended_rows_and_dead_letters_are_as_they_were_sent(
         self, spark: SparkSession, servers: str, topic: str, tmp_path: Path, table_format: str
     ) -> None:

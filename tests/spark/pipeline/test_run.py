@@ -15,6 +15,7 @@ from anabranch.spark.pipeline.writer import TableWriter
 from tests.spark.pipeline.registry_server import running_registry
 from tests.spark.pipeline.support import (
     DAY_MS,
+    FORMATS,
     JANUARY_MS,
     every_offset_once,
     failure_of,
@@ -27,10 +28,9 @@ from tests.spark.pipeline.support import (
 )
 from tests.spark.pipeline.test_decoders import NEWER, PLAIN, avro, with_id
 from tests.support.events import Event, send
+from tests.support.soak import LONG
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop, pytest.mark.slow]
-
-BOTH = pytest.mark.parametrize("table_format", ["iceberg", "delta"])
 
 
 def tables(spark: SparkSession, pipeline: PipelineSettings) -> tuple[DataFrame, DataFrame]:
@@ -38,7 +38,7 @@ def tables(spark: SparkSession, pipeline: PipelineSettings) -> tuple[DataFrame, 
     return table.read(), dead_letters.read()
 
 
-@BOTH
+@pytest.mark.parametrize("table_format", ["iceberg", "delta"])
 def test_records_dead_letters_new_columns_and_a_restart(
     spark: SparkSession, servers: str, topic: str, tmp_path: Path, table_format: str
 ) -> None:
@@ -81,7 +81,7 @@ def test_records_dead_letters_new_columns_and_a_restart(
     assert dead_letters.count() == 2
 
 
-@BOTH
+@FORMATS
 def test_a_micro_batch_that_is_repeated_is_not_there_twice(
     spark: SparkSession, servers: str, topic: str, tmp_path: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,7 +149,7 @@ def test_a_checkpoint_that_is_older_than_its_table_skips_nothing(
     assert offsets(open_tables(spark, pipeline)[0].read()) == every_offset_once(70)
 
 
-@BOTH
+@FORMATS
 def test_small_files_are_compacted_and_the_last_batch_stays_known(
     spark: SparkSession, servers: str, topic: str, tmp_path: Path, table_format: str
 ) -> None:
@@ -256,7 +256,7 @@ def test_a_record_from_the_future_is_a_dead_letter_and_makes_no_other_late(
     assert errors == {"2013-01-01 09:59:00": "late: 60.0 s behind the watermark"}
 
 
-@pytest.mark.parametrize("table_format", ["iceberg", "parquet"])
+@pytest.mark.parametrize("table_format", ["iceberg", pytest.param("parquet", marks=LONG)])
 def test_lenient_decoding_takes_what_it_can(
     spark: SparkSession, servers: str, topic: str, tmp_path: Path, table_format: str
 ) -> None:

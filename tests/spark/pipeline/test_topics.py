@@ -174,9 +174,7 @@ def test_a_topic_that_appears_while_the_pipeline_runs(
 def test_each_topic_has_its_own_watermark(spark: SparkSession, servers: str, topic: str, tmp_path: Path) -> None:
     ahead, behind = f"{topic}-a", f"{topic}-b"
     make_topics(servers, tmp_path, [ahead, behind])
-    pipeline = per_topic(
-        servers, tmp_path, topic, "delta", table={"partition_by": "none"}, watermark={"delay": "1 hour"}
-    )
+    pipeline = per_topic(servers, tmp_path, topic, table={"partition_by": "none"}, watermark={"delay": "1 hour"})
 
     def at(*days: int) -> list[Event]:
         return [Event(0, b"{}", timestamp_ms=JANUARY_MS + day * DAY_MS) for day in days]
