@@ -1,13 +1,13 @@
 """`ingest --check` finds what would stop a pipeline: each with the setting to change, in one line."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from anabranch.spark import cli
 from anabranch.spark.pipeline.check import RECORDS, check_pipeline
 from anabranch.spark.pipeline.decode import RecordDecoder
 from anabranch.spark.pipeline.errors import SettingError
@@ -84,24 +84,18 @@ def pipeline_columns(spark: SparkSession, pipeline: PipelineSettings) -> StructT
 
 
 @pytest.mark.interop
-def test_the_command_names_file_and_line(servers: str, topic: str, tmp_path: Path, spark: SparkSession) -> None:
+def test_the_command_names_file_and_line(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "pipeline.toml"
     path.write_text(
         f'checkpoint = "checkpoint"\n[source]\nbootstrap_servers = "{servers}"\ntopics = ["{topic}"]\n'
         '[table]\nformat = "parquet"\nlocation = "table"\nevent_time = "tomorrow(value)"\n'
     )
-    command = [
-        sys.executable,
-        "-m",
-        "anabranch.spark",
-        "ingest",
-        "--check",
-        "--conf",
-        "spark.driver.memory=512m",
-        str(path),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 2
+    monkeypatch.setattr("anabranch.spark.jobs.build_session", lambda *_args, **_more: spark)
+    monkeypatch.setattr(SparkSession, "stop", lambda _self: None)
+    done = CliRunner().invoke(cli.main, ["ingest", "--check", str(path)])
+    assert done.exit_code == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"Error: {path}:8: table.event_time: [UNRESOLVED_ROUTINE]")
     assert not (tmp_path / "table").exists()

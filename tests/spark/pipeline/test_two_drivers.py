@@ -18,9 +18,11 @@ from anabranch.spark.pipeline.iceberg import IcebergTable
 from anabranch.spark.pipeline.run import RunningPipeline, start_pipeline
 from anabranch.spark.pipeline.tables import open_tables
 from anabranch.spark.pipeline.toml_file import read_pipeline
+from anabranch.spark.pipeline.writer import TableWriter
 from tests.spark.pipeline.support import WAIT_S, every_offset_once, make_pipeline, need, numbered, offsets, run
 from tests.spark.programs import program
 from tests.support.events import Event, send
+from tests.support.soak import LONG
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop, pytest.mark.slow]
@@ -63,6 +65,46 @@ def end(running: RunningPipeline) -> BaseException | None:
 
 
 def test_a_driver_that_was_taken_for_dead_adds_nothing(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second takes the micro-batch as Spark would repeat it, which runs one query of a checkpoint in a process."""
+    pipeline = make_pipeline(servers, tmp_path, topic, table={"partition_by": "none"})
+    send(servers, topic, [*numbered(0, 150), Event(0, b"dead", timestamp_ms=1)])
+    second = TableWriter.of(spark, pipeline)
+    options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "includeHeaders": "true"}
+    records = spark.read.format("kafka").options(**options).load()
+    arrived, go = threading.Event(), threading.Event()
+    publish = IcebergTable.publish
+
+    def wait(table: IcebergTable, query_id: str, batch_id: int) -> None:
+        arrived.set()
+        assert go.wait(WAIT_S)
+        publish(table, query_id, batch_id)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(IcebergTable, "publish", wait)
+        first = start_pipeline(spark, pipeline)
+        try:
+            assert arrived.wait(WAIT_S)
+            patched.setattr(IcebergTable, "publish", publish)
+            assert second.write(records, first.query.id, 0) == 151
+        finally:
+            go.set()
+        failure = end(first)
+    assert isinstance(failure, AnotherDriver)
+    assert "micro-batch 0 was committed by another driver" in str(failure)
+    table, dead_letters = open_tables(spark, pipeline)
+    assert offsets(table.read()) == every_offset_once(150)
+    assert offsets(dead_letters.read()) == {(0, 50): 1}
+    # Nothing is in the way of the next run.
+    send(servers, topic, numbered(150, 180))
+    last = run(spark, pipeline)
+    assert offsets(table.read()) == every_offset_once(180) + Counter({(0, 60): 1}) - Counter({(0, 50): 1})
+    assert table.committed(last.query.id) == 1
+
+
+@LONG
+def test_a_driver_in_a_process_of_its_own_is_another(
     spark: SparkSession, servers: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need("iceberg")
