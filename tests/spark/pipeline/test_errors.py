@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from anabranch.spark.pipeline.errors import REASON_CHARS_MAX, reason_of
 from anabranch.spark.pipeline.tables import open_tables
+from tests.conftest import QUICK_SQL
 from tests.spark.pipeline.support import make_pipeline, need, numbered, run
 from tests.support.events import send
 
@@ -84,7 +85,9 @@ def test_lost_records_are_told_without_a_trace(spark: SparkSession, servers: str
         '[decode]\nformat = "json"\nschema_file = "values.ddl"\n'
         '[table]\nformat = "parquet"\nlocation = "table"\npartition_by = "none"\n'
     )
-    command = [sys.executable, "-m", "anabranch.spark", "ingest", "--conf", "spark.driver.memory=512m", str(path)]
+    settings = {"spark.driver.memory": "512m", **QUICK_SQL}
+    words = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    command = [sys.executable, "-m", "anabranch.spark", "ingest", *words, str(path)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert ended.returncode == 1
     assert ended.stderr.count("\n") == 1, ended.stderr

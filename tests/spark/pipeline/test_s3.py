@@ -19,11 +19,13 @@ from anabranch.spark.pipeline.files import HadoopFolder
 from anabranch.spark.pipeline.iceberg import catalog_settings
 from anabranch.spark.pipeline.settings import PipelineSettings
 from anabranch.spark.pipeline.tables import open_tables
+from tests.conftest import QUICK_SQL
 from tests.spark.pipeline.support import every_offset_once, make_pipeline, need, numbered, offsets, run
 from tests.support.events import create_topic, send
 from tests.support.node import NodeProcess
 from tests.support.postgres import PostgresServer
 from tests.support.s3 import ACCESS_KEY, SECRET_KEY, S3Bucket, S3Server
+from tests.support.soak import LONG
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop, pytest.mark.slow]
 
@@ -56,7 +58,7 @@ options = {{ "jdbc.user" = "anabranch" }}
 "spark.hadoop.fs.s3a.endpoint" = "{endpoint}"
 "spark.hadoop.fs.s3a.path.style.access" = true
 "spark.local.dir" = "{local}"
-"""
+""" + "".join(f'"{name}" = "{value}"\n' for name, value in QUICK_SQL.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,29 +74,30 @@ class Stored:
         return f"s3a://{self.bucket.name}/{name}"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def stored(
     spark: SparkSession,
     s3: S3Server,
     postgres: PostgresServer,
     aws_credentials: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stored]:
-    """Provide a running node; the session reaches the bucket. Keys are in the usual file of AWS only."""
+    """A node for all tests; the session reaches the bucket. Keys are in the usual file of AWS only."""
     bucket = s3.new_bucket()
     aws_credentials.write_text(f"[default]\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(aws_credentials))
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
     use_bucket(spark, bucket)
-    config = tmp_path / "node.toml"
+    folder = tmp_path_factory.mktemp("stored")
+    config = folder / "node.toml"
     config.write_text(
-        f'[node]\ndata_dir = "{tmp_path / "data"}"\n[catalog]\nurl = "{postgres.new_database()}"\n'
+        f'[node]\ndata_dir = "{folder / "data"}"\n[catalog]\nurl = "{postgres.new_database()}"\n'
         f'[objects]\nstore = "s3"\nbucket = "{bucket.name}"\nendpoint = "{bucket.endpoint}"\n'
     )
-    with NodeProcess(tmp_path, config=config, storage_upload_age_ms=100) as node:
-        yield Stored(node, bucket, config)
-        assert node.terminate() == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(aws_credentials))
+        patch.setenv("AWS_REGION", "us-east-1")
+        with NodeProcess(folder, config=config, storage_upload_age_ms=100) as node:
+            yield Stored(node, bucket, config)
+            assert node.terminate() == 0
 
 
 def use_bucket(spark: SparkSession, bucket: S3Bucket) -> None:
@@ -114,7 +117,9 @@ def forget_last_commit(bucket: S3Bucket, checkpoint: str) -> None:
     (commits / str(max(int(path.name) for path in commits.glob("[0-9]*")))).unlink()
 
 
-@pytest.mark.parametrize("table_format", ["iceberg", "delta", "parquet"])
+@pytest.mark.parametrize(
+    "table_format", ["iceberg", *(pytest.param(each, marks=LONG) for each in ("delta", "parquet"))]
+)
 def test_each_record_is_once_in_a_table_in_s3(
     spark: SparkSession, stored: Stored, postgres: PostgresServer, tmp_path: Path, table_format: str
 ) -> None:
@@ -124,8 +129,8 @@ def test_each_record_is_once_in_a_table_in_s3(
     if table_format == "iceberg":
         places["catalog"] = jdbc_catalog(postgres, stored)
     else:
-        places["table"] = {"partition_by": "none", "location": stored.root("table")}
-    checkpoint = stored.root("checkpoint")
+        places["table"] = {"partition_by": "none", "location": stored.root(topic)}
+    checkpoint = stored.root(f"checkpoints/{topic}")
     pipeline = make_pipeline(stored.node.bootstrap, tmp_path, topic, table_format, checkpoint=checkpoint, **places)
     assert pipeline.uses_s3
     for start, end in ((0, 90), (90, 150)):

@@ -24,6 +24,7 @@ from anabranch.spark.pipeline.run import start_pipeline
 from anabranch.spark.pipeline.settings import PipelineSettings
 from anabranch.spark.pipeline.source import read_stream
 from anabranch.spark.session import REDACTION
+from tests.conftest import QUICK_SQL
 from tests.spark.pipeline.support import WAIT_S, every_offset_once, make_pipeline, numbered, offsets
 from tests.support.certificates import Issued
 from tests.support.events import create_topic, send
@@ -140,7 +141,7 @@ def test_a_driver_shows_no_secret_in_its_log_and_event_log(node: SecureNode, tmp
     logging = tmp_path / "log4j2.properties"
     logging.write_text(LOGGING)
     settings = {"spark.log.level": "DEBUG", "spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri()}
-    settings |= {"spark.eventLog.compress": "false", "spark.master": "local[2]"}
+    settings |= {"spark.eventLog.compress": "false", "spark.master": "local[2]", **QUICK_SQL}
     settings |= {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()}"}
     words = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     done = subprocess.run(
