@@ -28,6 +28,7 @@ from tests.spark.programs import WAIT_S, Program, program
 from tests.support.catalog_node import CLUSTER
 from tests.support.events import Event, committed_records, create_topic, send
 from tests.support.node import NodeProcess
+from tests.support.soak import LONG
 
 pytestmark = pytest.mark.spark
 
@@ -280,6 +281,7 @@ def large(tmp_path: Path) -> Iterator[KafkaObjects]:
         yield made
 
 
+@LONG
 @pytest.mark.slow
 def test_an_executor_that_is_killed_costs_nothing_but_time(large: KafkaObjects) -> None:
     before, files = large.contents(), large.files()
@@ -292,17 +294,21 @@ def test_an_executor_that_is_killed_costs_nothing_but_time(large: KafkaObjects) 
 
 
 @pytest.mark.slow
-def test_a_driver_that_is_killed_leaves_all_as_it_was_and_the_next_run_does_it(
+def test_an_executor_and_the_driver_that_are_killed_leave_all_as_it_was_and_the_next_run_does_it(
     spark: SparkSession, large: KafkaObjects
 ) -> None:
     before, files = large.contents(), large.files()
-    with job(large, "local[1]") as started:
+    with job(large, "local-cluster[1,1,1024]") as started:
         started.wait(lambda: len(large.files()) > len(files))
+        started.kill_executor()
+        left = large.files()
+        started.wait(lambda: len(large.files()) > len(left))  # the next executor has begun
     assert large.contents() == before
     summary = compact(spark, large, settings=CompactionSettings())
     assert not summary.refused
     assert summary.commits
     assert large.contents() == before
+    assert large.counts()["SO committed"] == 8
     # The objects of the dead run are still prepared; they are reaped after their deadline.
     asyncio.run(reap(large))
     assert not [name for name in large.counts() if "prepared" in name.lower()]

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from tests.support.events import Event, send
+from tests.support.soak import LONG
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop]
 
@@ -64,7 +65,7 @@ def transform_rows(records: DataFrame) -> DataFrame:
     return records.groupBy("word").transformWithState(RowCounter(), COLUMNS, "Update", "None")
 
 
-@pytest.mark.parametrize("count", [count_with_state, transform_in_pandas, transform_rows])
+@pytest.mark.parametrize("count", [count_with_state, pytest.param(transform_in_pandas, marks=LONG), transform_rows])
 def test_a_group_remembers_what_it_has_seen(
     spark: SparkSession,
     servers: str,
