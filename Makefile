@@ -7,10 +7,6 @@ BIN := .venv/bin
 CARGO := $(shell command -v cargo || PATH=$$HOME/.cargo/bin command -v cargo)
 PYTEST_ARGS ?=
 TEST_WORKERS ?= 3
-TWINNED := tests/wal \
-	$(addprefix tests/broker/api/handlers/test_,fetch.py garbage_batches.py parking.py throttling.py led_elsewhere.py) \
-	$(addprefix tests/broker/node/net/test_,limits.py names_in_log.py server.py strangers.py) \
-	$(addprefix tests/broker/kafka/partitions/test_,frames.py large_offsets.py recovered_state.py)
 SUITES_ARGS ?=
 BENCH_ARGS ?= --quick
 GUARD_ARGS ?=
@@ -60,8 +56,8 @@ test: $(if $(PYTEST_ARGS),setup,tools check) ## check everything, and run all te
 	$(BIN)/pytest -q -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 	$(if $(PYTEST_ARGS),,@! $(BIN)/python -c 'import anabranch_native' 2>/dev/null || $(MAKE) test-python)
 
-test-python: setup ## run the tests of Produce, log and connections without the native part
-	@ANABRANCH_NATIVE=off $(BIN)/pytest -q -n $(TEST_WORKERS) --fast $(TWINNED)
+test-python: setup ## run the tests of test-fast without the native part
+	@ANABRANCH_NATIVE=off $(BIN)/pytest -q -n $(TEST_WORKERS) --fast
 
 coverage: tools ## run all tests and measure coverage; fails below fail_under in pyproject.toml
 	$(BIN)/coverage erase
