@@ -211,7 +211,7 @@ class Side:
             "partitions": partitions,
             "requests": dict(node.serving.requests),
             "failures": node.serving.request_failures,
-            "answered": {key: latency.count for key, latency in node.ports.clients.latency.items()},
+            "answered": {key: (each.count, sum(each.buckets)) for key, each in node.ports.clients.latency.items()},
             "held": (
                 node.ports.clients.bytes_held,
                 node.ports.clients.budget.small_bytes,

@@ -45,6 +45,8 @@ _INT16, _INT32, _CRC = Struct(">h"), Struct(">i"), Struct(">I")
 _REQUEST_HEADER: Final = Struct(">hhih")
 _ACKS: Final = Struct(">hi")
 SMALL_BYTES: Final = 4096
+SENT_COUNTS: Final = (1, 1, 2, 5)
+"""Records of batches that are as clients send them."""
 Batch = bytes | bytearray | None
 Topics = Sequence[tuple[bytes, bytes, Sequence[tuple[int, Batch]]]]
 """Name, id, and by partition the records, of each topic of a request."""
@@ -54,7 +56,7 @@ def _usual_batches() -> Sequence[tuple[int, bytes]]:
     rng = random.Random(1)
     made = []
     for codec in [Compression.NONE] * 4 + list(Compression):
-        for count in (1, 1, 2, 5):
+        for count in SENT_COUNTS:
             for size in (0, 5, 100, 700):
                 key = rng.choice([None, b"key"])
                 records = [Record(key, rng.randbytes(size), rng.choice([0, 0, 7])) for _ in range(count)]
@@ -139,22 +141,19 @@ class Producers:
         """Return a producer's id and epoch, and the sequence number of a batch with so many records."""
         rng = self.rng
         producer = rng.randrange(3)
-        epoch = self.epochs.get(producer, 0)
-        key = (producer, *place)
-        sequence = self.next.get(key, 0)
         roll = rng.random()
-        if roll < 0.01:
-            epoch = self.epochs[producer] = (epoch + 1) % 32768
-            sequence = 0
-        elif roll < 0.04:
-            sequence = max(0, sequence - rng.randrange(8))
-        elif roll < 0.05:
-            sequence = (sequence + rng.randrange(1, 4)) % 2**31
-        elif roll < 0.06:
-            epoch = max(0, epoch - 1)
-        elif roll < 0.065:
-            sequence = 2**31 - rng.randrange(1, 4)
-        self.next[key] = (sequence + count) % 2**31
+        if roll < 0.02:
+            self.epochs[producer] = (self.epochs.get(producer, 0) + 1) % 2**15
+            self.next = {key: sequence for key, sequence in self.next.items() if key[0] != producer}
+        epoch, key = self.epochs.get(producer, 0), (producer, *place)
+        sequence = self.next.get(key, 0)
+        if roll > 0.97:
+            return producer, epoch, max(0, sequence - rng.randrange(8))
+        if roll > 0.96:
+            return producer, epoch, sequence + rng.randrange(1, 4)
+        if roll > 0.95:
+            return producer, max(0, epoch - 1), sequence
+        self.next[key] = sequence + count
         return producer, epoch, sequence
 
 
@@ -229,7 +228,8 @@ class ProduceFrames:
                 time_ms += rng.choice([-1000, -200_000, 1000, 5000, 3_600_001, -now_ms - 1])
             _TIMES.pack_into(batch, FIELDS["base_timestamp"][0], time_ms, time_ms + (count > 1 and rng.randrange(8)))
         if rng.random() < 0.4:
-            _PRODUCER.pack_into(batch, FIELDS["producer_id"][0], *self.producers.fields(place, count))
+            fields = self.producers.fields(place, count) if count in SENT_COUNTS else (1, 0, 0)
+            _PRODUCER.pack_into(batch, FIELDS["producer_id"][0], *fields)
         seal(batch)
         return self._changed(batch) if changed and rng.random() < 0.5 else batch
 
