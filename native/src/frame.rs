@@ -301,7 +301,7 @@ mod tests {
             assert_eq!(request.batch_count(), 4);
             assert!(request.topics.iter().flat_map(|topic| &topic.batches).all(|batch| batch.records.len() == 200));
             check_ranges(&frame, &request);
-            for size in 0..frame.len() {
+            for size in (0..frame.len()).step_by(if cfg!(miri) { 29 } else { 1 }) {
                 assert!(parse(&frame[..size]).is_none());
             }
             assert!(parse(&[frame, vec![0]].concat()).is_none());

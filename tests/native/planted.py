@@ -1,0 +1,257 @@
+"""Bugs planted into the native part: each is built, and must be found by the tests of the native part.
+
+python -m tests.native.planted                   plants each, and prints which test finds it
+python -m tests.native.planted crc-unchecked     plants these
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from scripts.bootstrap import NATIVE, ROOT, find_cargo
+
+TESTS: Final = (
+    "tests/broker/api/handlers/test_produce_fuzz.py",
+    "tests/broker/api/handlers/test_produce_lane.py",
+    "tests/wal/test_native_block.py",
+)
+LIBRARY: Final = "libanabranch_native.so"
+FOUND: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A planted bug: in a file of `native/src`, `old`, which occurs once, becomes `new`."""
+
+    name: str
+    what: str
+    """The bug, in one line."""
+    file: str
+    old: str
+    new: str
+
+    def changed(self, source: str) -> str:
+        """Return the file's text with the bug. Raises AssertionError when it does not fit."""
+        found = source.count(self.old)
+        assert found == 1, f"{self.file}: {self.old!r} occurs {found} times"
+        return source.replace(self.old, self.new)
+
+
+PLANTED: Sequence[Planted] = (
+    Planted(
+        "offset-short",
+        "a batch ends one offset too early, and the next one has its last offset",
+        "lane.rs",
+        "base_offset.checked_add(header.record_count.into())",
+        "base_offset.checked_add(i64::from(header.record_count) - 1)",
+    ),
+    Planted(
+        "crc-unchecked",
+        "damaged batches are accepted",
+        "batch.rs",
+        "&& crc32c(&batch[CHECKED_POSITION..]) == self.crc",
+        "",
+    ),
+    Planted(
+        "sequence-unchecked",
+        "a producer's batch behind a gap is accepted",
+        "lane.rs",
+        " && expected == Some(header.base_sequence);",
+        " && expected.is_some();",
+    ),
+    Planted(
+        "epoch-unchecked",
+        "a fenced producer's batch is accepted",
+        "lane.rs",
+        "let is_next = epoch == i64::from(header.producer_epoch) && ",
+        "let is_next = epoch >= 0 && ",
+    ),
+    Planted(
+        "duplicate-new",
+        "a batch that is sent again is appended again",
+        "lane.rs",
+        "return Ok(None); // it may be a duplicate",
+        "return Ok(Some(entry));",
+    ),
+    Planted(
+        "acks-0-answered",
+        "a request with acks=0 is answered",
+        "lane.rs",
+        "Some(durable) if request.acks != 0 => {",
+        "Some(durable) => {",
+    ),
+    Planted(
+        "order-reversed",
+        "responses are sent in the reverse order of requests",
+        "lane.rs",
+        'in_progress.call_method1(intern!(py, "append"), (&exchange,))?;',
+        'in_progress.call_method1(intern!(py, "appendleft"), (&exchange,))?;',
+    ),
+    Planted(
+        "results-reversed",
+        "a partition gets the offset of another one in its answer",
+        "lane.rs",
+        "appended.push(result);",
+        "appended.insert(0, result);",
+    ),
+    Planted(
+        "base-offset-unpatched",
+        "log and cache have the base offset that the client sent",
+        "lane.rs",
+        "patch(&mut memory.bytes_mut(py)[records.clone()], base_offset, leader_epoch);",
+        "patch(&mut memory.bytes_mut(py)[records.clone()], 0, leader_epoch);",
+    ),
+    Planted(
+        "leader-epoch-unpatched",
+        "log and cache have the leader epoch that the client sent",
+        "batch.rs",
+        "batch[12..16].copy_from_slice(&leader_epoch.to_be_bytes());",
+        "let _ = leader_epoch;",
+    ),
+    Planted(
+        "memory-kept",
+        "the memory of an answered frame is not given back",
+        "acks.rs",
+        'budget.setattr(intern!(py, "small_bytes"), small - freed)?;',
+        'budget.setattr(intern!(py, "small_bytes"), small)?;',
+    ),
+    Planted(
+        "request-uncounted",
+        "the counter of requests leaves out those of the lane",
+        "lane.rs",
+        "requests.set_item(0, before + 1)?;",
+        "requests.set_item(0, before)?;",
+    ),
+    Planted(
+        "bucket-uncounted",
+        "the histogram of durations leaves out requests of the lane",
+        "acks.rs",
+        "buckets.set_item(bucket, before + 1)",
+        "buckets.set_item(bucket, before)",
+    ),
+    Planted(
+        "ack-early",
+        "a request is answered before its batches are written",
+        "lane.rs",
+        "self.answer_when(py, &durable, waiting)?;",
+        "let fail = self.tools.fail.clone_ref(py);\n"
+        "Py::new(py, Acks::new(&durable, Some(waiting), fail))?.call1(py, (py.None(),))?;",
+    ),
+    Planted(
+        "failure-acked",
+        "a request is answered as if its batches were written, although the log has failed",
+        "acks.rs",
+        "if error.is_none() { answer(py, of_one) }",
+        "if error.is_none() || !of_one.is_empty() { answer(py, of_one) }",
+    ),
+    Planted(
+        "cache-unfed",
+        "a batch is in the log, and not in the log cache",
+        "lane.rs",
+        'run.getattr(intern!(py, "_batches"))?.cast::<PyList>()?.append(batch)?;',
+        "drop(batch);",
+    ),
+    Planted(
+        "watermark-behind",
+        "the high watermark stays at the beginning of the newest batch",
+        "lane.rs",
+        'journal.getattr(intern!(py, "pending"))?.cast::<PyDict>()?.set_item(stream, &end)?;',
+        'journal.getattr(intern!(py, "pending"))?.cast::<PyDict>()?.set_item(stream, base_offset)?;',
+    ),
+    Planted(
+        "stall-ignored",
+        "batches are accepted while the log hangs",
+        "lane.rs",
+        '\n            && !admission.getattr(intern!(py, "is_stalled"))?.is_truthy()?)',
+        ")",
+    ),
+    Planted(
+        "later-timestamp",
+        "of batches with the same newest timestamp, the last one is noted instead of the first",
+        "lane.rs",
+        "if header.max_timestamp > newest {",
+        "if header.max_timestamp >= newest {",
+    ),
+    Planted(
+        "future-accepted",
+        "timestamps beyond the topic's limit are accepted",
+        "batch.rs",
+        "&& self.max_timestamp <= now_ms.saturating_add(limits.timestamp_after_max_ms)",
+        "",
+    ),
+    Planted(
+        "untimed-ignored",
+        "a first record without a timestamp is not noted",
+        "batch.rs",
+        "self.max_timestamp < 0 || self.base_timestamp < 0",
+        "self.max_timestamp < 0",
+    ),
+    Planted(
+        "salt-ignored",
+        "headers of the log's records have checksums that belong to no log",
+        "wal_block.rs",
+        "crc32c_append(salt, ",
+        "crc32c_append(salt & 0, ",
+    ),
+)
+
+
+def build(folder: Path) -> None:
+    """Build the part from `folder/native`, unoptimized, and put it where Python imports it from `folder/module`."""
+    cargo = find_cargo()
+    assert cargo is not None, "there is no cargo"
+    path = os.pathsep.join([str(Path(cargo).parent), os.environ.get("PATH", "")])
+    environment = {**os.environ, "PATH": path, "PYO3_PYTHON": sys.executable, "RUSTFLAGS": "--cap-lints allow"}
+    target = folder / "target"
+    command = [cargo, "build", "-q", "--target-dir", str(target)]
+    subprocess.run(command, cwd=folder / "native", env=environment, check=True)
+    (folder / "module").mkdir(exist_ok=True)
+    shutil.copy(target / "debug" / LIBRARY, folder / "module" / "anabranch_native.abi3.so")
+
+
+def find(folder: Path) -> str | None:
+    """Run the tests with the part in `folder/module`; return the first that fails, or None."""
+    path = os.pathsep.join([str(folder / "module"), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": path, "ANABRANCH_NATIVE": "require"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--show-capture=no", "-p", "no:cacheprovider", *TESTS]
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=False, stdout=subprocess.PIPE, text=True)
+    found = FOUND.search(done.stdout)
+    assert found or not done.returncode, done.stdout
+    return found[1] if found else None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Plant bugs, one at a time; return 1 if one is not found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="BUG", help="by default all")
+    names = parser.parse_args(arguments).names
+    missed = 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        shutil.copytree(NATIVE, folder / "native", ignore=shutil.ignore_patterns("target"))
+        build(folder)
+        assert (failed := find(folder)) is None, f"without a planted bug, {failed} fails"
+        for bug in PLANTED:
+            if names and bug.name not in names:
+                continue
+            file = folder / "native" / "src" / bug.file
+            source = file.read_text()
+            file.write_text(bug.changed(source))
+            build(folder)
+            test = find(folder)
+            file.write_text(source)
+            missed += test is None
+            print(f"{bug.name}: {'NOT FOUND' if test is None else f'found by {test}'}", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,23 @@
+"""Bugs planted into the native part: each fits the code, and a soak builds each and finds it."""
+
+import os
+
+import pytest
+
+from scripts.bootstrap import NATIVE
+from tests.native.planted import PLANTED, Planted, main
+from tests.support.native import require_native
+
+
+@pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.name)
+def test_each_planted_bug_fits_the_code(bug: Planted) -> None:
+    source = (NATIVE / "src" / bug.file).read_text()
+    assert bug.changed(source) != source
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.skipif(not os.environ.get("ANABRANCH_SOAK"), reason="builds the part twenty times: make soak does")
+def test_each_planted_bug_is_found() -> None:
+    require_native()
+    assert main([]) == 0
