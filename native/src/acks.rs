@@ -129,7 +129,9 @@ fn answer(py: Python<'_>, requests: &[Waiting]) -> PyResult<()> {
         return Ok(());
     }
     release(connection, freed, freed_large)?;
-    if !connection.getattr(intern!(py, "_flush_scheduled"))?.is_truthy()? {
+    if in_progress.len()? == 0 {
+        connection.call_method0(intern!(py, "_flush"))?;
+    } else if !connection.getattr(intern!(py, "_flush_scheduled"))?.is_truthy()? {
         connection.setattr(intern!(py, "_flush_scheduled"), true)?;
         let flush = connection.getattr(intern!(py, "_flush"))?;
         connection.getattr(intern!(py, "_loop"))?.call_method1(intern!(py, "call_soon"), (flush,))?;

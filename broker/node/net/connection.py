@@ -505,7 +505,7 @@ class Connection(asyncio.BufferedProtocol):
         self._budget.release_small(freed)
         if freed_large:
             self._give_large(freed_large)
-        if exchange.api_key not in self._pipelined:
+        if exchange.api_key not in self._pipelined or not self._order.in_progress:
             self._flush()
         elif not self._flush_scheduled:
             # A block of the log completes many requests in a row: their responses are sent in one write.

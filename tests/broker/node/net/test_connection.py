@@ -205,6 +205,15 @@ async def test_produces_start_at_once_and_are_answered_in_order(harness: Harness
     assert len(harness.transport.writes) == 1, "a run of answers is one write"
 
 
+async def test_the_last_answer_does_not_wait_for_a_turn(harness: Harness) -> None:
+    harness.send(PRODUCE, PRODUCE)
+    harness.answer(0)
+    assert harness.answered == []
+    harness.answer(1)
+    assert harness.answered == [100, 101]
+    assert len(harness.transport.writes) == 1
+
+
 async def test_an_answer_leaves_while_those_behind_wait(harness: Harness) -> None:
     harness.send(PRODUCE, PRODUCE, PRODUCE)
     for at in range(3):
