@@ -90,7 +90,7 @@ def main() -> None:
     plan = replace(plan, rounds=options.rounds or plan.rounds, flushed=plan.flushed and not options.no_flushed)
     steps = chosen(plan, options)
     home = options.home or Path(tempfile.mkdtemp(prefix="anabranch-bench-"))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
+    signal.signal(signal.SIGTERM, terminate)
     try:
         measure(options, plan, steps, home)
     except MissingError as error:
@@ -98,6 +98,12 @@ def main() -> None:
     finally:
         if options.home is None:
             shutil.rmtree(home)
+
+
+def terminate(*_: object) -> None:
+    """End the run. A second signal, as `timeout` sends it, must not keep the brokers from being stopped."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit("terminated")
 
 
 def chosen(plan: Plan, options: argparse.Namespace) -> list[Step]:
