@@ -31,8 +31,8 @@ SOURCE, TARGET = "clusters", "clusters-copied"
 COUNT = 300
 KILLED_SOURCE, KILLED_TARGET, KILLED_COUNT = "killed", "killed-copied", 6000
 PER_BATCH = 150
-PARALLELISM = 2
-"""Executors of one core."""
+CORES = 2
+"""Of the one executor."""
 
 SERVER = f"""
 import json, signal, sys
@@ -49,7 +49,7 @@ settings = {{"spark.driver.memory": "1g", "spark.executor.memory": "1g", "spark.
 settings |= {{**{QUICK_SQL}, "spark.executor.extraJavaOptions": "{QUICK_JVM}"}}
 settings |= {{"spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin"}}
 settings |= {{"spark.connect.grpc.binding.port": "0", "spark.connect.grpc.binding.address": "127.0.0.1"}}
-spark = build_session("cluster", master="local-cluster[{PARALLELISM},1,1024]", settings=settings)
+spark = build_session("cluster", master="local-cluster[1,{CORES},1024]", settings=settings)
 register(spark)
 records = spark.read.format("anabranch").option("dataDir", data_dir).option("subscribe", "{SOURCE}").load()
 verified = verify(spark, find_storage({{"dataDir": data_dir}}), report=None)
@@ -123,7 +123,7 @@ def cluster(lake: Lake, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pr
 
 def test_direct_source_and_audit_on_a_cluster(cluster: Program) -> None:
     (found,) = cluster.said("found (.*)")
-    assert json.loads(found) == [COUNT, COUNT // 3, True, PARALLELISM]
+    assert json.loads(found) == [COUNT, COUNT // 3, True, CORES]
 
 
 def test_direct_source_and_sink_in_spark_connect(cluster: Program, lake: Lake, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_direct_source_and_sink_in_spark_connect(cluster: Program, lake: Lake, t
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     assert (found["records"], found["of one partition"]) == (COUNT, COUNT // 3)
-    assert found["parallelism"] == PARALLELISM
+    assert found["parallelism"] == CORES
     assert found["without a name"].endswith(
         "SinkError: Spark Connect does not tell a query's id: give the sink a name of its own as `name`"
     )

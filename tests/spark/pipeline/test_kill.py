@@ -1,7 +1,8 @@
-"""A pipeline over a killed executor and a killed driver: on a standalone cluster, and on others in long runs.
+"""A pipeline over a killed executor and a killed driver, in long runs.
 
-Rows that are merged lose more with an executor than those that are appended: what was persisted for the merge. Their
-dead letters are appended, so rows that are appended are for long runs.
+Rows that are merged lose more with an executor than those that are appended: what was persisted for the merge. By
+default `test_changes` lets them be lost, `test_run` lets a driver die at each step, and `direct/test_clusters` kills
+processes.
 """
 
 import sys
@@ -22,7 +23,7 @@ from tests.spark.programs import Program, program
 from tests.support.events import send
 from tests.support.soak import LONG
 
-pytestmark = [pytest.mark.spark, pytest.mark.interop, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.interop, pytest.mark.slow, LONG]
 
 ROOT = Path(__file__).resolve().parents[3]
 BATCH = 150
@@ -120,7 +121,6 @@ def run_rest(spark: SparkSession, pipeline: PipelineSettings) -> None:
     run(spark, pipeline.model_copy(update=rest))
 
 
-@LONG
 @pytest.mark.parametrize("cluster", ["threads", "standalone", "processes"])
 def test_every_record_is_there_once_over_a_killed_executor_and_driver(
     spark: SparkSession, servers: str, topic: str, tmp_path: Path, cluster: str, request: pytest.FixtureRequest
@@ -148,7 +148,7 @@ def test_every_record_is_there_once_over_a_killed_executor_and_driver(
     assert table.read().agg({"data.n": "sum"}).collect()[0][0] == numbers
 
 
-@pytest.mark.parametrize("cluster", ["standalone", pytest.param("processes", marks=LONG)])
+@pytest.mark.parametrize("cluster", ["standalone", "processes"])
 def test_each_key_has_its_newest_row_over_a_killed_executor_and_driver(
     spark: SparkSession, servers: str, topic: str, tmp_path: Path, cluster: str, request: pytest.FixtureRequest
 ) -> None:
