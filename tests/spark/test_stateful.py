@@ -65,7 +65,9 @@ def transform_rows(records: DataFrame) -> DataFrame:
     return records.groupBy("word").transformWithState(RowCounter(), COLUMNS, "Update", "None")
 
 
-@pytest.mark.parametrize("count", [count_with_state, pytest.param(transform_in_pandas, marks=LONG), transform_rows])
+@pytest.mark.parametrize(
+    "count", [count_with_state, *(pytest.param(each, marks=LONG) for each in (transform_in_pandas, transform_rows))]
+)
 def test_a_group_remembers_what_it_has_seen(
     spark: SparkSession,
     servers: str,

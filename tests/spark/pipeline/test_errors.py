@@ -6,16 +6,19 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import OFFSET_END, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from anabranch.spark import cli
 from anabranch.spark.pipeline.errors import REASON_CHARS_MAX, reason_of
 from anabranch.spark.pipeline.tables import open_tables
 from tests.conftest import QUICK_SQL
 from tests.spark.pipeline.support import make_pipeline, need, numbered, run
 from tests.support.events import send
+from tests.support.soak import LONG
 
 
 class OfJava(Exception):
@@ -72,7 +75,10 @@ def test_a_field_that_does_not_fit_a_table_is_named(spark: SparkSession, tmp_pat
 @pytest.mark.spark
 @pytest.mark.interop
 @pytest.mark.slow
-def test_lost_records_are_told_without_a_trace(spark: SparkSession, servers: str, topic: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_process", [True, pytest.param(False, marks=LONG)])
+def test_lost_records_are_told_without_a_trace(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: bool
+) -> None:
     send(servers, topic, numbered(0, 30))
     run(spark, make_pipeline(servers, tmp_path, topic, "parquet", table={"partition_by": "none"}))
     send(servers, topic, numbered(30, 60))
@@ -85,12 +91,19 @@ def test_lost_records_are_told_without_a_trace(spark: SparkSession, servers: str
         '[decode]\nformat = "json"\nschema_file = "values.ddl"\n'
         '[table]\nformat = "parquet"\nlocation = "table"\npartition_by = "none"\n'
     )
-    settings = {"spark.driver.memory": "512m", **QUICK_SQL}
-    words = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    command = [sys.executable, "-m", "anabranch.spark", "ingest", *words, str(path)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert ended.returncode == 1
-    assert ended.stderr.count("\n") == 1, ended.stderr
-    line = ended.stderr.rstrip("\n")
+    if in_process:
+        monkeypatch.setattr("anabranch.spark.jobs.build_session", lambda *_args, **_more: spark)
+        monkeypatch.setattr(SparkSession, "stop", lambda _self: None)
+        result = CliRunner().invoke(cli.main, ["ingest", str(path)])
+        code, shown = result.exit_code, result.stderr
+    else:  # what Java says is shown, too
+        settings = {"spark.driver.memory": "512m", **QUICK_SQL}
+        words = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+        command = [sys.executable, "-m", "anabranch.spark", "ingest", *words, str(path)]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        code, shown = ended.returncode, ended.stderr
+    assert code == 1
+    assert shown.count("\n") == 1, shown
+    line = shown.rstrip("\n")
     assert line.startswith("Error: the pipeline failed: Some data may have been lost")
     assert line.endswith("(to continue without them: source.fail_on_data_loss = false)")
