@@ -193,9 +193,10 @@ def pytest_collection_finish() -> None:
 
     What was imported for good is kept out of collections of garbage: a twelfth of the fast tests' processor time.
     """
-    from tests.support.quick import handle_interrupts, share_compiled_statements
+    from tests.support.quick import copy_schema, handle_interrupts, share_compiled_statements
 
     share_compiled_statements()
+    copy_schema()
     handle_interrupts()
     gc.collect()
     gc.freeze()

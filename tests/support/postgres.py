@@ -77,9 +77,10 @@ class PostgresServer:
     def url(self, database: str) -> str:
         return f"postgresql://{USER}@127.0.0.1:{self.port}/{database}"
 
-    def new_database(self) -> str:
+    def new_database(self, *, template: str = "template1") -> str:
+        """Create a database, by default an empty one; returns its URL."""
         name = next(self._names)
-        self.execute(f"CREATE DATABASE {name}")
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return self.url(name)
 
     @property

@@ -1,14 +1,25 @@
 """Work that thousands of small tests would repeat, and that none of them is about."""
 
+import os
 import signal
-from functools import wraps
+import sqlite3
+import tempfile
+from contextlib import closing
+from functools import cache, wraps
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pytest
+from sqlalchemy import NullPool, create_engine
 from sqlalchemy.engine import Engine
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.util import LRUCache
 
+from anabranch.s3stream.catalog import database
+from anabranch.s3stream.catalog.migration import migrate
+
+_CREATE_PRIVATE, _PRAGMAS = database._create_private, database.SQLITE_PRAGMAS  # noqa: SLF001
 _STATEMENTS: LRUCache[Any, Any] = LRUCache(5_000)
 
 
@@ -30,6 +41,45 @@ def share_compiled_statements() -> None:
     Engine.__init__ = set_up  # type: ignore[method-assign,assignment]
     DefaultDialect.__eq__ = is_same  # type: ignore[method-assign,assignment]
     DefaultDialect.__hash__ = of_class  # type: ignore[method-assign,assignment]
+
+
+def copy_schema() -> None:
+    """Let each new SQLite catalog of this process begin as a copy of one that has all tables, and nothing in them.
+
+    It is not flushed to the disk either: no test takes the machine away from under its own process. Nodes in processes
+    of their own migrate and flush theirs, and so does a test with `real_sqlite`.
+    """
+
+    def create_private(path: Path, *_: object) -> None:
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError:  # it exists, or SQLite will say why it cannot be opened
+            return
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(_empty_catalog())
+
+    database._create_private = create_private  # noqa: SLF001
+    database.SQLITE_PRAGMAS = (*_PRAGMAS, "PRAGMA synchronous = OFF")  # type: ignore[misc,assignment]
+
+
+def real_sqlite(patch: pytest.MonkeyPatch) -> None:
+    """Let catalogs create and flush their own files."""
+    patch.setattr(database, "_create_private", _CREATE_PRIVATE)
+    patch.setattr(database, "SQLITE_PRAGMAS", _PRAGMAS)
+
+
+@cache
+def _empty_catalog() -> bytes:
+    """Content of a SQLite file with the tables of a catalog."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "catalog.db"
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(database.JOURNAL_PRAGMA)
+        engine = create_engine(f"sqlite:///{path}", poolclass=NullPool)
+        with engine.begin() as connection:
+            migrate(connection, "sqlite", str(path))
+        engine.dispose()
+        return path.read_bytes()
 
 
 def handle_interrupts() -> None:

@@ -24,8 +24,14 @@ from anabranch.s3stream.catalog.schema import METADATA, MIGRATIONS
 from anabranch.s3stream.errors import CatalogDamaged, CatalogError, CatalogUnavailable
 from tests.support.catalog_node import MetadataNode, span
 from tests.support.postgres import PostgresServer
+from tests.support.quick import real_sqlite
 from tests.support.transaction_pooler import transaction_pooler
 from tests.support.waiting import until
+
+
+@pytest.fixture
+def url(empty_url: str) -> str:
+    return empty_url
 
 
 @pytest.mark.parametrize(
@@ -372,7 +378,8 @@ async def test_lookups_cost_the_answer_not_the_history(tmp_path: Path) -> None:
     assert costs[0] == costs[1]
 
 
-async def test_sqlite_is_durable_and_checked(tmp_path: Path) -> None:
+async def test_sqlite_is_durable_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_sqlite(monkeypatch)
     database = Database(f"sqlite:///{tmp_path / 'c.db'}")
     pragmas = ("journal_mode", "synchronous", "foreign_keys")
 

@@ -62,13 +62,15 @@ async def fill_catalog_of_schema_3(url: str) -> None:
     await database.close()
 
 
-async def test_a_catalog_of_schema_3_keeps_its_nodes_and_takes_an_id(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_catalog_of_schema_3_keeps_its_nodes_and_takes_an_id(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as older:
         older.setattr(migration_module, "MIGRATIONS", MIGRATIONS[:3])
-        await fill_catalog_of_schema_3(url)
+        await fill_catalog_of_schema_3(empty_url)
     monkeypatch.setattr(migration_module, "UNKNOWN_LEASE_MS", 50)
 
-    catalog = Catalog(url)
+    catalog = Catalog(empty_url)
     assert not await catalog.is_blank()
     await catalog.open(cluster="c", new_id=ID)
     assert catalog.identity() == ID
@@ -83,10 +85,10 @@ async def test_a_catalog_of_schema_3_keeps_its_nodes_and_takes_an_id(url: str, m
 # whether there is anything
 
 
-async def test_a_catalog_is_blank_until_something_is_registered(url: str) -> None:
-    catalog = Catalog(url)
+async def test_a_catalog_is_blank_until_something_is_registered(empty_url: str) -> None:
+    catalog = Catalog(empty_url)
     assert await catalog.is_blank()
-    assert _is_untouched(url), "a look leaves no trace"
+    assert _is_untouched(empty_url), "a look leaves no trace"
     await catalog.open(cluster="c")
     assert await catalog.is_blank()
     await catalog.register_node(NODE_ID, "h", 1, now_ms=NOW, lease_ms=1)
