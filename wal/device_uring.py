@@ -118,12 +118,19 @@ def _complete(opcode: Opcode, position: int = 0, memory: Sequence[memoryview] = 
 class _Flight:
     """A request whose operation is at the kernel, or waits for room. It references the memory that the kernel uses."""
 
-    __slots__ = ("operation", "operations", "request")
+    __slots__ = ("length", "operation", "operations", "request")
 
     def __init__(
-        self, request: IoRequest, operations: Operations | None = None, operation: Operation | None = None
+        self,
+        request: IoRequest,
+        *,
+        length: int = 0,
+        operations: Operations | None = None,
+        operation: Operation | None = None,
     ) -> None:
         self.request = request
+        self.length = length
+        """Result of a plain write that is complete. Its memory may be released by then: a request can be abandoned."""
         self.operations = operations
         """None for a plain write that was not short: all of one segment."""
         self.operation = operation
@@ -156,7 +163,7 @@ class UringEngine:
         segments = request.segments
         if len(segments) == 1 and request.kind is IoKind.WRITE and not request.check_header:
             # Nearly all writes of a log: one operation, without the generators that cover the other cases.
-            self._push(_Flight(request))
+            self._push(_Flight(request, length=len(segments[0][1])))
             return
         operations = operations_of(request)
         operation = next(operations, None)
@@ -164,7 +171,7 @@ class UringEngine:
             assert self._loop is not None, "the engine has started"
             self._loop.call_soon(request.done, request)
         else:
-            self._push(_Flight(request, operations, operation))
+            self._push(_Flight(request, operations=operations, operation=operation))
 
     def _start(self) -> None:
         self._loop = get_running_loop()
@@ -217,7 +224,7 @@ class UringEngine:
         flight = self._in_flight.pop(user_data)
         operations = flight.operations
         if operations is None:
-            if result == len(flight.request.segments[0][1]):
+            if result == flight.length:
                 self._finish(flight.request)
                 return
             # A short write, or an error. The first of the request's operations is the one that has this result.

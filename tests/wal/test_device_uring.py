@@ -296,6 +296,17 @@ async def test_a_request_without_segments_is_done_on_a_later_turn(file: OpenFile
     await file.device.close()
 
 
+async def test_a_write_completes_whose_memory_was_given_back(file: OpenFile) -> None:
+    memory = aligned_buffer(PAGE_BYTES)
+    request = request_of(IoKind.WRITE, [(RING_POSITION, view := memory[:])])
+    performed = asyncio.ensure_future(perform_all(file.engine, [request]))
+    await asyncio.sleep(0)
+    view.release()
+    await performed
+    assert request.error is None
+    await file.device.close()
+
+
 async def test_an_error_in_a_callback_does_not_hold_up_other_requests(file: OpenFile) -> None:
     failed: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context["exception"]))
