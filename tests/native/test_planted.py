@@ -1,12 +1,11 @@
 """Bugs planted into the native part: each fits the code, and a soak builds each and finds it."""
 
-import os
-
 import pytest
 
 from scripts.bootstrap import NATIVE
 from tests.native.planted import PLANTED, Planted, main
 from tests.support.native import require_native
+from tests.support.soak import LONG
 
 
 @pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.name)
@@ -17,7 +16,7 @@ def test_each_planted_bug_fits_the_code(bug: Planted) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@pytest.mark.skipif(not os.environ.get("ANABRANCH_SOAK"), reason="builds the part twenty times: make soak does")
+@LONG  # it builds the part twenty times
 def test_each_planted_bug_is_found() -> None:
     require_native()
     assert main([]) == 0

@@ -3,7 +3,9 @@
 import sys
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from anabranch.spark.jobs import hint_of
 from anabranch.spark.pipeline.errors import AnotherDriver
 from anabranch.spark.pipeline.iceberg import IcebergTable
 from anabranch.spark.pipeline.run import RunningPipeline, start_pipeline
+from anabranch.spark.pipeline.settings import PipelineSettings
 from anabranch.spark.pipeline.tables import open_tables
 from anabranch.spark.pipeline.toml_file import read_pipeline
 from anabranch.spark.pipeline.writer import TableWriter
@@ -64,15 +67,11 @@ def end(running: RunningPipeline) -> BaseException | None:
     return running.batches.failure
 
 
-def test_a_driver_that_was_taken_for_dead_adds_nothing(
-    spark: SparkSession, servers: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second takes the micro-batch as Spark would repeat it, which runs one query of a checkpoint in a process."""
-    pipeline = make_pipeline(servers, tmp_path, topic, table={"partition_by": "none"})
-    send(servers, topic, [*numbered(0, 150), Event(0, b"dead", timestamp_ms=1)])
-    second = TableWriter.of(spark, pipeline)
-    options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "includeHeaders": "true"}
-    records = spark.read.format("kafka").options(**options).load()
+@contextmanager
+def held_commit(
+    spark: SparkSession, pipeline: PipelineSettings, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[RunningPipeline]:
+    """Hold a driver before its first commit while the body runs, in which another driver commits the micro-batch."""
     arrived, go = threading.Event(), threading.Event()
     publish = IcebergTable.publish
 
@@ -87,12 +86,25 @@ def test_a_driver_that_was_taken_for_dead_adds_nothing(
         try:
             assert arrived.wait(WAIT_S)
             patched.setattr(IcebergTable, "publish", publish)
-            assert second.write(records, first.query.id, 0) == 151
+            yield first
         finally:
             go.set()
         failure = end(first)
     assert isinstance(failure, AnotherDriver)
     assert "micro-batch 0 was committed by another driver" in str(failure)
+
+
+def test_a_driver_that_was_taken_for_dead_adds_nothing(
+    spark: SparkSession, servers: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second takes the micro-batch as Spark would repeat it, which runs one query of a checkpoint in a process."""
+    pipeline = make_pipeline(servers, tmp_path, topic, table={"partition_by": "none"})
+    send(servers, topic, [*numbered(0, 150), Event(0, b"dead", timestamp_ms=1)])
+    second = TableWriter.of(spark, pipeline)
+    options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "includeHeaders": "true"}
+    records = spark.read.format("kafka").options(**options).load()
+    with held_commit(spark, pipeline, monkeypatch) as first:
+        assert second.write(records, first.query.id, 0) == 151
     table, dead_letters = open_tables(spark, pipeline)
     assert offsets(table.read()) == every_offset_once(150)
     assert offsets(dead_letters.read()) == {(0, 50): 1}
@@ -114,30 +126,12 @@ def test_a_driver_in_a_process_of_its_own_is_another(
     file.write_text(FILE.format(**values).replace(f'["{values["topic"]}"]', f'["{topic}"]'))
     send(servers, topic, [*numbered(0, 150), Event(0, b"dead", timestamp_ms=1)])
     pipeline = read_pipeline(file)
-
-    arrived, go = threading.Event(), threading.Event()
-    publish = IcebergTable.publish
-
-    def wait(table: IcebergTable, query_id: str, batch_id: int) -> None:
-        arrived.set()
-        assert go.wait(WAIT_S)
-        publish(table, query_id, batch_id)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(IcebergTable, "publish", wait)
-        first = start_pipeline(spark, pipeline)
-        try:
-            assert arrived.wait(WAIT_S)
-            # The second one finds the first's micro-batch unfinished, and repeats it and everything after it.
-            command = [sys.executable, "-m", "anabranch.spark", "ingest", str(file), "--master", "local[2]"]
-            with program(command, tmp_path, "second", {"PYTHONPATH": str(ROOT)}) as second:
-                assert second.process.wait(WAIT_S) == 0, second.log.read_text()
-            assert "151 rows from this run" in second.log.read_text()
-        finally:
-            go.set()
-        failure = end(first)
-    assert isinstance(failure, AnotherDriver)
-    assert "micro-batch 0 was committed by another driver" in str(failure)
+    with held_commit(spark, pipeline, monkeypatch):
+        # The second one finds the first's micro-batch unfinished, and repeats it and everything after it.
+        command = [sys.executable, "-m", "anabranch.spark", "ingest", str(file), "--master", "local[2]"]
+        with program(command, tmp_path, "second", {"PYTHONPATH": str(ROOT)}) as second:
+            assert second.process.wait(WAIT_S) == 0, second.log.read_text()
+        assert "151 rows from this run" in second.log.read_text()
     table, dead_letters = open_tables(spark, pipeline)
     assert offsets(table.read()) == every_offset_once(150)
     assert offsets(dead_letters.read()) == {(0, 50): 1}

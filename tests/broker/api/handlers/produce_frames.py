@@ -14,6 +14,7 @@ from anabranch.protocol.batch import CHECKED_POSITION, CRC_POSITION, HEADER_BYTE
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.messages.api_versions import ApiVersionsRequest
 from anabranch.protocol.records import Record, build_batch
+from anabranch.protocol.varint import uvarint
 from tests.support.frames import FAMILIES
 from tests.support.produce_pair import PARTITIONS, TOPICS, frame_of
 
@@ -74,16 +75,6 @@ def seal(batch: bytearray) -> None:
     """Write the checksum of all bytes behind it, whatever length the batch says it has."""
     if len(batch) > HEADER_BYTES:
         _CRC.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[CHECKED_POSITION:]))
-
-
-def uvarint(value: int) -> bytes:
-    """Encode a length of a flexible version."""
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def assemble(

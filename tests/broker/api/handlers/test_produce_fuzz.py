@@ -5,7 +5,6 @@ each handful, answers, closed connections and bytes of the log are compared, and
 """
 
 import logging
-import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +17,8 @@ from tests.broker.api.handlers.produce_frames import VERSIONS, Batch, ProduceFra
 from tests.support.native import require_native
 from tests.support.produce_pair import Client, Pair, Side, frame_of, produce_of, produce_pair
 from tests.support.raw_client import batch_of
+from tests.support.soak import SOAK
 
-SOAK: Final = bool(os.environ.get("ANABRANCH_SOAK"))
 SEEDS: Final = 40 if SOAK else 2
 FRAMES: Final = 250_000 if SOAK else 4_000
 """Frames of a seed: ten million in a soak."""

@@ -3,7 +3,6 @@
 Answers, bytes of the log, log cache, partitions' state and counters must be the same.
 """
 
-import os
 import random
 import sys
 from collections.abc import AsyncIterator
@@ -33,9 +32,9 @@ from tests.support.native import native_mode, require_native
 from tests.support.node import settings_for
 from tests.support.produce_pair import PARTITIONS, Pair, Side, frame_of, produce_of, produce_pair, side
 from tests.support.raw_client import batch_of, decode_response
+from tests.support.soak import SOAK
 from tests.support.waiting import until
 
-SOAK: Final = bool(os.environ.get("ANABRANCH_SOAK"))
 SMALL_BYTES: Final = 10_000
 
 

@@ -3,20 +3,13 @@
 import struct
 from collections.abc import Mapping
 
+from anabranch.protocol.varint import uvarint
+
 DELTA, CUMULATIVE = 1, 2
 
 
-def varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def field(number: int, data: bytes) -> bytes:
-    return varint(number << 3 | 2) + varint(len(data)) + data
+    return uvarint(number << 3 | 2) + uvarint(len(data)) + data
 
 
 def attribute(key: str, value: str) -> bytes:
