@@ -172,7 +172,7 @@ class NodeProcess:
         self, _kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
     ) -> None:
         if self._process is not None:
-            if is_test_timeout(error):
+            if error is not None:
                 sys.stdout.write(self.explain())
             self.kill9()
 

@@ -65,17 +65,19 @@ class Liveness:
 
         After a pause in which nothing was observed, no node is taken for dead: this one may have been paused.
         After a long pause this holds for a while: if the catalog was away for all, others may still have to connect.
+        A node that was not registered at the observation before lives: it has just started.
         """
         pause_s = now_s - self._last_s
+        is_first = not self._seen
         self._last_s = now_s
         for node_id, beat in beats.items():
             before = self._seen.get(node_id)
             if before is None or beat != before.beat:
-                # The first one may be of a node that died long ago: nothing is known until its beat changes.
-                is_known = before is not None
-                lives = is_known and beat.has_lease
+                # What the first observation finds may have died long ago: nothing is known until its beat changes.
+                lives = beat.has_lease and not is_first
                 sign_s = now_s if lives else before.sign_s if before is not None else None
-                self._seen[node_id] = _Observation(beat, now_s, lives=lives, was_alive=is_known, sign_s=sign_s)
+                was_alive = before is not None
+                self._seen[node_id] = _Observation(beat, now_s, lives=lives, was_alive=was_alive, sign_s=sign_s)
             elif pause_s >= DEAD_AFTER_S / 2:
                 before.since_s = now_s + (RECONNECTION_S if pause_s >= DEAD_AFTER_S else 0.0)
             elif now_s - before.since_s >= DEAD_AFTER_S:

@@ -99,6 +99,13 @@ def numbers(count: int) -> list[str]:
     return [str(value) for value in range(count)]
 
 
+def test_clients_of_any_node_are_told_of_a_new_one_when_it_serves(tmp_path: Path) -> None:
+    first, second = cluster(tmp_path, 2)
+    with first, second:
+        listed = AdminClient({"bootstrap.servers": first.bootstrap}).list_topics(timeout=TIMEOUT_S).brokers
+        assert sorted(listed) == [1, 2], "one that knows the first only has nobody left to ask when it dies"
+
+
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_a_producer_goes_on_when_its_node_is_killed_and_nothing_is_lost(
     tmp_path: Path, postgres: PostgresServer, kind: str

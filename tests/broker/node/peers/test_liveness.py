@@ -116,8 +116,24 @@ def test_only_a_node_that_may_beat_slowly_is_given_more_time(
 def test_a_node_that_is_removed_is_forgotten(seen_beating: Liveness) -> None:
     seen_beating.observe({OWN: NodeBeat(1, 3, has_lease=True)}, 1.0)
     assert not lives(seen_beating)
-    seen_beating.observe(beats(2), 1.5)
-    assert not lives(seen_beating)
+    assert seen_beating.silent() == {}
+
+
+def test_a_node_that_registers_while_others_are_watched_lives_at_once() -> None:
+    liveness = Liveness(OWN)
+    liveness.observe({OWN: NodeBeat(1, 3, has_lease=True)}, 0.0)
+    liveness.observe(beats(1), 10.0)  # a node that was alone beats so seldom
+    assert lives(liveness), "clients of this node can go to the new one as soon as it serves"
+    assert not liveness.silent()[OTHER].was_alive, "it may still beat slowly"
+    watch(liveness, 10.5, 10.0 + DEAD_AFTER_S, 1)
+    assert not lives(liveness)
+
+
+def test_a_node_that_registered_and_stopped_between_two_observations_does_not_live() -> None:
+    liveness = Liveness(OWN)
+    liveness.observe({OWN: NodeBeat(1, 3, has_lease=True)}, 0.0)
+    liveness.observe(beats(1, has_lease=False), 0.5)
+    assert not lives(liveness)
 
 
 def test_a_node_that_died_or_stopped_is_listed_for_a_while(seen_beating: Liveness) -> None:
