@@ -113,7 +113,8 @@ Not served, and therefore not advertised: the SASL mechanism GSSAPI; share group
 Different by design (the list below this one has what shows in responses):
 
 - A partition has one replica, and the object store keeps the data. Replication factors are accepted up to the
-  number of nodes, and change nothing. There are no followers, and no preferred read replica.
+  number of nodes (any factor with `topic.any_replication_factor`), and change nothing; neither does
+  `min.insync.replicas`. There are no followers, and no preferred read replica.
 - A reassignment hands the partition over to one broker; throttles have no effect. The preferred leader is the one
   at the creation of the partition, or of its last reassignment.
 - When a node dies, other nodes take its partitions over within seconds. In Apache Kafka partitions with one replica

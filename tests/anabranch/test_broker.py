@@ -12,6 +12,7 @@ from urllib.request import urlopen
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from anabranch.testing import Broker, BrokerError
 from tests.support.open_files import data_folder
@@ -89,6 +90,13 @@ def test_topics_are_created_with_partitions_and_configs_and_deleted(broker: Brok
     assert "wide" not in admin.list_topics(timeout=WAIT_S).topics
     with pytest.raises(BrokerError, match="there is no topic 'wide'"):
         broker.delete_topic("wide")
+
+
+def test_topics_are_created_as_in_production(broker: Broker) -> None:
+    wanted = NewTopic("safe", num_partitions=2, replication_factor=3, config={"min.insync.replicas": "2"})
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_topics([wanted])["safe"].result(WAIT_S)
+    assert send(broker, "safe", b"x", acks="all") == [""]
 
 
 def test_the_next_produce_fails_and_appends_nothing(broker: Broker) -> None:

@@ -1,8 +1,9 @@
 """CreateTopics: create topics together. An error of one does not affect the others.
 
-Replication factors up to the number of registered nodes are accepted, dead ones included, and so are assignments to
-them. The first living one of an assignment is to lead. A partition has one replica all the same, its leader: durability
-comes from the object store and the log, not from replicas.
+Replication factors up to the number of registered nodes are accepted, dead ones included, or any factor if
+`topic.any_replication_factor` is set. So are assignments to registered nodes, of which the first living one is to lead.
+A partition has one replica all the same, its leader: durability comes from the object store and the log, not from
+replicas.
 """
 
 from collections import Counter
@@ -123,7 +124,7 @@ def _partitions(serving: Serving, requested: CreatableTopic, nodes: int) -> int:
             ErrorCode.INVALID_REPLICATION_FACTOR,
             "Replication factor must be larger than 0, or -1 to use the default value.",
         )
-    if factor > nodes:
+    if factor > nodes and not serving.settings.topic.any_replication_factor:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Unable to replicate the partition {factor} time(s): The target replication factor of {factor} cannot be "

@@ -117,6 +117,13 @@ class TopicSettings(Area):
         description="Partitions of a topic created without a number (Kafka: num.partitions).",
     )
     partitions_max: int = Field(default=10_000, ge=1, description="Partitions of all topics in total.")
+    any_replication_factor: bool = Field(
+        default=False,
+        description=(
+            "Accept replication factors above the number of nodes, as `anabranch dev` does. A partition has one "
+            "replica with any factor."
+        ),
+    )
     max_message_bytes: Bytes = Field(
         default=1_048_588, ge=0, le=2**31 - 1, description="Largest record batch (Kafka: message.max.bytes)."
     )

@@ -39,12 +39,13 @@ DEFAULTS: Final[Mapping[str, object]] = {
     "storage.log_cache_bytes": "64MiB",
     "storage.block_cache_bytes": "32MiB",
     "network.slab_pool_bytes": "32MiB",
+    "topic.any_replication_factor": "true",
     "group.initial_rebalance_delay_ms": "0",
     "group.offsets_partitions": "4",
     "transaction.state_partitions": "4",
     "log.level": "warning",
 }
-"""Settings that differ from those of a node: small, and quick to start."""
+"""Settings that differ from those of a node: small, quick to start, and open to what programs ask of a cluster."""
 
 
 Use = Callable[["Node", "Faults", asyncio.Event], Awaitable[None]]

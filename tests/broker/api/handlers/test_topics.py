@@ -117,6 +117,19 @@ async def test_a_created_topic_is_described_and_can_be_used(node: Node, client: 
     ].error_code == 0
 
 
+async def test_any_replication_factor_is_accepted_on_one_node_that_is_set_so(tmp_path: Path) -> None:
+    async with (
+        running_node(tmp_path, topic_any_replication_factor="true") as node,
+        raw_client(node.bootstrap) as client,
+    ):
+        (result,) = await create(client, topic("t", 2, 3, min_insync_replicas="2"))
+        assert (result.error_code, result.num_partitions, result.replication_factor) == (0, 2, 1)
+        (refused,) = await create(client, topic("u", 1, 0))
+        assert refused.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+        (answer,) = (await client.produce("t", [batch_of(b"a")], partition=1)).responses[0].partition_responses
+        assert answer.error_code == 0
+
+
 async def test_validate_only_creates_nothing(node: Node, client: RawClient) -> None:
     (result,) = await create(client, topic("t", 3), validate_only=True)
     assert (result.error_code, result.num_partitions) == (0, 3)
