@@ -5,12 +5,12 @@ their write is complete. A block belongs to one log and passes through it once: 
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
-from mmap import MADV_HUGEPAGE, MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Final
 
 from crc32c import crc32c
 
+from anabranch.platform import use_huge_pages
 from anabranch.wal.format import (
     PADDING_BYTES_MIN,
     RECORD_HEADER_BYTES,
@@ -35,8 +35,7 @@ def aligned_memory(size_bytes: int, *, huge_pages: bool = False) -> mmap:
     """
     memory = mmap(-1, size_bytes, flags=MAP_PRIVATE | MAP_ANONYMOUS)
     if huge_pages:
-        with suppress(OSError):
-            memory.madvise(MADV_HUGEPAGE)
+        use_huge_pages(memory)
     return memory
 
 

@@ -18,6 +18,7 @@ from typing import Final
 
 import structlog
 
+from anabranch.platform import IS_LINUX, O_DIRECT, O_DSYNC, drop_from_cache, reserve, sync, sync_folder
 from anabranch.wal.block import aligned_buffer
 from anabranch.wal.device_engine import ChosenEngine, choose_engine
 from anabranch.wal.device_place import check_place, warn_of_place
@@ -44,9 +45,14 @@ class OpenedDevice:
     block_device: bool
     direct: bool
     synced: bool
-    """True if opened with O_DSYNC: a write returns when it is on stable media."""
+    """True if a write is complete when it is on stable media: opened with O_DSYNC, or flushed by the engine."""
     why: str
     """Reason for `synced`, for messages."""
+
+    @property
+    def is_flushed(self) -> bool:
+        """True if the engine has to flush after each write, since the platform has no O_DSYNC that does."""
+        return self.synced and not O_DSYNC
 
 
 class FileDevice:
@@ -73,7 +79,12 @@ class FileDevice:
         """Kind, flags, engine and guarantee."""
         opened = self._opened
         kind = "block device" if opened.block_device else "file"
-        flags = " ".join(name for name, used in (("O_DIRECT", opened.direct), ("O_DSYNC", opened.synced)) if used)
+        modes = {
+            "O_DIRECT": opened.direct,
+            "O_DSYNC": opened.synced and not opened.is_flushed,
+            "flushed": opened.is_flushed,
+        }
+        flags = " ".join(name for name, used in modes.items() if used) or "buffered"
         return f"{kind}, {flags}, {self._chosen.description}: {opened.why}"
 
     @property
@@ -125,7 +136,8 @@ def open_device(path: Path, settings: WalSettings, *, create: bool = True, exclu
             _create_file(path, settings)
         opened = _open(path, settings, exclusive=exclusive)
         try:
-            return FileDevice(opened, choose_engine(opened.fd, path, settings, direct=opened.direct))
+            engine = choose_engine(opened.fd, path, settings, direct=opened.direct, flushes=opened.is_flushed)
+            return FileDevice(opened, engine)
         except WalRefused:
             os.close(opened.fd)
             raise
@@ -138,19 +150,25 @@ def _open(path: Path, settings: WalSettings, *, exclusive: bool) -> OpenedDevice
     block_device = stat.S_ISBLK(status.st_mode)
     if not block_device and not stat.S_ISREG(status.st_mode):
         raise WalRefused(f"{path}: neither a block device nor a regular file")
+    if block_device and not IS_LINUX:
+        raise WalRefused(f"{path}: a block device, which only Linux can have as a log: set wal.path to a file")
     synced, why = choose_durability(settings, write_cache(status))
     # O_EXCL on a block device: refused while it is mounted or another process has it open the same way.
     flags = os.O_RDWR | os.O_CLOEXEC | (os.O_EXCL if block_device and exclusive else 0)
     direct = True
     try:
-        fd = _open_direct(path, flags | (os.O_DSYNC if synced else 0), exclusive=exclusive)
+        fd = _open_direct(path, flags | (O_DSYNC if synced else 0), exclusive=exclusive)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        _LOG.warning("the file system refuses O_DIRECT: using buffered writes with O_DSYNC instead", path=str(path))
-        direct, synced = False, True
-        why = "the file system refuses O_DIRECT, so each write goes through the page cache and is flushed"
-        fd = _open_locked(path, flags | os.O_DSYNC, exclusive=exclusive)
+        direct = False
+        if settings.durability == "direct" and settings.allow_volatile:
+            why = "writes go through the page cache and are not flushed (durability=direct, allow_volatile)"
+        else:
+            _LOG.warning("the file system refuses O_DIRECT: using buffered writes that are flushed", path=str(path))
+            synced = True
+            why = "the file system refuses O_DIRECT, so each write goes through the page cache and is flushed"
+        fd = _open_locked(path, flags | (O_DSYNC if synced else 0), exclusive=exclusive)
     if block_device and sector_bytes(fd) > PAGE_BYTES:
         os.close(fd)
         raise WalRefused(f"{path}: sectors of more than {PAGE_BYTES} bytes")
@@ -158,8 +176,10 @@ def _open(path: Path, settings: WalSettings, *, exclusive: bool) -> OpenedDevice
 
 
 def _open_direct(path: Path, flags: int, *, exclusive: bool) -> int:
-    """Open with O_DIRECT and read a page: some file systems refuse only the read."""
-    fd = _open_locked(path, flags | os.O_DIRECT, exclusive=exclusive)
+    """Open with O_DIRECT and read a page: some file systems refuse only the read. Raises EINVAL without O_DIRECT."""
+    if not O_DIRECT:
+        raise OSError(errno.EINVAL, "the platform has no O_DIRECT")
+    fd = _open_locked(path, flags | O_DIRECT, exclusive=exclusive)
     try:
         if os.lseek(fd, 0, os.SEEK_END) >= PAGE_BYTES:
             read_all(fd, 0, aligned_buffer(PAGE_BYTES))
@@ -235,18 +255,18 @@ def _create_file(path: Path, settings: WalSettings) -> None:
         # One folder at most: a mistyped path must not create a tree, nor hide a missing mount.
         if not path.parent.exists():
             path.parent.mkdir(exist_ok=True)
-            _sync_folder(path.parent.parent)
+            sync_folder(path.parent.parent)
         fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            _reserve(fd, 0, size_bytes)
+            reserve(fd, 0, size_bytes)
             # Else nothing was reserved, or the file system cannot tell what was written.
             if settings.fencing == "strict" or unwritten_ranges(fd, size_bytes) != [(0, size_bytes)]:
                 fill_file(fd, 0, size_bytes)
-            os.fsync(fd)
+            sync(fd)
         finally:
             os.close(fd)
         new.rename(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         with suppress(OSError):
             new.unlink()
@@ -255,20 +275,11 @@ def _create_file(path: Path, settings: WalSettings) -> None:
         ) from error
 
 
-def _reserve(fd: int, start: int, end: int) -> None:
-    """Reserve the space from `start` to `end`, if the file system can. Raises OSError if there is not enough."""
-    try:
-        os.posix_fallocate(fd, start, end - start)
-    except OSError as error:
-        if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}:
-            raise
-
-
 def _reserve_unwritten(fd: int, size_bytes: int) -> list[tuple[int, int]]:
     """Reserve the ranges that were never written, and return them. Raises OSError."""
     ranges = unwritten_ranges(fd, size_bytes)
     for start, end in ranges:
-        _reserve(fd, start, end)
+        reserve(fd, start, end)
     return ranges
 
 
@@ -293,20 +304,12 @@ def unwritten_ranges(fd: int, size_bytes: int) -> list[tuple[int, int]]:
 
 def fill_file(fd: int, start: int, end: int) -> None:
     """Write zeros from `start` to `end`, durably, so that a later write there allocates nothing."""
-    _reserve(fd, start, end)
+    reserve(fd, start, end)
     zeros = aligned_buffer(_FILL_BYTES)
     for position in range(start, end, _FILL_BYTES):
         write_all(fd, position, zeros[: end - position])
-    os.fsync(fd)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync(fd)
+    drop_from_cache(fd)
 
 
 def sector_bytes(fd: int) -> int:

@@ -26,36 +26,39 @@ class ChosenEngine:
     description: str
 
 
-def choose_engine(fd: int, path: Path, settings: WalSettings, *, direct: bool) -> ChosenEngine:
+def choose_engine(fd: int, path: Path, settings: WalSettings, *, direct: bool, flushes: bool = False) -> ChosenEngine:
     """Return the engine for `fd` that `settings` choose. `direct`: opened with O_DIRECT. Raises WalRefused.
+
+    `flushes`: each write has to be flushed, since the descriptor was opened without O_DSYNC, so threads do it.
 
     A ring is set up and tried here, so that the choice is known before the first request.
     """
     if settings.engine == "threads":
-        return _threads(fd, settings, "threads")
+        return _threads(fd, settings, "threads", flushes=flushes)
     if not direct:
         # A write through the page cache is performed by the call that submits it, which would stop the event loop.
-        return _instead(fd, path, settings, "it needs O_DIRECT, which the file system refuses")
+        reason = "it needs O_DIRECT, which the file system refuses"
+        return _instead(fd, path, settings, reason, flushes=flushes)
     try:
         ring = Ring(RING_ENTRIES)
     except OSError as error:
-        return _instead(fd, path, settings, _reason(error))
+        return _instead(fd, path, settings, _reason(error), flushes=flushes)
     return ChosenEngine(UringEngine(fd, ring), "io_uring")
 
 
-def _instead(fd: int, path: Path, settings: WalSettings, reason: str) -> ChosenEngine:
+def _instead(fd: int, path: Path, settings: WalSettings, reason: str, *, flushes: bool) -> ChosenEngine:
     """Return threads, if the settings leave the choice."""
     if settings.engine == "io_uring":
         raise WalRefused(
             f"{path}: wal.engine is io_uring, but {reason}; allow it, or set wal.engine to auto or threads"
         )
     _LOG.info("threads write the log, not io_uring", path=str(path), reason=reason)
-    return _threads(fd, settings, f"threads ({reason})")
+    return _threads(fd, settings, f"threads ({reason})", flushes=flushes)
 
 
-def _threads(fd: int, settings: WalSettings, description: str) -> ChosenEngine:
+def _threads(fd: int, settings: WalSettings, description: str, *, flushes: bool) -> ChosenEngine:
     # Two more than the writes in flight, so that a header write never waits behind them, nor behind zeros.
-    return ChosenEngine(ThreadEngine(fd, settings.writes_in_flight_max + 2), description)
+    return ChosenEngine(ThreadEngine(fd, settings.writes_in_flight_max + 2, flushes=flushes), description)
 
 
 def _reason(error: OSError) -> str:

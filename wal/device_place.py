@@ -12,11 +12,11 @@ from typing import Final
 
 import structlog
 
+from anabranch.platform import IS_LINUX, MEMORY_FOLDER
 from anabranch.wal.interface import WalRefused
 
 _LOG = structlog.get_logger(__name__)
 _DEVICES: Final = Path("/dev")
-_SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a file system for files, not for devices
 _STATFS_BYTES: Final = 256
 """More than the size of `struct statfs` on any Linux. Its first long is the type."""
 _IN_MEMORY: Final = "in memory: its records are lost at a reboot"
@@ -29,7 +29,9 @@ _VOLATILE: Final = {
 
 
 def file_system_type(folder: Path) -> int:
-    """Return the magic number of the file system that `folder` is on. Raises OSError."""
+    """Return the magic number of the file system that `folder` is on; 0: unknown. Raises OSError."""
+    if not IS_LINUX:
+        return 0  # the structure that statfs(2) fills differs, and so do the numbers
     status = ctypes.create_string_buffer(_STATFS_BYTES)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.statfs(os.fsencode(folder), status) != 0:
@@ -40,7 +42,7 @@ def file_system_type(folder: Path) -> int:
 
 def check_place(path: Path, *, allow_volatile: bool, type_of: Callable[[Path], int] = file_system_type) -> None:
     """Raise WalRefused if no file may be created at `path`, which is absolute and without links. Raises OSError."""
-    if path.is_relative_to(_DEVICES) and not path.is_relative_to(_SHARED_MEMORY):
+    if path.is_relative_to(_DEVICES) and not path.is_relative_to(MEMORY_FOLDER):
         raise WalRefused(f"{path}: no such device, and no file is created under {_DEVICES}: check wal.path")
     folder = next(parent for parent in path.parents if parent.exists())
     volatile = _VOLATILE.get(type_of(folder))

@@ -13,15 +13,16 @@ import ctypes
 import errno
 import os
 from enum import IntEnum
-from mmap import MAP_POPULATE, MAP_SHARED, mmap
+from mmap import MAP_SHARED, mmap
 from platform import machine
 from struct import Struct
 from typing import Final, NamedTuple
 
 from anabranch.native import native_part
+from anabranch.platform import IS_LINUX, MAP_POPULATE
 
 SYSTEM_CALLS: Final = {"x86_64": (425, 426), "aarch64": (425, 426)}
-"""Numbers of `io_uring_setup` and `io_uring_enter` by machine."""
+"""Numbers of `io_uring_setup` and `io_uring_enter` by machine, on Linux: elsewhere they are other calls, or none."""
 _ORDERED_LOADS: Final = machine() == "x86_64"
 _FEATURES: Final = 0b1111
 """SINGLE_MMAP, NODROP, SUBMIT_STABLE and RW_CUR_POS: Linux 5.6 has them all."""
@@ -175,7 +176,7 @@ class Ring:
     """An io_uring with room for `entries` operations, a power of two. Raises OSError if the kernel refuses it."""
 
     def __init__(self, entries: int) -> None:
-        if machine() not in SYSTEM_CALLS:
+        if not IS_LINUX or machine() not in SYSTEM_CALLS:
             raise OSError(errno.ENOSYS, f"no io_uring on {machine()}")
         self.entries: Final = entries
         setup, enter = SYSTEM_CALLS[machine()]

@@ -1,16 +1,16 @@
-"""Threads that perform device requests: the loop submits through a queue, and completions wake it through an eventfd.
+"""Threads that perform device requests: the loop submits through a queue, and completions wake it through a descriptor.
 
 The loop handles several completions per wake-up and never waits for the disk. It is the engine for kernels and
 containers without io_uring, and for writes through the page cache (docs/adr/0007; docs/adr/0002: why not native AIO).
 """
 
-import os
 from asyncio import AbstractEventLoop, get_running_loop, to_thread
 from collections import deque
 from queue import SimpleQueue
 from threading import Thread
 from typing import Final
 
+from anabranch.platform import Wakeup, flush
 from anabranch.wal.block import aligned_buffer
 from anabranch.wal.device_raw import read_all, write_segments
 from anabranch.wal.format import RING_POSITION
@@ -22,13 +22,15 @@ _JOIN_S: Final = 1.0
 class ThreadEngine:
     """Performs requests on `fd` in `threads` threads, which start with the first request."""
 
-    def __init__(self, fd: int, threads: int) -> None:
+    def __init__(self, fd: int, threads: int, *, flushes: bool = False) -> None:
+        """`flushes`: flush after each write, for a descriptor whose writes return before they are durable."""
         self._fd: Final = fd
         self._count: Final = threads
+        self._flushes: Final = flushes
         self._queue: SimpleQueue[IoRequest | None] = SimpleQueue()
         self._completed: deque[IoRequest] = deque()
         self._signalled = False
-        self._event_fd = -1
+        self._wakeup: Wakeup | None = None
         self._threads: list[Thread] = []
         self._loop: AbstractEventLoop | None = None
 
@@ -40,16 +42,16 @@ class ThreadEngine:
 
     def _start(self) -> None:
         self._loop = get_running_loop()
-        self._event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._loop.add_reader(self._event_fd, self._on_completed)
+        self._wakeup = wakeup = Wakeup()
+        self._loop.add_reader(wakeup.fd, self._on_completed, wakeup)
         # Daemons: a thread that hangs on a dead device must not keep the process alive.
         for number in range(self._count):
-            thread = Thread(target=self._work, name=f"wal-writer-{number}", daemon=True)
+            thread = Thread(target=self._work, args=[wakeup], name=f"wal-writer-{number}", daemon=True)
             thread.start()
             self._threads.append(thread)
 
-    def _on_completed(self) -> None:
-        os.eventfd_read(self._event_fd)
+    def _on_completed(self, wakeup: Wakeup) -> None:
+        wakeup.clear()
         # Cleared before the queue is drained: a request completed from here on signals again.
         self._signalled = False
         completed = self._completed
@@ -57,7 +59,7 @@ class ThreadEngine:
             request = completed.popleft()
             request.done(request)
 
-    def _work(self) -> None:
+    def _work(self, wakeup: Wakeup) -> None:
         page = aligned_buffer(RING_POSITION)
         while (request := self._queue.get()) is not None:
             try:
@@ -67,11 +69,13 @@ class ThreadEngine:
             self._completed.append(request)
             if not self._signalled:
                 self._signalled = True
-                os.eventfd_write(self._event_fd, 1)
+                wakeup.set()
 
     def _perform(self, request: IoRequest, page: memoryview) -> None:
         if request.kind is IoKind.WRITE:
             write_segments(self._fd, request.segments)
+            if self._flushes:
+                flush(self._fd)
             if request.check_header:
                 read_all(self._fd, 0, page)
                 request.header = bytes(page)
@@ -79,19 +83,19 @@ class ThreadEngine:
             for position, data in request.segments:
                 read_all(self._fd, position, data)
         else:
-            os.fdatasync(self._fd)
+            flush(self._fd)
 
     async def close(self) -> bool:
         """Stop the threads; return whether all have ended. A thread that hangs on the device is abandoned."""
         for _ in self._threads:
             self._queue.put(None)
         await to_thread(self._join)
-        if self._loop is not None:
-            self._loop.remove_reader(self._event_fd)
+        if self._loop is not None and self._wakeup is not None:
+            self._loop.remove_reader(self._wakeup.fd)
         if any(thread.is_alive() for thread in self._threads):
             return False
-        if self._event_fd >= 0:
-            os.close(self._event_fd)
+        if self._wakeup is not None:
+            self._wakeup.close()
         return True
 
     def _join(self) -> None:

@@ -21,6 +21,7 @@ from typing import IO, Any, Final, NamedTuple
 from sqlalchemy import Connection, Table, create_engine, delete, event, func, insert, literal, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from anabranch.platform import sync, sync_folder
 from anabranch.s3stream.catalog.manifest_rows import last_manifest, read_state
 from anabranch.s3stream.catalog.manifest_state import CatalogState
 from anabranch.s3stream.catalog.migration import migrate
@@ -114,7 +115,7 @@ def write_backup(
             with os.fdopen(descriptor, "wb") as file:
                 header = _write(connection, file, now_ms, on_progress)
                 file.flush()
-                os.fsync(file.fileno())
+                sync(file.fileno())
             _publish(temporary, target, overwrite=overwrite)
         finally:
             temporary.unlink(missing_ok=True)
@@ -174,11 +175,7 @@ def _publish(temporary: Path, target: Path, *, overwrite: bool) -> None:
         except FileExistsError:
             raise CatalogError(f"backup {target}: the file exists") from None
     with suppress(PermissionError):
-        descriptor = os.open(target.absolute().parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_folder(target.absolute().parent)
 
 
 # reading

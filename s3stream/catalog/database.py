@@ -65,6 +65,7 @@ SLOW_COMMAND_S: Final = 30.0
 SQLITE_PRAGMAS: Final = (
     f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}",
     "PRAGMA synchronous = FULL",
+    "PRAGMA fullfsync = ON",  # only macOS knows it: elsewhere fsync empties the drive's cache anyway
     "PRAGMA foreign_keys = ON",
     # KiB, at most: a commit touches a page for each of its streams, and SQLite's 2 MB would read and spill them.
     "PRAGMA cache_size = -32768",

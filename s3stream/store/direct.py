@@ -6,13 +6,12 @@ the first and after the last page boundary are written normally, so that parts w
 with a direct write. If the file system refuses O_DIRECT, everything is written normally.
 """
 
-import contextlib
-import fcntl
 import mmap
 import os
 import threading
 from collections.abc import Iterator, Sequence
 
+from anabranch.platform import direct_writes
 from anabranch.wal.interface import Buffer
 
 PAGE_BYTES = 4096
@@ -38,7 +37,7 @@ class FileWriter:
             before, rest = _split(views, head)
             pages, after = _split(rest, body)
             _write_vectored(fd, before)
-            with _direct(fd) as is_direct:
+            with direct_writes(fd) as is_direct:
                 if is_direct:
                     self._write_staged(fd, pages)
                 else:
@@ -72,21 +71,6 @@ class FileWriter:
                 mmap.mmap(-1, STAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             )
         return stage
-
-
-@contextlib.contextmanager
-def _direct(fd: int) -> Iterator[bool]:
-    """Set O_DIRECT inside the `with` block; yield whether the file system supports it."""
-    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
-    try:
-        fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT)
-    except OSError:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        fcntl.fcntl(fd, fcntl.F_SETFL, flags)
 
 
 def cut(parts: Sequence[Buffer], sizes: Iterator[int]) -> Iterator[list[memoryview]]:

@@ -19,9 +19,10 @@ from struct import Struct
 
 from crc32c import crc32c
 
+from anabranch.platform import copy_range, sync, sync_folder
 from anabranch.s3stream.errors import ObjectExists, ObjectNotFound, ObjectTooShort, StoreError
 from anabranch.s3stream.store.direct import FileWriter
-from anabranch.s3stream.store.folders import create_folder, sync_folder
+from anabranch.s3stream.store.folders import create_folder
 from anabranch.s3stream.store.interface import PartReceipt, StoredObject
 from anabranch.s3stream.store.recycled import ReadBufferPool
 from anabranch.s3stream.store.rules import check_key, check_range, check_receipts
@@ -281,7 +282,7 @@ class NewFile:
         """Make the object visible and durable."""
         with self._files.explain(self._key):
             self._files.writer.write(self._fd, [self._trailer])
-            os.fsync(self._fd)
+            sync(self._fd)
             self._files.publish(self._temporary, self._key, self._writer_id)
 
     def close(self) -> None:
@@ -361,7 +362,7 @@ class UploadFiles:
             try:
                 os.lseek(fd, sum(each.size_bytes for each in receipts), os.SEEK_SET)
                 self._files.writer.write(fd, [self._trailer])
-                os.fsync(fd)
+                sync(fd)
             finally:
                 os.close(fd)
             self._files.publish(whole, self._key, self._writer_id)
@@ -406,7 +407,7 @@ def _copy(source: int, target: int, start: int, size: int) -> None:
     """Copy to the target's position, inside the kernel if it supports that."""
     while size > 0:
         try:
-            copied = os.copy_file_range(source, target, size, start)
+            copied = copy_range(source, target, size, start)
         except OSError as error:
             if error.errno not in _NO_COPY_RANGE:
                 raise

@@ -229,6 +229,32 @@ async def test_a_file_in_use_is_refused(tmp_path: Path, settings: WalSettings) -
     await open_device(path, settings).close()
 
 
+async def test_a_volatile_log_is_not_flushed_where_o_direct_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anabranch.wal.device.O_DIRECT", 0)
+    volatile = replace(SETTINGS, durability="direct", allow_volatile=True)
+    device = open_device(tmp_path / "wal", volatile)
+    assert device.description.startswith("file, buffered, threads (")
+    assert "not flushed" in device.description
+    await device.close()
+
+
+async def test_the_engine_flushes_where_o_dsync_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("O_DIRECT", "O_DSYNC"):
+        monkeypatch.setattr(f"anabranch.wal.device.{name}", 0)
+    flushed: list[int] = []
+    monkeypatch.setattr("anabranch.wal.device_threads.flush", flushed.append)
+    device = open_device(tmp_path / "wal", replace(SETTINGS, durability="flush"))
+    assert device.description.startswith("file, flushed, threads (")
+    wal = make_wal(device)
+    assert [record async for record in wal.recover()] == []
+    before = len(flushed)
+    await wal.append([b"x"]).durable
+    assert len(flushed) > before
+    await wal.close()
+
+
 async def test_o_direct_refused_falls_back_to_flushed_buffered_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

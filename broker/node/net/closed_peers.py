@@ -3,7 +3,9 @@
 import select
 from collections.abc import Iterable
 
-_GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+from anabranch.platform import POLLRDHUP
+
+_GONE = POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
 def find_closed_peers(descriptors: Iterable[int]) -> set[int]:

@@ -6,6 +6,8 @@ import socket
 import ssl
 from typing import Final
 
+from anabranch import platform
+
 USER_TIMEOUT_MS: Final = 10_000
 """Time within which the other machine must acknowledge what is sent."""
 KEEPALIVE_IDLE_S: Final = 4
@@ -16,11 +18,13 @@ KEEPALIVE_COUNT: Final = 3
 
 def notice_vanishing(bare: socket.socket) -> None:
     """Let the kernel end the connection within ten seconds, or those that a listening socket accepts."""
-    bare.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    bare.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
-    bare.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
-    bare.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_COUNT)
-    bare.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+    platform.notice_vanishing(
+        bare,
+        idle_s=KEEPALIVE_IDLE_S,
+        interval_s=KEEPALIVE_INTERVAL_S,
+        probes=KEEPALIVE_COUNT,
+        unsent_ms=USER_TIMEOUT_MS,
+    )
 
 
 async def open_connection(

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import structlog
 
+from anabranch.platform import boot_id
 from anabranch.s3stream.store.folders import create_folder
 
 _log = structlog.get_logger("node")
 
 LOCK_NAME = "LOCK"
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class DataDirError(Exception):
@@ -50,9 +50,8 @@ class DataDirLock:
 
         A process that holds a lock of the same id proves that the previous holder is gone.
         """
-        try:
-            boot = BOOT_ID.read_text(encoding="ascii").strip()
-        except OSError:
+        boot = boot_id()
+        if not boot:
             return ""
         status = os.fstat(self._fd)
         return f"{boot}:{status.st_dev}:{status.st_ino}"

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from anabranch.broker.node.settings.area import MIB
 from anabranch.broker.node.settings.model import Settings
 from anabranch.compaction.settings import CompactionSettings
+from anabranch.platform import physical_memory
 from anabranch.s3stream.settings import StorageSettings
 
 _STORAGE, _COMPACTION = StorageSettings(), CompactionSettings()
@@ -162,9 +163,8 @@ def available_memory(root: Path = Path("/")) -> tuple[int, str]:
     This is the minimum of the machine's memory and the limits of all control groups of the process (version 1 and 2).
     """
     machine = root / "proc/meminfo"
-    found = re.search(r"MemTotal:\s+(\d+) kB", machine.read_text(encoding="ascii"))
-    assert found is not None, "every Linux has MemTotal"
-    limits = [(int(found[1]) * 1024, str(machine))]
+    found = re.search(r"MemTotal:\s+(\d+) kB", _read(machine))
+    limits = [(int(found[1]) * 1024, str(machine)) if found else (physical_memory(), "sysconf")]
     limits += [(limit, str(path)) for path in _limit_files(root) if (limit := _read_limit(path)) is not None]
     return min(limits)
 

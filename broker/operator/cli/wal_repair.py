@@ -5,7 +5,6 @@ kept ones are identified for certain. Of the others, the remains of a damaged re
 """
 
 import asyncio
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, BinaryIO
 
 import click
 
+from anabranch.platform import sync
 from anabranch.s3stream.append.wal_record import RecordKind, WalRecord, WalRecordError, decode_record
 from anabranch.wal.interface import RecoveredRecord
 from anabranch.wal.repair import DamagedRange, RepairPlan, read_damaged, read_kept
@@ -182,7 +182,7 @@ async def save_damaged(device: Device, plan: RepairPlan, path: Path) -> None:
         with await asyncio.to_thread(path.open, "xb") as file:
             async for position, pages in read_damaged(device, plan):
                 await asyncio.to_thread(_write, file, position, pages)
-            await asyncio.to_thread(os.fsync, file.fileno())
+            await asyncio.to_thread(sync, file.fileno())
     except OSError as error:
         reason = error.strerror or error
         raise click.ClickException(f"{path}: cannot save the damaged pages: {reason}; nothing was changed") from None

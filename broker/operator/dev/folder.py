@@ -11,7 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a file system in memory, on Linux
+from anabranch.platform import MEMORY_FOLDER
+
 ROOM_BYTES: Final = 256 << 20
 """Free memory from which on it is used: containers often have 64 MiB there."""
 PREFIX: Final = "anabranch-dev-"
@@ -39,7 +40,7 @@ class MemoryFolder:
     @property
     def is_in_memory(self) -> bool:
         """False if it is on a disk."""
-        return self.path.parent == MEMORY
+        return self.path.parent == MEMORY_FOLDER
 
     def remove(self) -> None:
         """Remove the folder and all that is in it. A second call does nothing."""
@@ -51,9 +52,9 @@ class MemoryFolder:
 
 def _parent() -> Path:
     try:
-        found = os.statvfs(MEMORY)
-        if found.f_bavail * found.f_frsize >= ROOM_BYTES and os.access(MEMORY, os.W_OK):
-            return MEMORY
+        found = os.statvfs(MEMORY_FOLDER)
+        if found.f_bavail * found.f_frsize >= ROOM_BYTES and os.access(MEMORY_FOLDER, os.W_OK):
+            return MEMORY_FOLDER
     except OSError:
         pass
     return Path(tempfile.gettempdir())

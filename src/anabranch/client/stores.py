@@ -1,6 +1,5 @@
 """Certificates and keys of a client: files in PEM or PKCS12, or PEM in a property. Keys are never written to disk."""
 
-import os
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from anabranch.client.errors import PropertyError, UnsupportedProperty
+from anabranch.platform import private_file
 
 _JKS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _PEM: Final = b"-----BEGIN "
@@ -93,15 +93,12 @@ def trust(context: ssl.SSLContext, store: Store) -> None:
 def key_file(store: Store) -> Iterator[str]:
     """Give the path of a file with the key and the certificates of a store. It ends with the context.
 
-    OpenSSL reads files only. This one is in memory, and no other process can open it.
+    OpenSSL reads files only. On Linux this one is in memory, and no other process can open it.
     """
     assert store.key is not None, "read_key_store returns stores with a key"
     key = store.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    file = os.memfd_create("key", os.MFD_CLOEXEC)
-    with os.fdopen(file, "wb") as memory:
-        memory.write(key + "".join(_pem_of(each) for each in store.certificates).encode())
-        memory.flush()
-        yield f"/proc/self/fd/{file}"
+    with private_file(key + "".join(_pem_of(each) for each in store.certificates).encode()) as path:
+        yield path
 
 
 def show(context: ssl.SSLContext, store: Store) -> None:

@@ -11,11 +11,11 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from anabranch import platform
 from anabranch.broker.cluster.membership.lease import Claimant, Lease, beat_during_start, is_free, wait_until_free
 from anabranch.broker.cluster.membership.loop import Membership
 from anabranch.broker.cluster.membership.tasks import NodeTasks
 from anabranch.broker.node.peers.members import Members, member_of
-from anabranch.broker.node.settings import data_dir as datadir
 from anabranch.broker.node.settings.data_dir import DataDirLock
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import NodeHolder, NodeInfo, Pulse
@@ -293,8 +293,8 @@ def test_a_lock_is_the_same_for_whoever_holds_it_next_and_for_nobody_else(
         lock.release()
     assert names[0] == names[1]
     assert len(set(names)) == 2
-    assert names[0].startswith(datadir.BOOT_ID.read_text().strip())
-    monkeypatch.setattr(datadir, "BOOT_ID", tmp_path / "absent")
+    assert names[0].startswith(platform.BOOT_ID.read_text().strip())
+    monkeypatch.setattr(platform, "BOOT_ID", tmp_path / "absent")
     lock = DataDirLock(tmp_path / "a")
     assert not lock.lock_id, "of a machine that does not tell its boots apart nothing is known"
     lock.release()

@@ -23,6 +23,7 @@ from anabranch.broker.node.settings.memory import (
     with_sizes,
 )
 from anabranch.broker.node.settings.sources import load
+from anabranch.platform import physical_memory
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.support.node import NodeProcess, running_node
@@ -190,6 +191,10 @@ SYSTEMS = {
 def test_what_is_available(tmp_path: Path, name: str) -> None:
     files, limit, source = SYSTEMS[name]
     assert available_memory(system(tmp_path, files)) == (limit, str(tmp_path / source))
+
+
+def test_a_system_without_proc_tells_its_memory_by_itself(tmp_path: Path) -> None:
+    assert available_memory(tmp_path) == (physical_memory(), "sysconf")
 
 
 def test_a_setting_goes_before_the_system(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 from anabranch.broker.operator.cli import main
 from anabranch.broker.operator.dev import folder as folders
 from anabranch.broker.operator.dev.folder import LEFT_S, LOCK, PREFIX, MemoryFolder
+from anabranch.platform import MEMORY_FOLDER
 from tests.support.open_files import data_folder
 from tests.support.waiting import WAIT_S
 
@@ -21,7 +22,7 @@ from tests.support.waiting import WAIT_S
 @pytest.fixture
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory that stands for the file system in memory."""
-    monkeypatch.setattr(folders, "MEMORY", tmp_path)
+    monkeypatch.setattr(folders, "MEMORY_FOLDER", tmp_path)
     monkeypatch.setattr(folders, "ROOM_BYTES", 0)
     return tmp_path
 
@@ -54,7 +55,7 @@ def test_it_serves_until_ctrl_c_and_leaves_nothing() -> None:
         topics = AdminClient({"bootstrap.servers": servers}).list_topics(timeout=WAIT_S).topics
         assert {name: len(topic.partitions) for name, topic in topics.items()} == {"a": 3, "b": 1}
         data = data_folder(node.pid)
-        assert (data.parent == folders.MEMORY) == (place == "data       in memory\n")
+        assert (data.parent == MEMORY_FOLDER) == (place == "data       in memory\n")
         node.send_signal(signal.SIGINT)
     assert node.returncode == 0
     assert not data.exists()
