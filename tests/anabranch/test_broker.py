@@ -187,7 +187,7 @@ def test_a_start_that_fails_says_why_and_leaves_nothing() -> None:
         BrokerError, match=r"^unknown setting 'topic\.num_partition'. Did you mean 'topic\.num_partitions'"
     ):
         Broker({"topic.num_partition": 3}).start()
-    with pytest.raises(BrokerError, match=r"^setting topic\.num_partitions .*valid integer"):
+    with pytest.raises(BrokerError, match=r"^setting topic\.num_partitions .*whole number"):
         Broker({"topic.num_partitions": "many"}).start()
 
 

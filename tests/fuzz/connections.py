@@ -10,6 +10,7 @@ import asyncio
 import tempfile
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any, Final, Generic, TypeVar
@@ -67,10 +68,10 @@ class FuzzedNode(SimNode):
     @property
     def settings(self) -> Settings:
         settings = super().settings
-        topic = settings.topic.model_copy(update={"partitions_max": PARTITIONS_MAX})
-        telemetry = settings.telemetry.model_copy(update={"enabled": True})
-        cluster = settings.cluster.model_copy(update={"internal_port": INTERNAL_PORT})
-        return settings.model_copy(update={"topic": topic, "telemetry": telemetry, "cluster": cluster})
+        topic = replace(settings.topic, partitions_max=PARTITIONS_MAX)
+        telemetry = replace(settings.telemetry, enabled=True)
+        cluster = replace(settings.cluster, internal_port=INTERNAL_PORT)
+        return replace(settings, topic=topic, telemetry=telemetry, cluster=cluster)
 
 
 class Rig:

@@ -10,6 +10,7 @@ import base64
 import binascii
 import hashlib
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -67,7 +68,7 @@ class SaslRig(Rig):
             sign(rsa_key(), claims(node.serving.now_ms() // 1000, exp=node.serving.now_ms() // 1000 + 10**9))
         )
         begin = Mechanisms(node.serving.scram, None, files, Random(2).randbytes, node.serving.now_ms).begin
-        settings = node.serving.settings.sasl.model_copy(update={"max_reauth_ms": 60_000})
+        settings = replace(node.serving.settings.sasl, max_reauth_ms=60_000)
         self.gate: Any = SaslGate(
             GateContext(node.serving, node.ports.clients, settings, MECHANISMS, begin, node.tasks.spawn)
         )

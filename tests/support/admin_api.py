@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import aiohttp
-from pydantic import SecretStr
 
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.node.settings.area import Secret
 
 READ, OPERATE = "r" * 20, "o" * 20
-TOKENS: Final = {"admin_read_token": SecretStr(READ), "admin_operate_token": SecretStr(OPERATE)}
+TOKENS: Final = {"admin_read_token": Secret(READ), "admin_operate_token": Secret(OPERATE)}
 """Settings of a node with these two tokens."""
 
 

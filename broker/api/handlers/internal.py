@@ -115,7 +115,7 @@ def internal_server(network: NetworkSettings, memory: MemorySizes) -> Server:
         "connections_per_address_max": CONNECTIONS_PER_ADDRESS_MAX,
     }
     sizes = replace(memory, node_bytes_max=NODE_BYTES_MAX, slab_pool_bytes=CONNECTION_BYTES_MAX)
-    return Server(network.model_copy(update=limits), sizes, pipelined=frozenset())
+    return Server(replace(network, **limits), sizes, pipelined=frozenset())
 
 
 class _Refused(Exception):

@@ -8,17 +8,18 @@ caller: good enough for a look at a stopped cluster, and never the base of a dec
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from enum import StrEnum
-from typing import Annotated
-
-from pydantic import Field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from enum import Enum, StrEnum
+from typing import Any, Final
 
 from anabranch.addresses import host_port
 from anabranch.broker.cluster.membership.failover import Judgement
 from anabranch.broker.cluster.membership.loss import PartitionAtRisk
 from anabranch.broker.node.peers.reach import Unreached
 from anabranch.s3stream.catalog.values import NodeInfo, PartitionInfo, Takeover, TopicInfo, WalInfo, WalState
+
+_SHOWN: Final = "serialization_alias"
+"""Key, in the metadata of a field, of its name in JSON. Pydantic, by which the admin port answers, knows it, too."""
 
 
 class NodeState(StrEnum):
@@ -87,7 +88,7 @@ class Move:
 
     topic: str
     partition: int
-    from_node: Annotated[int | None, Field(serialization_alias="from")]
+    from_node: int | None = field(metadata={_SHOWN: "from"})
     to: int
     reason: str
     asked_ms: int
@@ -328,3 +329,14 @@ def _why_unavailable(
         return f"node {live[-1].recoverer} recovers {where}"
     reason = reasons.get(owner, f"{where}, was not recovered yet" if live else "it was not recovered yet")
     return f"its newest records may be in the log of node {owner}: {reason}"
+
+
+def as_json(value: Any) -> Any:
+    """Return one of these descriptions, or several, as the values that the admin port sends as JSON."""
+    if is_dataclass(value):
+        return {each.metadata.get(_SHOWN, each.name): as_json(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: as_json(each) for key, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [as_json(each) for each in value]
+    return value.value if isinstance(value, Enum) else value

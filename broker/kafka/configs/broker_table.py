@@ -12,6 +12,7 @@ from typing import Final
 
 from anabranch.broker.kafka.configs.definitions import INT_MAX, LONG_MAX, ConfigDef, ConfigType
 from anabranch.broker.kafka.configs.topic_table import TOPIC_CONFIGS
+from anabranch.broker.node.settings.area import definitions
 from anabranch.broker.node.settings.names import area_models
 
 AUTO_CREATE: Final = "auto.create.topics.enable"
@@ -99,7 +100,7 @@ _THROTTLE_TEXT: Final = (
 
 def _documentation(setting: tuple[str, str]) -> str:
     area, field = setting
-    return dict(area_models())[area].model_fields[field].description or ""
+    return definitions(dict(area_models())[area])[field].description
 
 
 def _static_definitions() -> Iterator[ConfigDef]:

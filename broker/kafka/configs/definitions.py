@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import IntEnum
 
+from anabranch.broker.node.settings.area import definitions
 from anabranch.broker.node.settings.model import Settings
 from anabranch.protocol.errors import ErrorCode, KafkaError
 
@@ -132,8 +133,7 @@ def is_setting_default(row: ConfigDef, settings: Settings) -> bool:
     if row.setting is None:
         return False
     area = getattr(settings, row.setting[0])
-    field = type(area).model_fields[row.setting[1]]
-    return bool(getattr(area, row.setting[1]) == field.get_default(call_default_factory=True))
+    return bool(getattr(area, row.setting[1]) == definitions(type(area))[row.setting[1]].default)
 
 
 def invalid_config(message: str) -> KafkaError:

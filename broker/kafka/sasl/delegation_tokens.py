@@ -39,7 +39,7 @@ class TokenKeyError(OSError):
 def read_key(area: DelegationTokenSettings) -> bytes:
     """Return the secret key of the settings; empty if there is none. Raises TokenKeyError."""
     name = "secret_key"
-    key = "" if area.secret_key is None else area.secret_key.get_secret_value()
+    key = "" if area.secret_key is None else area.secret_key.reveal()
     if (path := area.secret_key_file) is not None:
         name = f"secret_key_file: {path}"
         try:

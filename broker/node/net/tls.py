@@ -221,7 +221,7 @@ def _read(setting: str, path: Path) -> bytes:
 def _password(area: SslSettings) -> bytes | None:
     """Return the password of the key, if one is set. Raises TlsError."""
     if area.key_password is not None:
-        return area.key_password.get_secret_value().encode()
+        return area.key_password.reveal().encode()
     if area.key_password_file is not None:
         lines = _read("ssl.key_password_file", area.key_password_file).splitlines()
         return lines[0] if lines else b""

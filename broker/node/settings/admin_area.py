@@ -1,22 +1,22 @@
 """Settings of the admin port: its address, TLS, and who may read and operate."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field, SecretStr
-
-from anabranch.broker.node.settings.area import Area, Port
+from anabranch.broker.node.settings.area import Area, Port, Secret, setting
 from anabranch.broker.node.settings.errors import SettingsError
 from anabranch.broker.node.settings.ssl_area import SslSettings
 
 
+@dataclass(frozen=True, kw_only=True)
 class AdminSettings(Area):
     """The HTTP port for metrics, status and maintenance. Without tokens or client certificates, keep it on loopback."""
 
-    enabled: bool = Field(default=True, description="Listen on the port.")
-    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
-    port: Port = Field(default=9644, description="Port to listen on; 0 takes a free one.")
-    allowed_hosts: str = Field(
+    enabled: bool = setting(default=True, description="Listen on the port.")
+    host: str = setting(default="127.0.0.1", min_length=1, description="Address to listen on.")
+    port: Port = setting(default=9644, description="Port to listen on; 0 takes a free one.")
+    allowed_hosts: str = setting(
         default="",
         description=(
             "Names, separated by commas, by which a port without authentication may be asked, as of a service "
@@ -24,59 +24,59 @@ class AdminSettings(Area):
             "the node announces are always accepted."
         ),
     )
-    read_token: SecretStr | None = Field(
+    read_token: Secret | None = setting(
         default=None,
         description="Bearer token that may read: every GET.",
     )
-    read_token_file: Path | None = Field(
+    read_token_file: Path | None = setting(
         default=None,
         description="File with such tokens, one on each line, which is read for each request.",
     )
-    operate_token: SecretStr | None = Field(
+    operate_token: Secret | None = setting(
         default=None, description="Bearer token that may read and change everything."
     )
-    operate_token_file: Path | None = Field(default=None, description="File with such tokens, likewise.")
-    records: Literal["nobody", "operators", "readers"] = Field(
+    operate_token_file: Path | None = setting(default=None, description="File with such tokens, likewise.")
+    records: Literal["nobody", "operators", "readers"] = setting(
         default="operators",
         description=(
             "Who may see what records contain: `nobody`, `operators`, `readers` (whoever may read: a token "
             "for monitoring, too)."
         ),
     )
-    schema_registry_url: str | None = Field(
+    schema_registry_url: str | None = setting(
         default=None,
         description="URL of a schema registry with Confluent's interface, to show records in Avro and "
         "protobuf. Unset: they are shown as hex.",
     )
-    schema_registry_credentials: SecretStr | None = Field(
+    schema_registry_credentials: Secret | None = setting(
         default=None, description="`user:password` for the schema registry (HTTP Basic)."
     )
-    ssl_certificate_file: Path | None = Field(
+    ssl_certificate_file: Path | None = setting(
         default=None,
         description="PEM file with the port's certificate. Unset: the port has no TLS.",
     )
-    ssl_key_file: Path | None = Field(
+    ssl_key_file: Path | None = setting(
         default=None,
         description="PEM file with its private key, not encrypted. Unset: it is in `admin.ssl_certificate_file`.",
     )
-    ssl_ca_file: Path | None = Field(
+    ssl_ca_file: Path | None = setting(
         default=None,
         description=(
             "PEM file with the authorities of client certificates. Commands accept the port's certificate "
             "from them, too."
         ),
     )
-    ssl_client_auth: Literal["none", "requested", "required"] = Field(
+    ssl_client_auth: Literal["none", "requested", "required"] = setting(
         default="none",
         description="Certificates of clients: `none` (not asked for), `requested` (a client without one needs a "
         "token), `required`. A client with a certificate may read.",
     )
-    ssl_operators: str = Field(
+    ssl_operators: str = setting(
         default="",
         description=("Names of client certificates that may change everything, as CN=..., separated by semicolons."),
     )
 
-    metrics_partitions_max: int = Field(
+    metrics_partitions_max: int = setting(
         default=10_000,
         ge=0,
         description=(
@@ -84,7 +84,7 @@ class AdminSettings(Area):
             "`anabranch_metrics_left_out`."
         ),
     )
-    metrics_offsets_max: int = Field(
+    metrics_offsets_max: int = setting(
         default=10_000,
         ge=0,
         description=(
@@ -121,6 +121,7 @@ class AdminSettings(Area):
         )
 
 
+@dataclass(frozen=True, kw_only=True)
 class AdminSslSettings(SslSettings):
     """TLS of the admin port."""
 

@@ -1,22 +1,22 @@
 """Areas of settings about what clients use: connections, topics, reading, groups, transactions, client metrics."""
 
+from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import Field
-
-from anabranch.broker.node.settings.area import KIB, MIB, Area, Bytes, Port
+from anabranch.broker.node.settings.area import KIB, MIB, Area, Bytes, Port, setting
 
 
+@dataclass(frozen=True, kw_only=True)
 class ListenerSettings(Area):
     """The addresses that Kafka clients connect to."""
 
-    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
-    port: Port = Field(default=9092, description="Port to listen on; 0: any free port.")
-    advertised_host: str = Field(
+    host: str = setting(default="127.0.0.1", min_length=1, description="Address to listen on.")
+    port: Port = setting(default=9092, description="Port to listen on; 0: any free port.")
+    advertised_host: str = setting(
         default="", description="Host name announced to clients. Empty: the address to listen on."
     )
-    advertised_port: Port = Field(default=0, description="Port announced to clients; 0: the port to listen on.")
-    listeners: str = Field(
+    advertised_port: Port = setting(default=0, description="Port announced to clients; 0: the port to listen on.")
+    listeners: str = setting(
         default="",
         description=(
             "Named listeners, NAME://HOST:PORT, separated by commas (Kafka: listeners). Without a host: all "
@@ -24,7 +24,7 @@ class ListenerSettings(Area):
             "advertised forms. Empty: one listener PLAINTEXT at these."
         ),
     )
-    advertised_listeners: str = Field(
+    advertised_listeners: str = setting(
         default="",
         description=(
             "Addresses announced to clients, NAME://HOST:PORT, separated by commas (Kafka: "
@@ -32,7 +32,7 @@ class ListenerSettings(Area):
             "port."
         ),
     )
-    security_protocol_map: str = Field(
+    security_protocol_map: str = setting(
         default="",
         description=(
             "Protocols of listeners, NAME:PROTOCOL, separated by commas (Kafka: "
@@ -40,7 +40,7 @@ class ListenerSettings(Area):
             "the name of a protocol needs no entry."
         ),
     )
-    sasl_mechanisms: str = Field(
+    sasl_mechanisms: str = setting(
         default="",
         description=(
             "SASL mechanisms of single listeners, NAME:MECHANISM, separated by commas, an entry for each "
@@ -48,27 +48,28 @@ class ListenerSettings(Area):
             "`sasl.enabled_mechanisms`."
         ),
     )
-    rack: str = Field(default="", description="Rack (or zone) of the node, as reported to clients.")
+    rack: str = setting(default="", description="Rack (or zone) of the node, as reported to clients.")
 
 
+@dataclass(frozen=True, kw_only=True)
 class NetworkSettings(Area):
     """Limits on connections and requests."""
 
-    request_bytes_max: Bytes = Field(
+    request_bytes_max: Bytes = setting(
         default=100 * MIB,
         ge=1024,
         le=2**31 - 1,
         description="Largest request (Kafka: socket.request.max.bytes). A larger one closes its connection.",
     )
-    requests_in_flight_max: int = Field(
+    requests_in_flight_max: int = setting(
         default=256, ge=1, description="Requests in flight of one connection. At the limit, its socket is not read."
     )
-    connection_bytes_max: Bytes = Field(
+    connection_bytes_max: Bytes = setting(
         default=64 * MIB,
         ge=1024,
         description="Bytes of requests in flight of one connection. At the limit, its socket is not read.",
     )
-    node_bytes_max: Bytes | None = Field(
+    node_bytes_max: Bytes | None = setting(
         default=None,
         ge=1024,
         description=(
@@ -78,7 +79,7 @@ class NetworkSettings(Area):
             "short."
         ),
     )
-    frame_timeout_ms: int = Field(
+    frame_timeout_ms: int = setting(
         default=5_000,
         ge=10,
         description=(
@@ -87,47 +88,48 @@ class NetworkSettings(Area):
             "long to read remaining responses."
         ),
     )
-    connections_max: int = Field(default=10_000, ge=1, description="Connections in total (Kafka: max.connections).")
-    connections_per_address_max: int = Field(
+    connections_max: int = setting(default=10_000, ge=1, description="Connections in total (Kafka: max.connections).")
+    connections_per_address_max: int = setting(
         default=10_000, ge=1, description="Connections from one address (Kafka: max.connections.per.ip)."
     )
-    idle_timeout_ms: int = Field(
+    idle_timeout_ms: int = setting(
         default=600_000,
         ge=10,
         description="Time after which an idle connection is closed (Kafka: connections.max.idle.ms).",
     )
-    slab_pool_bytes: Bytes | None = Field(
+    slab_pool_bytes: Bytes | None = setting(
         default=None,
         ge=4 * MIB,
         description=("Freed receive buffers that are kept for reuse. Unset: 256MiB, less if memory is short."),
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class TopicSettings(Area):
     """Defaults for topics. Configs of a topic, and broker configs set at run time, take precedence."""
 
-    auto_create: bool = Field(
+    auto_create: bool = setting(
         default=True,
         description="Create a topic when a client requests its metadata (Kafka: auto.create.topics.enable).",
     )
-    num_partitions: int = Field(
+    num_partitions: int = setting(
         default=1,
         ge=1,
         le=100_000,
         description="Partitions of a topic created without a number (Kafka: num.partitions).",
     )
-    partitions_max: int = Field(default=10_000, ge=1, description="Partitions of all topics in total.")
-    any_replication_factor: bool = Field(
+    partitions_max: int = setting(default=10_000, ge=1, description="Partitions of all topics in total.")
+    any_replication_factor: bool = setting(
         default=False,
         description=(
             "Accept replication factors above the number of nodes, as `anabranch dev` does. A partition has one "
             "replica with any factor."
         ),
     )
-    max_message_bytes: Bytes = Field(
+    max_message_bytes: Bytes = setting(
         default=1_048_588, ge=0, le=2**31 - 1, description="Largest record batch (Kafka: message.max.bytes)."
     )
-    decompressed_bytes_max: Bytes | None = Field(
+    decompressed_bytes_max: Bytes | None = setting(
         default=None,
         ge=64 * KIB,
         le=2**31 - 1,
@@ -137,129 +139,131 @@ class TopicSettings(Area):
             "MESSAGE_TOO_LARGE. Unset: 64MiB, less if memory is short."
         ),
     )
-    message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = Field(
+    message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = setting(
         default="CreateTime", description="Source of record timestamps (Kafka: log.message.timestamp.type)."
     )
-    message_timestamp_after_max_ms: int = Field(
+    message_timestamp_after_max_ms: int = setting(
         default=3_600_000,
         ge=0,
         description="Limit for timestamps in the future (Kafka: log.message.timestamp.after.max.ms).",
     )
-    message_timestamp_before_max_ms: int = Field(
+    message_timestamp_before_max_ms: int = setting(
         default=2**63 - 1,
         ge=0,
         description="Limit for timestamps in the past (Kafka: log.message.timestamp.before.max.ms).",
     )
-    retention_ms: int = Field(
+    retention_ms: int = setting(
         default=-1,
         ge=-1,
         description="Time that records are kept, by their timestamps; -1: forever (Kafka: log.retention.ms).",
     )
-    retention_bytes: int = Field(
+    retention_bytes: int = setting(
         default=-1,
         ge=-1,
         description="Bytes of each partition that are kept; -1: no limit (Kafka: log.retention.bytes).",
     )
-    retention_check_interval_ms: int = Field(
+    retention_check_interval_ms: int = setting(
         default=300_000,
         ge=10,
         description="Interval between retention checks (Kafka: log.retention.check.interval.ms).",
     )
-    producer_id_expiration_ms: int = Field(
+    producer_id_expiration_ms: int = setting(
         default=86_400_000,
         ge=1000,
         description="Time after which the state of an idle producer is dropped (Kafka: producer.id.expiration.ms).",
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class FetchSettings(Area):
     """Limits on reading."""
 
-    response_bytes_max: Bytes = Field(
+    response_bytes_max: Bytes = setting(
         default=55 * MIB, ge=1024, description="Largest Fetch response (Kafka: fetch.max.bytes)."
     )
-    sessions_max: int = Field(
+    sessions_max: int = setting(
         default=1000,
         ge=0,
         description="Number of incremental fetch sessions (Kafka: max.incremental.fetch.session.cache.slots).",
     )
-    session_idle_ms: int = Field(default=120_000, ge=0, description="A session used within this time is not evicted.")
+    session_idle_ms: int = setting(default=120_000, ge=0, description="A session used within this time is not evicted.")
 
 
+@dataclass(frozen=True, kw_only=True)
 class GroupSettings(Area):
     """Consumer groups and committed offsets."""
 
-    session_timeout_min_ms: int = Field(
+    session_timeout_min_ms: int = setting(
         default=6_000, ge=1, description="Shortest session timeout (Kafka: group.min.session.timeout.ms)."
     )
-    session_timeout_max_ms: int = Field(
+    session_timeout_max_ms: int = setting(
         default=1_800_000, ge=1, description="Longest session timeout (Kafka: group.max.session.timeout.ms)."
     )
-    initial_rebalance_delay_ms: int = Field(
+    initial_rebalance_delay_ms: int = setting(
         default=3_000,
         ge=0,
         description="A new group waits this long for more members (Kafka: group.initial.rebalance.delay.ms).",
     )
-    members_max: int = Field(default=10_000, ge=1, description="Members of one group (Kafka: group.max.size).")
-    groups_max: int = Field(
+    members_max: int = setting(default=10_000, ge=1, description="Members of one group (Kafka: group.max.size).")
+    groups_max: int = setting(
         default=100_000,
         ge=1,
         description="Groups that a node coordinates. Each takes about 1 kB of memory, each committed offset 0.5 kB.",
     )
-    consumer_session_timeout_ms: int = Field(
+    consumer_session_timeout_ms: int = setting(
         default=45_000,
         ge=1,
         description="A member of a consumer group without a heartbeat for this long is removed (Kafka: "
         "group.consumer.session.timeout.ms).",
     )
-    consumer_heartbeat_interval_ms: int = Field(
+    consumer_heartbeat_interval_ms: int = setting(
         default=5_000,
         ge=1,
         description="Heartbeat interval of members of a consumer group (Kafka: group.consumer.heartbeat.interval.ms).",
     )
-    consumer_migration_policy: Literal["bidirectional", "upgrade", "downgrade", "disabled"] = Field(
+    consumer_migration_policy: Literal["bidirectional", "upgrade", "downgrade", "disabled"] = setting(
         default="bidirectional",
         description="Directions in which a group with members may migrate between the two protocols (Kafka: "
         "group.consumer.migration.policy).",
     )
-    consumer_session_timeout_min_ms: int = Field(
+    consumer_session_timeout_min_ms: int = setting(
         default=45_000,
         ge=1,
         description="Shortest session timeout that a consumer group may set (Kafka: "
         "group.consumer.min.session.timeout.ms).",
     )
-    consumer_session_timeout_max_ms: int = Field(
+    consumer_session_timeout_max_ms: int = setting(
         default=60_000,
         ge=1,
         description="Longest session timeout that a consumer group may set (Kafka: "
         "group.consumer.max.session.timeout.ms).",
     )
-    consumer_heartbeat_interval_min_ms: int = Field(
+    consumer_heartbeat_interval_min_ms: int = setting(
         default=5_000,
         ge=1,
         description="Shortest heartbeat interval that a consumer group may set (Kafka: "
         "group.consumer.min.heartbeat.interval.ms).",
     )
-    consumer_heartbeat_interval_max_ms: int = Field(
+    consumer_heartbeat_interval_max_ms: int = setting(
         default=15_000,
         ge=1,
         description="Longest heartbeat interval that a consumer group may set (Kafka: "
         "group.consumer.max.heartbeat.interval.ms).",
     )
-    offsets_retention_ms: int = Field(
+    offsets_retention_ms: int = setting(
         default=7 * 86_400_000,
         ge=1,
         description="Time after which the offsets of an empty group are dropped (Kafka: offsets.retention.minutes).",
     )
-    offsets_check_interval_ms: int = Field(
+    offsets_check_interval_ms: int = setting(
         default=600_000,
         ge=1,
         description="Interval between checks for expired offsets (Kafka: offsets.retention.check.interval.ms).",
     )
-    offset_metadata_bytes_max: Bytes = Field(
+    offset_metadata_bytes_max: Bytes = setting(
         default=4096, ge=0, description="Largest metadata of an offset commit (Kafka: offset.metadata.max.bytes)."
     )
-    offsets_partitions: int = Field(
+    offsets_partitions: int = setting(
         default=50,
         ge=1,
         description=(
@@ -269,33 +273,34 @@ class GroupSettings(Area):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class TransactionSettings(Area):
     """Transactions."""
 
-    timeout_max_ms: int = Field(
+    timeout_max_ms: int = setting(
         default=900_000,
         ge=1,
         description="Longest transaction timeout that a producer may set (Kafka: transaction.max.timeout.ms).",
     )
-    id_expiration_ms: int = Field(
+    id_expiration_ms: int = setting(
         default=7 * 86_400_000,
         ge=1,
         description="Time after which an unused transactional id is dropped (Kafka: transactional.id.expiration.ms).",
     )
-    abort_interval_ms: int = Field(
+    abort_interval_ms: int = setting(
         default=10_000,
         ge=1,
         description="Interval between checks for transactions that have timed out "
         "(Kafka: transaction.abort.timed.out.transaction.cleanup.interval.ms).",
     )
-    expire_interval_ms: int = Field(
+    expire_interval_ms: int = setting(
         default=3_600_000,
         ge=1,
         description="Interval between checks for expired transactional ids "
         "(Kafka: transaction.remove.expired.transaction.cleanup.interval.ms).",
     )
-    ids_max: int = Field(default=1_000_000, ge=50, description="Transactional ids that a node coordinates.")
-    state_partitions: int = Field(
+    ids_max: int = setting(default=1_000_000, ge=50, description="Transactional ids that a node coordinates.")
+    state_partitions: int = setting(
         default=50,
         ge=1,
         description="Partitions of `__transaction_state` when it is created "
@@ -303,29 +308,30 @@ class TransactionSettings(Area):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class QuotaSettings(Area):
     """Measurement of the use of clients with quotas. Quotas are set while nodes run, with `kafka-configs`."""
 
-    window_num: int = Field(
+    window_num: int = setting(
         default=11,
         ge=1,
         le=3_600,
         description="Windows over which rates are measured; the last one is not complete (Kafka: quota.window.num).",
     )
-    window_size_seconds: int = Field(
+    window_size_seconds: int = setting(
         default=1, ge=1, le=3_600, description="Length of a window (Kafka: quota.window.size.seconds)."
     )
-    controller_window_num: int = Field(
+    controller_window_num: int = setting(
         default=11,
         ge=1,
         le=3_600,
         description="Windows whose creations and deletions of topics a client may make at once "
         "(Kafka: controller.quota.window.num).",
     )
-    controller_window_size_seconds: int = Field(
+    controller_window_size_seconds: int = setting(
         default=1, ge=1, le=3_600, description="Length of these (Kafka: controller.quota.window.size.seconds)."
     )
-    clients_max: int = Field(
+    clients_max: int = setting(
         default=10_000,
         ge=1,
         description="Clients whose use is measured, for each kind of quota. At the limit, the one that was idle for "
@@ -333,26 +339,27 @@ class QuotaSettings(Area):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class TelemetrySettings(Area):
     """Metrics that clients push (KIP-714). The admin port exposes them, so `admin` must be enabled as well."""
 
-    enabled: bool = Field(
+    enabled: bool = setting(
         default=False,
         description=(
             "Collect metrics of clients. Off by default, because clients of librdkafka log a line about it at "
             "each start."
         ),
     )
-    push_bytes_max: Bytes = Field(
+    push_bytes_max: Bytes = setting(
         default=MIB,
         ge=1,
         le=64 * MIB,
         description="Largest push, before and after it is decompressed (Kafka: telemetry.max.bytes).",
     )
-    clients_max: int = Field(
+    clients_max: int = setting(
         default=16_384, ge=1, description="Clients whose state is kept. The least recently active one is dropped first."
     )
-    series_max: int = Field(
+    series_max: int = setting(
         default=10_000,
         ge=1,
         description="Metric series of all clients in total. Further series are counted and dropped.",

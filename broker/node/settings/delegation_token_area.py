@@ -1,31 +1,31 @@
 """Settings of delegation tokens. Names are Kafka's, with underscores."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pydantic import Field, SecretStr
-
-from anabranch.broker.node.settings.area import CENTURY_MS, Area
+from anabranch.broker.node.settings.area import CENTURY_MS, Area, Secret, setting
 from anabranch.broker.node.settings.errors import SettingsError
 
 KEY_CHARACTERS_MIN: Final = 32
 
 
+@dataclass(frozen=True, kw_only=True)
 class DelegationTokenSettings(Area):
     """Delegation tokens (KIP-48), with which clients authenticate themselves by SCRAM. Off without a secret key."""
 
-    secret_key: SecretStr | None = Field(
+    secret_key: Secret | None = setting(
         default=None,
         description=(
             "Key of tokens, at least 32 characters, the same on all nodes (Kafka: "
             "delegation.token.secret.key). Unset or empty: delegation tokens are off."
         ),
     )
-    secret_key_file: Path | None = Field(
+    secret_key_file: Path | None = setting(
         default=None,
         description="File whose first line is this key.",
     )
-    max_lifetime_ms: int = Field(
+    max_lifetime_ms: int = setting(
         default=604_800_000,
         ge=1,
         le=CENTURY_MS,
@@ -34,7 +34,7 @@ class DelegationTokenSettings(Area):
             "request may ask for less."
         ),
     )
-    expiry_time_ms: int = Field(
+    expiry_time_ms: int = setting(
         default=86_400_000,
         ge=1,
         le=CENTURY_MS,
@@ -43,7 +43,7 @@ class DelegationTokenSettings(Area):
             "renewal may ask for less."
         ),
     )
-    expiry_check_interval_ms: int = Field(
+    expiry_check_interval_ms: int = setting(
         default=3_600_000,
         ge=1,
         le=CENTURY_MS,
@@ -52,7 +52,7 @@ class DelegationTokenSettings(Area):
             "Clients cannot use them before, either."
         ),
     )
-    tokens_max: int = Field(
+    tokens_max: int = setting(
         default=10_000,
         ge=1,
         description="Tokens of the cluster, which every node keeps in memory.",

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from anabranch.broker.node.settings.area import MIB
+from anabranch.broker.node.settings.area import MIB, definitions
 from anabranch.broker.node.settings.memory import FULL_SIZES_BYTES, PLANNED_SHARE, PROCESS_BYTES, SHARES
 from anabranch.broker.node.settings.names import (
     CONFIG_ENV,
@@ -51,9 +51,9 @@ def documentation() -> str:
     for area, model in area_models():
         lines += ["", f"## {area}", "", str(model.__doc__), ""]
         lines += ["| setting | default | |", "|---|---|---|"]
-        for name, field in model.model_fields.items():
-            setting = Setting(area, name, field)
-            text = f"{field.description}{allowed_values(setting)}".replace("|", "\\|")
+        for name, definition in definitions(model).items():
+            setting = Setting(area, name, definition)
+            text = f"{definition.description}{allowed_values(setting)}".replace("|", "\\|")
             default = describe_default(setting)
             lines.append(f"| `{setting.key}` | {default} | {text} |")
     return "\n".join([*lines, *_memory_documentation(), *_stores_documentation()]) + "\n"
@@ -88,13 +88,13 @@ def _stores_documentation() -> list[str]:
         "| TOML | default | |",
         "|---|---|---|",
     ]
-    default_store = {name: field.description for name, field in ObjectsSettings.model_fields.items()}
-    for name, field in NamedStoreSettings.model_fields.items():
-        if field.description == default_store.get(name) or name == "bucket":
+    default_store = {name: definition.description for name, definition in definitions(ObjectsSettings).items()}
+    for name, definition in definitions(NamedStoreSettings).items():
+        if definition.description == default_store.get(name) or name == "bucket":
             continue
-        setting = Setting(STORES, name, field)
-        default = "required" if field.is_required() else describe_default(setting)
-        lines.append(f"| `{STORES}.NAME.{name}` | {default} | {field.description}{allowed_values(setting)} |")
+        setting = Setting(STORES, name, definition)
+        default = "required" if definition.is_required else describe_default(setting)
+        lines.append(f"| `{STORES}.NAME.{name}` | {default} | {definition.description}{allowed_values(setting)} |")
     return lines
 
 

@@ -7,9 +7,9 @@ the log and to the store, evicted blocks that readers still hold, the page cache
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from anabranch.broker.node.settings.area import MIB
 from anabranch.broker.node.settings.model import Settings
@@ -150,11 +150,11 @@ def with_sizes(settings: Settings, sizes: MemorySizes) -> Settings:
         "storage": ("log_cache_bytes", "block_cache_bytes"),
         "topic": ("decompressed_bytes_max",),
     }
-    areas = {
-        area: getattr(settings, area).model_copy(update={name: getattr(sizes, name) for name in names})
+    areas: dict[str, Any] = {
+        area: replace(getattr(settings, area), **{name: getattr(sizes, name) for name in names})
         for area, names in planned.items()
     }
-    return settings.model_copy(update=areas)
+    return replace(settings, **areas)
 
 
 def available_memory(root: Path = Path("/")) -> tuple[int, str]:

@@ -9,13 +9,12 @@ areas `node` and `listener`. Additional object stores have names that the user c
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
-
-from pydantic import Field
+from typing import Any, Final, Literal
 
 from anabranch.broker.node.settings.admin_area import AdminSettings
-from anabranch.broker.node.settings.area import MIB, Area, Bytes, Port
+from anabranch.broker.node.settings.area import MIB, Area, Bytes, Port, setting
 from anabranch.broker.node.settings.authorizer_area import AuthorizerSettings
 from anabranch.broker.node.settings.client_areas import (
     FetchSettings,
@@ -42,20 +41,21 @@ from anabranch.broker.node.settings.storage_areas import (
 from anabranch.broker.node.settings.tracing_area import TracingSettings
 
 
+@dataclass(frozen=True, kw_only=True)
 class NodeSettings(Area):
     """Identity of the node, its files, and the limits of its memory and its stop."""
 
-    node_id: int = Field(default=1, ge=0, le=2**31 - 1, description="Id of this node, unique in the cluster.")
-    cluster: str = Field(
+    node_id: int = setting(default=1, ge=0, le=2**31 - 1, description="Id of this node, unique in the cluster.")
+    cluster: str = setting(
         default="anabranch",
         pattern=r"^[A-Za-z0-9._-]{1,64}$",
         description="Name of the cluster, the same on all its nodes. It is part of every object's key.",
     )
-    data_dir: Path = Field(
+    data_dir: Path = setting(
         default=Path("data"),
         description="Directory of the lock file, and of WAL, objects and catalog unless they have a separate place.",
     )
-    memory_bytes: Bytes | None = Field(
+    memory_bytes: Bytes | None = setting(
         default=None,
         ge=64 * MIB,
         description=(
@@ -63,10 +63,10 @@ class NodeSettings(Area):
             "limit of its control group, or the machine's memory. Set it when several nodes share a host."
         ),
     )
-    drain_timeout_ms: int = Field(
+    drain_timeout_ms: int = setting(
         default=10_000, ge=0, description="Time that a stopping node waits for requests in flight."
     )
-    stop_upload_timeout_ms: int = Field(
+    stop_upload_timeout_ms: int = setting(
         default=15_000,
         ge=0,
         description=(
@@ -79,31 +79,32 @@ class NodeSettings(Area):
 LOOPBACK: Final = "127.0.0.1"
 
 
+@dataclass(frozen=True, kw_only=True)
 class ClusterSettings(Area):
     """The internal port, which other nodes of the cluster connect to. Clients need not reach it."""
 
-    internal_port: Port | None = Field(
+    internal_port: Port | None = setting(
         default=None,
         description=(
             "Port for other nodes; 0: any free port. Unset: any free port, on 127.0.0.1 if the catalog is on "
             "SQLite, which only processes of one machine share."
         ),
     )
-    internal_host: str = Field(
+    internal_host: str = setting(
         default="",
         description=(
             "Address for other nodes. Empty: that of the first listener, or 127.0.0.1 if the port is unset "
             "and the catalog is on SQLite."
         ),
     )
-    internal_advertised_host: str = Field(
+    internal_advertised_host: str = setting(
         default="",
         description=(
             "Host name that other nodes connect to. Empty: `cluster.internal_host`, or the host announced to "
             "clients; the machine's name instead of 0.0.0.0."
         ),
     )
-    internal_tls: Literal["off", "accepted", "preferred", "required"] = Field(
+    internal_tls: Literal["off", "accepted", "preferred", "required"] = setting(
         default="off",
         description=(
             "TLS between nodes: `off`, `accepted` (the port takes both, this node connects without), "
@@ -111,24 +112,24 @@ class ClusterSettings(Area):
             "this order, with one rolling restart for each."
         ),
     )
-    internal_ssl_certificate_file: Path | None = Field(
+    internal_ssl_certificate_file: Path | None = setting(
         default=None,
         description="PEM file with the certificate for other nodes. Unset: `ssl.certificate_file`.",
     )
-    internal_ssl_key_file: Path | None = Field(
+    internal_ssl_key_file: Path | None = setting(
         default=None,
         description=(
             "PEM file with its private key, not encrypted. Unset: it is in `cluster.internal_ssl_certificate_file`."
         ),
     )
-    internal_ssl_ca_file: Path | None = Field(
+    internal_ssl_ca_file: Path | None = setting(
         default=None,
         description=(
             "PEM file with the authorities of the nodes' certificates. The name in `cluster.internal_advertised_host` "
             "must be in the certificate."
         ),
     )
-    internal_ssl_client_auth: Literal["none", "required"] = Field(
+    internal_ssl_client_auth: Literal["none", "required"] = setting(
         default="none",
         description=(
             "Whether a node that connects must show a certificate of these authorities, with extendedKeyUsage "
@@ -137,17 +138,19 @@ class ClusterSettings(Area):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class LogSettings(Area):
     """The log on standard error."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field(
+    level: Literal["debug", "info", "warning", "error"] = setting(
         default="info", description="Lowest level that is written."
     )
-    format: Literal["auto", "pretty", "json"] = Field(
+    format: Literal["auto", "pretty", "json"] = setting(
         default="auto", description="Format of lines; `auto` is `pretty` on a terminal, else `json`."
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class Settings(Area):
     """All settings of a node."""
 
@@ -173,7 +176,7 @@ class Settings(Area):
     tracing: TracingSettings = TracingSettings()
     admin: AdminSettings = AdminSettings()
     log: LogSettings = LogSettings()
-    stores: Mapping[str, NamedStoreSettings] = {}
+    stores: Mapping[str, NamedStoreSettings] = field(default_factory=dict)
     """Additional object stores, by name."""
 
     @property
@@ -213,13 +216,17 @@ class Settings(Area):
         if cluster.internal_tls == "off":
             return None
         own = cluster.internal_ssl_certificate_file
-        shared = ssl.model_dump(include={"enabled_protocols", "cipher_suites", "handshake_timeout_ms"})
+        files: dict[str, Any] = {"certificate_file": own, "key_file": cluster.internal_ssl_key_file}
         if own is None:
-            shared |= ssl.model_dump(include={"certificate_file", "key_file", "key_password", "key_password_file"})
-        else:
-            shared |= {"certificate_file": own, "key_file": cluster.internal_ssl_key_file}
+            names = ("certificate_file", "key_file", "key_password", "key_password_file")
+            files = {name: getattr(ssl, name) for name in names}
         return InternalSslSettings(
-            **shared, ca_file=cluster.internal_ssl_ca_file, client_auth=cluster.internal_ssl_client_auth
+            **files,
+            enabled_protocols=ssl.enabled_protocols,
+            cipher_suites=ssl.cipher_suites,
+            handshake_timeout_ms=ssl.handshake_timeout_ms,
+            ca_file=cluster.internal_ssl_ca_file,
+            client_auth=cluster.internal_ssl_client_auth,
         )
 
     @property

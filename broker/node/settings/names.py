@@ -5,10 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal, get_args, get_origin
 
-from pydantic import SecretStr
-from pydantic.fields import FieldInfo
-
-from anabranch.broker.node.settings.area import Area
+from anabranch.broker.node.settings.area import Area, Definition, definitions
 from anabranch.broker.node.settings.model import Settings
 
 ENV_PREFIX: Final = "ANABRANCH_"
@@ -26,7 +23,7 @@ class Setting:
 
     area: str
     name: str
-    field: FieldInfo
+    definition: Definition
 
     @property
     def key(self) -> str:
@@ -41,7 +38,7 @@ class Setting:
     @property
     def is_secret(self) -> bool:
         """True for a setting that has no flag, because any user of the machine can read a command line."""
-        return SecretStr in (self.field.annotation, *get_args(self.field.annotation))
+        return self.definition.is_secret
 
     @property
     def flag(self) -> str:
@@ -56,10 +53,10 @@ class Setting:
 
 def area_models() -> Iterator[tuple[str, type[Area]]]:
     """Yield the name and model of each area, in order, without the additional stores."""
-    for name, field in Settings.model_fields.items():
+    for name, definition in definitions(Settings).items():
         if name == STORES:
             continue
-        model = field.annotation
+        model = definition.kind
         assert isinstance(model, type), "an area is a model"
         assert issubclass(model, Area), "an area is a model"
         yield name, model
@@ -69,13 +66,15 @@ def area_models() -> Iterator[tuple[str, type[Area]]]:
 def all_settings() -> tuple[Setting, ...]:
     """Return every setting, area by area."""
     return tuple(
-        Setting(area, name, field) for area, model in area_models() for name, field in model.model_fields.items()
+        Setting(area, name, definition)
+        for area, model in area_models()
+        for name, definition in definitions(model).items()
     )
 
 
 def describe_default(setting: Setting) -> str:
     """Return the default as shown in help and documentation."""
-    default = setting.field.default
+    default = setting.definition.default
     if default is None:
         return "unset"
     if default == "":
@@ -91,10 +90,10 @@ def describe_default(setting: Setting) -> str:
 
 def allowed_values(setting: Setting) -> str:
     """Return a sentence with the allowed values of an enumerated setting; empty if the description names them."""
-    annotation = setting.field.annotation
-    if get_origin(annotation) is not Literal:
+    kind = setting.definition.kind
+    if get_origin(kind) is not Literal:
         return ""
-    values = [f"`{value}`" for value in get_args(annotation) if value]
-    if all(value in (setting.field.description or "") for value in values):
+    values = [f"`{value}`" for value in get_args(kind) if value]
+    if all(value in setting.definition.description for value in values):
         return ""
     return f" One of {', '.join(values)}."

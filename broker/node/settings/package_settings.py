@@ -7,7 +7,7 @@ that of the area in `broker.node.settings.storage_areas`, with its description.
 from dataclasses import fields, replace
 from typing import TypeVar
 
-from anabranch.broker.node.settings.area import Area
+from anabranch.broker.node.settings.area import Area, definitions
 from anabranch.broker.node.settings.memory import MemorySizes
 from anabranch.broker.node.settings.model import Settings
 from anabranch.compaction.settings import CompactionSettings
@@ -63,5 +63,5 @@ def compaction_settings(settings: Settings, sizes: MemorySizes | None = None) ->
 
 def _with(values: T, area: Area, *only: str) -> T:
     """Copy the values of an area that have the same name, or `only` these; unset values are left out."""
-    names = [field.name for field in fields(values) if field.name in (only or type(area).model_fields)]
+    names = [field.name for field in fields(values) if field.name in (only or definitions(type(area)))]
     return replace(values, **{name: value for name in names if (value := getattr(area, name)) is not None})

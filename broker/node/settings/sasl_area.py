@@ -1,13 +1,12 @@
 """Settings of SASL, and rules that concern several of them. Names are Kafka's where it has them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from pydantic import Field
-
-from anabranch.broker.node.settings.area import CENTURY_MS, KIB, Area, Bytes
+from anabranch.broker.node.settings.area import CENTURY_MS, KIB, Area, Bytes, setting
 from anabranch.broker.node.settings.errors import SettingsError
 from anabranch.broker.node.settings.listeners import Listener
 
@@ -20,30 +19,31 @@ MECHANISMS: Final = (SCRAM_SHA_512, SCRAM_SHA_256, OAUTHBEARER, PLAIN)
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
+@dataclass(frozen=True, kw_only=True)
 class SaslSettings(Area):
     """Authentication of clients by SASL, at the listeners whose protocol is SASL_SSL or SASL_PLAINTEXT."""
 
-    enabled_mechanisms: str = Field(
+    enabled_mechanisms: str = setting(
         default=f"{SCRAM_SHA_512},{SCRAM_SHA_256}",
         description=(
             "Mechanisms that clients may use, separated by commas (Kafka: sasl.enabled.mechanisms): "
             "SCRAM-SHA-512, SCRAM-SHA-256, OAUTHBEARER, PLAIN."
         ),
     )
-    plain_users_file: Path | None = Field(
+    plain_users_file: Path | None = setting(
         default=None,
         description=(
             "File with the users of PLAIN, each a line from `anabranch user hash`. It is read again when it changes."
         ),
     )
-    oauthbearer_jwks_url: str = Field(
+    oauthbearer_jwks_url: str = setting(
         default="",
         description=(
             "The identity provider's public keys, a JSON web key set (Kafka: "
             "sasl.oauthbearer.jwks.endpoint.url): https://..., or file:///PATH; http on loopback only."
         ),
     )
-    oauthbearer_jwks_refresh_ms: int = Field(
+    oauthbearer_jwks_refresh_ms: int = setting(
         default=3_600_000,
         ge=1000,
         le=CENTURY_MS,
@@ -52,36 +52,36 @@ class SaslSettings(Area):
             "Unknown keys are looked for at once."
         ),
     )
-    oauthbearer_expected_issuer: str = Field(
+    oauthbearer_expected_issuer: str = setting(
         default="", description="Issuer of tokens (Kafka: sasl.oauthbearer.expected.issuer). Empty: any."
     )
-    oauthbearer_expected_audience: str = Field(
+    oauthbearer_expected_audience: str = setting(
         default="",
         description=(
             "Audiences, separated by commas, of which a token must name one (Kafka: "
             "sasl.oauthbearer.expected.audience). Empty: any."
         ),
     )
-    oauthbearer_required_scopes: str = Field(
+    oauthbearer_required_scopes: str = setting(
         default="", description="Scopes, separated by commas, that a token must have. Empty: none."
     )
-    oauthbearer_scope_claim_name: str = Field(
+    oauthbearer_scope_claim_name: str = setting(
         default="scope",
         min_length=1,
         description="Claim with the scopes of a token (Kafka: sasl.oauthbearer.scope.claim.name).",
     )
-    oauthbearer_sub_claim_name: str = Field(
+    oauthbearer_sub_claim_name: str = setting(
         default="sub",
         min_length=1,
         description="Claim with the name of the user (Kafka: sasl.oauthbearer.sub.claim.name).",
     )
-    oauthbearer_clock_skew_s: int = Field(
+    oauthbearer_clock_skew_s: int = setting(
         default=30,
         ge=0,
         le=3600,
         description="Difference of clocks that is allowed for (Kafka: sasl.oauthbearer.clock.skew.seconds).",
     )
-    server_max_receive_bytes: Bytes = Field(
+    server_max_receive_bytes: Bytes = setting(
         default=32 * KIB,
         ge=KIB,
         le=2**31 - 1,
@@ -90,12 +90,12 @@ class SaslSettings(Area):
             "512KiB). A larger one closes its connection."
         ),
     )
-    authentication_timeout_ms: int = Field(
+    authentication_timeout_ms: int = setting(
         default=10_000,
         ge=10,
         description="Time that a client has to authenticate itself before it is disconnected.",
     )
-    failed_authentication_delay_ms: int = Field(
+    failed_authentication_delay_ms: int = setting(
         default=100,
         ge=0,
         le=60_000,
@@ -104,7 +104,7 @@ class SaslSettings(Area):
             "connection.failed.authentication.delay.ms)."
         ),
     )
-    max_reauth_ms: int = Field(
+    max_reauth_ms: int = setting(
         default=0,
         ge=0,
         le=CENTURY_MS,

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
-
+from anabranch.broker.node.settings.area import InvalidSetting, definitions
 from anabranch.broker.node.settings.checks import check_together
 from anabranch.broker.node.settings.errors import SettingsError
 from anabranch.broker.node.settings.model import Settings
@@ -79,8 +78,8 @@ def load(
         values.setdefault(STORES, {})[store] = {field: value for field, (_, value) in fields.items()}
         origins.update({(STORES, store, field): found for field, found in fields.items()})
     try:
-        settings = Settings.model_validate(values)
-    except ValidationError as error:
+        settings = Settings.of(values)
+    except InvalidSetting as error:
         raise SettingsError(_one_line(error, origins)) from None
     check_together(settings)
     return settings
@@ -136,8 +135,8 @@ def _store_tables(
     for text in map(str, given):
         place_text, equals, value = text.partition("=")
         store, _, field = place_text.rpartition(".")
-        if not equals or field not in NamedStoreSettings.model_fields:
-            known = ", ".join(NamedStoreSettings.model_fields)
+        if not equals or field not in definitions(NamedStoreSettings):
+            known = ", ".join(definitions(NamedStoreSettings))
             raise SettingsError(f"flag {STORE_FLAG}: expected NAME.FIELD=VALUE, FIELD one of {known}; found {text!r}")
         tables.setdefault(store, {})[field] = (f"flag {STORE_FLAG}", value)
     for store in tables:
@@ -150,7 +149,7 @@ def _store_tables(
 
 def _store_variable(variable: str) -> tuple[str, str] | None:
     """Return the store and field that an environment variable sets. Hyphens of the name are underscores there."""
-    for field in NamedStoreSettings.model_fields:
+    for field in definitions(NamedStoreSettings):
         suffix = f"_{field.upper()}"
         if variable.startswith(STORE_ENV_PREFIX) and variable.endswith(suffix):
             # `..._PATH_STYLE` does not end in `_PATH`, and no field's name ends in another's.
@@ -183,8 +182,8 @@ def _read_file(path: Path) -> dict[str, dict[str, Any]]:
                 f"settings file {path}: unknown table [{_shown(area)}]; known are {', '.join([*areas, STORES])}"
             )
         for name in table:
-            if name not in areas[area].model_fields:
-                known = ", ".join(areas[area].model_fields)
+            if name not in definitions(areas[area]):
+                known = ", ".join(definitions(areas[area]))
                 raise SettingsError(
                     f"settings file {path}: unknown setting {area}.{_shown(name)}; [{area}] has {known}"
                 )
@@ -192,12 +191,12 @@ def _read_file(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _check_store_tables(path: Path, tables: Mapping[str, object]) -> None:
-    known = ", ".join(NamedStoreSettings.model_fields)
+    known = ", ".join(definitions(NamedStoreSettings))
     for store, table in tables.items():
         if not isinstance(table, dict):
             raise SettingsError(f"settings file {path}: expected a table [{STORES}.{_shown(store)}] with {known}")
         for name in table:
-            if name not in NamedStoreSettings.model_fields:
+            if name not in definitions(NamedStoreSettings):
                 table_name = f"{STORES}.{_shown(store)}"
                 raise SettingsError(
                     f"settings file {path}: unknown setting {table_name}.{_shown(name)}; [{table_name}] has {known}"
@@ -209,11 +208,8 @@ def _shown(name: str) -> str:
     return name if name.isprintable() else repr(name)
 
 
-def _one_line(error: ValidationError, origins: Mapping[tuple[str, ...], tuple[str, object]]) -> str:
-    first = error.errors()[0]
-    place = tuple(map(str, first["loc"]))
-    allowed = first["msg"].removeprefix("Input ").removeprefix("Value error, ")
-    if place not in origins:
-        return f"setting {'.'.join(place)}: {allowed}"
-    origin, value = origins[place]
-    return f"setting {'.'.join(place)} from {origin}: {str(value)!r} is not allowed: {allowed}"
+def _one_line(error: InvalidSetting, origins: Mapping[tuple[str, ...], tuple[str, object]]) -> str:
+    if error.place not in origins:
+        return f"setting {error}"
+    origin, value = origins[error.place]
+    return f"setting {'.'.join(error.place)} from {origin}: {str(value)!r} is not allowed: {error.allowed}"

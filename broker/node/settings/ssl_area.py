@@ -1,11 +1,10 @@
 """Settings of TLS, and rules that concern several of them. Names are Kafka's, without the key stores of Java."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final, Literal
 
-from pydantic import Field, SecretStr
-
-from anabranch.broker.node.settings.area import Area
+from anabranch.broker.node.settings.area import Area, Secret, setting
 from anabranch.broker.node.settings.errors import SettingsError
 
 PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
@@ -22,13 +21,14 @@ CIPHER_SUITES: Final = {
 """Suites of TLS 1.2 by the names that Kafka and Java give them, the preferred ones first."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class SslSettings(Area):
     """TLS of the listeners whose protocol is SSL, with certificates in PEM files."""
 
     prefix: ClassVar[str] = "ssl."
     """Beginning of the names of these settings, for messages."""
 
-    certificate_file: Path | None = Field(
+    certificate_file: Path | None = setting(
         default=None,
         description=(
             "PEM file with the node's certificate, those of intermediate authorities, and perhaps the private "
@@ -36,39 +36,39 @@ class SslSettings(Area):
             "change."
         ),
     )
-    key_file: Path | None = Field(
+    key_file: Path | None = setting(
         default=None,
         description="PEM file with the node's private key. Unset: it is in `ssl.certificate_file`.",
     )
-    key_password: SecretStr | None = Field(
+    key_password: Secret | None = setting(
         default=None,
         description="Password of the private key (Kafka: ssl.key.password).",
     )
-    key_password_file: Path | None = Field(
+    key_password_file: Path | None = setting(
         default=None,
         description="File whose first line is this password.",
     )
-    ca_file: Path | None = Field(
+    ca_file: Path | None = setting(
         default=None,
         description=(
             "PEM file with the authorities of client certificates (Kafka: ssl.truststore.location of type PEM)."
         ),
     )
-    crl_file: Path | None = Field(
+    crl_file: Path | None = setting(
         default=None,
         description=(
             "PEM file with a revocation list of each authority that issues client certificates. Unset: "
             "revocation is not checked."
         ),
     )
-    client_auth: Literal["none", "requested", "required"] = Field(
+    client_auth: Literal["none", "requested", "required"] = setting(
         default="none",
         description=(
             "Certificates of clients (Kafka: ssl.client.auth): `none` (not asked for), `requested` (a client "
             "without one is ANONYMOUS), `required`. Invalid ones are refused."
         ),
     )
-    principal_mapping_rules: str = Field(
+    principal_mapping_rules: str = setting(
         default="DEFAULT",
         description=(
             "Rules from the name of a client certificate to a principal (Kafka: ssl.principal.mapping.rules): "
@@ -76,11 +76,11 @@ class SslSettings(Area):
             "without a matching rule is refused."
         ),
     )
-    enabled_protocols: str = Field(
+    enabled_protocols: str = setting(
         default=",".join(PROTOCOLS),
         description="Versions of TLS, separated by commas (Kafka: ssl.enabled.protocols): TLSv1.2, TLSv1.3.",
     )
-    cipher_suites: str = Field(
+    cipher_suites: str = setting(
         default="",
         description=(
             "Cipher suites of TLS 1.2 by their IANA names, separated by commas (Kafka: ssl.cipher.suites), "
@@ -88,13 +88,14 @@ class SslSettings(Area):
             "1.3 are always enabled."
         ),
     )
-    handshake_timeout_ms: int = Field(
+    handshake_timeout_ms: int = setting(
         default=10_000,
         ge=10,
         description="Time that a client has to complete the TLS handshake.",
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class InternalSslSettings(SslSettings):
     """TLS between the nodes of a cluster."""
 

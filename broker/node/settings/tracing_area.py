@@ -1,15 +1,16 @@
 """Settings of traces."""
 
-from pydantic import Field
+from dataclasses import dataclass
 
-from anabranch.broker.node.settings.area import Area
+from anabranch.broker.node.settings.area import Area, setting
 
 
+@dataclass(frozen=True, kw_only=True)
 class TracingSettings(Area):
     """Traces of records on their way through the node, sent to an OpenTelemetry collector. Needs `anabranch[otel]`."""
 
-    enabled: bool = Field(default=False, description="Send traces. Off: OpenTelemetry is not even loaded.")
-    endpoint: str = Field(
+    enabled: bool = setting(default=False, description="Send traces. Off: OpenTelemetry is not even loaded.")
+    endpoint: str = setting(
         default="",
         pattern=r"^(https?://[^\s/@]+(/\S*)?)?$",
         max_length=2048,
@@ -19,7 +20,7 @@ class TracingSettings(Area):
             "`http://localhost:4318`. Credentials go into OTEL_EXPORTER_OTLP_HEADERS."
         ),
     )
-    sample_ratio: float = Field(
+    sample_ratio: float = setting(
         default=0.01,
         ge=0,
         le=1,
@@ -28,7 +29,7 @@ class TracingSettings(Area):
             "with them. 0: nothing is."
         ),
     )
-    service_name: str = Field(
+    service_name: str = setting(
         default="",
         max_length=256,
         description="Name of the service in traces. Empty: the one in OTEL_SERVICE_NAME, else `anabranch`.",

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Final
 
 import structlog
-from pydantic import SecretStr
 
 from anabranch.broker.node.net.principals import ANONYMOUS
 from anabranch.broker.node.net.tls import Tls
 from anabranch.broker.node.settings.admin_area import AdminSettings
+from anabranch.broker.node.settings.area import Secret
 from anabranch.broker.node.settings.checks import is_loopback
 from anabranch.broker.node.settings.model import Settings
 
@@ -158,10 +158,10 @@ class AdminAccess:
         return found
 
     def _tokens(self, name: str) -> Iterable[str]:
-        secret: SecretStr | None = getattr(self._settings, name)
+        secret: Secret | None = getattr(self._settings, name)
         path: Path | None = getattr(self._settings, f"{name}_file")
         if secret is not None:
-            return [secret.get_secret_value()]
+            return [secret.reveal()]
         return [] if path is None else read_tokens(f"admin.{name}_file", path)
 
 

@@ -165,7 +165,7 @@ class AdminOptions:
             for name in ("operate_token", "read_token"):
                 secret, path = getattr(admin, name), getattr(admin, f"{name}_file")
                 if secret is not None:
-                    return str(secret.get_secret_value())
+                    return str(secret.reveal())
                 if path is not None:
                     return read_tokens(f"admin.{name}_file", path)[0]
         except AccessError as error:

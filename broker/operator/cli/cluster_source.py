@@ -13,16 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import TypeAdapter
 
 from anabranch.broker.cluster.membership.failover import NO_LOG
 from anabranch.broker.cluster.membership.lease import Claimant, wait_until_free
 from anabranch.broker.cluster.membership.loss import give_up_logs, partitions_at_risk
 from anabranch.broker.cluster.membership.overview import (
     ClusterFacts,
-    ClusterStatus,
-    Loss,
-    RegisteredNode,
+    as_json,
     describe_cluster,
     describe_loss,
     describe_nodes,
@@ -74,11 +71,11 @@ class StoppedCluster:
 
     def nodes(self) -> Any:
         """Return a row for each registered node."""
-        return _plain(describe_nodes(run(self._facts())), list[RegisteredNode])
+        return as_json(describe_nodes(run(self._facts())))
 
     def status(self) -> Any:
         """Return the state of the whole cluster."""
-        return _plain(describe_cluster(run(self._facts()), controller=None, observer=None), ClusterStatus)
+        return as_json(describe_cluster(run(self._facts()), controller=None, observer=None))
 
     def fail(self, node_id: int) -> Any:
         """Refuse: only a node can recover the log of another."""
@@ -125,7 +122,7 @@ class StoppedCluster:
             at_risk = await partitions_at_risk(catalog, node_id)
             if accept:
                 await give_up_logs(catalog, logs, at_risk, seen=seen, now_ms=_now_ms())
-            return _plain(describe_loss(seen, logs[-1], at_risk), Loss)
+            return as_json(describe_loss(seen, logs[-1], at_risk))
 
     async def _remove(self, node_id: int) -> Any:
         async with AsyncExitStack() as stack:
@@ -147,11 +144,6 @@ class StoppedCluster:
 
 
 Source = RunningCluster | StoppedCluster
-
-
-def _plain(value: object, kind: Any) -> Any:
-    """Return a description of a type as the values that the admin port would send as JSON."""
-    return TypeAdapter(kind).dump_python(value, mode="json", by_alias=True)
 
 
 def _now_ms() -> int:

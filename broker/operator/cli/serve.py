@@ -65,11 +65,11 @@ def _parameter(setting: Setting) -> str:
 
 
 def _option(setting: Setting) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    text = f"{setting.field.description}{allowed_values(setting)} [default: {describe_default(setting)}]"
+    text = f"{setting.definition.description}{allowed_values(setting)} [default: {describe_default(setting)}]"
     kind = "BYTES" if "bytes" in setting.name else "TEXT"
-    if setting.field.annotation is int and kind == "TEXT":
+    if setting.definition.kind is int and kind == "TEXT":
         kind = "NUMBER"
-    elif setting.field.annotation is bool:
+    elif setting.definition.kind is bool:
         kind = "true|false"
     return click.option(setting.flag, _parameter(setting), metavar=kind, default=None, help=text.replace("`", ""))
 

@@ -5,7 +5,8 @@ import random
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -83,7 +84,7 @@ class MemoryNodes:
 
     async def expire(self, _transactional_ids: Collection[str]) -> None:
         coordinator = self._coordinator
-        coordinator.settings = coordinator.settings.model_copy(update={"id_expiration_ms": 0})
+        coordinator.settings = cast("Any", SimpleNamespace(**{**vars(coordinator.settings), "id_expiration_ms": 0}))
         await coordinator.expire()
         await asyncio.sleep(1)
 

@@ -51,7 +51,7 @@ class Schemas:
         secret = settings.schema_registry_credentials
         self._headers = {"Accept": "application/vnd.schemaregistry.v1+json"}
         if secret is not None:
-            self._headers["Authorization"] = f"Basic {b64encode(secret.get_secret_value().encode()).decode()}"
+            self._headers["Authorization"] = f"Basic {b64encode(secret.reveal().encode()).decode()}"
         self._known: dict[int, Schema] = {}
 
     def current(self) -> Mapping[int, Schema] | None:

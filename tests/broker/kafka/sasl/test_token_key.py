@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from pydantic import SecretStr
 
 from anabranch.broker.kafka.sasl.delegation_tokens import TokenKeyError, read_key
+from anabranch.broker.node.settings.area import Secret
 from anabranch.broker.node.settings.delegation_token_area import DelegationTokenSettings
 from anabranch.broker.node.settings.errors import SettingsError
 from anabranch.broker.node.settings.sources import load
@@ -22,7 +22,7 @@ def test_the_key_is_in_the_environment_or_the_first_line_of_a_file(tmp_path: Pat
 
 def test_without_a_key_tokens_are_off() -> None:
     assert read_key(DelegationTokenSettings()) == b""
-    assert read_key(DelegationTokenSettings(secret_key=SecretStr(""))) == b""
+    assert read_key(DelegationTokenSettings(secret_key=Secret(""))) == b""
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"too-short-marked", b"\xff" * 40])
@@ -37,7 +37,7 @@ def test_a_key_that_cannot_be_used_stops_the_start_in_one_line_without_it(tmp_pa
 
 def test_a_short_key_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TokenKeyError, match="secret_key: the key has less than 32 characters"):
-        read_key(DelegationTokenSettings(secret_key=SecretStr("x" * 31)))
+        read_key(DelegationTokenSettings(secret_key=Secret("x" * 31)))
     with pytest.raises(TokenKeyError, match="No such file"):
         read_key(DelegationTokenSettings(secret_key_file=tmp_path / "none"))
 

@@ -1,6 +1,7 @@
 """Permission to fetch subscriptions and push metrics at a given time (KIP-714), on a virtual clock."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,11 @@ ME = {
 class TelemetryNode:
     """Clients of one node."""
 
-    def __init__(self, configs: ClusterConfigs, **settings: int) -> None:
+    def __init__(self, configs: ClusterConfigs, **settings: Any) -> None:
         self.configs = configs
         self.now_ms = 1_000_000
         self.ids = iter(range(100, 200))
-        limits = TelemetrySettings().model_copy(update=settings)
+        limits = replace(TelemetrySettings(), **settings)
         self.metrics = ClientMetrics(configs, limits, lambda: self.now_ms, lambda: next(self.ids).to_bytes(16, "big"))
 
     async def subscribe(self, name: str, **values: str) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -223,7 +224,8 @@ async def test_the_limit_of_ids_counts_those_of_the_shards_led_here(
     node: MovingCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await node.coordinator.init("a", 10_000, None)
-    monkeypatch.setattr(node.coordinator, "settings", node.coordinator.settings.model_copy(update={"ids_max": 1}))
+    limited = SimpleNamespace(**{**vars(node.coordinator.settings), "ids_max": 1})  # fewer than settings allow
+    monkeypatch.setattr(node.coordinator, "settings", limited)
     refused = asyncio.ensure_future(node.coordinator.init("b", 10_000, None))
     assert await refusal_of(refused) is ErrorCode.POLICY_VIOLATION
     await node.coordinator.init("a", 10_000, None)

@@ -31,7 +31,7 @@ def written() -> Iterator[tuple[LineWriter, int]]:
 
 def logged(written: tuple[LineWriter, int], log_format: str) -> str:
     writer, reading = written
-    configure(LogSettings.model_validate({"format": log_format}), LogLevels(), writer)
+    configure(LogSettings.of({"format": log_format}), LogLevels(), writer)
     structlog.get_logger("test").warning("transaction timed out", transactional_id=STRANGE, names=[STRANGE])
     assert writer.flush(10)
     return os.read(reading, 1 << 16).decode()
@@ -53,7 +53,7 @@ def test_names_of_clients_are_escaped_in_json(written: tuple[LineWriter, int]) -
 @pytest.mark.parametrize("log_format", ["pretty", "json"])
 def test_tracebacks_show_no_variables(written: tuple[LineWriter, int], log_format: str) -> None:
     writer, reading = written
-    configure(LogSettings.model_validate({"format": log_format}), LogLevels(), writer)
+    configure(LogSettings.of({"format": log_format}), LogLevels(), writer)
     password = "".join(["planted", "-", "secret"])
     try:
         password[len(password)]

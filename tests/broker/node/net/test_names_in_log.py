@@ -43,7 +43,7 @@ def written(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[st
     before = structlog.get_config()
     with path.open("wb") as file:
         writer = LineWriter(file.fileno())
-        configure(LogSettings.model_validate({"format": request.param, "level": "debug"}), LogLevels(), writer)
+        configure(LogSettings.of({"format": request.param, "level": "debug"}), LogLevels(), writer)
         yield request.param, path, writer
         assert writer.flush(10)
     structlog.configure(**before)

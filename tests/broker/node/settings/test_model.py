@@ -1,6 +1,7 @@
 """Sources of settings, error messages for invalid ones, and documentation that agrees with the models."""
 
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -201,8 +202,8 @@ def test_a_secret_has_no_flag_and_is_not_shown(tmp_path: Path) -> None:
     for secret in secrets.values():
         assert not secret.flag
         settings = load({}, {secret.env: "marked"})
-        assert getattr(getattr(settings, secret.area), secret.name).get_secret_value() == "marked"
-        assert "marked" not in repr(settings) + str(settings.model_dump())
+        assert getattr(getattr(settings, secret.area), secret.name).reveal() == "marked"
+        assert "marked" not in repr(settings) + str(asdict(settings))
     file = tmp_path / "node.toml"
     file.write_text('[ssl]\nkey_password = ["marked"]\n')
     with pytest.raises(SettingsError, match=r"setting ssl.key_password from .*: '\[hidden\]' is not allowed: "):
@@ -232,7 +233,7 @@ BAD_STORES = {
     "a name": ('[stores."A b"]\ntype = "local"\npath = "p"\n', "store 'A b': its name must begin with a letter"),
     "a field": ("[stores.a]\nsize = 1\n", "unknown setting stores.a.size; [stores.a] has type, path, bucket"),
     "no table": ("stores.a = 1\n", "expected a table [stores.a] with type, path"),
-    "no type": ('[stores.a]\npath = "p"\n', "setting stores.a.type: Field required"),
+    "no type": ('[stores.a]\npath = "p"\n', "setting stores.a.type: required"),
     "a type": ('[stores.a]\ntype = "tape"\n', "setting stores.a.type from "),
     "no bucket": ('[stores.a]\ntype = "s3"\n', "setting stores.a.bucket: empty"),
     "no scheme": (
@@ -261,8 +262,8 @@ def test_a_store_flag_names_store_and_field() -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", [each for each in all_settings() if isinstance(each.field.default, int)], ids=lambda each: each.key
+    "setting", [each for each in all_settings() if isinstance(each.definition.default, int)], ids=lambda each: each.key
 )
 def test_a_default_is_taken_as_help_shows_it(setting: Setting) -> None:
     found = load({setting.key: describe_default(setting)}, {})
-    assert getattr(getattr(found, setting.area), setting.name) == setting.field.default
+    assert getattr(getattr(found, setting.area), setting.name) == setting.definition.default

@@ -11,12 +11,12 @@ from typing import Any
 import aiohttp
 import pytest
 from click.testing import CliRunner, Result
-from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.node.net import tls as tls_module
 from anabranch.broker.node.settings.admin_area import AdminSettings
+from anabranch.broker.node.settings.area import Secret
 from anabranch.broker.node.settings.errors import SettingsError
 from anabranch.broker.node.settings.sources import load
 from anabranch.broker.operator.admin.access import AccessError, AdminAccess, Refusal
@@ -47,9 +47,7 @@ def outcome(access: AdminAccess, method: str = "GET", principal: str = "", **hea
 
 
 def tokens(**more: Any) -> AdminAccess:
-    return AdminAccess(
-        AdminSettings(read_token=SecretStr(READ), operate_token=SecretStr(OPERATE), **more), is_local=False
-    )
+    return AdminAccess(AdminSettings(read_token=Secret(READ), operate_token=Secret(OPERATE), **more), is_local=False)
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ class GroupScript:
     # commands
 
     def do_settings(self, words: list[str], options: dict[str, str]) -> None:
-        settings = GroupSettings.model_validate({key: int(value) for key, value in options.items()})
+        settings = GroupSettings.of({key: int(value) for key, value in options.items()})
         self.machine = ClassicMachine(ClassicGroup("group"), settings)
 
     def do_join(self, words: list[str], options: dict[str, str]) -> None:

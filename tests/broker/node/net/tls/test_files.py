@@ -22,7 +22,7 @@ DAY_MS = 86_400_000
 
 
 def area(**values: object) -> SslSettings:
-    return SslSettings.model_validate(values)
+    return SslSettings.of(values)
 
 
 def missing(authority: Authority) -> SslSettings:

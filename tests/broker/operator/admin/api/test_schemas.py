@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.node.settings.admin_area import AdminSettings
+from anabranch.broker.node.settings.area import Secret
 from anabranch.broker.operator.admin.api import decoder as decoder_module
 from anabranch.broker.operator.admin.api import payloads
 from anabranch.broker.operator.admin.api import schemas as schemas_module
@@ -39,7 +39,7 @@ def registry() -> Iterator[RegistryServer]:
 async def node(tmp_path: Path, registry: RegistryServer) -> AsyncIterator[Node]:
     settings: dict[str, Any] = {
         "admin_schema_registry_url": registry.url,
-        "admin_schema_registry_credentials": SecretStr(SECRET),
+        "admin_schema_registry_credentials": Secret(SECRET),
     }
     async with running_node(tmp_path, **settings) as running:
         await running.serving.topic_commands.create("t", partitions=1, configs={})
