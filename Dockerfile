@@ -23,7 +23,7 @@ COPY wal wal
 COPY src src
 COPY compaction compaction
 COPY spark spark
-RUN /opt/anabranch/bin/pip install --no-cache-dir --disable-pip-version-check -c constraints.txt '.[postgres,otel,avro,protobuf]' && \
+RUN /opt/anabranch/bin/pip install --no-cache-dir --disable-pip-version-check -c constraints.txt '.[node]' && \
     rm -rf /opt/anabranch/lib/python3.13/site-packages/pip /opt/anabranch/lib/python3.13/site-packages/pip-* \
         /opt/anabranch/bin/pip*
 

@@ -74,7 +74,7 @@ def install() -> None:
         print(f"upgrading pip {found}", flush=True)
         subprocess.run([*pip, "install", "-q", "--upgrade", "pip"], check=True)
     print("installing the project and its dependencies (pins: constraints.txt)", flush=True)
-    wanted = ["-c", "constraints.txt", "-e", ".[postgres,otel,avro,protobuf,spark,demo]", "--group", "dev"]
+    wanted = ["-c", "constraints.txt", "-e", ".[all,demo]", "--group", "dev"]
     subprocess.run([*pip, "install", "-q", *wanted], check=True, cwd=ROOT)
 
 

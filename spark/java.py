@@ -13,6 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from anabranch.extras import missing
+
 JAVA_VERSION_MIN = 17
 JAVA_VERSION_MAX = 22
 """Java 23 refuses `Subject.getSubject` (JDK-8296244), which Hadoop calls in Spark before 4.2."""
@@ -87,7 +89,7 @@ def spark_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]
     """
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise SparkNotFoundError("pyspark is not installed: pip install 'anabranch[spark]'")
+        raise SparkNotFoundError(str(missing("a Spark job", "pyspark")))
     return {
         "JAVA_HOME": str(find_java_home(environ)),
         "SPARK_HOME": str(Path(spec.origin).parent),

@@ -14,6 +14,9 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
 
 from anabranch.broker.api.handlers.authentication import make_gates
 from anabranch.broker.app.kafka import make_topics
@@ -36,10 +39,13 @@ from anabranch.broker.node.settings.memory import memory_for, with_sizes
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.tracing.start import open_tracer
 from anabranch.broker.operator.admin.access import AdminAccess, open_access
-from anabranch.broker.operator.admin.http import AdminServer
+from anabranch.extras import MissingExtra, install_command, needed
 from anabranch.native import NativeError
 from anabranch.s3stream.errors import StorageError
 from anabranch.wal.interface import WalError
+
+if TYPE_CHECKING:
+    from anabranch.broker.operator.admin.http import AdminServer
 
 
 class StartError(Exception):
@@ -57,12 +63,13 @@ async def run_node(
     async with AsyncExitStack() as stack:
         try:
             node, admin = await _start(settings, stack, log_levels or LogLevels(), environment or Environment())
-        except (DataDirError, NativeError, StorageError, WalError, OSError) as error:
+        except (DataDirError, MissingExtra, NativeError, StorageError, WalError, OSError) as error:
             raise StartError(str(error)) from error
         yield node
         await node.leave_partitions()
         await node.stop_accepting()
-        await admin.close()
+        if admin is not None:
+            await admin.close()
         await node.stop()
 
 
@@ -74,17 +81,17 @@ class _Entrances:
     tls: NodeTls
     sasl: SaslFiles
     access: AdminAccess | None
-    """None: the admin port does not listen."""
+    """None: there is no admin port."""
 
 
 async def _start(
     settings: Settings, stack: AsyncExitStack, log_levels: LogLevels, environment: Environment
-) -> tuple[Node, AdminServer]:
+) -> "tuple[Node, AdminServer | None]":
     """Start all components, and push onto `stack` what stops them again."""
     began = time.perf_counter()
     basis, entrances = _prepare(settings, stack, environment)
     node, admin = await _compose(basis, entrances, log_levels)
-    if entrances.ports.admin is not None and entrances.access is not None:
+    if admin is not None and entrances.ports.admin is not None and entrances.access is not None:
         await admin.start(entrances.ports.admin, entrances.access)
         node.ports.admin_address, node.ports.console_url = admin.address, admin.console_url
     await _listen(node, basis.settings, entrances)
@@ -106,7 +113,14 @@ def _prepare(settings: Settings, stack: AsyncExitStack, environment: Environment
         tls = open_tls(settings, now_ms)
         sasl = open_files(settings.sasl, environment.random_bytes)
         token_key = read_key(settings.delegation_token)
-        access = None if ports.admin is None else open_access(settings, ports.admin, now_ms)
+        access = None
+        if ports.admin is not None:
+            _admin_server()  # a missing extra is reported before anything is created
+            access = open_access(settings, ports.admin, now_ms)
+        elif settings.admin.enabled is None:
+            structlog.get_logger("node").info(
+                f"there is no admin port: {install_command('console')}, or set admin.enabled to false"
+            )
     basis = Basis(
         environment=environment,
         settings=settings,
@@ -131,7 +145,7 @@ def _unregistered(lock: DirectoryLock) -> Iterator[None]:
         raise
 
 
-async def _compose(basis: Basis, entrances: _Entrances, log_levels: LogLevels) -> tuple[Node, AdminServer]:
+async def _compose(basis: Basis, entrances: _Entrances, log_levels: LogLevels) -> "tuple[Node, AdminServer | None]":
     """Register and recover the node, build its components, and start its background work."""
     settings, environment, stack = basis.settings, basis.environment, basis.stack
     opened = await open_storage(
@@ -162,12 +176,21 @@ async def _compose(basis: Basis, entrances: _Entrances, log_levels: LogLevels) -
     serving, clients = node.serving, node.ports.clients
     clients.gates.update(make_gates(serving, clients, mechanisms.begin, node.tasks.spawn))
     stack.push_async_callback(node.drop_clients)
-    admin = AdminServer(node, local)
-    stack.push_async_callback(admin.close)
+    admin = None
+    if entrances.access is not None:
+        admin = _admin_server()(node, local)
+        stack.push_async_callback(admin.close)
     serving.groups.start(existing_topics)
     serving.transactions.start()
     await node.start_background_work()
     return node, admin
+
+
+def _admin_server() -> "type[AdminServer]":
+    """Return the class of the admin port's server. Raises MissingExtra."""
+    with needed("setting admin.enabled"):
+        from anabranch.broker.operator.admin.http import AdminServer
+    return AdminServer
 
 
 async def _listen(node: Node, settings: Settings, entrances: _Entrances) -> None:

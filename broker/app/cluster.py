@@ -1,6 +1,7 @@
 """Components of a node as one of many: its membership, commands that others must see, moves, takeovers."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from anabranch.broker.app.storage import Basis, OpenStorage
 from anabranch.broker.cluster.handover.orders import BEAT_AGE_S, MoveOrders
@@ -19,13 +20,15 @@ from anabranch.broker.kafka.topics.commands import TopicCommands
 from anabranch.broker.kafka.topics.manager import TopicManager
 from anabranch.broker.kafka.topics.move_requests import MoveRequests
 from anabranch.broker.kafka.topics.moves import TopicMoves
-from anabranch.broker.node.net.tls import Tls
 from anabranch.broker.node.peers.links import LinkContext, Links
 from anabranch.broker.node.peers.members import Member, Members, member_of
 from anabranch.broker.node.peers.reach import Reach
 from anabranch.broker.node.settings.package_settings import storage_settings
 from anabranch.s3stream.catalog.catalog import Catalog
 from anabranch.s3stream.catalog.values import Takeover
+
+if TYPE_CHECKING:
+    from anabranch.broker.node.net.tls import Tls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +49,7 @@ class Takeovers:
     operations: NodeOperations
 
 
-def make_links(basis: Basis, opened: OpenStorage, members: Members, tasks: NodeTasks, tls: Tls | None) -> Links:
+def make_links(basis: Basis, opened: OpenStorage, members: Members, tasks: NodeTasks, tls: "Tls | None") -> Links:
     """Build the connections to other nodes."""
     environment, settings = basis.environment, basis.settings
     used = tls if settings.cluster.internal_tls in {"preferred", "required"} else None

@@ -94,7 +94,7 @@ def make_node(
         ),
         log_levels=log_levels,
         # The admin port exposes the metrics that clients push, so telemetry needs it.
-        advertised_apis=advertised_apis(telemetry=settings.telemetry.enabled and settings.admin.enabled),
+        advertised_apis=advertised_apis(telemetry=settings.telemetry.enabled and settings.admin.is_wanted),
         listener_ports=ports.clients.ports,
     )
     upkeep = make_upkeep(

@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from anabranch.broker.api.handlers import PIPELINED
 from anabranch.broker.api.handlers.internal import internal_server
@@ -11,22 +12,29 @@ from anabranch.broker.cluster.membership.tasks import NodeTasks
 from anabranch.broker.cluster.ports import Ports
 from anabranch.broker.node.net.ports import warn_if_internal_open, warn_if_open
 from anabranch.broker.node.net.server import Server
-from anabranch.broker.node.net.tls import Tls
 from anabranch.broker.node.settings.memory import MemorySizes
 from anabranch.broker.node.settings.model import Settings
+from anabranch.extras import needed
+
+if TYPE_CHECKING:
+    from anabranch.broker.node.net.tls import Tls
 
 
 @dataclass(frozen=True, slots=True)
 class NodeTls:
     """TLS of the listeners, and of the internal port with connections to other nodes. None: not used."""
 
-    clients: Tls | None
-    nodes: Tls | None
+    clients: "Tls | None"
+    nodes: "Tls | None"
 
 
 def open_tls(settings: Settings, now_ms: Callable[[], int]) -> NodeTls:
-    """Read the files of TLS. Raises TlsError."""
+    """Read the files of TLS. Raises TlsError, MissingExtra."""
     area = settings.internal_ssl
+    if area is None and not settings.uses_tls:
+        return NodeTls(clients=None, nodes=None)
+    with needed("TLS"):
+        from anabranch.broker.node.net.tls import Tls
     return NodeTls(
         clients=Tls(settings.ssl, now_ms) if settings.uses_tls else None,
         nodes=None if area is None else Tls(area, now_ms),

@@ -39,6 +39,7 @@ from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine,
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool, PoolProxiedConnection, QueuePool
 
+from anabranch.extras import missing
 from anabranch.s3stream.catalog.migration import check_no_change, check_version, leases_of_older_nodes, migrate
 from anabranch.s3stream.catalog.outage import (
     LOCK_NOT_AVAILABLE,
@@ -160,9 +161,7 @@ class Database:
                 self._beater = create_engine(parsed, pool_size=1, max_overflow=0, connect_args=beats)
                 self._listener = create_engine(parsed, pool_size=1, max_overflow=0, connect_args=arguments)
         except ModuleNotFoundError as error:
-            raise CatalogError(
-                f"catalog {self._where} needs the package {error.name}: install anabranch[postgres]"
-            ) from error
+            raise CatalogError(str(missing(f"catalog {self._where}", "psycopg"))) from error
         except (ArgumentError, ValueError) as error:
             raise CatalogError(f"catalog {self._where}: {_one_line(error)}") from error
         self._data_version = -1

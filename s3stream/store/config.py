@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from anabranch.extras import MissingExtra, needed
 from anabranch.s3stream.errors import StoreError
 from anabranch.s3stream.store.interface import ObjectStore
 from anabranch.s3stream.store.local import LocalStore
@@ -54,11 +55,11 @@ def make_store(
         raise StoreError(f"store {config.name!r} needs a bucket")
     if problem := config.protection.problem():
         raise StoreError(f"store {config.name!r}: {problem[0]}: {problem[1]}")
-    from anabranch.s3stream.store.s3 import (  # importing it takes half a second, which a local store avoids
-        S3Settings,
-        S3Store,
-    )
-
+    try:
+        with needed(f"store {config.name!r}"):  # importing it takes half a second, which a local store avoids
+            from anabranch.s3stream.store.s3 import S3Settings, S3Store
+    except MissingExtra as error:
+        raise StoreError(str(error)) from None
     settings = S3Settings(
         bucket=config.bucket,
         endpoint=config.endpoint,

@@ -35,14 +35,18 @@ def find_python(version: str) -> Path:
     pytest.skip(f"there is no Python {version} on this machine")
 
 
+def lacking(package: str, extra: str) -> str:
+    return f"needs {package}, which is missing or too old: pip install 'anabranch[{extra}]'\n"
+
+
 def check_without_extras(program: Path, folder: Path) -> None:
     """The program works; without an extra it names the one that a command needs, in one line."""
     assert run([program, "--version"], folder).stdout.startswith("anabranch, version ")
     assert "--data-dir" in run([program, "serve", "--help"], folder).stdout
     said = run([program, "cluster", "status", "--catalog-url", NO_SERVER], folder, code=1).stderr
-    assert said == f"Error: catalog {NO_SERVER} needs the package psycopg: install anabranch[postgres]\n"
+    assert said == f"Error: anabranch cluster {lacking('rich', 'cli')}"
     said = run([program, "spark", "ingest", "some.toml"], folder, code=1).stderr
-    assert said == "Error: pyspark is not installed: pip install 'anabranch[spark]'\n"
+    assert said == f"Error: a Spark job {lacking('pyspark', 'spark')}"
 
 
 def test_uv_installs_it_as_a_tool_with_an_extra(wheel: Path, tmp_path: Path) -> None:
@@ -61,7 +65,7 @@ def test_uv_installs_it_as_a_tool_with_an_extra(wheel: Path, tmp_path: Path) -> 
     ]
     run([*install, f"anabranch @ {wheel.as_uri()}"], tmp_path, environment=environment)
     check_without_extras(tmp_path / "bin" / "anabranch", tmp_path)
-    run([*install, "--force", f"anabranch[postgres] @ {wheel.as_uri()}"], tmp_path, environment=environment)
+    run([*install, "--force", f"anabranch[cli,postgres] @ {wheel.as_uri()}"], tmp_path, environment=environment)
     said = run([tmp_path / "bin" / "anabranch", "cluster", "status", "--catalog-url", NO_SERVER], tmp_path, code=1)
     assert "onnection refused" in said.stderr
     assert len(said.stderr.splitlines()) == 1
@@ -116,7 +120,7 @@ def test_each_python_version_installs_it_beside_others_of_our_names_and_runs_a_b
         "-c",
         CONSTRAINTS,
     ]
-    run([*install, f"anabranch[postgres] @ {wheel.as_uri()}", "confluent-kafka", "pytest"], tmp_path)
+    run([*install, f"anabranch @ {wheel.as_uri()}", "confluent-kafka", "pytest"], tmp_path)
     run([*install, "--no-deps", "broker", "protocol"], tmp_path)  # of others, and called like our rooms
     (tmp_path / "test_it.py").write_text(PLUGIN_TEST)
     found = run([home / "bin" / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"], tmp_path)

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.extras import EXTRAS
 from tests.support.wheel import PLUGIN_TEST, run
 
 ROOT = Path(__file__).parents[2]
 CONSOLE = "broker/operator/console/static"
+BASE = ("click", "cramjam", "crc32c", "sqlalchemy", "structlog")
 ROOMS = ("broker", "compaction", "protocol", "s3stream", "spark", "wal")
 
 
@@ -43,12 +45,13 @@ def test_it_holds_one_package_and_nothing_else(wheel: Path) -> None:
     }
 
 
-def test_it_offers_postgresql_traces_and_spark_as_extras(wheel: Path) -> None:
+def test_it_offers_what_the_base_lacks_as_extras(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         metadata = message_from_bytes(archive.read(name))
     wanted = metadata.get_all("Requires-Dist", [])
-    assert {"postgres", "otel", "avro", "protobuf", "spark"} <= set(metadata.get_all("Provides-Extra", []))
+    assert {*EXTRAS, "all", "demo", "native", "node"} == set(metadata.get_all("Provides-Extra", []))
+    assert len([each for each in wanted if "extra ==" not in each]) == len(BASE)
     assert [each for each in wanted if each.startswith("psycopg") and "extra == 'postgres'" in each]
     assert [each for each in wanted if each.startswith("opentelemetry-sdk") and "extra == 'otel'" in each]
     assert [each for each in wanted if each.startswith("pyspark") and "extra == 'spark'" in each]

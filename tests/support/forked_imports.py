@@ -3,6 +3,9 @@
 import gc
 
 import anabranch.broker.app
+import anabranch.broker.kafka.sasl.oauthbearer
+import anabranch.broker.node.net.tls_acceptor
+import anabranch.broker.operator.admin.http
 import anabranch.broker.operator.cli.serve
 import anabranch.s3stream.store.s3  # noqa: F401
 

@@ -4,8 +4,9 @@ RE2 matches in time linear in the text whatever the pattern is. Python's `re` ba
 characters can keep it busy for years, and patterns are matched on the event loop.
 """
 
-import re2
+from typing import Any
 
+from anabranch.extras import MissingExtra, needed
 from anabranch.protocol.errors import ErrorCode, KafkaError
 
 PATTERN_CHARACTERS_MAX = 1024
@@ -34,6 +35,11 @@ class Pattern:
 
     def __init__(self, text: str) -> None:
         """Compile `text`. Raises INVALID_REGULAR_EXPRESSION with a description of the first syntax error."""
+        try:
+            with needed("a regular expression of a client"):
+                import re2
+        except MissingExtra as error:
+            raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from None
         if len(text) > PATTERN_CHARACTERS_MAX:
             raise KafkaError(
                 ErrorCode.INVALID_REGULAR_EXPRESSION,
@@ -44,7 +50,7 @@ class Pattern:
         options.log_errors = False  # to stderr, past the node's log
         options.never_capture = True
         try:
-            self._program = re2.compile(_encoded(text), options)
+            self._program: Any = re2.compile(_encoded(text), options)
         except re2.error as error:
             raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, _description(error)) from None
         re2.purge()  # the module would keep the last 128 patterns in a cache
@@ -58,7 +64,7 @@ def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")  # to RE2 a lone surrogate is a code point like any other
 
 
-def _description(error: re2.error) -> str:
+def _description(error: Exception) -> str:
     """Return RE2/J's description of a syntax error that RE2 reports as `description: part of the pattern`."""
     reported: bytes = error.args[0]
     description, _, part = reported.decode("utf-8", "replace").partition(": ")

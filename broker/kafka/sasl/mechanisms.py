@@ -3,16 +3,19 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.kafka.sasl.credentials import ScramCredentials
 from anabranch.broker.kafka.sasl.delegation_tokens import DelegationTokens
-from anabranch.broker.kafka.sasl.jwks import Jwks
 from anabranch.broker.kafka.sasl.mechanism import Mechanism
-from anabranch.broker.kafka.sasl.oauthbearer import OauthExchange, TokenRules
 from anabranch.broker.kafka.sasl.plain import PlainExchange, PlainUsers
 from anabranch.broker.kafka.sasl.scram import ScramExchange
 from anabranch.broker.node.settings.sasl_area import OAUTHBEARER, PLAIN, SaslSettings, items_of
+from anabranch.extras import needed
+
+if TYPE_CHECKING:
+    from anabranch.broker.kafka.sasl.jwks import Jwks
+    from anabranch.broker.kafka.sasl.oauthbearer import TokenRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +23,8 @@ class SaslFiles:
     """Files and URLs of the settings. None: no listener has their mechanism."""
 
     plain: PlainUsers | None
-    keys: Jwks | None
-    rules: TokenRules
+    keys: "Jwks | None"
+    rules: "TokenRules | None"
 
     def keep_current(self, spawn: Callable[[Coroutine[Any, Any, None]], None]) -> None:
         """Read them again when they change. `spawn` runs a coroutine as a task."""
@@ -32,9 +35,15 @@ class SaslFiles:
 
 
 def open_files(area: SaslSettings, random_bytes: Callable[[int], bytes]) -> SaslFiles:
-    """Read the files. Raises UsersFileError, JwksError."""
-    url = area.oauthbearer_jwks_url
+    """Read the files. Raises UsersFileError, JwksError, MissingExtra."""
+    plain = None if area.plain_users_file is None else PlainUsers(area.plain_users_file, random_bytes)
+    if not area.oauthbearer_jwks_url:
+        return SaslFiles(plain=plain, keys=None, rules=None)
+    with needed("the mechanism OAUTHBEARER"):
+        from anabranch.broker.kafka.sasl.jwks import Jwks
+        from anabranch.broker.kafka.sasl.oauthbearer import TokenRules
     refresh_s = area.oauthbearer_jwks_refresh_ms / 1000
+    keys = Jwks(area.oauthbearer_jwks_url, refresh_s=refresh_s, clock=asyncio.get_running_loop().time)
     rules = TokenRules(
         issuer=area.oauthbearer_expected_issuer,
         audiences=items_of(area.oauthbearer_expected_audience),
@@ -43,11 +52,7 @@ def open_files(area: SaslSettings, random_bytes: Callable[[int], bytes]) -> Sasl
         user_claim=area.oauthbearer_sub_claim_name,
         clock_skew_s=area.oauthbearer_clock_skew_s,
     )
-    return SaslFiles(
-        plain=None if area.plain_users_file is None else PlainUsers(area.plain_users_file, random_bytes),
-        keys=Jwks(url, refresh_s=refresh_s, clock=asyncio.get_running_loop().time) if url else None,
-        rules=rules,
-    )
+    return SaslFiles(plain=plain, keys=keys, rules=rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,5 +73,8 @@ class Mechanisms:
             return PlainExchange(files.plain, host)
         if mechanism == OAUTHBEARER:
             assert files.keys is not None, "checked with the settings"
+            assert files.rules is not None, "checked with the settings"
+            from anabranch.broker.kafka.sasl.oauthbearer import OauthExchange  # needs an extra
+
             return OauthExchange(files.keys, files.rules, self.now_ms)
         return ScramExchange(mechanism, self.scram, self.random_bytes, self.tokens)

@@ -60,7 +60,7 @@ def reserve_ports(settings: Settings, stack: ExitStack | AsyncExitStack) -> Rese
     notice_vanishing(internal)
     for bound in clients:
         _check_distinct(f"internal port {host_port(settings.internal_host, settings.internal_port)}", internal, bound)
-    if admin.enabled:
+    if admin.is_wanted:
         name = f"admin port {host_port(admin.host, admin.port)}"
         admin_bound = _reserve("admin port", admin.host, admin.port, "admin.port (--admin-port)", stack)
         for bound in clients:

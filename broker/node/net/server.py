@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 from structlog.typing import FilteringBoundLogger
@@ -24,12 +24,14 @@ from anabranch.broker.node.net.exchange import Exchange
 from anabranch.broker.node.net.framer import LARGE_FRAME_BYTES, SCRATCH_BYTES
 from anabranch.broker.node.net.slabs import SlabPool
 from anabranch.broker.node.net.stalls import STALL_CHECKS, TransferProgress, check_stalls
-from anabranch.broker.node.net.tls import Tls
-from anabranch.broker.node.net.tls_acceptor import TlsAcceptor
 from anabranch.broker.node.settings.client_areas import NetworkSettings
 from anabranch.broker.node.settings.memory import MemorySizes
 from anabranch.s3stream.catalog.values import DEFAULT_LISTENER
 from anabranch.wal.interface import Buffer
+
+if TYPE_CHECKING:
+    from anabranch.broker.node.net.tls import Tls
+    from anabranch.broker.node.net.tls_acceptor import TlsAcceptor
 
 BACKLOG = 1024
 LATENCY_BUCKETS = 26
@@ -161,7 +163,7 @@ class Server:
     """TLS handshakes under way. They count against the limits as connections do."""
     warnings: LineLimit = field(init=False)
     """Warnings that strangers cause."""
-    _listeners: list[asyncio.Server | TlsAcceptor] = field(default_factory=list)
+    _listeners: "list[asyncio.Server | TlsAcceptor]" = field(default_factory=list)
     _sweep: asyncio.TimerHandle | None = None
     _all_closed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -199,13 +201,15 @@ class Server:
         self,
         bound: socket.socket,
         listener: str,
-        tls: Tls,
+        tls: "Tls",
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         *,
         accepts_plaintext: bool = False,
     ) -> None:
         """Accept connections that use TLS, or also others. `spawn` runs a handshake as a task."""
         asks = listener not in self.gates  # as in Kafka, SASL names the clients of SASL_SSL, not certificates
+        from anabranch.broker.node.net.tls_acceptor import TlsAcceptor  # needs an extra
+
         acceptor = TlsAcceptor(
             self,
             bound,
@@ -218,7 +222,7 @@ class Server:
         )
         self._add(bound, listener, acceptor)
 
-    def _add(self, bound: socket.socket, listener: str, accepting: asyncio.Server | TlsAcceptor) -> None:
+    def _add(self, bound: socket.socket, listener: str, accepting: "asyncio.Server | TlsAcceptor") -> None:
         self.ports[listener] = int(bound.getsockname()[1])
         self._listeners.append(accepting)
         if self._sweep is None:

@@ -20,7 +20,8 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
-from anabranch.broker.node.net.principals import ANONYMOUS, NoMatchingRule, PrincipalRules, RuleError
+from anabranch.broker.node.net.principal_rules import PrincipalRules, RuleError
+from anabranch.broker.node.net.principals import ANONYMOUS, NoMatchingRule
 from anabranch.broker.node.net.vanished import open_connection
 from anabranch.broker.node.settings.ssl_area import InternalSslSettings, SslSettings, ciphers_of, protocols_of
 

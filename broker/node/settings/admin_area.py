@@ -7,13 +7,16 @@ from typing import ClassVar, Literal
 from anabranch.broker.node.settings.area import Area, Port, Secret, setting
 from anabranch.broker.node.settings.errors import SettingsError
 from anabranch.broker.node.settings.ssl_area import SslSettings
+from anabranch.extras import is_installed
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdminSettings(Area):
     """The HTTP port for metrics, status and maintenance. Without tokens or client certificates, keep it on loopback."""
 
-    enabled: bool = setting(default=True, description="Listen on the port.")
+    enabled: bool | None = setting(
+        default=None, description="Listen on the port. Unset: if the extra `console` is installed."
+    )
     host: str = setting(default="127.0.0.1", min_length=1, description="Address to listen on.")
     port: Port = setting(default=9644, description="Port to listen on; 0 takes a free one.")
     allowed_hosts: str = setting(
@@ -92,6 +95,11 @@ class AdminSettings(Area):
             "counted likewise."
         ),
     )
+
+    @property
+    def is_wanted(self) -> bool:
+        """True if the port is to listen."""
+        return is_installed("console") if self.enabled is None else self.enabled
 
     @property
     def uses_tokens(self) -> bool:

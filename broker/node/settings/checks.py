@@ -80,7 +80,7 @@ def _check_ports(settings: Settings) -> None:
         for each in settings.listeners
     ]
     taken.append(("cluster.internal_port", settings.internal_host, settings.internal_port))
-    if admin.enabled:
+    if admin.is_wanted:
         taken.append(("admin.port", admin.host, admin.port))
     for (other, other_host, other_port), (name, host, port) in combinations(taken, 2):
         if port and port == other_port and share_port(other_host, host):

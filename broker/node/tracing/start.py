@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from anabranch.broker.node.settings.model import Settings
+from anabranch.extras import MissingExtra, needed
 
 if TYPE_CHECKING:
     from anabranch.broker.node.tracing.tracer import NodeTracer
@@ -24,14 +25,10 @@ def open_tracer(
     if not settings.tracing.enabled:
         return None
     try:
-        from anabranch.broker.node.tracing.tracer import NodeTracer
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith("opentelemetry"):
-            raise
-        raise TracingError(
-            "setting tracing.enabled: traces need OpenTelemetry, which is not installed: "
-            "pip install 'anabranch[otel]', or set tracing.enabled to false"
-        ) from None
+        with needed("setting tracing.enabled"):
+            from anabranch.broker.node.tracing.tracer import NodeTracer
+    except MissingExtra as error:
+        raise TracingError(f"{error}, or set tracing.enabled to false") from None
     try:
         tracer = NodeTracer(settings.tracing, settings.node, random, now_ns)
     except ValueError as error:

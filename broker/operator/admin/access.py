@@ -17,16 +17,19 @@ from enum import IntEnum
 from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from anabranch.broker.node.net.principals import ANONYMOUS
-from anabranch.broker.node.net.tls import Tls
 from anabranch.broker.node.settings.admin_area import AdminSettings
 from anabranch.broker.node.settings.area import Secret
 from anabranch.broker.node.settings.checks import is_loopback
 from anabranch.broker.node.settings.model import Settings
+from anabranch.extras import needed
+
+if TYPE_CHECKING:
+    from anabranch.broker.node.net.tls import Tls
 
 TOKEN_CHARACTERS_MIN: Final = 16
 _BEARER: Final = "bearer "
@@ -59,7 +62,7 @@ class AdminAccess:
     """Checks of requests, and TLS. Raises AccessError for tokens that cannot be used."""
 
     def __init__(
-        self, settings: AdminSettings, *, is_local: bool, names: Iterable[str] = (), tls: Tls | None = None
+        self, settings: AdminSettings, *, is_local: bool, names: Iterable[str] = (), tls: "Tls | None" = None
     ) -> None:
         """Read the tokens once. `is_local`: the port listens on loopback; `names`: names of this node."""
         self.tls = tls
@@ -166,9 +169,16 @@ class AdminAccess:
 
 
 def open_access(settings: Settings, bound: socket.socket, now_ms: Callable[[], int]) -> AdminAccess:
-    """Read certificates and tokens, for the port of a bound socket. Raises OSError if they cannot be used."""
+    """Read certificates and tokens, for the port of a bound socket.
+
+    Raises OSError if they cannot be used, and MissingExtra.
+    """
     admin = settings.admin
-    tls = None if admin.ssl is None else Tls(admin.ssl, now_ms)
+    tls = None
+    if admin.ssl is not None:
+        with needed("TLS"):
+            from anabranch.broker.node.net.tls import Tls
+        tls = Tls(admin.ssl, now_ms)
     announced = (each.advertised_host for each in settings.listeners)
     names = (*announced, settings.cluster.internal_advertised_host, admin.host, socket.gethostname())
     return AdminAccess(admin, is_local=is_loopback(bound.getsockname()[0]), names=names, tls=tls)

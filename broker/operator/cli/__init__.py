@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from anabranch.broker.operator.cli.streams import guarded_streams
+from anabranch.extras import MissingExtra, needed
 
 COMMANDS = {
     "serve": "Run a node.",
@@ -49,10 +50,16 @@ class LazyGroup(click.Group):
         return [name for name in COMMANDS if importlib.util.find_spec(f"{__name__}.{name}") is not None]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return a subcommand."""
+        """Import and return a subcommand. Raises MissingExtra, but not while a shell completes."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        command = getattr(importlib.import_module(f"{__name__}.{cmd_name}"), cmd_name)
+        try:
+            with needed(f"anabranch {cmd_name}"):
+                command = getattr(importlib.import_module(f"{__name__}.{cmd_name}"), cmd_name)
+        except MissingExtra:
+            if not ctx.resilient_parsing:
+                raise
+            return click.Command(cmd_name, help=COMMANDS[cmd_name])
         assert isinstance(command, click.Command), f"{cmd_name} is a click command"
         return command
 
@@ -70,6 +77,8 @@ class LazyGroup(click.Group):
         """Run a subcommand. Ctrl-C ends it as it ends other programs: quietly."""
         try:
             super().invoke(ctx)
+        except MissingExtra as error:
+            raise click.ClickException(str(error)) from None
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
 

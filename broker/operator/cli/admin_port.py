@@ -141,7 +141,7 @@ class AdminOptions:
     def find(self, settings: Settings) -> AdminPort | None:
         """Return the port; None if neither option nor settings name one. Raises ClickException."""
         admin = settings.admin
-        if self.address is None and not (admin.enabled and admin.port):
+        if self.address is None and (admin.enabled is False or not admin.port):
             return None
         host, port, is_https = admin.host, admin.port, False
         if self.address is not None:

@@ -26,6 +26,7 @@ from anabranch.broker.node.settings.stores import make_stores
 from anabranch.broker.operator.cli.options import BadSetting
 from anabranch.broker.operator.cli.serve import CYCLE_THRESHOLD, FAILED, LOG_FLUSH_TIMEOUT_S, loop_factory
 from anabranch.broker.operator.dev.folder import MemoryFolder
+from anabranch.extras import install_command, is_installed
 from anabranch.protocol.errors import KafkaError
 from anabranch.s3stream.errors import StorageError
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 DEFAULTS: Final[Mapping[str, object]] = {
     "wal.capacity_bytes": "32MiB",
     "wal.allow_volatile": "true",
+    "wal.durability": "direct",  # its data ends with it: there is nothing to flush for
     "storage.log_cache_bytes": "64MiB",
     "storage.block_cache_bytes": "32MiB",
     "network.slab_pool_bytes": "32MiB",
@@ -187,9 +189,10 @@ async def _welcome(node: "Node", _faults: "Faults", ended: asyncio.Event, *, pla
     """Say where the node is, and wait for its end."""
     where = "memory" if place.is_in_memory else f"{place.path}, since this machine has no room in memory"
     ports = node.ports
-    admin = f"http://{ports.admin_address}" if ports.admin_address else "off"
+    off = "off" if is_installed("console") else f"off ({install_command('console')})"
+    admin = f"http://{ports.admin_address}" if ports.admin_address else off
     click.echo(f"Kafka      {node.bootstrap}\nadmin port {admin}")
-    click.echo(f"console    {ports.console_url or 'off'}\ndata       in {where}")
+    click.echo(f"console    {ports.console_url or off}\ndata       in {where}")
     click.echo("Ctrl-C ends the node; its data is gone then.")
     await ended.wait()
 

@@ -10,6 +10,7 @@ from typing import Final, Literal
 from anabranch.broker.node.settings.memory import available_memory, memory_for
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.sizes import size_text
+from anabranch.extras import install_command
 from anabranch.native import VARIABLE, NativeError, NativePart, native_part
 
 Status = Literal["ok", "warning", "failed"]
@@ -47,7 +48,7 @@ def judge_native(part: Callable[[], NativePart]) -> Finding:
     try:
         return Finding("native part", "ok", part().description)
     except NativeError as error:
-        return Finding("native part", "failed", str(error), f"install anabranch[native], or set {VARIABLE}=auto")
+        return Finding("native part", "failed", str(error), f"{install_command('native')}, or set {VARIABLE}=auto")
 
 
 def judge_clock(state: int | None, source: str | None) -> Finding:

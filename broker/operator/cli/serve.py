@@ -27,6 +27,7 @@ from anabranch.broker.node.settings.names import (
 )
 from anabranch.broker.node.settings.sources import load
 from anabranch.broker.operator.cli.options import BadSetting
+from anabranch.extras import MissingExtra, needed
 
 if TYPE_CHECKING:
     from anabranch.broker.cluster.node import Node
@@ -115,9 +116,10 @@ def serve(config: Path | None, stores: Sequence[str], **flags: str | None) -> No
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """Return the factory of the event loop that nodes run in; None: Python's own."""
     try:
-        import uvloop
-    except ImportError:
-        structlog.get_logger("node").warning("uvloop is not installed: the node is slower without it")
+        with needed("a faster event loop"):
+            import uvloop
+    except MissingExtra as error:
+        structlog.get_logger("node").info(str(error))
         return None
     return uvloop.new_event_loop
 

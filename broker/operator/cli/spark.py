@@ -6,6 +6,8 @@ from importlib.util import find_spec
 
 import click
 
+from anabranch.extras import missing
+
 PASS_ALL = {"ignore_unknown_options": True, "help_option_names": [], "allow_interspersed_args": False}
 
 
@@ -14,5 +16,5 @@ PASS_ALL = {"ignore_unknown_options": True, "help_option_names": [], "allow_inte
 def spark(arguments: tuple[str, ...]) -> None:
     """Spark jobs over topics: see `anabranch spark --help`."""
     if find_spec("pyspark") is None:
-        raise click.ClickException("pyspark is not installed: pip install 'anabranch[spark]'")
+        raise missing("a Spark job", "pyspark")
     os.execv(sys.executable, [sys.executable, "-m", "anabranch.spark", *arguments])  # noqa: S606 - no shell is wanted

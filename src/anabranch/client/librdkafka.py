@@ -10,12 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
-from cryptography.hazmat.primitives.serialization import Encoding
-
 from anabranch.client.errors import UnsupportedProperty
 from anabranch.client.sasl import OAUTHBEARER
 from anabranch.client.settings import ClientSettings, SaslLogin, read_token
-from anabranch.client.stores import Store, key_file, read_key_store, read_trust_store
 
 _HOST_NAME: Final = "ssl.endpoint.identification.algorithm"
 _VERSIONS: Final = "ssl.enabled.protocols"
@@ -42,6 +39,8 @@ def librdkafka_properties(
 
 
 def _tls(properties: Mapping[str, str], stack: ExitStack) -> dict[str, object]:
+    from anabranch.client.stores import key_file, read_key_store, read_trust_store  # needs an extra
+
     names = {each.strip() for each in properties.get(_VERSIONS, ",".join(_BOTH_VERSIONS)).split(",")}
     if not names >= _BOTH_VERSIONS:
         raise UnsupportedProperty(f"property {_VERSIONS}: librdkafka, which produces and consumes, cannot limit this")
@@ -49,16 +48,12 @@ def _tls(properties: Mapping[str, str], stack: ExitStack) -> dict[str, object]:
     found: dict[str, object] = {_HOST_NAME: "https" if checks else "none"}
     trusted = read_trust_store(properties)
     if trusted is not None:
-        found["ssl.ca.pem"] = _pem(trusted)
+        found["ssl.ca.pem"] = trusted.pem
     shown = read_key_store(properties)
     if shown is not None:
         path = stack.enter_context(key_file(shown))
         found |= {"ssl.certificate.location": path, "ssl.key.location": path}
     return found
-
-
-def _pem(store: Store) -> str:
-    return "".join(each.public_bytes(Encoding.PEM).decode() for each in store.certificates)
 
 
 def _login(sasl: SaslLogin) -> dict[str, object]:

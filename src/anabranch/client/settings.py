@@ -24,7 +24,7 @@ from anabranch.client.properties import (
     parse_properties,
 )
 from anabranch.client.sasl import MECHANISMS, OAUTHBEARER, PLAIN
-from anabranch.client.stores import read_key_store, read_trust_store, show, trust
+from anabranch.extras import needed
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -126,6 +126,8 @@ def _checks_host_name(properties: Mapping[str, str]) -> bool:
 
 
 def _context(properties: Mapping[str, str]) -> ssl.SSLContext:
+    with needed("a connection with TLS"):
+        from anabranch.client.stores import read_key_store, read_trust_store, show, trust
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = _checks_host_name(properties)
     names = [each.strip() for each in properties.get("ssl.enabled.protocols", ",".join(_VERSIONS)).split(",")]

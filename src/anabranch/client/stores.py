@@ -1,4 +1,7 @@
-"""Certificates and keys of a client: files in PEM or PKCS12, or PEM in a property. Keys are never written to disk."""
+"""Certificates and keys of a client: files in PEM or PKCS12, or PEM in a property.
+
+On Linux keys are never written to disk.
+"""
 
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +37,11 @@ class Store:
 
     certificates: Sequence[x509.Certificate]
     key: PrivateKeyTypes | None = None
+
+    @property
+    def pem(self) -> str:
+        """The certificates as text."""
+        return "".join(each.public_bytes(Encoding.PEM).decode() for each in self.certificates)
 
 
 def read_trust_store(properties: Mapping[str, str]) -> Store | None:
@@ -86,7 +94,7 @@ def read_key_store(properties: Mapping[str, str]) -> Store | None:
 
 def trust(context: ssl.SSLContext, store: Store) -> None:
     """Trust the certificates of a store, and no others."""
-    context.load_verify_locations(cadata="".join(_pem_of(each) for each in store.certificates))
+    context.load_verify_locations(cadata=store.pem)
 
 
 @contextmanager
@@ -97,7 +105,7 @@ def key_file(store: Store) -> Iterator[str]:
     """
     assert store.key is not None, "read_key_store returns stores with a key"
     key = store.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    with private_file(key + "".join(_pem_of(each) for each in store.certificates).encode()) as path:
+    with private_file(key + store.pem.encode()) as path:
         yield path
 
 
@@ -161,7 +169,3 @@ def _read(name: str, path: str) -> bytes:
         return Path(path).read_bytes()
     except (OSError, ValueError) as error:
         raise PropertyError(f"property {name}: {path}: {getattr(error, 'strerror', None) or error}") from None
-
-
-def _pem_of(certificate: x509.Certificate) -> str:
-    return certificate.public_bytes(Encoding.PEM).decode()

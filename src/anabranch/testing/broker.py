@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from anabranch.broker.operator.dev.folder import MemoryFolder
+from anabranch.extras import install_command
 
 START_TIMEOUT_S: Final = 60.0
 ORDER_TIMEOUT_S: Final = 30.0
@@ -58,8 +59,10 @@ class Broker:
 
     @property
     def admin_url(self) -> str:
-        """URL of the admin port, with /api/v1/status and /metrics."""
+        """URL of the admin port, with /api/v1/status and /metrics. Raises BrokerError without the extra `console`."""
         self._check_running()
+        if not self._admin_port:
+            raise BrokerError(f"the broker has no admin port: {install_command('console')}")
         return f"http://127.0.0.1:{self._admin_port}"
 
     @property
@@ -230,4 +233,5 @@ class Broker:
 
 
 def _port(address: str) -> int:
-    return int(address.rpartition(":")[2])
+    """Return the port of an address; 0: there is none."""
+    return int(address.rpartition(":")[2] or 0)

@@ -14,12 +14,12 @@ import sys
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from anabranch.broker.operator.admin.api.decoder_worker import CPU_S
+from anabranch.extras import install_command, is_installed
 
 TIMEOUT_S: Final = 10.0
 """Time for the answer to one request, whatever the process waits for."""
@@ -28,10 +28,6 @@ SOURCE_CHARACTERS_MAX: Final = 512 << 10
 ANSWER_BYTES_MAX: Final = 1 << 20
 STOPPING: Final = "the node is stopping"
 SchemaKind = Literal["AVRO", "PROTOBUF"]
-_LIBRARIES: Final[Mapping[SchemaKind, tuple[str, ...]]] = {
-    "AVRO": ("fastavro",),
-    "PROTOBUF": ("google.protobuf", "grpc_tools"),
-}
 _PROGRAM: Final = Path(__file__).with_name("decoder_worker.py")
 _NAME: Final = re.compile(r"(?!\.)[\w.-]{1,100}(/(?!\.)[\w.-]{1,100}){0,20}", re.ASCII)
 
@@ -68,14 +64,6 @@ class DecodedText(NamedTuple):
     truncated: bool
 
 
-def is_installed(kind: SchemaKind) -> bool:
-    """Return whether the libraries for a kind of schemas are installed."""
-    try:
-        return all(find_spec(each) is not None for each in _LIBRARIES[kind])
-    except ModuleNotFoundError:  # there is no package google
-        return False
-
-
 class SchemaDecoder:
     """Decodes payloads. Used in one thread at a time; `close` may be called in any."""
 
@@ -88,13 +76,13 @@ class SchemaDecoder:
         self._is_closed = False
         self.cpu_s = 0.0
         """CPU time of all answers."""
-        self._missing = {kind for kind in _LIBRARIES if not is_installed(kind)}
+        self._missing = {kind for kind in get_args(SchemaKind) if not is_installed(kind.lower())}
 
     def decode(self, schema_id: int, schema: SchemaSource, data: bytes) -> DecodedText:
         """Return what follows the id in a payload as JSON. Raises DecodeError."""
         if schema.kind in self._missing:
-            name = schema.kind.lower()
-            raise DecodeError(f"{name} is not decoded here: install anabranch[{name}] on this node")
+            extra = schema.kind.lower()
+            raise DecodeError(f"{extra} is not decoded here: {install_command(extra)} on this node")
         request = {"id": schema_id, "data": b64encode(data).decode()}
         answer = self._ask(request)
         if "unknown" in answer:

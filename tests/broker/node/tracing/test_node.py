@@ -273,7 +273,7 @@ def test_a_missing_package_is_one_line(tmp_path: Path) -> None:
     arguments = ["serve", "--data-dir", str(tmp_path / "data"), "--port", "0", "--admin-port", "0"]
     ended = python(MISSING, *arguments, "--tracing-enabled", "true", code=1)
     assert ended.stderr == (
-        "Error: setting tracing.enabled: traces need OpenTelemetry, which is not installed: "
+        "Error: setting tracing.enabled needs opentelemetry, which is missing or too old: "
         "pip install 'anabranch[otel]', or set tracing.enabled to false\n"
     )
 

@@ -1,5 +1,6 @@
 """Completion in real shells."""
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -7,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
+
+from anabranch.broker.operator.cli import main
 
 ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 ASK = {
@@ -38,6 +42,16 @@ def test_a_shell_completes(shell: str, words: str, offered: list[str], not_offer
     found = done.stdout.split()
     assert [word for word in offered if word not in found] == []
     assert [word for word in not_offered if word in found] == []
+
+
+def test_a_command_whose_extra_is_missing_is_offered_without_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> None:
+        raise ModuleNotFoundError("No module named 'rich'", name="rich")
+
+    monkeypatch.setattr(importlib, "import_module", refuse)
+    shell = ShellComplete(main, {}, "anabranch", "_ANABRANCH_COMPLETE")
+    assert [each.value for each in shell.get_completions([], "gro")] == ["group"]
+    assert shell.get_completions(["group"], "de") == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -294,11 +294,10 @@ def test_a_decoder_that_is_closed_gives_up_what_it_does(
 
 
 def test_without_the_extra_packages_a_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoder_module, "find_spec", lambda name: None)
+    monkeypatch.setattr(decoder_module, "is_installed", lambda extra: False)
     for kind, schema in (("protobuf", SHOP), ("avro", avro("int"))):
-        with pytest.raises(
-            DecodeError, match=rf"^{kind} is not decoded here: install anabranch\[{kind}\] on this node"
-        ):
+        said = rf"^{kind} is not decoded here: pip install 'anabranch\[{kind}\]' on this node"
+        with pytest.raises(DecodeError, match=said):
             SchemaDecoder(2000).decode(1, schema, b"\0")
 
 

@@ -10,7 +10,8 @@ from cryptography import x509
 from cryptography.x509.name import _ASN1Type
 from cryptography.x509.oid import NameOID
 
-from anabranch.broker.node.net.principals import NoMatchingRule, PrincipalRules, RuleError, distinguished_name
+from anabranch.broker.node.net.principal_rules import PrincipalRules, RuleError, distinguished_name
+from anabranch.broker.node.net.principals import NoMatchingRule
 from tests.support.tools import java, kafka_class_path
 
 DOCUMENTED = (
