@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -14,7 +15,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from anabranch.testing import Broker, BrokerError
+from anabranch.testing import Broker, BrokerError, Record
 from tests.support.open_files import data_folder
 from tests.support.waiting import WAIT_S, wait_until
 
@@ -97,6 +98,77 @@ def test_topics_are_created_as_in_production(broker: Broker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.create_topics([wanted])["safe"].result(WAIT_S)
     assert send(broker, "safe", b"x", acks="all") == [""]
+
+
+def test_records_are_read_back(broker: Broker) -> None:
+    broker.create_topic("read", partitions=2)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer.produce("read", None, b"k", 1, timestamp=1_700_000_000_000, headers=[("h", b"\x00\xff"), ("none", None)])
+    producer.produce("read", b"", None, 0, timestamp=5)
+    producer.produce("read", b"\xfe", None, 0, timestamp=6)
+    assert producer.flush(WAIT_S) == 0
+    second = Record(1, 0, 1_700_000_000_000, b"k", None, (("h", b"\x00\xff"), ("none", None)))
+    assert broker.records("read") == [Record(0, 0, 5, None, b"", ()), Record(0, 1, 6, None, b"\xfe", ()), second]
+    assert broker.records("read", partition=1) == [second]
+    with pytest.raises(BrokerError, match="there is no topic 'nothing'"):
+        broker.records("nothing")
+    with pytest.raises(BrokerError, match="topic 'read' has 2 partitions, and no partition 2"):
+        broker.records("read", partition=2)
+
+
+def test_more_records_than_one_read_has_are_read_back(broker: Broker) -> None:
+    broker.create_topic("large")
+    values = [bytes([number]) * 700_000 for number in range(5)]
+    assert send(broker, "large", *values) == [""] * 5
+    assert [each.value for each in broker.records("large")] == values
+
+
+def test_records_of_transactions_are_read_back_as_a_consumer_would(broker: Broker) -> None:
+    broker.create_topic("bank")
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "bank"})
+    producer.init_transactions(WAIT_S)
+    for value in (b"kept", b"taken back", b"kept too", b"open"):
+        producer.begin_transaction()
+        producer.produce("bank", value)
+        assert producer.flush(WAIT_S) == 0
+        if value == b"taken back":
+            producer.abort_transaction(WAIT_S)
+        elif value != b"open":
+            producer.commit_transaction(WAIT_S)
+    assert [each.value for each in broker.records("bank")] == [b"kept", b"taken back", b"kept too", b"open"]
+    assert [each.value for each in broker.records("bank", committed=True)] == [b"kept", b"kept too"]
+    producer.abort_transaction(WAIT_S)
+    assert [each.value for each in broker.records("bank", committed=True)] == [b"kept", b"kept too"]
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_waiting_for_a_group(broker: Broker, protocol: str) -> None:
+    topic = group = f"{protocol}-readers"
+    broker.create_topic(topic, partitions=3)
+    with pytest.raises(BrokerError, match=f"group '{group}' after 0 s: it does not exist"):
+        broker.wait_for_group(group, timeout_s=0)
+    settings = {
+        "enable.auto.commit": False,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "group.protocol": protocol,
+    }
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, **settings})
+    consumer.subscribe([topic])
+    assert consumer.poll(0) is None  # librdkafka joins in a thread of its own
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(broker.wait_for_group, group, timeout_s=WAIT_S)
+        while not waiting.done():
+            consumer.poll(0.1)
+        waiting.result()
+    broker.wait_for_group(group, caught_up=True)
+    assert send(broker, topic, b"x") == [""]
+    with pytest.raises(BrokerError, match=r"after 0 s: Stable, 1 members, .* at None of 1"):
+        broker.wait_for_group(group, caught_up=True, timeout_s=0)
+    assert consumer.poll(WAIT_S) is not None
+    consumer.commit(asynchronous=False)
+    broker.wait_for_group(group, caught_up=True)
+    consumer.close()
 
 
 def test_the_next_produce_fails_and_appends_nothing(broker: Broker) -> None:

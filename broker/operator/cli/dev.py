@@ -199,8 +199,10 @@ async def _welcome(node: "Node", _faults: "Faults", ended: asyncio.Event, *, pla
 
 async def _take_orders(node: "Node", faults: "Faults", ended: asyncio.Event) -> None:
     """Print the node's addresses, then answer orders from standard input until its writer has ended."""
-    from anabranch.broker.operator.dev.orders import BadOrder, obey
+    from anabranch.broker.api.handlers.local import LocalRefusal
+    from anabranch.broker.operator.dev.orders import BadOrder, Orders
 
+    orders = Orders(node, faults)
     loop = asyncio.get_running_loop()
     lines = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
@@ -208,11 +210,9 @@ async def _take_orders(node: "Node", faults: "Faults", ended: asyncio.Event) -> 
     async def follow() -> None:
         while line := await lines.readline():
             try:
-                await obey(node.serving, faults, line)
-            except (BadOrder, KafkaError, StorageError) as error:
+                _answer(**await orders.obey(line))
+            except (BadOrder, KafkaError, LocalRefusal, StorageError) as error:
                 _answer(error=str(error))
-            else:
-                _answer()
         ended.set()
 
     _answer(address=node.bootstrap, admin=node.ports.admin_address)
@@ -221,6 +221,6 @@ async def _take_orders(node: "Node", faults: "Faults", ended: asyncio.Event) -> 
     following.cancel()
 
 
-def _answer(**fields: str) -> None:
+def _answer(**fields: object) -> None:
     with suppress(BrokenPipeError):  # the sender of the order has ended: standard input ends, too
         print(json.dumps(fields), flush=True)

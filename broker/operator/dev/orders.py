@@ -1,14 +1,22 @@
-"""Orders to a node of a test, as lines of JSON: faults, and topics to create and delete."""
+"""Orders to a node of a test, as lines of JSON: faults, topics to create and delete, records and groups to read."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from anabranch.broker.api.handlers import HANDLERS
+from anabranch.broker.api.handlers.local import LocalRequests, User
+from anabranch.broker.cluster.node import Node
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.configs.topic import check_topic_configs
+from anabranch.broker.kafka.partitions.partition import Partition
+from anabranch.broker.kafka.topics.topic import Topic
 from anabranch.broker.operator.dev.faults import Faults
+from anabranch.broker.operator.dev.group_reading import describe_group
+from anabranch.broker.operator.dev.reading import bounds, read, row
 from anabranch.protocol.errors import ErrorCode, KafkaError
 
+USER: Final = User("User:test", "127.0.0.1")
 DELAY_MAX_MS: Final = 600_000
 TIMES_MAX: Final = 1_000_000
 
@@ -17,26 +25,56 @@ class BadOrder(ValueError):
     """An order that cannot be understood. The text is the one line to show."""
 
 
-async def obey(serving: Serving, faults: Faults, line: bytes) -> None:
-    """Follow an order, an object whose first field names it.
+class Orders:
+    """Follows orders to one node."""
 
-    Raises BadOrder, KafkaError, StorageError; nothing has changed then.
-    """
-    match _parsed(line):
-        case {"clear": True}:
-            faults.clear()
-        case {"slow_store_ms": delay}:
-            faults.store_delay_s = _number("slow_store_ms", delay, 0, DELAY_MAX_MS) / 1000
-        case {"fail_produce": name, "times": times, "appended": bool(appended)}:
-            faults.fail_produce(error_code(name), times=int(_number("times", times, 1, TIMES_MAX)), appended=appended)
-        case {"create_topic": str(name), "partitions": int(partitions), "configs": dict(configs)}:
-            await create_topic(serving, name, int(_number("partitions", partitions, 1, TIMES_MAX)), configs)
-        case {"delete_topic": str(name)}:
-            if serving.topics.get(name) is None:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
-            await serving.topic_commands.delete(name)
-        case order:
-            raise BadOrder(f"unknown order {json.dumps(order)}")
+    def __init__(self, node: Node, faults: Faults) -> None:
+        self._serving = node.serving
+        self._faults = faults
+        self._local = LocalRequests(node.serving, HANDLERS, is_stopping=lambda: node.stopping)
+
+    async def obey(self, line: bytes) -> Mapping[str, object]:
+        """Follow an order, an object whose first field names it, and return the fields of the answer.
+
+        Raises BadOrder, KafkaError, StorageError, LocalRefusal; nothing has changed then.
+        """
+        serving, faults = self._serving, self._faults
+        match _parsed(line):
+            case {"clear": True}:
+                faults.clear()
+            case {"slow_store_ms": delay}:
+                faults.store_delay_s = _number("slow_store_ms", delay, 0, DELAY_MAX_MS) / 1000
+            case {"fail_produce": name, "times": times, "appended": bool(appended)}:
+                faults.fail_produce(
+                    error_code(name), times=int(_number("times", times, 1, TIMES_MAX)), appended=appended
+                )
+            case {"create_topic": str(name), "partitions": int(partitions), "configs": dict(configs)}:
+                await create_topic(serving, name, int(_number("partitions", partitions, 1, TIMES_MAX)), configs)
+            case {"delete_topic": str(name)}:
+                self._topic(name)
+                await serving.topic_commands.delete(name)
+            case {"bounds": str(name), "committed": bool(committed)}:
+                return {"bounds": [bounds(each, committed=committed) for each in self._partitions(name)]}
+            case {"read": str(name), "partition": int(index), "offset": int(offset), "committed": bool(committed)}:
+                records, position = await read(self._local, USER, name, index, offset, committed=committed)
+                return {"records": [row(each) for each in records], "next": position}
+            case {"describe_group": str(group_id)}:
+                return {"group": await describe_group(self._local, serving.topics, group_id, USER)}
+            case order:
+                raise BadOrder(f"unknown order {json.dumps(order)}")
+        return {}
+
+    def _topic(self, name: str) -> Topic:
+        topic = self._serving.topics.get(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+        return topic
+
+    def _partitions(self, name: str) -> Iterator[Partition]:
+        for index, partition in enumerate(self._topic(name).partitions):
+            if partition is None:
+                raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {index} of {name!r} is not open yet")
+            yield partition
 
 
 def _parsed(line: bytes) -> Any:

@@ -8,6 +8,6 @@
 With pytest, the fixtures `anabranch_broker` and `anabranch_topic` are there as soon as Anabranch is installed.
 """
 
-from anabranch.testing.broker import Broker, BrokerError
+from anabranch.testing.broker import Broker, BrokerError, Record
 
-__all__ = ["Broker", "BrokerError"]
+__all__ = ["Broker", "BrokerError", "Record"]

@@ -6,9 +6,12 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from anabranch.broker.operator.dev.folder import MemoryFolder
 from anabranch.extras import install_command
@@ -20,6 +23,21 @@ BAD_SETTING: Final = 2
 PART_BYTES: Final = 64 * 1024
 LOG_BYTES_MAX: Final = 64 * 1024
 """Part of the broker's log that is shown: its end."""
+
+
+GROUP_POLL_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record of a topic, as it is stored."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
 
 
 class BrokerError(RuntimeError):
@@ -188,11 +206,46 @@ class Broker:
         """Delete a topic. Raises BrokerError."""
         self._order(delete_topic=name)
 
+    def records(self, topic: str, *, partition: int | None = None, committed: bool = False) -> list[Record]:
+        """Return all records of a topic, or of one partition, ordered by partition and offset. Raises BrokerError.
+
+        They are those that there are when it is called. With `committed`, records of aborted and open transactions are
+        left out, as for a consumer with `isolation.level=read_committed`. No client and no fault has a part in it.
+        """
+        bounds = self._order(bounds=topic, committed=committed)["bounds"]
+        if partition is not None and not 0 <= partition < len(bounds):
+            raise BrokerError(f"topic {topic!r} has {len(bounds)} partitions, and no partition {partition}")
+        found: list[Record] = []
+        for index in range(len(bounds)) if partition is None else [partition]:
+            offset, end = bounds[index]
+            while offset < end:
+                answer = self._order(read=topic, partition=index, offset=offset, committed=committed)
+                found += (_record(index, row) for row in answer["records"] if row[0] < end)
+                offset = answer["next"]
+        return found
+
+    def wait_for_group(
+        self, group: str, *, members: int = 1, caught_up: bool = False, timeout_s: float = ORDER_TIMEOUT_S
+    ) -> None:
+        """Wait until a group is stable with at least that many members, so that its partitions are assigned.
+
+        With `caught_up`, wait also until it has committed the ends of all partitions with records that it is assigned
+        or has committed before. Raises BrokerError, which says how the group was, after `timeout_s`.
+        """
+        until_s = time.perf_counter() + timeout_s
+        while True:
+            found = self._order(describe_group=group)["group"]
+            if _is_settled(found, members) and (_is_caught_up(found) or not caught_up):
+                return
+            if time.perf_counter() > until_s:
+                raise BrokerError(f"group {group!r} after {timeout_s:g} s: {_told(found)}")
+            time.sleep(GROUP_POLL_S)
+
     def _check_running(self) -> None:
         if not self.is_running:
             raise BrokerError(f"the broker does not run{self._with_log()}")
 
-    def _order(self, **order: object) -> None:
+    def _order(self, **order: object) -> Mapping[str, Any]:
         self._check_running()
         if self._is_paused:
             raise BrokerError("the broker is paused")
@@ -206,8 +259,9 @@ class Broker:
         answer = self._read(ORDER_TIMEOUT_S)
         if "error" in answer:
             raise BrokerError(str(answer["error"]))
+        return answer
 
-    def _read(self, timeout_s: float) -> Mapping[str, str]:
+    def _read(self, timeout_s: float) -> Mapping[str, Any]:
         """Return the next answer. Raises BrokerError."""
         assert self._process is not None
         assert self._process.stdout is not None
@@ -224,7 +278,7 @@ class Broker:
                     raise BrokerError(self.log.splitlines()[-1].removeprefix("Error: "))
                 raise BrokerError(f"the broker has ended{self._with_log()}")
             line += part
-        found: Mapping[str, str] = json.loads(line)
+        found: Mapping[str, Any] = json.loads(line)
         return found
 
     def _with_log(self) -> str:
@@ -235,3 +289,31 @@ class Broker:
 def _port(address: str) -> int:
     """Return the port of an address; 0: there is none."""
     return int(address.rpartition(":")[2] or 0)
+
+
+def _record(partition: int, row: Sequence[Any]) -> Record:
+    """Return the record of a row (`broker.operator.dev.reading.row`)."""
+    offset, timestamp_ms, key, value, headers = row
+    pairs = tuple((name, _bytes(text)) for name, text in headers)
+    return Record(partition, offset, timestamp_ms, _bytes(key), _bytes(value), pairs)
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else b64decode(text)
+
+
+def _is_settled(group: Mapping[str, Any] | None, members: int) -> bool:
+    return group is not None and group["state"] == "Stable" and group["members"] >= members
+
+
+def _is_caught_up(group: Mapping[str, Any] | None) -> bool:
+    """Return whether nothing is left to consume of the group's partitions, of which there must be some."""
+    offsets = [] if group is None else group["offsets"]
+    return bool(offsets) and all(end == (start if at is None else at) for _, _, at, start, end in offsets)
+
+
+def _told(group: Mapping[str, Any] | None) -> str:
+    if group is None:
+        return "it does not exist"
+    offsets = [f"{topic}-{index} at {at} of {end}" for topic, index, at, _, end in group["offsets"]]
+    return f"{group['state']}, {group['members']} members, {', '.join(offsets) or 'no partitions'}"
