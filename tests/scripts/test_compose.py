@@ -43,7 +43,10 @@ def test_a_node_understands_its_environment() -> None:
     assert environment, "the files set something"
     assert not unknown_environment(environment)
     settings = load({}, environment, None)
-    assert settings.listener.host == settings.admin.host == "0.0.0.0"
+    assert settings.admin.host == "0.0.0.0"
+    announced = {(each.port, each.advertised_host) for each in settings.listeners}
+    assert announced == {(9092, "localhost"), (29092, "node")}  # for this machine, and for other containers
+    assert all(each.host == "0.0.0.0" and not each.protocol.uses_tls for each in settings.listeners)
     assert settings.objects.store == "s3"
     assert settings.objects.endpoint == "http://s3:7070"
     assert settings.catalog.url == "postgresql://anabranch:anabranch-secret@catalog/anabranch"

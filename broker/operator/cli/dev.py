@@ -25,8 +25,8 @@ from anabranch.broker.node.settings.sources import load
 from anabranch.broker.node.settings.stores import make_stores
 from anabranch.broker.operator.cli.options import BadSetting
 from anabranch.broker.operator.cli.serve import CYCLE_THRESHOLD, FAILED, LOG_FLUSH_TIMEOUT_S, loop_factory
+from anabranch.broker.operator.cli.welcome import welcome
 from anabranch.broker.operator.dev.folder import MemoryFolder
-from anabranch.extras import install_command, is_installed
 from anabranch.protocol.errors import KafkaError
 from anabranch.s3stream.errors import StorageError
 
@@ -188,12 +188,8 @@ async def _serve(settings: Settings, levels: LogLevels, topics: Mapping[str, int
 async def _welcome(node: "Node", _faults: "Faults", ended: asyncio.Event, *, place: MemoryFolder) -> None:
     """Say where the node is, and wait for its end."""
     where = "memory" if place.is_in_memory else f"{place.path}, since this machine has no room in memory"
-    ports = node.ports
-    off = "off" if is_installed("console") else f"off ({install_command('console')})"
-    admin = f"http://{ports.admin_address}" if ports.admin_address else off
-    click.echo(f"Kafka      {node.bootstrap}\nadmin port {admin}")
-    click.echo(f"console    {ports.console_url or off}\ndata       in {where}")
-    click.echo("Ctrl-C ends the node; its data is gone then.")
+    for line in welcome(node, where, "Ctrl-C ends the node; its data is gone then."):
+        click.echo(line)
     await ended.wait()
 
 

@@ -27,6 +27,7 @@ from anabranch.broker.node.settings.names import (
 )
 from anabranch.broker.node.settings.sources import load
 from anabranch.broker.operator.cli.options import BadSetting
+from anabranch.broker.operator.cli.welcome import welcome
 from anabranch.extras import MissingExtra, needed
 
 if TYPE_CHECKING:
@@ -153,6 +154,12 @@ async def _serve(settings: Settings, levels: LogLevels, writer: LineWriter) -> i
     try:
         async with run_node(settings, levels) as node:
             serving.set()
+            if os.isatty(writer.fd):
+                objects = settings.objects
+                store = settings.objects_path if objects.store == "local" else f"the bucket {objects.bucket}"
+                place = f"{settings.node.data_dir}, objects in {store}"
+                for line in welcome(node, place, "Ctrl-C stops the node; its data stays."):
+                    writer.line(line)  # as the log does: a terminal that is held must not stop the node
             # The components live until the end: collections skip them. There is none now, as it would stop all threads
             # for a quarter of a second of a free processor, and the beats with them, while other nodes begin to watch.
             gc.freeze()
