@@ -130,8 +130,8 @@ Different by design (the list below this one has what shows in responses):
   settings of the node's start, and topics without their own value follow at once. Other names are refused.
 - Quotas count the time of the one event loop (100 is all of it), bytes of records only for Fetch, and changes of
   topics on the node that is asked ([quotas](quotas.md)).
-- By default topics keep their records forever (`retention.ms` is -1). The config `storage.policy` selects a topic's
-  object store. Accepted and described, but without effect: {no_effect}.
+- By default topics keep their records for seven days, as in Apache Kafka (setting `topic.retention_ms`; -1: forever).
+  The config `storage.policy` selects a topic's object store. Accepted and described, but without effect: {no_effect}.
 - Served group configs are `consumer.session.timeout.ms` and `consumer.heartbeat.interval.ms`. `metadata.version` has
   one level, 30 (4.3-IV0).
 - A group of the consumer protocol computes an assignment at the first heartbeat after a change, as before Kafka

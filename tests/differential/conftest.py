@@ -39,6 +39,7 @@ OUR_SETTINGS: dict[str, object] = {
     "group_offsets_partitions": 1,
     "wal_capacity_bytes": 64 << 20,
     "telemetry_enabled": True,
+    "topic_retention_ms": 604_800_000,  # the default, which Apache Kafka has, too
 }
 OUR_SASL_SETTINGS: dict[str, object] = {
     "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",

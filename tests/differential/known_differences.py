@@ -45,7 +45,9 @@ NAMED_ERROR = (
 NO_CORDON = "No log directories exist that could be cordoned."
 TIME_OF_APPEND = "DescribeProducers returns the time of a producer's last append, not the timestamp of its last batch."
 CONTROLLERS = "A node's controller has the same addresses as its client listeners."
-KEPT_FOREVER = "By default a node keeps records forever (setting retention_ms)."
+DEFAULT_OF_RETENTION = (
+    "Apache Kafka names no default beside a retention.ms that is set, since it has it from log.retention.hours."
+)
 SAYS_WHY = "Produce describes what is wrong with a batch. Apache Kafka returns only the error code."
 SAYS_MORE = "Responses about groups have a message beside the error code."
 START_OF_LOG = (
@@ -105,8 +107,6 @@ KNOWN: Mapping[str, Sequence[Known]] = {
     ),
     "throttled_changes": (
         Known("*", "*.min.insync.replicas.config_source", NO_ELR, 3, 5),
-        Known("*", "*.retention.ms.value", KEPT_FOREVER, ours="-1"),
-        Known("*", "*.retention.ms.config_source", KEPT_FOREVER, 5, 4),
         Known("*", "*.storage.policy", NAMED_STORES, kafka=ABSENT),
     ),
     "api_versions": (
@@ -135,16 +135,12 @@ KNOWN: Mapping[str, Sequence[Known]] = {
     ),
     "create_topics": (
         Known("*", "*.min.insync.replicas.config_source", NO_ELR, 3, 5),
-        Known("*", "*.retention.ms.value", KEPT_FOREVER, ours="-1"),
-        Known("*", "*.retention.ms.config_source", KEPT_FOREVER, 5, 4),
         Known("*", "*.storage.policy", NAMED_STORES, kafka=ABSENT),
         Known("*", "topics.*.topic_id", NO_ID_FOR_NOTHING, ours="00" * 16),
         Known("factor *", "topics.*.error_message", NO_CORDON),
     ),
     "create_topics_with_configs": (
         Known("*", "*.min.insync.replicas.config_source", NO_ELR, 3, 5),
-        Known("*", "*.retention.ms.value", KEPT_FOREVER, ours="-1"),
-        Known("*", "*.retention.ms.config_source", KEPT_FOREVER, 5, 4),
         Known("*", "*.storage.policy", NAMED_STORES, kafka=ABSENT),
     ),
     "produce_good": (Known("*", "*.error_message", SAYS_WHY, kafka=None),),
@@ -190,7 +186,7 @@ KNOWN: Mapping[str, Sequence[Known]] = {
     ),
     "describe_configs": (
         Known("*", "*.min.insync.replicas.config_source", NO_ELR, 3, 5),
-        Known("with synonyms v*", "*.retention.ms.synonyms", KEPT_FOREVER),
+        Known("with synonyms v*", "*.retention.ms.synonyms", DEFAULT_OF_RETENTION),
         Known(
             "unknown type v4",
             "results.0.error_message",

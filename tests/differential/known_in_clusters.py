@@ -6,7 +6,6 @@ from tests.differential.answers import ABSENT
 from tests.differential.known_differences import (
     CHANGE_NUMBERS,
     CONTROLLERS,
-    KEPT_FOREVER,
     NAMED_STORES,
     NO_CORDON,
     NO_ELR,
@@ -39,8 +38,6 @@ COORDINATOR_FIRST = (
 ALIVE = "Apache Kafka unregisters a living broker, too. Here it is refused."
 CREATED = (
     Known("*", "*.min.insync.replicas.config_source", NO_ELR, 3, 5),
-    Known("*", "*.retention.ms.value", KEPT_FOREVER, ours="-1"),
-    Known("*", "*.retention.ms.config_source", KEPT_FOREVER, 5, 4),
     Known("*", "*.storage.policy", NAMED_STORES, kafka=ABSENT),
 )
 QUORUM = (
@@ -84,7 +81,6 @@ KNOWN_IN_CLUSTERS: Mapping[str, Sequence[Known]] = {
     "transactions_of_all": (
         Known("a marker of nobody's*", "*.error_code", MARKERS_ELSEWHERE, ours="NOT_LEADER_OR_FOLLOWER"),
     ),
-    "configs_of_topics": (Known("as set *", "*.retention.ms.synonyms", KEPT_FOREVER),),
     "after_the_outage": (
         *QUORUM,
         Known("the quorum*", "topics.0.partitions.0.current_voters.3", LIVING_VOTERS, ours=ABSENT),

@@ -53,6 +53,7 @@ SETTINGS: Mapping[str, object] = {
     "storage.prepare_ttl_ms": PREPARE_TTL_MS,
     "storage.gc_period_ms": 4_000,
     "catalog.lease_ms": 10_000,
+    "topic.retention_ms": -1,  # the topic that expires has its own; clocks are set wrong by a day
     "topic.retention_check_interval_ms": 3_000,
     "topic.message_timestamp_after_max_ms": 2**62,  # clocks are set wrong by a day
     "compaction.period_ms": 8_000,

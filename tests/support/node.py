@@ -55,6 +55,7 @@ TEST_DEFAULTS: dict[str, object] = {
     "wal_allow_volatile": True,  # the test's folder may be on any file system
     "group_initial_rebalance_delay_ms": 0,
     "drain_timeout_ms": 2_000,
+    "topic_retention_ms": -1,  # records of tests have fixed timestamps
 }
 
 

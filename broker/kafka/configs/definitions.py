@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import IntEnum
 
-from anabranch.broker.node.settings.area import definitions
 from anabranch.broker.node.settings.model import Settings
 from anabranch.protocol.errors import ErrorCode, KafkaError
 
@@ -126,14 +125,6 @@ def default_value(row: ConfigDef, settings: Settings) -> str:
         return row.default
     value = getattr(getattr(settings, row.setting[0]), row.setting[1])
     return str(value).lower() if row.type == ConfigType.BOOLEAN else str(value)
-
-
-def is_setting_default(row: ConfigDef, settings: Settings) -> bool:
-    """Return whether a node's setting provides the value, and is at its own default, which may differ from Kafka's."""
-    if row.setting is None:
-        return False
-    area = getattr(settings, row.setting[0])
-    return bool(getattr(area, row.setting[1]) == definitions(type(area))[row.setting[1]].default)
 
 
 def invalid_config(message: str) -> KafkaError:

@@ -153,7 +153,7 @@ class TopicSettings(Area):
         description="Limit for timestamps in the past (Kafka: log.message.timestamp.before.max.ms).",
     )
     retention_ms: int = setting(
-        default=-1,
+        default=604_800_000,
         ge=-1,
         description="Time that records are kept, by their timestamps; -1: forever (Kafka: log.retention.ms).",
     )

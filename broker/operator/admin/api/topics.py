@@ -8,8 +8,7 @@ from anabranch.broker.api.handlers.list_offsets import EARLIEST, LATEST
 from anabranch.broker.api.handlers.local import LocalRequests, User
 from anabranch.broker.api.resources.values import ResourceType
 from anabranch.broker.cluster.serving import Serving
-from anabranch.broker.kafka.configs.definitions import ConfigSource, is_setting_default
-from anabranch.broker.kafka.configs.topic_table import TOPIC_CONFIGS
+from anabranch.broker.kafka.configs.definitions import ConfigSource
 from anabranch.broker.kafka.topics.topic import Topic
 from anabranch.broker.operator.admin.api.calls import Calls, Partition
 from anabranch.broker.operator.admin.api.endpoints import Call, Endpoint, Model, check
@@ -203,24 +202,13 @@ class Topics:
                 value=each.value,
                 default=next((other.value for other in each.synonyms if other.source != _OWN), None),
                 is_own=each.config_source == _OWN,
-                source=self._source(each.name, ConfigSource(each.config_source)).name.lower(),
+                source=ConfigSource(each.config_source).name.lower(),
                 read_only=each.read_only,
                 sensitive=each.is_sensitive,
                 documentation=each.documentation,
             )
             for each in result.configs
         ]
-
-    def _source(self, name: str, source: ConfigSource) -> ConfigSource:
-        """Return the source for display: a setting that was not set is a default.
-
-        For Kafka clients it is not one: `DEFAULT_CONFIG` would promise Kafka's default.
-        """
-        if source == ConfigSource.STATIC_BROKER_CONFIG and is_setting_default(
-            TOPIC_CONFIGS[name], self._serving.settings
-        ):
-            return ConfigSource.DEFAULT_CONFIG
-        return source
 
     async def _groups_of(self, name: str, user: User) -> tuple[list[str], frozenset[int]]:
         """Return the groups that have committed offsets of a topic, of a limited number of groups."""

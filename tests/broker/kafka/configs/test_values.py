@@ -4,6 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from anabranch.broker.kafka.configs.definitions import default_value
+from anabranch.broker.kafka.configs.topic_table import TOPIC_CONFIGS
+from anabranch.broker.node.settings.model import Settings
 from anabranch.testing import Broker
 from tests.differential.peer import Peer
 from tests.interop.record_config_values import shown_by
@@ -28,3 +31,8 @@ def test_values_are_parsed_and_shown_as_apache_kafka_does(peer: Peer) -> None:
         or (not config.startswith(f"{BROKER} ") and shown != SHOWN[config][spelling])
     }
     assert not different
+
+
+def test_what_topics_do_without_configs_is_what_kafka_does() -> None:
+    differ = {name for name, row in TOPIC_CONFIGS.items() if default_value(row, Settings()) != row.default}
+    assert not differ, "a client is told that the node's operator has changed these"

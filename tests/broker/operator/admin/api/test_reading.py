@@ -108,8 +108,7 @@ async def test_topics_with_their_sizes(api: ApiClient, node: Node, client: RawCl
     assert configs["cleanup.policy"]["value"] == configs["cleanup.policy"]["default"] == "delete"
     assert not configs["cleanup.policy"]["is_own"]
     assert configs["retention.ms"]["documentation"]
-    # The default differs from Kafka's, but nobody has set it.
-    assert (configs["retention.ms"]["value"], configs["retention.ms"]["source"]) == ("-1", "default_config")
+    assert (configs["retention.ms"]["value"], configs["retention.ms"]["source"]) == ("-1", "static_broker_config")
 
 
 async def test_configs_name_the_settings_of_the_node_as_their_source(tmp_path: Path) -> None:
