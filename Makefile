@@ -33,11 +33,11 @@ setup: ## create .venv with all dependencies; quick when nothing has changed
 tools: setup ## fetch the programs that tests need: S3 server, OAuth server, Helm, Apache Kafka, Spark's Kafka source, kcat, libfaketime, PostgreSQL, Prometheus, Chromium
 	@$(BIN)/python -m scripts.tools
 
-demo: setup ## send real events with a Kafka client, store them as objects, and query them with Spark
+demo: setup ## send real events with a Kafka client, store them as objects, and query them with Spark (fetches Java and jars)
 	@$(BIN)/python -m scripts.tools java spark
 	@$(BIN)/python -m scripts.demo
 
-demo-cluster: setup ## kill, add and stop nodes of a cluster under real clients, check every count, and draw the timeline
+demo-cluster: setup ## kill, add and stop nodes of a cluster under real clients, and check every count (needs Go and Maven)
 	@$(BIN)/python -m scripts.tools java spark kafka s3 postgres
 	@$(BIN)/python -m scripts.demo_cluster
 

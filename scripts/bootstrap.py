@@ -74,8 +74,9 @@ def install() -> None:
         print(f"upgrading pip {found}", flush=True)
         subprocess.run([*pip, "install", "-q", "--upgrade", "pip"], check=True)
     print("installing the project and its dependencies (pins: constraints.txt)", flush=True)
+    quiet = [] if sys.stdout.isatty() else ["-q"]  # it takes minutes: who waits sees what pip does
     wanted = ["-c", "constraints.txt", "-e", ".[all,demo]", "--group", "dev"]
-    subprocess.run([*pip, "install", "-q", *wanted], check=True, cwd=ROOT)
+    subprocess.run([*pip, "install", *quiet, *wanted], check=True, cwd=ROOT)
 
 
 def native_fingerprint() -> str:

@@ -135,13 +135,24 @@ def need(program: str, title: str, left_out: str) -> None:
         raise FetchError(f"needs {title} ({left_out} are left out)")
 
 
+def run_go(work: Path, *arguments: str | Path, **environ: str) -> None:
+    """Run Go, which keeps its modules and its cache, 760 MB, in the work folder. Raises FetchError."""
+    own = {
+        "GOPATH": str(work / "go"),
+        "GOMODCACHE": str(work / "go" / "pkg" / "mod"),
+        "GOCACHE": str(work / "go-build"),
+    }
+    flags = {"GOFLAGS": "-mod=mod -modcacherw", "CGO_ENABLED": "0"}  # a module cache is read-only otherwise
+    run("go", *arguments, environ=own | flags | environ)
+
+
 def go_tool(name: str, purpose: str, module: str, left_out: str, *, for_tests: bool = True) -> Tool:
     """Return a program that is built from its Go module."""
     program = module.partition("@")[0].rpartition("/")[2]
 
     def fetch(work: Path) -> None:
         need("go", "Go", left_out)
-        run("go", "install", module, environ={"GOBIN": str(work), "CGO_ENABLED": "0"})
+        run_go(work, "install", module, GOBIN=str(work))
         move_into_place(work / program, CACHE / "bin" / program)
 
     return Tool(name, purpose, lambda: existing(CACHE / "bin" / program), fetch, for_tests)
@@ -181,26 +192,24 @@ def present_environment(name: str) -> Path | None:
 def fetch_hydra(work: Path) -> None:
     """Build the identity provider from its Go module, without SQLite."""
     need("go", "Go", "tests against a real identity provider")
-    environ = {"GOBIN": str(work), "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod"}
     module = work / "module"
     module.mkdir()
-    run("go", "-C", module, "mod", "init", "anabranch/tools", environ=environ)
-    run("go", "-C", module, "mod", "edit", f"-replace={HYDRA_REPLACES}", environ=environ)
-    run("go", "-C", module, "get", f"{HYDRA}@{HYDRA_VERSION}", environ=environ)
-    run("go", "-C", module, "install", HYDRA, environ=environ)
+    run_go(work, "-C", module, "mod", "init", "anabranch/tools")
+    run_go(work, "-C", module, "mod", "edit", f"-replace={HYDRA_REPLACES}")
+    run_go(work, "-C", module, "get", f"{HYDRA}@{HYDRA_VERSION}")
+    run_go(work, "-C", module, "install", HYDRA, GOBIN=str(work))
     move_into_place(work / "hydra", CACHE / "bin" / "hydra")
 
 
 def fetch_otelcol(work: Path) -> None:
     """Build an OpenTelemetry Collector that has only what tests need."""
     need("go", "Go", "tests against a real OpenTelemetry Collector")
-    environ = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=mod"}
     module = work / "module"
     module.mkdir()
     shutil.copy(OTELCOL_MAIN, module)
-    run("go", "-C", module, "mod", "init", "anabranch/otelcol", environ=environ)
-    run("go", "-C", module, "get", *OTELCOL_MODULES, environ=environ)
-    run("go", "-C", module, "build", "-ldflags=-s -w", "-o", work / "otelcol", ".", environ=environ)
+    run_go(work, "-C", module, "mod", "init", "anabranch/otelcol")
+    run_go(work, "-C", module, "get", *OTELCOL_MODULES)
+    run_go(work, "-C", module, "build", "-ldflags=-s -w", "-o", work / "otelcol", ".")
     move_into_place(work / "otelcol", CACHE / "bin" / "otelcol")
 
 

@@ -132,8 +132,9 @@ class Demo:
         with self.console.status("starting Spark"):
             spark = start_session()
         try:
-            with self.console.status("Spark copies the topic into a table"):
-                ingest(spark, self.node.servers, TOPIC, self.folder)
+            with self.bar("Spark copies", ROWS) as progress:
+                task = progress.task_ids[0]
+                ingest(spark, self.node.servers, TOPIC, self.folder, lambda done: progress.update(task, completed=done))
             ready = time.monotonic()
             with self.console.status("Spark looks at the table"):
                 result = examine(spark, self.folder)

@@ -1,7 +1,7 @@
 """Spark's part of the demo: topic to table with the project's own job, then the query of the table."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +15,9 @@ from anabranch.spark.session import build_session
 from scripts.demo.delays import FLIGHT_SCHEMA, departure_delays
 from scripts.demo.flights import Tally
 
+RECORDS_PER_BATCH = 50_000
+"""Limit of a micro-batch, so that there is progress to show."""
+PROGRESS_EVERY_S = 1
 SESSION_SETTINGS = {"spark.sql.shuffle.partitions": "4", "spark.driver.memory": "1g"}
 
 
@@ -44,20 +47,25 @@ def start_session(master: str = "local[*]") -> SparkSession:
     return build_session("anabranch demo", master=master, settings=SESSION_SETTINGS)
 
 
-def ingest(spark: SparkSession, servers: str, topic: str, folder: Path) -> None:
-    """Copy the topic into a table under `folder`, and end."""
+def ingest(spark: SparkSession, servers: str, topic: str, folder: Path, progress: Callable[[int], None]) -> None:
+    """Copy the topic into a table under `folder`, and end. `progress` receives the number of records so far."""
     schema = folder / "flights.ddl"
     schema.write_text(FLIGHT_SCHEMA)
     pipeline = PipelineSettings.model_validate(
         {
             "checkpoint": str(folder / "checkpoint"),
-            "source": {"bootstrap_servers": servers, "topics": [topic]},
+            "source": {
+                "bootstrap_servers": servers,
+                "topics": [topic],
+                "options": {"maxOffsetsPerTrigger": RECORDS_PER_BATCH},
+            },
             "decode": {"format": "json", "schema_file": str(schema)},
             "table": {"format": "parquet", "location": str(folder / "table"), "partition_by": "month"},
         }
     )
     for query in start_pipeline(spark, pipeline).queries:
-        query.awaitTermination()
+        while not query.awaitTermination(PROGRESS_EVERY_S):
+            progress(sum(each["numInputRows"] for each in query.recentProgress))
 
 
 def examine(spark: SparkSession, folder: Path) -> TableResult:

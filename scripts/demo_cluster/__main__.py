@@ -1,8 +1,9 @@
 """Run the demo of a cluster: `make demo-cluster`, or `python -m scripts.demo_cluster` after `make tools`.
 
-Three nodes on PostgreSQL and an S3 server, all on free ports of this machine. While librdkafka and Java produce, a
-group reads and Spark fills a table, one node is killed, one is added, and one is stopped cleanly. Then every count is
-checked, and the timeline is drawn. Everything that was started is stopped, however the demo ends.
+Three nodes on PostgreSQL and an S3 server, all on free ports of this machine, which needs Go, Maven and PostgreSQL.
+While librdkafka and Java produce, a group reads and Spark fills a table, one node is killed, one is added, and one is stopped
+cleanly. Then every count is checked, and the timeline is drawn. Everything that was started is stopped, however the
+demo ends.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from scripts.demo.node import NodeProcess, verify_storage
 from scripts.demo.report import Check, check_table
 from scripts.demo_cluster.clients import FlightSender, JavaSender, Reader, Watch, end_offsets
 from scripts.demo_cluster.picture import Timeline
+from scripts.tools import TOOLS
 from tests.support.postgres import postgres_server
 from tests.support.s3 import ACCESS_KEY, SECRET_KEY, S3Bucket, s3_server
 
@@ -46,6 +48,9 @@ SETTLED_S = 120
 KILLED, STOPPED, ADDED = 1, 2, 4
 NODE_FLAGS = ["--wal-capacity-bytes=64MiB", "--storage-upload-age-ms=2000"]
 SPARK_INTERVAL = "2 seconds"
+NEEDED = frozenset({"kafka", "s3", "postgres"})
+"""Tools without which there is no cluster, or nobody who uses it. Spark may be missing."""
+NEEDS = "Go (it builds the S3 server), Maven (it fetches Kafka's Java client) and PostgreSQL"
 
 
 class ClusterDemo:
@@ -296,6 +301,8 @@ def session(console: Console) -> "Iterator[SparkSession | None]":
 
 def run(folder: Path, console: Console, picture: Path) -> bool:
     """Start the servers, run the demo, and stop everything. Returns whether all checks are exact."""
+    if missing := [tool.purpose for tool in TOOLS if tool.name in NEEDED and tool.present() is None]:
+        raise DemoError(f"it needs {NEEDS}; missing, see above: {', '.join(missing)}")
     with ExitStack() as stack:
         postgres = stack.enter_context(postgres_server())
         bucket = stack.enter_context(s3_server(folder / "store")).new_bucket()

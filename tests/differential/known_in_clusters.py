@@ -6,6 +6,7 @@ from tests.differential.answers import ABSENT
 from tests.differential.known_differences import (
     CHANGE_NUMBERS,
     CONTROLLERS,
+    DEFAULT_OF_RETENTION,
     NAMED_STORES,
     NO_CORDON,
     NO_ELR,
@@ -81,6 +82,7 @@ KNOWN_IN_CLUSTERS: Mapping[str, Sequence[Known]] = {
     "transactions_of_all": (
         Known("a marker of nobody's*", "*.error_code", MARKERS_ELSEWHERE, ours="NOT_LEADER_OR_FOLLOWER"),
     ),
+    "configs_of_topics": (Known("as set *", "*.retention.ms.synonyms", DEFAULT_OF_RETENTION),),
     "after_the_outage": (
         *QUORUM,
         Known("the quorum*", "topics.0.partitions.0.current_voters.3", LIVING_VOTERS, ours=ABSENT),

@@ -1,14 +1,18 @@
 """Parts of the cluster's demo that need no cluster: its picture, and the settings of its last check."""
 
+import logging
 import tomllib
 import xml.etree.ElementTree as ET
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from scripts.demo_cluster import __main__ as demo
 from scripts.demo_cluster.__main__ import toml_of
 from scripts.demo_cluster.clients import Sample
 from scripts.demo_cluster.picture import COLOURS, Timeline, rates
+from scripts.tools import Tool
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -45,3 +49,16 @@ def test_an_empty_timeline_can_be_drawn() -> None:
 )
 def test_flags_become_a_settings_file(flags: list[str], expected: dict[str, dict[str, str]]) -> None:
     assert tomllib.loads(toml_of(flags)) == expected
+
+
+def test_without_its_programs_it_says_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = Tool("kafka", "Apache Kafka", lambda: tmp_path, lambda _work: None)
+    gone = Tool("s3", "S3 server", lambda: None, lambda _work: None)
+    monkeypatch.setattr(demo, "TOOLS", (there, gone))
+    monkeypatch.setattr(logging, "disable", lambda: None)  # it is for the whole process, and for later tests
+    assert demo.main(["--folder", str(tmp_path / "demo")]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "it needs Go (it builds the S3 server), Maven" in said
+    assert said.endswith("missing, see above: S3 server")

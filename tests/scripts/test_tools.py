@@ -1,6 +1,7 @@
 import shutil
 import ssl
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,28 @@ def test_an_unknown_tool_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
         "postgres, prometheus, faketime, chromium, fio"
     )
     assert f"unknown tool 'typo'; known: {known}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "fetch", [tools.fetch_hydra, tools.fetch_otelcol, tools.go_tool("x", "x", "a/x@v1", "x").fetch]
+)
+def test_go_leaves_nothing_outside_of_its_work_folder(
+    fetch: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for Go writes where Go does, one file in each of its folders."""
+    programs, home, work = (tmp_path / name for name in ("programs", "home", "work"))
+    for folder in (programs, home, work):
+        folder.mkdir()
+    go = programs / "go"
+    writes = 'for place in "${GOCACHE:-$HOME/.cache/go-build}" "${GOMODCACHE:-$HOME/go/pkg/mod}" "${GOPATH:-$HOME/go}"'
+    made = f"touch {work}/x {work}/hydra {work}/otelcol"
+    go.write_text(f'#!/bin/sh\n{writes}; do mkdir -p "$place" && touch "$place/file"; done\n{made}\n')
+    go.chmod(0o755)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    fetch(work)
+    assert not list(home.iterdir())
+    assert (work / "go-build" / "file").exists()
 
 
 def test_the_reason_of_a_failed_program_is_its_own_complaint() -> None:
