@@ -1,9 +1,9 @@
 """Run the demo of a cluster: `make demo-cluster`, or `python -m scripts.demo_cluster` after `make tools`.
 
 Three nodes on PostgreSQL and an S3 server, all on free ports of this machine, which needs Go, Maven and PostgreSQL.
-While librdkafka and Java produce, a group reads and Spark fills a table, one node is killed, one is added, and one is stopped
-cleanly. Then every count is checked, and the timeline is drawn. Everything that was started is stopped, however the
-demo ends.
+While librdkafka and Java produce, a group reads and Spark fills a table, one node is killed, one is added, and one is
+stopped cleanly. Then every count is checked, and the timeline is drawn. Everything that was started is stopped, however
+the demo ends.
 """
 
 import argparse
