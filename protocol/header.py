@@ -1,4 +1,4 @@
-"""Request and response headers, coded by hand because every request passes through here.
+"""Request and response headers at a node, coded by hand because every request passes through here.
 
 A request header is api key, api version, correlation id and a nullable client id (never compact), and in flexible
 versions tagged fields (KIP-482). A response header is the correlation id and, in flexible versions, tagged fields;
@@ -14,9 +14,9 @@ from anabranch.protocol.decoder import skip_tags
 from anabranch.protocol.errors import MalformedMessage
 from anabranch.protocol.messages import api_versions
 from anabranch.protocol.registry import APIS
+from anabranch.protocol.requests import FIXED_HEADER
 from anabranch.protocol.wire import VERSION_MAX, Buffer
 
-_REQUEST: Final = Struct(">hhih")
 _RESPONSE: Final = Struct(">i")
 _RESPONSE_FLEXIBLE: Final = Struct(">ix")
 
@@ -43,7 +43,7 @@ def parse_request_header(buffer: Buffer, offset: int = 0) -> RequestHeader:
     """
     view = buffer if type(buffer) is memoryview else memoryview(buffer)
     try:
-        api_key, api_version, correlation_id, length = _REQUEST.unpack_from(view, offset)
+        api_key, api_version, correlation_id, length = FIXED_HEADER.unpack_from(view, offset)
         position = offset + 10
         client_id = None
         if length >= 0:
@@ -61,16 +61,6 @@ def parse_request_header(buffer: Buffer, offset: int = 0) -> RequestHeader:
     except UnicodeDecodeError as error:
         raise MalformedMessage("request header: the client id is not UTF-8") from error
     return RequestHeader(api_key, api_version, correlation_id, client_id, position)
-
-
-def request_frame(
-    api_key: int, api_version: int, correlation_id: int, client_id: bytes, request: object
-) -> list[Buffer]:
-    """Return a whole request, size prefix and header included, as buffers for one vectored send."""
-    header = _REQUEST.pack(api_key, api_version, correlation_id, len(client_id)) + client_id
-    if api_version >= _FLEXIBLE_SINCE.get(api_key, VERSION_MAX + 1):
-        header += b"\0"
-    return encode_frame(request, api_version, header)
 
 
 def response_header(api_key: int, api_version: int, correlation_id: int) -> bytes:

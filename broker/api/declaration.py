@@ -13,7 +13,8 @@ from anabranch.broker.api.access.guard import Guard, HandlerFunction, behind
 from anabranch.broker.api.waits import WaitsFor
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.quotas.metering import Metered
-from anabranch.protocol.registry import APIS, INTERNAL_APIS, Api
+from anabranch.protocol.api import Api
+from anabranch.protocol.registry import APIS, INTERNAL_APIS
 
 _APIS: Final = {api.request: api for api in (*APIS.values(), *INTERNAL_APIS.values())}
 

@@ -5,11 +5,12 @@ from random import Random
 from typing import Any, Final
 
 from anabranch.broker.api.handlers import HANDLERS
+from anabranch.protocol.api import Api
 from anabranch.protocol.batch import TRANSACTIONAL_MASK
 from anabranch.protocol.codec import encode
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.records import Record, build_batch
-from anabranch.protocol.registry import APIS, Api
+from anabranch.protocol.registry import APIS
 from anabranch.protocol.wire import Field, Kind, schema_of
 from tests.support.raw_client import request_frame
 

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anabranch.protocol import codec
+from anabranch.protocol.api import Api
 from anabranch.protocol.decoder import ELEMENTS_MAX, TAGS_MAX
 from anabranch.protocol.errors import MalformedMessage, UnencodableMessage, UnsupportedVersion
 from anabranch.protocol.messages.api_versions import (
@@ -44,7 +45,7 @@ from anabranch.protocol.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from anabranch.protocol.registry import APIS, Api
+from anabranch.protocol.registry import APIS
 from anabranch.protocol.varint import uvarint
 from tests.fuzz.messages import random_message
 from tests.protocol.values import message_versions, messages

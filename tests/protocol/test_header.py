@@ -12,17 +12,18 @@ from kio.serial import entity_writer
 from kio.static.primitive import i16, i32
 
 from anabranch.protocol import codec
+from anabranch.protocol.api import Api
 from anabranch.protocol.errors import MalformedMessage
 from anabranch.protocol.header import (
     RequestHeader,
     parse_request_header,
-    request_frame,
     response_frame,
     response_header,
 )
 from anabranch.protocol.messages.api_versions import ApiVersionsResponse
 from anabranch.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from anabranch.protocol.registry import APIS, INTERNAL_APIS, Api
+from anabranch.protocol.registry import APIS, INTERNAL_APIS
+from anabranch.protocol.requests import request_frame
 
 EVERY = [(api, version) for api in APIS.values() for version in range(api.min_version, api.max_version + 1)]
 
@@ -56,7 +57,7 @@ def test_response_headers_have_tags_where_the_version_is_flexible(api: Api, vers
 @pytest.mark.parametrize("api", [*APIS.values(), *INTERNAL_APIS.values()], ids=lambda api: api.name)
 def test_request_frames_are_size_header_and_body(api: Api) -> None:
     for version in range(api.min_version, api.max_version + 1):
-        frame = b"".join(request_frame(api.key, version, 7, b"me", api.request()))
+        frame = b"".join(request_frame(version, 7, b"me", api.request()))
         assert int.from_bytes(frame[:4], "big") == len(frame) - 4
         header = parse_request_header(frame, 4)
         assert header[:4] == (api.key, version, 7, "me")

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
+from anabranch.protocol.api import Api
 from anabranch.protocol.codec import decode_exact, encode
 from anabranch.protocol.header import response_header
 from anabranch.protocol.messages.offset_commit import (
@@ -16,7 +17,7 @@ from anabranch.protocol.messages.offset_commit import (
 )
 from anabranch.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from anabranch.protocol.records import Record, build_batch
-from anabranch.protocol.registry import APIS, INTERNAL_APIS, Api
+from anabranch.protocol.registry import APIS, INTERNAL_APIS
 
 TIMEOUT_S = 20
 API_OF: Final[Mapping[type, Api]] = {api.request: api for apis in (APIS, INTERNAL_APIS) for api in apis.values()}

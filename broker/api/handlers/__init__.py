@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from anabranch.broker.api.declaration import Handler, Handlers
+from anabranch.protocol.api import Api
 from anabranch.protocol.messages.api_versions import ApiVersion
-from anabranch.protocol.registry import APIS, Api
+from anabranch.protocol.registry import APIS
 
 
 def handler_of(api: Api) -> Handler:

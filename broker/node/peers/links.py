@@ -25,11 +25,12 @@ from anabranch.broker.node.peers.handshake import NONCE_BYTES, STRANGER_BYTES_MA
 from anabranch.broker.node.peers.interface import PeerUnavailable
 from anabranch.broker.node.peers.members import Member, Members
 from anabranch.broker.node.peers.secret import ClusterSecret
+from anabranch.protocol.api import Api, api_of
 from anabranch.protocol.codec import decode_exact
 from anabranch.protocol.errors import ProtocolError
-from anabranch.protocol.header import request_frame, response_header
+from anabranch.protocol.header import response_header
 from anabranch.protocol.messages.internal import authenticate, hello
-from anabranch.protocol.registry import APIS, INTERNAL_APIS, Api
+from anabranch.protocol.requests import request_frame
 
 OpenConnection = Callable[[str, int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 """Connects to a host and port. Raises OSError."""
@@ -52,7 +53,6 @@ PAUSE_S: Final = (0.05, 1.0)
 DOUBLINGS_MAX: Final = 10
 CLIENT_ID: Final = b"node"
 STOPPING: Final = "this node is stopping"
-_API_OF: Final = {api.request: api for apis in (APIS, INTERNAL_APIS) for api in apis.values()}
 _INT32: Final = Struct(">i")
 _CORRELATION_ID_MAX: Final = 2**31 - 1
 
@@ -121,7 +121,7 @@ class _Link:
         await self._opened.wait()
         await self._turns.acquire()
         try:
-            answered = self._send(_API_OF[type(request)], request, version)
+            answered = self._send(api_of(type(request)), request, version)
         except BaseException:
             self._turns.release()
             raise
@@ -132,7 +132,7 @@ class _Link:
             raise PeerUnavailable(self.failure)
         assert self._writer is not None, "it is open"
         self._correlation_id = correlation_id = self._correlation_id % _CORRELATION_ID_MAX + 1
-        frame = request_frame(api.key, version, correlation_id, CLIENT_ID, request)
+        frame = request_frame(version, correlation_id, CLIENT_ID, request)
         frame_bytes = sum(map(len, frame))
         if self._calls_bytes + frame_bytes > CALLS_BYTES_MAX or frame_bytes > REQUEST_BYTES_MAX:
             raise PeerUnavailable(
@@ -361,8 +361,8 @@ class Links:
 
 async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: object) -> Any:
     """Send a request of the handshake; return its response. Raises IncompleteReadError, ProtocolError."""
-    api = _API_OF[type(request)]
-    writer.writelines(request_frame(api.key, api.max_version, 0, CLIENT_ID, request))
+    api = api_of(type(request))
+    writer.writelines(request_frame(api.max_version, 0, CLIENT_ID, request))
     frame = await _receive(reader, STRANGER_BYTES_MAX)
     return decode_exact(api.response, frame, api.max_version, _INT32.size)
 

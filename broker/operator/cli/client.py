@@ -14,7 +14,6 @@ import click
 from anabranch.client.cluster import Cluster
 from anabranch.client.connection import AddressError, Connection
 from anabranch.client.errors import ClientError, PropertyError
-from anabranch.client.librdkafka import librdkafka_properties
 from anabranch.client.settings import ClientSettings, bootstrap_of, client_settings, gather
 from anabranch.protocol.ids import uuid_text
 
@@ -43,6 +42,9 @@ class CommandClient:
 
     def librdkafka(self) -> AbstractContextManager[dict[str, object]]:
         """Give librdkafka's properties of the same connection. Raises PropertyError."""
+        # Imported late: it loads `cryptography`, which most commands do not need.
+        from anabranch.client.librdkafka import librdkafka_properties
+
         return librdkafka_properties(self.properties, self.settings, self.servers)
 
     def connect_to(self, host: str, port: int) -> Connection:

@@ -17,20 +17,19 @@ from anabranch.addresses import host_port
 from anabranch.client.errors import ClientError
 from anabranch.client.sasl import NONCE_BYTES, OAUTHBEARER, PLAIN, Exchange, SaslError, bearer, plain, scram
 from anabranch.client.settings import ClientSettings, SaslLogin, read_token
+from anabranch.protocol.api import api_of
 from anabranch.protocol.codec import decode_exact
 from anabranch.protocol.errors import ErrorCode, ProtocolError
-from anabranch.protocol.header import request_frame
 from anabranch.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from anabranch.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from anabranch.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from anabranch.protocol.registry import APIS
+from anabranch.protocol.requests import request_frame
 
 CLIENT_ID: Final = b"anabranch-cli"
 TIMEOUT_S: Final = 30.0
 GREETING_TIMEOUT_S: Final = 5.0
 """Limit for a node to accept a connection, and for each step until the client is authenticated."""
 RESPONSE_BYTES_MAX: Final = 100 << 20
-_API_OF: Final = {api.request: api for api in APIS.values()}
 _INT32: Final = Struct(">i")
 _TLS_RECORDS: Final = frozenset({21, 22})
 """Alert and handshake."""
@@ -100,7 +99,7 @@ class Connection:
 
     def version(self, request_type: type[object]) -> int:
         """Return the newest version of an API that both sides support. Raises ClientError."""
-        api = _API_OF[request_type]
+        api = api_of(request_type)
         oldest, newest = self._versions.get(api.key, (0, -1))
         version = min(newest, api.max_version)
         if version < max(oldest, api.min_version):
@@ -109,7 +108,7 @@ class Connection:
 
     def call(self, request: object, *, version_max: int | None = None) -> Any:
         """Send a request in that version, or the given one if it is older; return the response. Raises ClientError."""
-        version, name = self.version(type(request)), _API_OF[type(request)].name
+        version, name = self.version(type(request)), api_of(type(request)).name
         if version_max is not None:
             version = min(version, version_max)
         try:
@@ -183,13 +182,13 @@ class Connection:
 
     def _exchange(self, request: object, version: int) -> Any:
         """Send a request, and wait for its answer. Raises TimeoutError, _ExchangeError."""
-        api = _API_OF[type(request)]
+        api = api_of(type(request))
         self._correlation_id += 1
         # Limits the whole exchange, so that a server that sends single bytes cannot hold it up.
         until = time.perf_counter() + self._timeout_s
         try:
             self._socket.settimeout(self._timeout_s)
-            for part in request_frame(api.key, version, self._correlation_id, self._client_id, request):
+            for part in request_frame(version, self._correlation_id, self._client_id, request):
                 self._socket.sendall(part)
             answer = self._receive(until)
             (found,) = _INT32.unpack_from(answer, 0)
