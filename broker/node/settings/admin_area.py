@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from anabranch.broker.node.settings.area import Area, Port, Secret, setting
 from anabranch.broker.node.settings.errors import SettingsError
+from anabranch.broker.node.settings.known import ADMIN_HOST, ADMIN_PORT
 from anabranch.broker.node.settings.ssl_area import SslSettings
 from anabranch.extras import is_installed
 
@@ -17,8 +18,8 @@ class AdminSettings(Area):
     enabled: bool | None = setting(
         default=None, description="Listen on the port. Unset: if the extra `console` is installed."
     )
-    host: str = setting(default="127.0.0.1", min_length=1, description="Address to listen on.")
-    port: Port = setting(default=9644, description="Port to listen on; 0 takes a free one.")
+    host: str = setting(default=ADMIN_HOST, min_length=1, description="Address to listen on.")
+    port: Port = setting(default=ADMIN_PORT, description="Port to listen on; 0 takes a free one.")
     allowed_hosts: str = setting(
         default="",
         description=(

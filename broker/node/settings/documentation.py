@@ -3,10 +3,9 @@
 from pathlib import Path
 
 from anabranch.broker.node.settings.area import MIB, definitions
+from anabranch.broker.node.settings.known import CONFIG_ENV, ENV_PREFIX
 from anabranch.broker.node.settings.memory import FULL_SIZES_BYTES, PLANNED_SHARE, PROCESS_BYTES, SHARES
 from anabranch.broker.node.settings.names import (
-    CONFIG_ENV,
-    ENV_PREFIX,
     STORE_ENV_PREFIX,
     STORE_FLAG,
     STORES,

@@ -6,10 +6,9 @@ from functools import cache
 from typing import Final, Literal, get_args, get_origin
 
 from anabranch.broker.node.settings.area import Area, Definition, definitions
+from anabranch.broker.node.settings.known import ENV_PREFIX
 from anabranch.broker.node.settings.model import Settings
 
-ENV_PREFIX: Final = "ANABRANCH_"
-CONFIG_ENV: Final = "ANABRANCH_CONFIG"
 STORE_ENV_PREFIX: Final = "ANABRANCH_STORE_"
 STORE_FLAG: Final = "--store"
 STORES: Final = "stores"

@@ -14,10 +14,9 @@ from typing import Any, Final
 from anabranch.broker.node.settings.area import InvalidSetting, definitions
 from anabranch.broker.node.settings.checks import check_together
 from anabranch.broker.node.settings.errors import SettingsError
+from anabranch.broker.node.settings.known import CONFIG_ENV, ENV_PREFIX, PROFILE_ENV
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.node.settings.names import (
-    CONFIG_ENV,
-    ENV_PREFIX,
     STORE_ENV_PREFIX,
     STORE_FLAG,
     STORES,
@@ -91,7 +90,7 @@ def unknown_environment(environment: Mapping[str, str]) -> list[str]:
     Variables of the project's own tools are left out. So are those that Kubernetes and Docker derive from the names of
     services, which may have the same prefix.
     """
-    known = {setting.env for setting in all_settings()} | {CONFIG_ENV, NATIVE_ENV} | _TOOLS
+    known = {setting.env for setting in all_settings()} | {CONFIG_ENV, PROFILE_ENV, NATIVE_ENV} | _TOOLS
     return sorted(
         name
         for name, value in environment.items()

@@ -26,6 +26,7 @@ from anabranch.broker.node.settings.admin_area import AdminSettings
 from anabranch.broker.node.settings.area import Secret
 from anabranch.broker.node.settings.checks import is_loopback
 from anabranch.broker.node.settings.model import Settings
+from anabranch.broker.operator.admin.tokens import AccessError, read_tokens
 from anabranch.extras import needed
 
 if TYPE_CHECKING:
@@ -42,10 +43,6 @@ class Level(IntEnum):
     NOTHING = 0
     READ = 1
     OPERATE = 2
-
-
-class AccessError(OSError):
-    """Tokens of the settings cannot be used. The text is the one line to show."""
 
 
 class Refusal(Exception):
@@ -182,18 +179,6 @@ def open_access(settings: Settings, bound: socket.socket, now_ms: Callable[[], i
     announced = (each.advertised_host for each in settings.listeners)
     names = (*announced, settings.cluster.internal_advertised_host, admin.host, socket.gethostname())
     return AdminAccess(admin, is_local=is_loopback(bound.getsockname()[0]), names=names, tls=tls)
-
-
-def read_tokens(setting: str, path: Path) -> list[str]:
-    """Return the tokens of a file. Raises AccessError if there are none."""
-    try:
-        tokens = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not a text"
-        raise AccessError(f"setting {setting}: {path}: {reason}") from None
-    if not tokens:
-        raise AccessError(f"setting {setting}: {path}: there is no token in this file")
-    return tokens
 
 
 def _plain(name: str) -> str:

@@ -1,36 +1,39 @@
 """Client of the JSON API of a running node's admin port, for requests that Kafka's protocol does not have.
 
-A token comes from a file or the environment, and never from the command line, which others can read.
+A token comes from a file or the environment, and never from the command line, which others can read. The port is that
+of the options, else of the settings if a file or the environment has any, else of the profile. A profile is used as a
+whole: where another port is named, its token is not sent.
 """
 
-import http.client
 import json
-import ssl
+import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import update_wrapper
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlencode
 
 import click
 
 from anabranch.addresses import host_port
-from anabranch.broker.node.settings.admin_area import AdminSettings
-from anabranch.broker.node.settings.model import Settings
-from anabranch.broker.operator.admin.access import AccessError, read_tokens
+from anabranch.broker.node.settings.known import ADMIN_HOST, ADMIN_PORT, CONFIG_ENV, ENV_PREFIX
 from anabranch.broker.operator.admin.paths import API_PREFIX
+from anabranch.broker.operator.admin.tokens import AccessError, read_tokens
 from anabranch.broker.operator.cli.options import config_option, read_settings
+from anabranch.broker.operator.cli.profiles import NO_PROFILE, Profile, chosen_profile, profile_option
+
+if TYPE_CHECKING:
+    import http.client
+    import ssl
+
+    from anabranch.broker.node.settings.admin_area import AdminSettings
 
 GREETING_TIMEOUT_S: Final = 5.0
 """Limit for the answer that shows that there is an admin port; the request that follows has no limit."""
 REFUSED: Final = frozenset(
-    {
-        http.HTTPStatus.BAD_REQUEST,
-        http.HTTPStatus.NOT_FOUND,
-        http.HTTPStatus.CONFLICT,
-        http.HTTPStatus.SERVICE_UNAVAILABLE,
-    }
+    {HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.SERVICE_UNAVAILABLE}
 )
 """Responses whose reason says all, in one line."""
 
@@ -43,7 +46,7 @@ class AdminPort:
     port: int
     token: str = field(default="", repr=False)
     """Bearer token; empty: none."""
-    context: ssl.SSLContext | None = None
+    context: "ssl.SSLContext | None" = None
     """TLS of the port; None: it has none."""
 
     def __str__(self) -> str:
@@ -63,7 +66,7 @@ class AdminPort:
     def serves(self, path: str) -> bool:
         """Return whether the port has a page. Raises OSError without an answer in time, ClickException if it fails."""
         response, _ = self._send("GET", path, GREETING_TIMEOUT_S)
-        return response.status == http.HTTPStatus.OK
+        return response.status == HTTPStatus.OK
 
     def call(self, method: str, path: str, timeout_s: float | None) -> Any:
         """Send a request of the API. Raises OSError without an answer in time, ClickException when it is refused."""
@@ -73,7 +76,7 @@ class AdminPort:
             found = json.loads(body)
         except ValueError:
             found = None
-        if response.status == http.HTTPStatus.OK:
+        if response.status == HTTPStatus.OK:
             if found is None:
                 raise click.ClickException(f"{self} is not an admin port: no JSON at {path}")
             return found
@@ -83,8 +86,11 @@ class AdminPort:
             raise click.ClickException(reason)
         raise click.ClickException(f"{self} {path}: {response.status} {reason or response.reason}")
 
-    def _send(self, method: str, path: str, timeout_s: float | None) -> tuple[http.client.HTTPResponse, str]:
+    def _send(self, method: str, path: str, timeout_s: float | None) -> "tuple[http.client.HTTPResponse, str]":
         """Send one request, and return its response with the body."""
+        import http.client  # late: commands that share these options may not need it
+        import ssl
+
         if self.context is None:
             connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
         else:
@@ -137,50 +143,80 @@ class AdminOptions:
     token_file: Path | None = None
     ca_file: Path | None = None
     certificate_file: Path | None = None
+    profile: Profile = NO_PROFILE
 
-    def find(self, settings: Settings) -> AdminPort | None:
-        """Return the port; None if neither option nor settings name one. Raises ClickException."""
-        admin = settings.admin
-        if self.address is None and (admin.enabled is False or not admin.port):
-            return None
-        host, port, is_https = admin.host, admin.port, False
-        if self.address is not None:
-            host, port, is_https = parse_admin(self.address)
-        has_tls = is_https or self.ca_file is not None or (self.address is None and admin.ssl is not None)
-        context = self._context(admin.ssl_ca_file) if has_tls else None
-        return AdminPort(host, port, self._token(admin), context)
+    def find(self, settings: "AdminSettings | None") -> AdminPort | None:
+        """Return the port; None if the settings say that the node has none. Raises ClickException.
 
-    def find_needed(self, settings: Settings) -> AdminPort:
-        """Return the port. Raises ClickException, also if neither option nor settings name one."""
-        port = self.find(settings)
+        `settings`: those of the node; None: only options and profile name the port.
+        """
+        profile, address = self.profile, self.address
+        if profile.admin and address is not None:
+            profile = NO_PROFILE  # its token is for its own port
+        address = address or profile.admin or None
+        if address is not None:
+            host, port, has_tls = parse_admin(address)
+        elif settings is not None:
+            host, port, has_tls = settings.host, settings.port, settings.ssl is not None
+            if settings.enabled is False or not port:
+                return None
+        else:
+            host, port, has_tls = ADMIN_HOST, ADMIN_PORT, False
+        from_settings = None if settings is None else settings.ssl_ca_file
+        ca_file = self.ca_file or from_settings or (Path(profile.admin_ca_file) if profile.admin_ca_file else None)
+        has_tls |= self.ca_file is not None or bool(profile.admin_ca_file)
+        context = _context(ca_file, self.certificate_file or profile.admin_certificate_file) if has_tls else None
+        return AdminPort(host, port, self._token(settings, profile), context)
+
+    def of_node(self, *names: Path | None) -> Self:
+        """Return the options without the profile if a file, a folder or the environment says where the node's port is."""
+        return replace(self, profile=NO_PROFILE) if any([*names, *map(os.environ.get, _ADDRESS)]) else self
+
+    def find_needed(self, config_file: Path | None) -> AdminPort:
+        """Return the port of a node that must have one. Raises ClickException."""
+        if config_file is None and not any(name.startswith(_VARIABLES) for name in os.environ):
+            port = self.find(None)
+        else:
+            port = self.of_node(config_file).find(read_settings(config_file).admin)
         if port is None:
             raise click.UsageError("the settings name no admin port (admin.enabled, admin.port): give it with --admin")
         return port
 
-    def _token(self, admin: AdminSettings) -> str:
+    def _token(self, settings: "AdminSettings | None", profile: Profile) -> str:
         """Return the token of the option, else one of the settings, preferably one that may operate."""
         try:
             if self.token_file is not None:
                 return read_tokens("--admin-token-file", self.token_file)[0]
-            for name in ("operate_token", "read_token"):
-                secret, path = getattr(admin, name), getattr(admin, f"{name}_file")
+            for name in ("operate_token", "read_token") if settings is not None else ():
+                secret, path = getattr(settings, name), getattr(settings, f"{name}_file")
                 if secret is not None:
                     return str(secret.reveal())
                 if path is not None:
                     return read_tokens(f"admin.{name}_file", path)[0]
+            if profile.admin_token_file:
+                return read_tokens("admin_token_file", Path(profile.admin_token_file))[0]
         except AccessError as error:
             raise click.ClickException(str(error)) from None
         return ""
 
-    def _context(self, settings_ca_file: Path | None) -> ssl.SSLContext:
-        try:
-            context = ssl.create_default_context(cafile=self.ca_file or settings_ca_file)
-            if self.certificate_file is not None:
-                context.load_cert_chain(self.certificate_file, password=lambda: "")
-        except (OSError, ValueError) as error:
-            files = ", ".join(str(each) for each in (self.ca_file or settings_ca_file, self.certificate_file) if each)
-            raise click.ClickException(f"{files}: {getattr(error, 'strerror', None) or error}") from None
-        return context
+
+def _context(ca_file: Path | None, certificate: Path | str | None) -> "ssl.SSLContext":
+    import ssl
+
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+        if certificate:
+            context.load_cert_chain(certificate, password=lambda: "")
+    except (OSError, ValueError) as error:
+        files = ", ".join(str(each) for each in (ca_file, certificate) if each)
+        raise click.ClickException(f"{files}: {getattr(error, 'strerror', None) or error}") from None
+    return context
+
+
+_ADDRESS: Final = (CONFIG_ENV, *(f"{ENV_PREFIX}ADMIN_{name}" for name in ("ENABLED", "HOST", "PORT")))
+"""Variables that say where the port is."""
+_VARIABLES: Final = (CONFIG_ENV, f"{ENV_PREFIX}ADMIN_")
+"""Beginnings of the variables with settings of the port."""
 
 
 def parse_admin(text: str) -> tuple[str, int, bool]:
@@ -192,19 +228,9 @@ def parse_admin(text: str) -> tuple[str, int, bool]:
     return host.strip("[]"), int(port), scheme == "https"
 
 
-def admin_option(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that name an admin port; the command receives them as `admin`."""
-
-    def run(
-        admin: str | None,
-        admin_token_file: Path | None,
-        admin_ca_file: Path | None,
-        admin_certificate_file: Path | None,
-        **arguments: Any,
-    ) -> None:
-        command(admin=AdminOptions(admin, admin_token_file, admin_ca_file, admin_certificate_file), **arguments)
-
-    wrapped = update_wrapper(run, command)
+def admin_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that name an admin port, each under its own name."""
+    wrapped = command
     for name, metavar, text in reversed(_ADMIN_OPTIONS):
         kind = None if name == "--admin" else click.Path(path_type=Path)
         wrapped = click.option(name, metavar=metavar, type=kind, help=text)(wrapped)
@@ -212,7 +238,7 @@ def admin_option(command: Callable[..., None]) -> Callable[..., None]:
 
 
 _ADMIN_OPTIONS: Final = (
-    ("--admin", "[https://]HOST:PORT", "Admin port of the running node  [default: from the settings]"),
+    ("--admin", "[https://]HOST:PORT", "Admin port of the running node  [default: from the settings, else the profile]"),
     ("--admin-token-file", "FILE", "File whose first line is the token for it  [default: from the settings]"),
     (
         "--admin-ca-file",
@@ -223,12 +249,30 @@ _ADMIN_OPTIONS: Final = (
 )
 
 
+def admin_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that name an admin port; the command receives them as `admin`."""
+
+    def run(
+        admin: str | None,
+        admin_token_file: Path | None,
+        admin_ca_file: Path | None,
+        admin_certificate_file: Path | None,
+        profile_name: str | None,
+        **arguments: Any,
+    ) -> None:
+        profile = chosen_profile(profile_name)
+        options = AdminOptions(admin, admin_token_file, admin_ca_file, admin_certificate_file, profile)
+        command(admin=options, **arguments)
+
+    return admin_options(profile_option(update_wrapper(run, command)))
+
+
 def on_node(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that find a running node; the command receives its admin port as first argument."""
 
     @config_option
     @admin_option
     def run(config_file: Path | None, admin: AdminOptions, **arguments: Any) -> None:
-        command(admin.find_needed(read_settings(config_file)), **arguments)
+        command(admin.find_needed(config_file), **arguments)
 
     return update_wrapper(run, command)

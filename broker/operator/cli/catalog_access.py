@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from anabranch.broker.node.settings.model import Settings
-from anabranch.broker.operator.cli.options import config_option, data_dir_option, read_settings
+from anabranch.broker.operator.cli.options import catalog_option, config_option, data_dir_option, read_settings
 from anabranch.s3stream.catalog.catalog import Catalog
 
 T = TypeVar("T")
@@ -20,12 +20,7 @@ def in_catalog(command: Callable[..., None]) -> Callable[..., None]:
     def wrapped(config_file: Path | None, data_dir: Path | None, catalog_url: str | None, **arguments: Any) -> None:
         command(read_settings(config_file, data_dir, catalog_url=catalog_url), **arguments)
 
-    url = click.option(
-        "--catalog-url",
-        metavar="URL",
-        help="Catalog of the cluster, in place of the settings or of an admin port (if no node runs).",
-    )
-    return config_option(data_dir_option(url(update_wrapper(wrapped, command))))
+    return config_option(data_dir_option(catalog_option(update_wrapper(wrapped, command))))
 
 
 async def on_catalog(settings: Settings, act: Callable[[Catalog], Awaitable[T]], *, read_only: bool = False) -> T:

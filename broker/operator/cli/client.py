@@ -11,13 +11,17 @@ from typing import Any, Final
 
 import click
 
+from anabranch.addresses import host_port, normal_address
+from anabranch.broker.operator.cli.profiles import NO_PROFILE, Profile, chosen_profile, profile_option
 from anabranch.client.cluster import Cluster
-from anabranch.client.connection import AddressError, Connection
+from anabranch.client.connection import AddressError, Connection, parse_address
 from anabranch.client.errors import ClientError, PropertyError
+from anabranch.client.properties import BOOTSTRAP_SERVERS
 from anabranch.client.settings import ClientSettings, bootstrap_of, client_settings, gather
 from anabranch.protocol.ids import uuid_text
 
-DEFAULT_SERVER: Final = "127.0.0.1:9092"
+DEFAULT_PORT: Final = 9092
+DEFAULT_SERVER: Final = f"127.0.0.1:{DEFAULT_PORT}"
 LIBRDKAFKA_LOG: Final = logging.getLogger("anabranch.librdkafka")
 """Log of librdkafka, which goes nowhere: its errors also come as results, and commands show those in one line."""
 LIBRDKAFKA_LOG.addHandler(logging.NullHandler())
@@ -52,6 +56,33 @@ class CommandClient:
         return Connection(host, port, self.settings)
 
 
+bootstrap_option: Final = click.option(
+    "-b",
+    "--bootstrap-server",
+    "servers",
+    metavar="HOST[:PORT][,...]",
+    help=f"Address of a node; the port is {DEFAULT_PORT} unless given  [default: that of the properties or the profile, "
+    f"else {DEFAULT_SERVER}]",
+)
+
+
+def property_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of client properties."""
+    wrapped = click.option(
+        "--command-property",
+        "command_properties",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A client property that is not secret; repeatable.",
+    )(command)
+    return click.option(
+        "--command-config",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Kafka's client properties: security.protocol, sasl.*, ssl.*.",
+    )(wrapped)
+
+
 def client_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of a Kafka client; the command receives a `CommandClient` as `client`, and its errors are shown.
 
@@ -59,10 +90,15 @@ def client_options(command: Callable[..., None]) -> Callable[..., None]:
     """
 
     def run(
-        servers: str | None, command_config: Path | None, command_properties: Sequence[str], **arguments: Any
+        servers: str | None,
+        command_config: Path | None,
+        command_properties: Sequence[str],
+        profile_name: str | None,
+        **arguments: Any,
     ) -> None:
+        properties = parse_properties(command_properties)
         try:
-            client = make_client(servers, command_config, _parse(command_properties))
+            client = make_client(servers, command_config, properties, chosen_profile(profile_name))
         except PropertyError as error:
             raise click.UsageError(str(error)) from None
         try:
@@ -70,37 +106,59 @@ def client_options(command: Callable[..., None]) -> Callable[..., None]:
         except ClientError as error:
             raise click.ClickException(str(error)) from None
 
-    wrapped = update_wrapper(run, command)
-    wrapped = click.option(
-        "--command-property",
-        "command_properties",
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="A client property that is not secret; repeatable.",
-    )(wrapped)
-    wrapped = click.option(
-        "--command-config",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Kafka's client properties: security.protocol, sasl.*, ssl.*.",
-    )(wrapped)
-    return click.option(
-        "--bootstrap-server",
-        "servers",
-        metavar="HOST:PORT[,...]",
-        help=f"Address of a node  [default: that of the properties, else {DEFAULT_SERVER}]",
-    )(wrapped)
+    return bootstrap_option(property_options(profile_option(update_wrapper(run, command))))
 
 
 def make_client(
-    servers: str | None, command_config: Path | None = None, single: Mapping[str, str] | None = None
+    servers: str | None,
+    command_config: Path | None = None,
+    single: Mapping[str, str] | None = None,
+    profile: Profile = NO_PROFILE,
 ) -> CommandClient:
-    """Return the client of a file of properties, the environment and single properties. Raises PropertyError."""
+    """Return the client of a file of properties, the environment, single properties and a profile.
+
+    A profile is used as a whole: not where another address is named, and without its properties where another file
+    has some, so that no login is sent to a stranger. Raises PropertyError.
+    """
     properties = gather(command_config, single or {}, os.environ)
-    return CommandClient(servers or bootstrap_of(properties) or DEFAULT_SERVER, client_settings(properties), properties)
+    if not profile.bootstrap_server or not (servers or bootstrap_of(properties)):
+        properties = {**_properties_of(profile, command_config), **properties}
+    chosen = with_ports(servers or bootstrap_of(properties) or DEFAULT_SERVER)
+    return CommandClient(chosen, client_settings(properties), properties)
 
 
-def _parse(texts: Sequence[str]) -> Mapping[str, str]:
+def _properties_of(profile: Profile, command_config: Path | None) -> Mapping[str, str]:
+    """Return the client properties of a profile. Raises PropertyError."""
+    found = {}
+    if command_config is None:
+        found = gather(Path(profile.command_config) if profile.command_config else None, profile.command_property)
+    return found | ({BOOTSTRAP_SERVERS: profile.bootstrap_server} if profile.bootstrap_server else {})
+
+
+def check_servers(text: str) -> str:
+    """Return the value of `--bootstrap-server` with all ports. Raises BadParameter."""
+    servers = with_ports(text)
+    try:
+        for each in servers.split(","):
+            parse_address(each)
+    except AddressError as error:
+        raise click.BadParameter(str(error), param_hint="--bootstrap-server") from None
+    return servers
+
+
+def with_ports(servers: str) -> str:
+    """Return addresses, separated by commas, with the default port where one has none."""
+    return ",".join(_with_port(each.strip()) for each in servers.split(","))
+
+
+def _with_port(address: str) -> str:
+    if normal_address(address) is not None:  # of IPv6 it has colons, and no port
+        return host_port(address, DEFAULT_PORT)
+    return address if not address or ":" in address.rpartition("]")[2] else f"{address}:{DEFAULT_PORT}"
+
+
+def parse_properties(texts: Sequence[str]) -> Mapping[str, str]:
+    """Parse the values of `--command-property`. Raises BadParameter."""
     parsed = {}
     for text in texts:
         name, separator, value = text.partition("=")

@@ -53,7 +53,7 @@ def compact(
     answers, works on the storage of the stopped node.
     """
     settings = read_settings(config_file, data_dir)
-    answer = _on_node(settings, admin, data_dir, plan_only=plan_only)
+    answer = _on_node(settings, admin.of_node(config_file, data_dir), data_dir, plan_only=plan_only)
     if answer is None:
         answer = _on_stopped(settings, plan_only=plan_only)
     emit(output, answer, partial(print_plan if plan_only else print_summary, answer))
@@ -64,13 +64,13 @@ def compact(
 
 def _on_node(settings: Settings, admin: AdminOptions, data_dir: Path | None, *, plan_only: bool) -> Any:
     """Compact in the running node; return None if none runs at the port, or one with another data directory."""
-    port = admin.find(settings)
+    port = admin.find(settings.admin)
     if port is None:
         return None
     try:
         port.greet()
     except OSError as error:
-        if admin.address is not None:
+        if admin.address is not None or admin.profile.admin:
             raise click.ClickException(f"cannot reach {port}: {error.strerror or error}") from None
         return None
     try:

@@ -19,7 +19,8 @@ from anabranch.broker.node.settings.admin_area import AdminSettings
 from anabranch.broker.node.settings.area import Secret
 from anabranch.broker.node.settings.errors import SettingsError
 from anabranch.broker.node.settings.sources import load
-from anabranch.broker.operator.admin.access import AccessError, AdminAccess, Refusal
+from anabranch.broker.operator.admin.access import AdminAccess, Refusal
+from anabranch.broker.operator.admin.tokens import AccessError
 from anabranch.broker.operator.cli.node import node as node_command
 from tests.support.admin_api import TOKENS, api_client
 from tests.support.certificates import Authority
