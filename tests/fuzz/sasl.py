@@ -22,7 +22,7 @@ from anabranch.broker.kafka.sasl.mechanisms import Mechanisms, SaslFiles
 from anabranch.broker.kafka.sasl.oauthbearer import TokenRules, parse_message
 from anabranch.broker.kafka.sasl.plain import PasswordHash, PlainUsers
 from anabranch.broker.node.net.principals import ANONYMOUS
-from anabranch.broker.node.settings.sasl_area import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM_SHA_256
+from anabranch.broker.node.settings.mechanisms import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM_SHA_256
 from anabranch.protocol.codec import encode
 from anabranch.protocol.errors import ErrorCode, MalformedMessage
 from anabranch.protocol.messages.api_versions import ApiVersionsRequest

@@ -97,7 +97,7 @@ class SaslNode:
         )
 
     def add_user(self, name: str) -> None:
-        run_user("add", name, "--catalog-url", f"sqlite:///{self.folder}/data/catalog.db")
+        run_user("create", name, "--catalog-url", f"sqlite:///{self.folder}/data/catalog.db")
 
     def servers(self, protocol: str) -> str:
         listeners: str = self.process.events("serving")[-1]["listeners"]
@@ -269,10 +269,10 @@ def test_kafkas_tool_manages_users(node: SaslNode) -> None:
 def test_a_password_changes_mechanism_by_mechanism(node: SaslNode) -> None:
     """As docs/security.md rotates passwords: each mechanism has its own, so clients can move one after the other."""
 
-    def set_password(password: str, *mechanisms: str) -> None:
+    def set_password(command: str, password: str, *mechanisms: str) -> None:
         chosen = [word for mechanism in mechanisms for word in ("--mechanism", mechanism)]
         url = f"sqlite:///{node.folder}/data/catalog.db"
-        done = CliRunner().invoke(user, ["add", "dora", *chosen, "--catalog-url", url], env={PASSWORD_ENV: password})
+        done = CliRunner().invoke(user, [command, "dora", *chosen, "--catalog-url", url], env={PASSWORD_ENV: password})
         assert done.exit_code == 0, done.output
 
     def accepted(mechanism: str, password: str) -> bool:
@@ -283,12 +283,12 @@ def test_a_password_changes_mechanism_by_mechanism(node: SaslNode) -> None:
             return False
 
     new = f"{PASSWORD}-new"
-    set_password(PASSWORD)
+    set_password("create", PASSWORD)
     wait_until(lambda: accepted(SHA_512, PASSWORD), "the node follows the command")
-    set_password(new, SHA_256)
+    set_password("passwd", new, SHA_256)
     wait_until(lambda: accepted(SHA_256, new), "the node follows the command")
     wait_until(lambda: accepted(SHA_512, PASSWORD), "the other mechanism has its old password")
-    set_password(new, SHA_512)
+    set_password("passwd", new, SHA_512)
     wait_until(lambda: accepted(SHA_512, new), "the node follows the command")
     assert not accepted(SHA_512, PASSWORD)
 

@@ -112,7 +112,7 @@ def test_the_five_minutes_of_the_documents(trial: Trial) -> None:
     said = trial.run(as_admin)
     assert "created topic orders" in said
     assert "first order" in said
-    before, allowed, after = as_alice.partition("kafka-acls.sh")
+    before, allowed, after = as_alice.partition("anabranch acl add")
     trial.run(before)
     without_acls = trial.run(
         "kafka-console-consumer.sh --bootstrap-server 127.0.0.1:9094 --command-config secure/alice.properties "

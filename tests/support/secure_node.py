@@ -100,7 +100,7 @@ def secure_node(folder: Path) -> Iterator[SecureNode]:
     made = SecureNode(folder)
     with made.process as process:
         for name in ("admin", "bob"):
-            made.user("add", name, "--catalog-url", f"sqlite:///{made.folder}/data/catalog.db")
+            made.user("create", name, "--catalog-url", f"sqlite:///{made.folder}/data/catalog.db")
         bob = made.properties("SASL_SSL", **login("bob"))
         wait_until(lambda: made.run(bob, "list").exit_code == 0, "the node follows the command")
         yield made

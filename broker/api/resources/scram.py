@@ -5,7 +5,7 @@ from typing import Final
 
 from anabranch.broker.kafka.sasl.credentials import ScramCredentials
 from anabranch.broker.kafka.sasl.scram import ITERATIONS_MAX, ITERATIONS_MIN, make_credential
-from anabranch.broker.node.settings.sasl_area import SCRAM_SHA_256, SCRAM_SHA_512
+from anabranch.broker.node.settings.mechanisms import SCRAM_SHA_256, SCRAM_SHA_512
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,

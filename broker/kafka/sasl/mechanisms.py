@@ -10,7 +10,8 @@ from anabranch.broker.kafka.sasl.delegation_tokens import DelegationTokens
 from anabranch.broker.kafka.sasl.mechanism import Mechanism
 from anabranch.broker.kafka.sasl.plain import PlainExchange, PlainUsers
 from anabranch.broker.kafka.sasl.scram import ScramExchange
-from anabranch.broker.node.settings.sasl_area import OAUTHBEARER, PLAIN, SaslSettings, items_of
+from anabranch.broker.node.settings.mechanisms import OAUTHBEARER, PLAIN
+from anabranch.broker.node.settings.sasl_area import SaslSettings, items_of
 from anabranch.extras import needed
 
 if TYPE_CHECKING:

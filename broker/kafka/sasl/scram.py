@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from anabranch.broker.kafka.sasl.mechanism import AuthenticationFailed
-from anabranch.broker.node.settings.sasl_area import SCRAM_SHA_256, SCRAM_SHA_512
+from anabranch.broker.node.settings.mechanisms import SCRAM_SHA_256, SCRAM_SHA_512
 
 HASHES: Final = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
 """Names of the hash functions by mechanism."""

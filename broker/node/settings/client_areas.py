@@ -310,7 +310,7 @@ class TransactionSettings(Area):
 
 @dataclass(frozen=True, kw_only=True)
 class QuotaSettings(Area):
-    """Measurement of the use of clients with quotas. Quotas are set while nodes run, with `kafka-configs`."""
+    """Measurement of the use of clients with quotas. Quotas are set while nodes run, with `anabranch quota`."""
 
     window_num: int = setting(
         default=11,

@@ -9,13 +9,8 @@ from urllib.parse import urlsplit
 from anabranch.broker.node.settings.area import CENTURY_MS, KIB, Area, Bytes, setting
 from anabranch.broker.node.settings.errors import SettingsError
 from anabranch.broker.node.settings.listeners import Listener
+from anabranch.broker.node.settings.mechanisms import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512
 
-PLAIN: Final = "PLAIN"
-SCRAM_SHA_256: Final = "SCRAM-SHA-256"
-SCRAM_SHA_512: Final = "SCRAM-SHA-512"
-OAUTHBEARER: Final = "OAUTHBEARER"
-MECHANISMS: Final = (SCRAM_SHA_512, SCRAM_SHA_256, OAUTHBEARER, PLAIN)
-"""The mechanisms, the preferred ones first."""
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 

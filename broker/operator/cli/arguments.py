@@ -2,7 +2,8 @@
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Final
 
 import click
@@ -10,7 +11,7 @@ import click
 from anabranch.broker.node.settings.sizes import parse_size
 from anabranch.broker.operator.cli.points import BadPoint, Point, parse_point
 
-yes_option: Final = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+yes_option: Final = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 plan_option: Final = click.option("--plan", "plan_only", is_flag=True, help="Only show what would be done.")
 
 
@@ -40,6 +41,12 @@ class PointType(click.ParamType[Point]):
             return parse_point(str(value), time.time_ns() // 1_000_000)
         except BadPoint as error:
             self.fail(str(error), param, ctx)
+
+
+def near_text(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown name: a question with the known ones that are near, or nothing."""
+    near = get_close_matches(name, known)
+    return f". Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def parse_pairs(texts: Sequence[str], option: str) -> Mapping[str, str]:

@@ -1,15 +1,17 @@
 """`anabranch config ...`: configs of topics, nodes and groups at run time."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Final
 
 import click
 from rich.console import Console
 
-from anabranch.broker.operator.cli.arguments import parse_pairs, plan_option
+from anabranch.broker.node.settings.sizes import parse_size
+from anabranch.broker.operator.cli.arguments import near_text, parse_pairs, plan_option
 from anabranch.broker.operator.cli.client import CommandClient, client_options
+from anabranch.broker.operator.cli.durations import parse_duration
 from anabranch.client.cluster import Cluster
 from anabranch.client.configs import RESOURCES, Config, Resource, alter_configs, describe_configs
 from anabranch.client.errors import ClientError
@@ -19,6 +21,9 @@ ALL_BROKERS: Final = "all"
 """Name of the configs of all brokers."""
 NO_EFFECT: Final = "has no effect here"
 """In the documentation of a config that a node of Anabranch accepts for compatibility only; the reason follows."""
+
+
+LISTED: Final = "; `config describe --all` lists them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +100,11 @@ def describe(*, kind: str, name: str, show_all: bool, explain: bool, client: Com
 @output_option
 @client_options
 def set_(kind: str, name: str, values: Sequence[str], *, plan_only: bool, client: CommandClient, output: str) -> None:
-    """Set configs of NAME. The node checks all of them before it changes any."""
-    resource, changes = _resource(kind, name), parse_pairs(values, "CONFIG=VALUE")
+    """Set configs of NAME. The node checks all of them before it changes any.
+
+    A time may have a unit (retention.ms=7d), and so may a size (segment.bytes=1GiB).
+    """
+    resource, changes = _resource(kind, name), parse_configs(values, "CONFIG=VALUE")
     with client.cluster() as cluster:
         rows = change_configs(cluster, resource, changes, plan_only=plan_only)
     _emit_changes(output, resource, rows, plan_only=plan_only)
@@ -117,6 +125,22 @@ def unset(kind: str, name: str, names: Sequence[str], *, plan_only: bool, client
     _emit_changes(output, resource, rows, plan_only=plan_only)
 
 
+def parse_configs(texts: Sequence[str], option: str) -> Mapping[str, str]:
+    """Parse CONFIG=VALUE of a repeatable option, with times and sizes in the units of brokers. Raises BadParameter."""
+    return {name: _plain_value(name, text) for name, text in parse_pairs(texts, option).items()}
+
+
+def _plain_value(name: str, text: str) -> str:
+    """Return a value without its unit. What is no time or size is left to the broker."""
+    if name.endswith(".ms"):
+        duration_ms = parse_duration(text)
+        return text if duration_ms is None else str(duration_ms)
+    if name.endswith(".bytes"):
+        with suppress(ValueError):
+            return str(parse_size(text))
+    return text
+
+
 def change_configs(
     cluster: Cluster, resource: Resource, changes: Mapping[str, str | None], *, plan_only: bool
 ) -> Sequence[ConfigChange]:
@@ -127,11 +151,14 @@ def change_configs(
         (*_, node_id) = cluster.nodes()
         known = {each.name: each for each in describe_configs(cluster, Resource("broker", str(node_id)))} | described
     for name in (name for name, value in changes.items() if value is None and name not in known):
-        raise ClientError(f"{resource}: unknown config {name!r}{_near(name, known)}")
+        raise ClientError(f"{resource}: unknown config {name!r}{near_text(name, known) or LISTED}")
     rows = [_change(name, described.get(name), value) for name, value in changes.items()]
     # What changes nothing is only checked, not stored.
     validate_only = plan_only or not any(each.is_change for each in rows)
-    alter_configs(cluster, resource, changes, validate_only=validate_only)
+    try:
+        alter_configs(cluster, resource, changes, validate_only=validate_only)
+    except ClientError as error:
+        raise ClientError(f"{error}{near_texts(changes, known)}") from None
     warn_of_no_effect([described[name] for name, value in changes.items() if value is not None and name in described])
     return rows
 
@@ -142,9 +169,9 @@ def _change(name: str, before: Config | None, value: str | None) -> ConfigChange
     return ConfigChange(name, old, value, is_change=is_own if value is None else not is_own or old != value)
 
 
-def _near(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, known)
-    return f". Did you mean {' or '.join(map(repr, near))}?" if near else "; `config describe --all` lists them"
+def near_texts(names: Iterable[str], known: Collection[str]) -> str:
+    """Return the end of a message about configs of which some are unknown, with the known ones that are near."""
+    return "".join(near_text(name, known) for name in names if name not in known)
 
 
 def warn_of_no_effect(configs: Iterable[Config]) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
+from anabranch.broker.operator.cli.durations import parse_duration
 from anabranch.times import EPOCH
 
 START: Final = ("start", "earliest", "beginning")
@@ -13,8 +14,7 @@ FORMS: Final = (
     "start, end, an offset, -N (the last N records), a time (2026-11-25T08:00, with Z or +01:00; else local), "
     "or an age (`2h ago`)"
 )
-_UNITS: Final = {"s": "seconds", "m": "minutes", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_AGE: Final = re.compile(r"(\d{1,6})\s*(s|min|m|h|d|w)\s*(?:ago)?", re.IGNORECASE)
+_AGO: Final = re.compile(r"\s*ago$", re.IGNORECASE)
 _LAST: Final = re.compile(r"-(\d{1,18})")
 _OFFSET: Final = re.compile(r"\d{1,18}")
 
@@ -48,9 +48,8 @@ def parse_point(text: str, now_ms: int) -> Point:
         return Point("offset", int(bare))
     if found := _LAST.fullmatch(bare):
         return Point("last", int(found[1]))
-    if found := _AGE.fullmatch(bare):
-        age = timedelta(**{_UNITS[found[2].lower()]: int(found[1])})
-        return Point("time", now_ms - age // timedelta(milliseconds=1))
+    if (age_ms := parse_duration(_AGO.sub("", bare))) is not None:
+        return Point("time", max(0, now_ms - age_ms))
     try:
         moment = datetime.fromisoformat(bare)
         return Point("time", (moment.astimezone(UTC) - EPOCH) // timedelta(milliseconds=1))

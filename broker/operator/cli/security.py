@@ -17,8 +17,8 @@ from anabranch.broker.kafka.sasl.scram import ITERATIONS_MIN, make_credential, s
 from anabranch.broker.node.net.tls import TlsError
 from anabranch.broker.node.net.tls import load as load_tls
 from anabranch.broker.node.peers.handshake import SECRET_BYTES
+from anabranch.broker.node.settings.mechanisms import SCRAM_SHA_512
 from anabranch.broker.node.settings.model import Settings
-from anabranch.broker.node.settings.sasl_area import SCRAM_SHA_512
 from anabranch.broker.node.settings.sources import load
 from anabranch.broker.operator.cli.catalog_access import in_catalog, on_catalog
 from anabranch.broker.operator.cli.errors import run
@@ -179,7 +179,7 @@ def _report(target: Path, written: Sequence[tuple[str, str]], options: TrialOpti
     yield "next:"
     yield f"  anabranch serve --config {shown}/node.toml"
     yield f"  anabranch topic create orders --command-config {shown}/{options.user}.properties"
-    yield f"  anabranch user add alice --config {shown}/node.toml"
+    yield f"  anabranch user create alice --command-config {shown}/{options.user}.properties"
 
 
 @security.command(short_help="Replace the secret that the nodes of a cluster share.")

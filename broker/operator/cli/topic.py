@@ -11,13 +11,15 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from anabranch.broker.operator.cli.arguments import parse_pairs, plan_option, yes_option
+from anabranch.broker.operator.cli.arguments import plan_option, yes_option
 from anabranch.broker.operator.cli.client import CommandClient, client_options, id_text
 from anabranch.broker.operator.cli.config import (
     ConfigChange,
     change_configs,
     change_texts,
+    near_texts,
     outcome_lines,
+    parse_configs,
     warn_of_no_effect,
 )
 from anabranch.broker.operator.cli.questions import confirm
@@ -28,6 +30,7 @@ from anabranch.client.configs import Resource, describe_configs
 from anabranch.client.connection import error_text
 from anabranch.client.errors import ClientError
 from anabranch.output import count_text, emit, make_table, number_text, output_option, show_each
+from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -36,6 +39,7 @@ from anabranch.protocol.messages.create_partitions import (
 from anabranch.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
+    CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
@@ -71,17 +75,18 @@ for command in (move, detach, attach, clone, detached):
 @client_options
 def create(name: str, partitions: int | None, configs: Sequence[str], client: CommandClient, output: str) -> None:
     """Create the topic NAME."""
+    wanted_configs = parse_configs(configs, "--set")
     wanted = CreatableTopic(
         name=name,
         num_partitions=partitions if partitions is not None else -1,
         replication_factor=-1,
-        configs=[CreatableTopicConfig(name=key, value=value) for key, value in parse_pairs(configs, "--set").items()],
+        configs=[CreatableTopicConfig(name=key, value=value) for key, value in wanted_configs.items()],
     )
     with client.cluster() as cluster:
         answer: CreateTopicsResponse = cluster.first.call(CreateTopicsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS))
         (result,) = answer.topics
         if result.error_code:
-            raise topic_error(name, result.error_code, result.error_message)
+            raise ClientError(f"{topic_error(name, result.error_code, result.error_message)}{_near(result, wanted_configs)}")
         if configs:
             with suppress(ClientError):  # who may create the topic may not see its configs
                 found = describe_configs(cluster, Resource("topic", name), documentation=True)
@@ -89,6 +94,16 @@ def create(name: str, partitions: int | None, configs: Sequence[str], client: Co
     count = result.num_partitions if result.num_partitions > 0 else partitions
     data = {"topic": result.name, "id": id_text(result.topic_id), "partitions": count}
     emit(output, data, f"created topic {result.name}" + (f" with {count_text(count, 'partition')}" if count else ""))
+
+
+def _near(result: CreatableTopicResult, configs: Mapping[str, str]) -> str:
+    """Return the end of a message about a refused topic: the configs that are near, if one was unknown."""
+    if result.error_code != ErrorCode.INVALID_CONFIG:
+        return ""
+    # Imported late: a topic that does not exist has no configs that a broker could list.
+    from anabranch.broker.kafka.configs.topic_table import TOPIC_CONFIGS
+
+    return near_texts(configs, TOPIC_CONFIGS)
 
 
 @topic.command(name="list")
@@ -196,7 +211,7 @@ def alter(
 
     Records keep their partitions. With more of them, a key may go to another partition than before.
     """
-    changes = {**parse_pairs(values, "--set"), **dict.fromkeys(removed)}
+    changes = {**parse_configs(values, "--set"), **dict.fromkeys(removed)}
     if not changes and partitions is None:
         raise click.UsageError("nothing to change: give --set, --unset or --partitions")
     resource = Resource("topic", name)

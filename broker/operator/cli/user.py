@@ -1,37 +1,24 @@
-"""`anabranch user ...`: users of SASL/SCRAM in the catalog, and hashes of passwords for SASL/PLAIN.
+"""`anabranch user ...`: users of SASL/SCRAM, and hashes of passwords for SASL/PLAIN.
 
-The commands write to the catalog, so that they work while nodes run, which follow within a second, and while none does.
 A password is typed, or comes from a file or the environment, never from the command line: others could read it there.
+It does not leave the command: a cluster receives it salted.
 """
 
 import os
 import secrets
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from typing import Any, Final
 
 import click
 from rich.console import Console
 
-from anabranch.broker.kafka.sasl.credentials import SCRAM
-from anabranch.broker.kafka.sasl.delegation_tokens import USER
-from anabranch.broker.kafka.sasl.plain import SALT_BYTES, hash_password
-from anabranch.broker.kafka.sasl.scram import (
-    HASHES,
-    ITERATIONS_MAX,
-    ITERATIONS_MIN,
-    CredentialError,
-    make_credential,
-    parse_credential,
-    salt_of,
-    salted_password,
-)
-from anabranch.broker.node.settings.model import Settings
-from anabranch.broker.operator.cli.catalog_access import in_catalog, on_catalog
-from anabranch.broker.operator.cli.errors import run
+from anabranch.broker.kafka.sasl.scram import HASHES, ITERATIONS_MAX, ITERATIONS_MIN, salt_of, salted_password
+from anabranch.broker.operator.cli.arguments import yes_option
+from anabranch.broker.operator.cli.questions import confirm
+from anabranch.broker.operator.cli.user_source import SaltedPassword, Users, on_users
 from anabranch.output import emit, make_table, output_option, plain
-from anabranch.s3stream.catalog.catalog import Catalog
 
 PASSWORD_ENV: Final = "ANABRANCH_USER_PASSWORD"  # noqa: S105 - a name
 SEED_BYTES: Final = 32
@@ -39,7 +26,11 @@ SEED_BYTES: Final = 32
 
 @click.group()
 def user() -> None:
-    """Add, list and remove users that authenticate themselves with SASL."""
+    """List, create and delete users that authenticate themselves with SASL, and change their passwords.
+
+    Commands ask a running cluster, like other Kafka clients. With --config, --data-dir or --catalog-url they read and
+    write its catalog instead, also while no node runs: so the first user is created.
+    """
 
 
 def _with_password(command: Callable[..., None]) -> Callable[..., None]:
@@ -75,56 +66,34 @@ def _password(file: Any) -> str:
     return password
 
 
-_mechanisms_option = click.option(
-    "--mechanism",
-    "mechanisms",
-    type=click.Choice(list(HASHES), case_sensitive=False),
-    multiple=True,
-    help="Mechanism; repeatable. Without it: all.",
-)
+def _mechanisms_option(without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return click.option(
+        "--mechanism",
+        "mechanisms",
+        type=click.Choice(list(HASHES), case_sensitive=False),
+        multiple=True,
+        help=f"Mechanism; repeatable. Without it: {without}.",
+    )
 
 
-@user.command(short_help="Add a user, or change a password.")
-@click.argument("name")
-@_mechanisms_option
-@click.option(
+_iterations_option: Final = click.option(
     "--iterations",
     type=click.IntRange(ITERATIONS_MIN, ITERATIONS_MAX),
     default=ITERATIONS_MIN,
     show_default=True,
     help="Iterations of the hash that protects the password.",
 )
-@_with_password
-@output_option
-@in_catalog
-def add(
-    settings: Settings, name: str, *, mechanisms: Sequence[str], iterations: int, password: str, output: str
-) -> None:
-    """Set the credentials of the user NAME for SASL/SCRAM, replacing older ones.
-
-    Nodes accept the new password within a second. Connections that are open stay open.
-    """
-    _check_name(name)
-    entries = {}
-    for mechanism in mechanisms or HASHES:
-        salt = salt_of(secrets.token_bytes(SEED_BYTES))
-        salted = salted_password(mechanism, password, salt, iterations)
-        entries[mechanism] = make_credential(mechanism, salted, salt, iterations).to_text()
-    run(on_catalog(settings, lambda catalog: catalog.alter_config(SCRAM, name, set_configs=entries, unset=[])))
-    data = {"user": name, "mechanisms": list(entries), "iterations": iterations}
-    emit(output, data, f"user {name} can authenticate with {' and '.join(entries)}")
 
 
 @user.command(name="list", short_help="List the users.")
 @output_option
-@in_catalog
-def list_(settings: Settings, output: str) -> None:
+@on_users
+def list_(users: Users, output: str) -> None:
     """List the users of SASL/SCRAM with their mechanisms. Passwords cannot be shown: nodes do not know them."""
     rows = [
-        {"user": name, "mechanism": mechanism, "iterations": _iterations(entry)}
-        for (kind, name), entries in sorted(run(_read(settings)).items())
-        if kind == SCRAM
-        for mechanism, entry in sorted(entries.items())
+        {"user": name, "mechanism": mechanism, "iterations": iterations}
+        for name, credentials in users.find().items()
+        for mechanism, iterations in credentials.items()
     ]
 
     def show(console: Console) -> None:
@@ -137,37 +106,76 @@ def list_(settings: Settings, output: str) -> None:
     emit(output, rows, show)
 
 
-def _iterations(entry: str) -> int | None:
-    """Return the iterations of a credential; None if it is damaged."""
-    try:
-        return parse_credential(entry).iterations
-    except CredentialError:
-        return None
-
-
-@user.command(short_help="Remove a user.")
+@user.command(short_help="Create a user.")
 @click.argument("name")
-@_mechanisms_option
+@_mechanisms_option("all")
+@_iterations_option
+@_with_password
 @output_option
-@in_catalog
-def remove(settings: Settings, name: str, mechanisms: Sequence[str], output: str) -> None:
-    """Remove the credentials of the user NAME, and with the last one its delegation tokens.
+@on_users
+def create(
+    users: Users, name: str, *, mechanisms: Sequence[str], iterations: int, password: str, output: str
+) -> None:
+    """Create the user NAME with credentials for SASL/SCRAM. What it may do, `anabranch acl` says."""
+    if not name or not name.isascii() or "\0" in name:
+        raise click.ClickException("the name of a SCRAM user must consist of ASCII characters, as in Apache Kafka")
+    if users.find(name):
+        raise click.ClickException(f"user {name} exists: `user passwd` changes its password")
+    _put(users, name, mechanisms or list(HASHES), password, iterations, output)
 
-    Connections that are open stay open.
+
+@user.command(short_help="Change the password of a user.")
+@click.argument("name")
+@_mechanisms_option("those that the user has")
+@_iterations_option
+@_with_password
+@output_option
+@on_users
+def passwd(
+    users: Users, name: str, *, mechanisms: Sequence[str], iterations: int, password: str, output: str
+) -> None:
+    """Change the password of the user NAME. Each mechanism has a password of its own.
+
+    Nodes accept the new password within a second. Connections that are open stay open.
     """
+    found = users.find(name).get(name)
+    if found is None:
+        raise click.ClickException(f"user {name} does not exist: `user create` creates it")
+    _put(users, name, mechanisms or list(found), password, iterations, output)
 
-    async def act(catalog: Catalog) -> Sequence[str]:
-        found = (await catalog.list_configs()).get((SCRAM, name), {})
-        unset = [each for each in mechanisms or HASHES if each in found]
-        if unset:
-            await catalog.alter_config(SCRAM, name, set_configs={}, unset=unset, token_owner=f"{USER}{name}")
-        return unset
 
-    removed = run(on_catalog(settings, act))
-    if not removed:
+def _put(
+    users: Users, name: str, mechanisms: Sequence[str], password: str, iterations: int, output: str
+) -> None:
+    passwords = []
+    for mechanism in dict.fromkeys(mechanisms):
+        salt = salt_of(secrets.token_bytes(SEED_BYTES))
+        salted = salted_password(mechanism, password, salt, iterations)
+        passwords.append(SaltedPassword(mechanism, salt, salted, iterations))
+    users.put(name, passwords)
+    data = {"user": name, "mechanisms": list(mechanisms), "iterations": iterations}
+    emit(output, data, f"user {name} can authenticate with {' and '.join(mechanisms)}")
+
+
+@user.command(short_help="Delete a user.")
+@click.argument("name")
+@_mechanisms_option("all that the user has")
+@yes_option
+@output_option
+@on_users
+def delete(users: Users, name: str, *, mechanisms: Sequence[str], yes: bool, output: str) -> None:
+    """Delete the credentials of the user NAME, and with the last one its delegation tokens.
+
+    Connections that are open stay open. ACLs of the user stay, too.
+    """
+    found = users.find(name).get(name, {})
+    chosen = [each for each in dict.fromkeys(mechanisms or found) if each in found]
+    if not chosen:
         raise click.ClickException(f"user {name} does not exist, or has no such mechanism")
-    data = {"user": name, "removed": removed}
-    emit(output, data, f"user {name} can no longer authenticate with {' and '.join(removed)}")
+    if not yes:
+        confirm(f"Delete the credentials of user {name} for {' and '.join(chosen)}?")
+    users.remove(name, chosen)
+    emit(output, {"user": name, "removed": chosen}, f"user {name} can no longer authenticate with {' and '.join(chosen)}")
 
 
 @user.command(name="hash", short_help="Print the line of a user for the file of SASL/PLAIN.")
@@ -176,17 +184,10 @@ def remove(settings: Settings, name: str, mechanisms: Sequence[str], output: str
 @output_option
 def hash_(name: str, password: str, output: str) -> None:
     """Print a line with the user NAME and the hash of the password, for the file `sasl.plain_users_file`."""
+    # Imported late: users of SCRAM do not need it.
+    from anabranch.broker.kafka.sasl.plain import SALT_BYTES, hash_password
+
     if not name or ":$" in name or not name.isprintable() or name.startswith("#"):
         raise click.ClickException("the name must be printable, without `:$`, and must not begin with `#`")
     line = f"{name}:{hash_password(password, secrets.token_bytes(SALT_BYTES)).to_text()}"
     emit(output, {"user": name, "line": line}, line)
-
-
-def _check_name(name: str) -> None:
-    """Raise ClickException for a name that no client could send."""
-    if not name or not name.isascii() or "\0" in name:
-        raise click.ClickException("the name of a SCRAM user must consist of ASCII characters, as in Apache Kafka")
-
-
-async def _read(settings: Settings) -> Mapping[tuple[str, str], Mapping[str, str]]:
-    return await on_catalog(settings, lambda catalog: catalog.list_configs(), read_only=True)

@@ -1,7 +1,7 @@
 """`anabranch wal sweep`: delete old ends of object logs, and objects that were put there too late."""
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 from rich.console import Console
@@ -9,6 +9,7 @@ from rich.console import Console
 from anabranch.broker.cluster.membership.log_store import ObjectLogStore
 from anabranch.broker.cluster.membership.object_log import ObjectStartLog
 from anabranch.broker.node.settings.model import Settings
+from anabranch.broker.operator.cli.durations import parse_duration
 from anabranch.broker.operator.cli.errors import run
 from anabranch.broker.operator.cli.options import config_option, data_dir_option, read_settings
 from anabranch.broker.operator.cli.storage import NodeStorage, open_storage
@@ -16,16 +17,12 @@ from anabranch.output import count_text, emit, make_table, output_option
 from anabranch.wal.object.format import ROOT, LogName
 from anabranch.wal.object.sweep import DAY_MS, newest_ms, plan_sweep
 
-HOUR_MS: Final = 3_600_000
-_UNITS: Final = {"h": HOUR_MS, "d": DAY_MS, "w": 7 * DAY_MS}
-
 
 def parse_age(text: str) -> int:
     """Parse an age such as 36h, 30d or 8w, of a day at least; returns ms."""
-    unit, number = text[-1:], text[:-1]
-    if unit not in _UNITS or not number.isdecimal():
+    age_ms = parse_duration(text)
+    if age_ms is None:
         raise click.BadParameter(f"{text!r} is not an age such as 36h, 30d or 8w")
-    age_ms = int(number) * _UNITS[unit]
     if age_ms < DAY_MS:
         raise click.BadParameter(f"{text!r}: a day at least, since an end that is needed is worth more than 120 bytes")
     return age_ms
