@@ -20,6 +20,7 @@ from rich.table import Table
 WIDE: Final = 4_000
 """Width, in columns, if the output is not a terminal."""
 output_option: Final = click.option(
+    "-o",
     "--output",
     type=click.Choice(["table", "json", "yaml"]),
     default="table",

@@ -1,6 +1,7 @@
 """Times as commands print them."""
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -8,19 +9,25 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 def second_text(timestamp_ms: int) -> str:
     """Return a time as ISO 8601 in UTC, to the second; `-` if there is none, or if no calendar has it."""
-    head, dot, _ = time_text(timestamp_ms).partition(".")
-    return f"{head}Z" if dot else head
+    second = _second(timestamp_ms // 1_000)
+    return f"{second}Z" if second else "-"
 
 
 def time_text(timestamp_ms: int) -> str:
     """Return a time as ISO 8601 in UTC with milliseconds; `-` if there is none, or if no calendar has it."""
-    if timestamp_ms < 0:
-        return "-"
+    second = _second(timestamp_ms // 1_000)
+    return f"{second}.{timestamp_ms % 1_000:03}Z" if second else "-"
+
+
+@lru_cache(maxsize=1_024)  # records that are printed one after the other are often of one second
+def _second(seconds: int) -> str:
+    """Return a second of UTC; empty if it is before 1970, or if no calendar has it."""
+    if seconds < 0:
+        return ""
     try:
-        moment = EPOCH + timedelta(milliseconds=timestamp_ms)
+        return (EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
     except OverflowError:
-        return "-"
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03}Z"
+        return ""
 
 
 def age_text(age_ms: int | None) -> str:

@@ -23,16 +23,19 @@ class Filter:
     key: bytes | None
     contains: bytes | None
 
-    def accepts(self, record: ReadRecord) -> bool:
-        """Return whether a record is shown."""
-        if self.key is not None and record.key != self.key:
-            return False
-        return self.contains is None or self.contains in (record.value or b"")
+    def select(self, records: Sequence[ReadRecord]) -> Sequence[ReadRecord]:
+        """Return the records that are shown."""
+        if self.key is not None:
+            records = [each for each in records if each.key == self.key]
+        if self.contains is not None:
+            records = [each for each in records if self.contains in (each.value or b"")]
+        return records
 
 
 @click.command(short_help="Print the records of topics.")
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
 @click.option(
+    "-f",
     "--format",
     "form",
     default="text",
@@ -41,20 +44,22 @@ class Filter:
     help=f"text, json (one object a line), raw (values), hex, or a template: {TEMPLATE}.",
 )
 @click.option(
+    "-o",
     "--from",
     "start",
     type=PointType(),
     metavar="PLACE",
-    help="start, end, OFFSET, -N (the last N), a time (2026-11-25T08:00), or an age (2h ago).  [default: start; with "
-    "--follow: end]",
+    help="start, end, OFFSET, -N (the last N records of each partition), a time (2026-11-25T08:00), or an age (2h ago)."
+    "  [default: start; with --follow: end]",
 )
+@click.option("--json-values", is_flag=True, help="With json: show values that are objects or lists as such.")
 @click.option("--until", type=PointType(), metavar="PLACE", help="End before this place, given as for --from.")
-@click.option("--partition", "partitions", type=click.IntRange(0), multiple=True, help="Partition; repeatable.")
-@click.option("--key", help="Show only records with this key.")
+@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Partition; repeatable.")
+@click.option("-k", "--key", help="Show only records with this key.")
 @click.option("--contains", metavar="TEXT", help="Show only records whose value contains this text.")
-@click.option("--limit", type=click.IntRange(1), help="End after so many shown records.")
+@click.option("-n", "--limit", type=click.IntRange(1), help="End after so many shown records.")
 @click.option("--follow", is_flag=True, help="Wait for new records at the end.")
-@click.option("--group", metavar="NAME", help="Read as a member of this group, from its offsets, and commit them.")
+@click.option("-g", "--group", metavar="NAME", help="Read as a member of this group, from its offsets, and commit them.")
 @click.option(
     "--isolation-level",
     type=click.Choice(["read_committed", "read_uncommitted"]),
@@ -77,15 +82,19 @@ def consume(  # noqa: PLR0913 - its options
     isolation_level: str,
     client: CommandClient,
     follow: bool,
+    json_values: bool,
 ) -> None:
     """Print the records of TOPIC... until the end that they have now.
 
-    Records of one partition are in order. Ctrl-C ends the command with exit code 130.
+    Records of one partition are in order. Lines of text begin with partition and offset, and of several topics with
+    the topic, too. Ctrl-C ends the command with exit code 130.
     """
     try:
-        writer = make_writer(form)
+        writer = make_writer(form, names_topics=len(set(topics)) > 1, json_values=json_values)
     except BadLine as error:
         raise click.BadParameter(str(error), param_hint="--format") from None
+    if json_values and form != "json":
+        raise click.UsageError("--json-values needs --format json")
     shown = Filter(None if key is None else key.encode(), None if contains is None else contains.encode())
     read_committed = isolation_level == "read_committed"
     if start is not None and until is not None and start.is_after(until):
@@ -121,14 +130,15 @@ def _print(read: Read, output: BinaryIO, writer: Writer, shown: Filter, limit: i
     left = limit
     with read:
         for records in read.batches():
-            for record in records:
-                if shown.accepts(record):
-                    output.write(writer(record))
-                    left = None if left is None else left - 1
-                read.done(record)
-                if left == 0:
-                    break
+            chosen = shown.select(records)
+            is_last = left is not None and len(chosen) >= left
+            if is_last:
+                chosen = chosen[:left]
+                records = records[: records.index(chosen[-1]) + 1]  # those behind the last one are not read
+            output.write(b"".join(map(writer, chosen)))
+            read.done(records)
             output.flush()
             read.flushed()
-            if left == 0:
+            if is_last:
                 return
+            left = None if left is None else left - len(chosen)

@@ -62,9 +62,9 @@ class GroupRead(Read):
         """Note that a partition has been read to its end."""
         self._open.discard(place)
 
-    def done(self, record: ReadRecord) -> None:
-        """Note that a record was printed, so that it can be committed after the next flush."""
-        self._printed[record.topic, record.partition] = record.offset + 1
+    def done(self, records: Sequence[ReadRecord]) -> None:
+        """Note that records were printed, so that they can be committed after the next flush."""
+        self._printed |= {record[:2]: record.offset + 1 for record in records}
 
     def flushed(self) -> None:
         """Commit what has been printed, from time to time."""

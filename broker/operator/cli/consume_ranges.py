@@ -7,6 +7,7 @@ from typing import Final
 from anabranch.broker.operator.cli.points import Point
 from anabranch.client.cluster import EARLIEST, LATEST, Cluster, Place
 from anabranch.client.errors import ClientError
+from anabranch.client.tail import find_last
 from anabranch.output import count_text
 from anabranch.protocol.messages.metadata import MetadataResponseTopic
 
@@ -40,7 +41,21 @@ class Bounds:
         if point.kind == "time":
             found = cluster.list_offsets(self.topics, point.value, read_committed=self.read_committed)
             return {place: _or_end(found.get(place, -1), self.latest[place]) for place in self.places}
+        if point.kind == "last":
+            return {place: self._last(cluster, place, point.value) for place in self.places}
         return {place: _offset(point, self.earliest[place], self.latest[place]) for place in self.places}
+
+    def _last(self, cluster: Cluster, place: Place, count: int) -> int:
+        """Return the offset of the `count`th last record of a partition."""
+        return find_last(
+            cluster,
+            next(each for each in self.topics if each.name == place[0]),
+            place[1],
+            first=self.earliest[place],
+            end=self.latest[place],
+            count=count,
+            read_committed=self.read_committed,
+        )
 
     def __str__(self) -> str:
         texts = [_span_text(place, self.earliest[place], self.latest[place]) for place in self.places[:SHOWN]]
@@ -102,6 +117,4 @@ def _offset(point: Point, earliest: int, latest: int) -> int:
         return earliest
     if point.kind == "end":
         return latest
-    if point.kind == "last":
-        return max(earliest, latest - point.value)
     return point.value

@@ -66,8 +66,8 @@ class Read(ABC):
         """Return whether a record is one to read."""
         return True
 
-    def done(self, record: ReadRecord) -> None:  # noqa: B027 - a hook
-        """Note that a record was printed, or passed over."""
+    def done(self, records: Sequence[ReadRecord]) -> None:  # noqa: B027 - a hook
+        """Note that records were printed, or passed over."""
 
     def flushed(self) -> None:  # noqa: B027 - a hook
         """Note that all that was printed has been written."""
@@ -120,19 +120,22 @@ class Read(ABC):
                 yield found
 
     def _take(self, message: "Message") -> ReadRecord | None:
-        from confluent_kafka import KafkaError
-
         place = (message.topic() or "", message.partition() or 0)
         error = message.error()
         if error is not None:
-            if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's name
-                self.at_end(place)
-                return None
-            if error.retriable() or error.code() == KafkaError._TRANSPORT:  # noqa: SLF001
-                return None
-            raise ClientError(f"{place[0]}-{place[1]}: {error.name()}: {error.str()}")
+            self._note(place, error)
+            return None
         record = self._record(place, message)
         return record if self.wants(record) else None
+
+    def _note(self, place: Place, error: "KafkaError") -> None:
+        """Note what librdkafka reports of a partition. Raises ClientError, unless it may pass."""
+        from confluent_kafka import KafkaError
+
+        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's name
+            self.at_end(place)
+        elif not error.retriable() and error.code() != KafkaError._TRANSPORT:  # noqa: SLF001
+            raise ClientError(f"{place[0]}-{place[1]}: {error.name()}: {error.str()}")
 
     def _record(self, place: Place, message: "Message") -> ReadRecord:
         kind, timestamp_ms = message.timestamp()
@@ -195,7 +198,7 @@ class RangeRead(Read):
 
     def wants(self, record: ReadRecord) -> bool:
         """Return whether a record is in the range of its partition; end the range with its last one."""
-        place = (record.topic, record.partition)
+        place = record[:2]
         end = self._ranges[place].end
         if end is None:
             return True

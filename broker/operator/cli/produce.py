@@ -104,22 +104,25 @@ def _separator(text: str | None) -> bytes | None:
 @click.argument("topic")
 @click.option("--file", type=click.Path(path_type=Path, dir_okay=False), help="Read this file, not standard input.")
 @click.option(
+    "-f",
     "--format",
     "form",
     type=click.Choice(["text", "json", "hex"]),
     default="text",
     show_default=True,
-    help="Form of a line. json: what `consume --format json` prints. hex: key and value in hexadecimal digits.",
+    help="Form of a line. json: what `consume --format json` prints; a value may be any object. hex: key and value in "
+    "hexadecimal digits.",
 )
 @click.option(
-    "--key-separator", metavar="TEXT", help="A line is KEY, this text, and VALUE. \\t is a tab. Not with json."
+    "-K", "--key-separator", metavar="TEXT", help="A line is KEY, this text, and VALUE. \\t is a tab. Not with json."
 )
-@click.option("--key", help="Key of all records.")
-@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Header of all records; repeatable.")
-@click.option("--partition", type=click.IntRange(0), help="Partition  [default: by the key, as Java's clients do]")
+@click.option("-k", "--key", help="Key of all records.")
+@click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Header of all records; repeatable.")
+@click.option("-p", "--partition", type=click.IntRange(0), help="Partition  [default: by the key, as Java's clients do]")
 @click.option("--keep-partitions", is_flag=True, help="With json: write each record into the partition it names.")
 @click.option("--tombstone", is_flag=True, help="Write null values: each line is a key; with --key, just one record.")
 @click.option(
+    "-z",
     "--compression",
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
     default="none",

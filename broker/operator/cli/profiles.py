@@ -131,6 +131,7 @@ def write_profiles(profiles: Profiles) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(f"{FILE}.{os.getpid()}")
+        new.touch(mode=0o600)  # addresses and users are nobody else's business
         new.write_text("\n".join(lines).lstrip("\n") + "\n", encoding="utf-8")
         new.replace(path)
     except OSError as error:
@@ -151,4 +152,4 @@ def check_profile(name: str, profile: Profile) -> None:
     for option, value in profile.values().items():
         texts = [value] if isinstance(value, str) else [*value, *value.values()]
         if not all(text.isprintable() for text in texts):
-            raise click.BadParameter("it has characters that cannot be printed", param_hint=f"--{option}")
+            raise click.BadParameter("it has characters that cannot be printed", param_hint=f"--{option.replace('_', '-')}")

@@ -6,7 +6,8 @@ The JSON form has one object a line, and what `consume` prints `produce` reads:
      "key": "k1", "value": "hello", "headers": [{"name": "trace", "value": "7"}]}
 
 A key, a value or a header that is not UTF-8 is an object `{"base64": "..."}`, and null is null. The name of a header
-may be such an object as well, but librdkafka cannot send it again.
+may be such an object as well, but librdkafka cannot send it again. `produce` also takes any other object and lists as
+values, and writes them as JSON.
 """
 
 import base64
@@ -14,8 +15,10 @@ import binascii
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from anabranch.protocol.records import header_name_bytes
 from anabranch.times import time_text
@@ -29,6 +32,7 @@ TEMPLATE: Final = (
 """Placeholders of a template."""
 TIMESTAMP_TYPES: Final = {1: "create", 2: "append"}
 """Names of librdkafka's types of timestamps."""
+_TO_JSON: Final = json.JSONEncoder(ensure_ascii=False).encode
 _HEADERS_OF_JSON: Final = frozenset({"name", "value"})
 _ESCAPE: Final = re.compile(r"\\(x[0-9a-fA-F]{2}|.)|%(.?)", re.DOTALL)
 _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "0": "\0"}
@@ -38,9 +42,8 @@ class BadLine(ValueError):
     """An invalid line or format. The text is the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRecord:
-    """A record that was read from a topic."""
+class ReadRecord(NamedTuple):
+    """A record that was read from a topic: a tuple, since many are made."""
 
     topic: str
     partition: int
@@ -67,11 +70,20 @@ Writer = Callable[[ReadRecord], bytes]
 Reader = Callable[[bytes], NewRecord]
 
 
-def make_writer(form: str) -> Writer:
-    """Return what writes records in a format, each with its line end. Raises BadLine."""
+def make_writer(form: str, *, names_topics: bool = False, json_values: bool = False) -> Writer:
+    """Return what writes records in a format, each with its line end. Raises BadLine.
+
+    `names_topics`: lines for people name the topic, too. `json_values`: values that are objects or lists of JSON are
+    written as such into lines of JSON.
+    """
     if "%" in form:
         return _template(form)
-    known: Mapping[str, Writer] = {"text": _as_text, "json": _as_json, "raw": _as_raw, "hex": _as_hex}
+    known: Mapping[str, Writer] = {
+        "text": partial(_line, shown=visible, names_topics=names_topics),
+        "json": partial(_as_json, value_text=_embedded_json if json_values else _json_text),
+        "raw": _as_raw,
+        "hex": partial(_line, shown=bytes.hex, names_topics=names_topics),
+    }
     if form not in known:
         raise BadLine(f"expected {', '.join(FORMATS)}, or a template such as '%t %p %o %k %v\\n'; found {form!r}")
     return known[form]
@@ -85,8 +97,9 @@ def visible(data: bytes) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
-def _line(record: ReadRecord, shown: Callable[[bytes], str]) -> bytes:
-    parts = [f"{record.partition}:{record.offset}", time_text(record.timestamp_ms)]
+def _line(record: ReadRecord, *, shown: Callable[[bytes], str], names_topics: bool) -> bytes:
+    place = f"{record.topic}-{record.partition}" if names_topics else str(record.partition)
+    parts = [f"{place}:{record.offset}", time_text(record.timestamp_ms)]
     if record.key is not None:
         parts.append(f"key={shown(record.key)}")
     for name, value in record.headers:
@@ -95,33 +108,40 @@ def _line(record: ReadRecord, shown: Callable[[bytes], str]) -> bytes:
     return ("  ".join(parts) + "\n").encode()
 
 
-def _as_text(record: ReadRecord) -> bytes:
-    return _line(record, visible)
-
-
-def _as_hex(record: ReadRecord) -> bytes:
-    return _line(record, bytes.hex)
-
-
 def _as_raw(record: ReadRecord) -> bytes:
     return (record.value or b"") + b"\n"
 
 
-def _as_json(record: ReadRecord) -> bytes:
-    shown = {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp_ms,
-        "timestamp_type": record.timestamp_type,
-        "key": _json_bytes(record.key),
-        "value": _json_bytes(record.value),
-        "headers": [
-            {"name": _json_bytes(header_name_bytes(name)), "value": _json_bytes(value)}
-            for name, value in record.headers
-        ],
-    }
-    return json.dumps(shown, ensure_ascii=False).encode() + b"\n"
+def _as_json(record: ReadRecord, *, value_text: Callable[[bytes | None], str]) -> bytes:
+    headers = [
+        {"name": _json_bytes(header_name_bytes(name)), "value": _json_bytes(value)} for name, value in record.headers
+    ]
+    # Written piece by piece, because many are: an encoder of whole objects takes twice as long.
+    line = (
+        f'{{"topic": {_TO_JSON(record.topic)}, "partition": {record.partition}, "offset": {record.offset}, '
+        f'"timestamp": {record.timestamp_ms}, "timestamp_type": {_TO_JSON(record.timestamp_type)}, '
+        f'"key": {_json_text(record.key)}, "value": {value_text(record.value)}, '
+        f'"headers": {_TO_JSON(headers) if headers else "[]"}}}\n'
+    )
+    return line.encode()
+
+
+def _json_text(data: bytes | None) -> str:
+    return _TO_JSON(_json_bytes(data))
+
+
+def _embedded_json(data: bytes | None) -> str:
+    """Return an object or a list of JSON as it is, and any other value as a text."""
+    found = _json_bytes(data)
+    if isinstance(found, str) and found.lstrip()[:1] in {"{", "["}:
+        with suppress(ValueError, RecursionError):
+            json.loads(found, parse_constant=_refuse)
+            return found.replace("\n", " ").replace("\r", " ")  # outside of its texts, which cannot have them
+    return _TO_JSON(found)
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _json_bytes(data: bytes | None) -> str | dict[str, str] | None:
@@ -212,7 +232,7 @@ def _from_json(line: bytes) -> NewRecord:
         raise BadLine('"headers" must be a list')
     return NewRecord(
         key=_bytes_of("key", found.get("key")),
-        value=_bytes_of("value", found["value"]),
+        value=_value_of(found["value"]),
         headers=[_header_of(each) for each in headers],
         # -1 says that the record had none.
         timestamp_ms=timestamp if timestamp is not None and timestamp >= 0 else None,
@@ -224,6 +244,13 @@ def _header_of(found: Any) -> tuple[str, bytes | None]:
     if not isinstance(found, dict) or not _HEADERS_OF_JSON.issuperset(found) or not isinstance(found.get("name"), str):
         raise BadLine('each header must be an object with "name" and "value"')
     return found["name"], _bytes_of("header", found.get("value"))
+
+
+def _value_of(found: Any) -> bytes | None:
+    """Return a value; objects and lists are written as JSON, unless it is one of base64."""
+    if isinstance(found, list) or (isinstance(found, dict) and set(found) != {"base64"}):
+        found = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    return _bytes_of("value", found)
 
 
 def _bytes_of(name: str, found: Any) -> bytes | None:

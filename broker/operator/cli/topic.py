@@ -23,6 +23,7 @@ from anabranch.broker.operator.cli.config import (
     warn_of_no_effect,
 )
 from anabranch.broker.operator.cli.questions import confirm
+from anabranch.broker.operator.cli.topic_list import list_
 from anabranch.broker.operator.cli.topic_move import move
 from anabranch.broker.operator.cli.topic_moves import attach, clone, detach, detached
 from anabranch.client.cluster import EARLIEST, LATEST, Cluster, Place, topic_error
@@ -56,20 +57,21 @@ def topic() -> None:
     """Create, list, describe, alter, move, delete, detach, attach and clone topics of a running node."""
 
 
-for command in (move, detach, attach, clone, detached):
+for command in (list_, move, detach, attach, clone, detached):
     topic.add_command(command)
 
 
 @topic.command()
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(1), help="Number of partitions  [default: the node's]")
+@click.option("-p", "--partitions", type=click.IntRange(1), help="Number of partitions  [default: the node's]")
 @click.option(
+    "-c",
     "--set",
     "--config",
     "configs",
     multiple=True,
     metavar="CONFIG=VALUE",
-    help="Set a config; repeatable. --config is its name in Kafka's tools.",
+    help="Set a config, such as retention.ms=7d; repeatable. --config is its name in Kafka's tools.",
 )
 @output_option
 @client_options
@@ -104,35 +106,6 @@ def _near(result: CreatableTopicResult, configs: Mapping[str, str]) -> str:
     from anabranch.broker.kafka.configs.topic_table import TOPIC_CONFIGS
 
     return near_texts(configs, TOPIC_CONFIGS)
-
-
-@topic.command(name="list")
-@click.option("--internal", is_flag=True, help="Include internal topics.")
-@output_option
-@client_options
-def list_(internal: bool, client: CommandClient, output: str) -> None:  # noqa: FBT001 - click passes by name
-    """List topics with their partitions."""
-    with client.cluster() as cluster:
-        answer = cluster.describe_topics()
-    rows: list[dict[str, Any]] = [
-        {
-            "topic": item.name,
-            "id": id_text(item.topic_id),
-            "partitions": len(item.partitions),
-            "leaders": sorted({partition.leader_id for partition in item.partitions}),
-        }
-        for item in sorted(answer.topics, key=lambda each: each.name or "")
-        if internal or not item.is_internal
-    ]
-
-    def show(console: Console) -> None:
-        table = make_table("topic", "id", "partitions", "leaders", right=("partitions",))
-        for row in rows:
-            leaders = ", ".join(map(str, row["leaders"]))
-            table.add_row(row["topic"], row["id"], str(row["partitions"]), leaders)
-        console.print(table)
-
-    emit(output, rows, show)
 
 
 @topic.command(short_help="Show partitions, offsets and own configs.")
@@ -191,9 +164,9 @@ def _show(found: Mapping[str, Any], console: Console) -> None:
 
 @topic.command(short_help="Change configs, or add partitions.")
 @click.argument("name")
-@click.option("--set", "values", multiple=True, metavar="CONFIG=VALUE", help="Set a config; repeatable.")
+@click.option("-c", "--set", "values", multiple=True, metavar="CONFIG=VALUE", help="Set a config; repeatable.")
 @click.option("--unset", "removed", multiple=True, metavar="CONFIG", help="Return to the default; repeatable.")
-@click.option("--partitions", type=click.IntRange(1), help="New number of partitions; it can only grow.")
+@click.option("-p", "--partitions", type=click.IntRange(1), help="New number of partitions; it can only grow.")
 @plan_option
 @output_option
 @client_options

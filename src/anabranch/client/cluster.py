@@ -13,7 +13,7 @@ from anabranch.client.connection import Connection, connect_to_any, error_text
 from anabranch.client.errors import ClientError
 from anabranch.protocol.batch import iterate_batches
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from anabranch.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -35,6 +35,7 @@ GROUP, TRANSACTION = 0, 1
 LATEST: Final = -1
 EARLIEST: Final = -2
 TIMEOUT_MS: Final = 30_000
+FETCH_WAIT_MS: Final = 10_000
 COORDINATOR_WAIT_S: Final = 10.0
 COORDINATOR_POLL_S: Final = 0.1
 _TOPIC_NAME: Final = re.compile("[a-zA-Z0-9._-]{1,249}")
@@ -163,17 +164,27 @@ class Cluster:
         """Return the batch with the record at an offset, which must exist."""
         name, index = place
         (topic,) = self.topics([name])
-        leader = next(each.leader_id for each in topic.partitions if each.partition_index == index)
-        wanted = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1)
-        request = FetchRequest(
-            replica_id=-1,
-            max_wait_ms=0,
-            min_bytes=0,
-            topics=[FetchTopic(topic=name, topic_id=topic.topic_id, partitions=[wanted])],
-        )
-        answer: FetchResponse = self.node(leader).call(request)
-        found = answer.responses[0].partitions[0]
+        found = self.fetch(topic, index, offset, bytes_max=1)
         records: Any = found.records or b""  # received in one piece
         for _, batch in iterate_batches(records):
             return batch
         raise ClientError(f"{name}-{index}: offset {offset} cannot be read: {error_text(found.error_code)}")
+
+    def fetch(
+        self, topic: MetadataResponseTopic, index: int, offset: int, *, bytes_max: int, read_committed: bool = False
+    ) -> PartitionData:
+        """Return an answer with the batches from the one with an offset on: one, and more up to `bytes_max`.
+
+        It waits while a node loads what is in objects only.
+        """
+        leader = next(each.leader_id for each in topic.partitions if each.partition_index == index)
+        wanted = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=bytes_max)
+        request = FetchRequest(
+            replica_id=-1,
+            max_wait_ms=FETCH_WAIT_MS,
+            min_bytes=1,
+            isolation_level=int(read_committed),
+            topics=[FetchTopic(topic=topic.name or "", topic_id=topic.topic_id, partitions=[wanted])],
+        )
+        answer: FetchResponse = self.node(leader).call(request)
+        return answer.responses[0].partitions[0]

@@ -249,6 +249,17 @@ def test_a_reader_that_ends_is_no_error(node: Broker) -> None:
     assert process.returncode == 0
 
 
+def test_a_config_that_does_not_exist_is_not_set(node: Broker, topic: str) -> None:
+    for command in (("topic", "alter", topic, "--set"), ("config", "set", "topic", topic)):
+        refused = run(node, *command, "retention.m=7d")
+        assert refused.exit_code == 1
+        assert "Unknown topic config name: retention.m" in refused.stderr
+        assert "Did you mean 'retention.ms'" in refused.stderr
+    ok(node, "config", "set", "topic", topic, "retention.ms=7d", "segment.bytes=1GiB")
+    configs = {"retention.ms": "604800000", "segment.bytes": "1073741824"}
+    assert read(node, "topic", "describe", topic)[0]["configs"] == configs
+
+
 def test_a_config_that_does_not_exist_is_not_unset(node: Broker, topic: str) -> None:
     said = f"Error: topic {topic}: unknown config 'retention.m'. Did you mean 'retention.ms'"
     for command in (("topic", "alter", topic, "--partitions", "9", "--unset"), ("config", "unset", "topic", topic)):

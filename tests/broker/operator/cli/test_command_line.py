@@ -43,7 +43,7 @@ def test_links_of_the_page_exist() -> None:
         (("topic", "list", "--output", "xml"), 2),
         (("topic", "list", "--command-property", "security.protocol=NONE"), 2),
         (("consume", "t", "--format", "%q"), 2),
-        (("topic", "list", "--bootstrap-server", "nowhere"), 2),
+        (("topic", "list", "--bootstrap-server", "nowhere:port"), 2),
         (("topic", "list", "--bootstrap-server", "127.0.0.1:1"), 1),
         (("produce", "t", "--bootstrap-server", "127.0.0.1:1"), 1),
         (("doctor", "--config", "/no/such/file.toml"), 2),
@@ -94,6 +94,26 @@ def test_help_and_small_commands_import_little() -> None:
     assert imported_by("--help") & (slow | {"rich"}) == set()
     assert imported_by("group", "list", "--bootstrap-server", "127.0.0.1:1") & slow == set()
     assert imported_by("consume", "--help") & slow == set()
+    slow |= {"cryptography", "structlog"}
+    assert imported_by("topic", "list", "-b", "127.0.0.1:1") & slow == set()
+    assert imported_by("cluster", "status", "--admin", "127.0.0.1:1") & slow == set()
+    assert imported_by("node", "list", "--admin", "127.0.0.1:1") & slow == set()
+    assert imported_by("acl", "list", "-b", "127.0.0.1:1") & slow == set()
+    assert imported_by("quota", "list", "-b", "127.0.0.1:1") & slow == set()
+    assert imported_by("user", "list", "-b", "127.0.0.1:1") & slow == set()
+
+
+def test_a_command_loads_the_messages_that_it_uses() -> None:
+    code = (
+        "import sys\nfrom anabranch.broker.operator.cli import main\n"
+        "try: main(['topic', 'list', '-b', '127.0.0.1:1'])\nexcept SystemExit: pass\n"
+        "print(*(name for name in sys.modules if name.startswith('anabranch.protocol.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = set(done.stdout.split())
+    assert "anabranch.protocol.messages.metadata" in found
+    assert "anabranch.protocol.registry" not in found
+    assert "anabranch.protocol.messages.join_group" not in found
 
 
 @pytest.mark.parametrize(("variables", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])

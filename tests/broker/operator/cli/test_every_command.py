@@ -84,7 +84,7 @@ class Checker:
 
 
 NAME: Final = re.compile("[a-z][a-z0-9_]*")
-NAMES_FROM_OUTSIDE: Final = {"configs", "failed", "rows", "nodes"}
+NAMES_FROM_OUTSIDE: Final = {"configs", "failed", "rows", "nodes", "properties"}
 """Fields whose own fields are named by the user's or the catalog's names."""
 
 
@@ -119,11 +119,13 @@ def settings_of(folder: Path, node: NodeProcess) -> Path:
 @pytest.mark.slow
 def test_each_command_prints_json_and_yaml(tmp_path: Path, check: Checker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANABRANCH_CATALOG_LEASE_MS", "1000")  # commands wait for the leases of killed nodes
-    first, second = cluster(tmp_path, 2, wal_kind="object")
+    open_to_all = {"authorizer_enabled": True, "authorizer_super_users": "User:ANONYMOUS"}
+    first, second = cluster(tmp_path, 2, wal_kind="object", **open_to_all)
     with first, second:
         settings = settings_of(tmp_path, first)
         _topics(check, first, second)
         _groups_and_transactions(check, first)
+        _access(check, first)
         _cluster(check, first, settings, tmp_path)
         check.run("json", "node", "drain", "2", "--admin", first.admin)
         check.run("yaml", "node", "drain", "2", "--cancel", "--admin", first.admin)
@@ -187,6 +189,24 @@ def _groups_and_transactions(check: Checker, node: NodeProcess) -> None:
         assert aborted["partitions"] == ["topic-json-0"]
 
 
+def _access(check: Checker, node: NodeProcess) -> None:
+    there = ("--bootstrap-server", node.bootstrap)
+    for form in READ:
+        check.run(form, "acl", "add", "--allow-principal", form, "--topic", "t", *there)
+        assert len(check.run(form, "acl", "list", "--principal", form, *there)) == 1
+        check.run(form, "acl", "remove", "--principal", form, "--yes", *there)
+        check.run(form, "quota", "set", "producer_byte_rate=1MiB", "--user", form, *there)
+        assert len(check.run(form, "quota", "list", "--user", form, *there)) == 1
+        check.run(form, "quota", "remove", "--user", form, *there)
+        check.run(form, "profile", "create", form, *there)
+    for form in READ:
+        check.both("profile", "show", form)
+        check.run(form, "profile", "use", form)
+        check.both("profile", "list")
+    for form in READ:
+        check.run(form, "profile", "delete", form)
+
+
 def _cluster(check: Checker, node: NodeProcess, settings: Path, folder: Path) -> None:
     admin, where = ("--admin", node.admin), ("--config", settings)
     check.both("cluster", "status", *admin)
@@ -194,10 +214,11 @@ def _cluster(check: Checker, node: NodeProcess, settings: Path, folder: Path) ->
     password = folder / "password"
     password.write_text("secret\n")
     for form in READ:
-        check.run(form, "user", "add", form, "--password-file", password, *where)
+        check.run(form, "user", "create", form, "--password-file", password, *where)
+        check.run(form, "user", "passwd", form, "--password-file", password, *where)
         check.run(form, "user", "hash", form, "--password-file", password)
         check.both("user", "list", *where)
-        check.run(form, "user", "remove", form, *where)
+        check.run(form, "user", "delete", form, "--yes", *where)
         check.run(form, "security", "init", folder / f"secure-{form}")
         check.run(form, "backup", folder / f"backup-{form}", *where)
     check.both("security", "check", "--config", folder / "secure-json" / "node.toml")

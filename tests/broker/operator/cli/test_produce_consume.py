@@ -253,6 +253,53 @@ def test_transactions(node: Broker, topic: str) -> None:
     producer.abort_transaction(WAIT_S)
 
 
+def test_the_last_records_are_counted_where_offsets_have_none(node: Broker, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": node.bootstrap_servers, "transactional.id": topic})
+    producer.init_transactions(WAIT_S)
+    for number in range(12):
+        producer.begin_transaction()
+        producer.produce(topic, f"{number}")
+        assert producer.flush(WAIT_S) == 0
+        (producer.abort_transaction if number % 3 == 2 else producer.commit_transaction)(WAIT_S)
+    everything = [str(number) for number in range(12) if number % 3 != 2]
+    for count in (1, 2, 5, 8, 100):
+        assert values(node, topic, "--from", f"-{count}") == everything[-count:], count
+    assert values(node, topic, "--until", "-2") == everything[:-2]
+    uncommitted = ("--isolation-level", "read_uncommitted")
+    assert values(node, topic, "--from", "-2", *uncommitted) == ["10", "11"]
+    ok(node, "produce", topic, typed="plain\n")
+    assert values(node, topic, "-o", "-2") == ["10", "plain"]
+
+
+def test_rows_of_several_topics_name_theirs(node: Broker, topic: str) -> None:
+    other = f"{topic}-other"
+    node.create_topic(other)
+    ok(node, "produce", topic, typed="a\n")
+    ok(node, "produce", other, typed="b\n")
+    for form, shown in (("text", ("a", "b")), ("hex", ("61", "62"))):
+        lines = ok(node, "consume", topic, other, "--format", form).splitlines()
+        assert sorted((line.split()[0], line.split()[2]) for line in lines) == [
+            (f"{topic}-0:0", shown[0]),
+            (f"{other}-0:0", shown[1]),
+        ]
+    assert ok(node, "consume", topic, topic).startswith("0:0  "), "one topic needs no name"
+
+
+def test_json_values_are_objects_where_that_is_wished(node: Broker, topic: str) -> None:
+    lines = ['{"value": {"a": [1, "é", 1.10]}}', '{"value": [1]}', '{"value": {"base64": "AP8="}}', '{"value": "{x"}']
+    ok(node, "produce", topic, "-f", "json", typed="\n".join(lines))
+    ok(node, "produce", topic, typed='{"exact": 12345678901234567890.10, "a": 1, "a": 2}\n{"x": NaN}\n"text"\n5\n')
+    plain = [json.loads(line)["value"] for line in ok(node, "consume", topic, "-f", "json").splitlines()]
+    assert plain[:4] == ['{"a":[1,"é",1.1]}', "[1]", {"base64": "AP8="}, "{x"]
+    shown = ok(node, "consume", topic, "-f", "json", "--json-values").splitlines()
+    found = [json.loads(line)["value"] for line in shown]
+    assert found[:4] == [{"a": [1, "é", 1.1]}, [1], {"base64": "AP8="}, "{x"]
+    assert '"value": {"exact": 12345678901234567890.10, "a": 1, "a": 2}, "headers"' in shown[4], "as it was produced"
+    assert found[5:] == ['{"x": NaN}', '"text"', "5"]
+    result = run(node, "consume", topic, "--json-values")
+    assert (result.exit_code, "--json-values needs --format json" in result.stderr) == (2, True)
+
+
 def committed(node: Broker, group: str, topic: str) -> int:
     consumer = Consumer({"bootstrap.servers": node.bootstrap_servers, "group.id": group})
     (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=WAIT_S)

@@ -1,5 +1,7 @@
 """The topic commands against a fake node with prepared answers."""
 
+import itertools
+import json
 import socket
 import socketserver
 import threading
@@ -23,6 +25,13 @@ from anabranch.protocol.messages.describe_configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
+)
+from anabranch.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
 )
 from anabranch.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
@@ -133,6 +142,32 @@ def test_create(versions_max: int) -> None:
     assert [(config.name, config.value) for config in wanted.configs] == [("retention.ms", "1=2"), ("a", "b")]
 
 
+def test_times_and_sizes_have_units() -> None:
+    values = {
+        "retention.ms=7d": "604800000",
+        "segment.ms=90min": "5400000",
+        "retention.ms=-1": "-1",
+        "retention.ms=soon": "soon",
+        "segment.bytes=1GiB": "1073741824",
+        "max.message.bytes=1MB": "1000000",
+        "retention.bytes=-1": "-1",
+        "cleanup.policy=7d": "7d",
+    }
+    for given, value in values.items():
+        with canned({CreateTopicsRequest: created(36, "it is there")}) as node:
+            run(node, "create", "flights", "-c", given)
+        assert [config.value for config in node.requests[1].topics[0].configs] == [value], given
+
+
+def test_a_mistyped_config_is_answered_with_those_that_are_near() -> None:
+    with canned({CreateTopicsRequest: created(40, "Unknown topic config name: retention.m")}) as node:
+        result = run(node, "create", "flights", "--set", "retention.m=1", "--set", "segment.ms=1")
+    assert result.exit_code == 1
+    said = "Error: topic flights: INVALID_CONFIG: Unknown topic config name: retention.m. Did you mean 'retention.ms'"
+    assert result.output.startswith(said)
+    assert "segment" not in result.output.removeprefix(said)
+
+
 def test_create_says_why_it_was_refused() -> None:
     with canned({CreateTopicsRequest: created(36, "it is there")}) as node:
         result = run(node, "create", "flights")
@@ -174,6 +209,48 @@ def test_list_shows_internal_topics_only_when_asked() -> None:
     assert "AQEBAQEBAQEBAQEBAQEBAQ" in internal.output
     assert node.requests[1].topics is None
     assert not node.requests[1].allow_auto_topic_creation
+
+
+def test_list_takes_patterns() -> None:
+    with canned({MetadataRequest: lambda _: metadata(0, "shop.orders", "shop.users", "log", "__offsets")}) as node:
+        for patterns, expected in (
+            (("shop.*",), ["shop.orders", "shop.users"]),
+            (("*.users", "log"), ["log", "shop.users"]),
+            (("Log",), []),
+            (("__*",), []),
+            (("__*", "--internal"), ["__offsets"]),
+        ):
+            result = run(node, "list", *patterns)
+            assert [line.split()[0] for line in result.output.splitlines()[1:]] == expected
+
+
+def test_list_shows_sizes_and_rates() -> None:
+    grown = itertools.count(0, 10)
+
+    def list_offsets(request: ListOffsetsRequest) -> object:
+        (asked,) = request.topics
+        offset = 100 + next(grown) if asked.partitions[0].timestamp == -1 else 50
+        found = ListOffsetsPartitionResponse(partition_index=1, offset=offset)
+        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name=asked.name, partitions=[found])])
+
+    def log_dirs(request: DescribeLogDirsRequest) -> object:
+        assert request.topics is not None
+        assert [(each.topic, list(each.partitions)) for each in request.topics] == [("t", [1])]
+        sizes = [DescribeLogDirsPartition(partition_index=1, partition_size=2048)]
+        topics = [DescribeLogDirsTopic(name="t", partitions=sizes)]
+        return DescribeLogDirsResponse(results=[DescribeLogDirsResult(log_dir="/", topics=topics)])
+
+    with canned({ListOffsetsRequest: list_offsets, DescribeLogDirsRequest: log_dirs}) as node:
+        node.answers[MetadataRequest] = lambda _: metadata(node.port, "t")
+        (row,) = json.loads(run(node, "list", "--size", "-o", "json").output)
+        assert (row["records"], row["size_bytes"]) == (50, 2048)
+        (row,) = json.loads(run(node, "list", "--rates", "0.1", "-o", "json").output)
+        assert row["records_per_s"] > 0
+        assert row["bytes_per_s"] == 0
+        assert "records" not in row
+        header, shown = run(node, "list", "--size", "--rates", "0.1").output.splitlines()
+    assert header.split() == ["topic", "id", "partitions", "leaders", "records", "size", "records/s", "growth/s"]
+    assert shown.split()[5:8] == ["80", "2", "KiB"]
 
 
 def test_describe_shows_offsets_and_configs() -> None:
@@ -259,8 +336,8 @@ def test_nobody_listens() -> None:
 
 
 def test_a_bad_address_is_named() -> None:
-    result = CliRunner().invoke(topic, ["list", "--bootstrap-server", "localhost"])
-    assert "expected HOST:PORT[,HOST:PORT...], found 'localhost'" in result.output
+    result = CliRunner().invoke(topic, ["list", "--bootstrap-server", "localhost:port"])
+    assert "expected HOST:PORT[,HOST:PORT...], found 'localhost:port'" in result.output
 
 
 def test_an_old_node_is_named() -> None:

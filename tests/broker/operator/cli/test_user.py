@@ -1,4 +1,4 @@
-"""`anabranch user`: users that running nodes see, and passwords that are never on a command line or in the output."""
+"""`anabranch user`: users over Kafka's protocol and in the catalog, and passwords that no command line or output has."""
 
 import asyncio
 import json
@@ -45,11 +45,11 @@ def log_in_to(process: NodeProcess, mechanism: str) -> int:
 def test_a_running_node_follows_the_command(tmp_path: Path) -> None:
     where = ["--catalog-url", f"sqlite:///{tmp_path}/data/catalog.db"]
     with NodeProcess(tmp_path, listeners=LISTENERS, sasl_failed_authentication_delay_ms=0) as process:
-        said = ok("add", "alice", *where, "--password-file", "-", typed=f"{PASSWORD}\nmore")
+        said = ok("create", "alice", *where, "--password-file", "-", typed=f"{PASSWORD}\nmore")
         assert said == "user alice can authenticate with SCRAM-SHA-256 and SCRAM-SHA-512\n"
         wait_until(lambda: log_in_to(process, "SCRAM-SHA-256") == ErrorCode.NONE, "the node knows the user")
         assert log_in_to(process, "SCRAM-SHA-512") == ErrorCode.NONE
-        said = ok("remove", "alice", *where, "--mechanism", "scram-sha-256")
+        said = ok("delete", "alice", *where, "--mechanism", "scram-sha-256", "--yes")
         assert said == "user alice can no longer authenticate with SCRAM-SHA-256\n"
         wait_until(lambda: log_in_to(process, "SCRAM-SHA-256") == ErrorCode.SASL_AUTHENTICATION_FAILED, "it is gone")
         assert process.terminate() == 0
@@ -58,23 +58,64 @@ def test_a_running_node_follows_the_command(tmp_path: Path) -> None:
     with NodeProcess(tmp_path, listeners=LISTENERS) as process:
         assert log_in_to(process, "SCRAM-SHA-512") == ErrorCode.NONE
         assert process.terminate() == 0
-    ok("remove", "alice", *where)
+    ok("delete", "alice", *where, "--yes")
     assert ok("list", *where) == "there are no users\n"
-    done = run("remove", "alice", *where)
+    done = run("delete", "alice", *where)
     assert (done.exit_code, done.output) == (1, "Error: user alice does not exist, or has no such mechanism\n")
     secret = {PASSWORD_ENV: PASSWORD}
-    assert "set ANABRANCH_USER_PASSWORD" in run("add", "alice", *where).output
-    assert "the password is empty" in run("add", "alice", *where, "--password-file", "-", typed="\n").output
-    assert "must consist of ASCII" in run("add", "älice", *where, **secret).output
-    assert "4096<=x<=16384" in run("add", "alice", *where, "--iterations", "4095", **secret).output
-    ok("add", "alice", *where, "--iterations", "5000", "--mechanism", "SCRAM-SHA-512", **secret)
+    assert "set ANABRANCH_USER_PASSWORD" in run("create", "alice", *where).output
+    assert "the password is empty" in run("create", "alice", *where, "--password-file", "-", typed="\n").output
+    assert "must consist of ASCII" in run("create", "älice", *where, **secret).output
+    assert "4096<=x<=16384" in run("create", "alice", *where, "--iterations", "4095", **secret).output
+    ok("create", "alice", *where, "--iterations", "5000", "--mechanism", "SCRAM-SHA-512", **secret)
     assert ok("list", *where).splitlines()[1].split() == ["alice", "SCRAM-SHA-512", "5000"]
     listed = json.loads(ok("list", *where, "--output", "json"))
     assert listed == [{"user": "alice", "mechanism": "SCRAM-SHA-512", "iterations": 5000}]
 
 
+def test_users_of_a_running_cluster(tmp_path: Path) -> None:
+    secret = {PASSWORD_ENV: PASSWORD}
+    with NodeProcess(tmp_path, listeners=LISTENERS, sasl_failed_authentication_delay_ms=0) as process:
+        plaintext, _, _ = process.events("serving")[-1]["listeners"].partition(",")
+        there = ["-b", plaintext.removeprefix("PLAINTEXT://")]
+        assert ok("list", *there) == "there are no users\n"
+        said = ok("create", "alice", *there, "--iterations", "5000", **secret)
+        assert said == "user alice can authenticate with SCRAM-SHA-256 and SCRAM-SHA-512\n"
+        assert log_in_to(process, "SCRAM-SHA-256") == ErrorCode.NONE
+        done = run("create", "alice", *there, **secret)
+        assert (done.exit_code, done.output) == (1, "Error: user alice exists: `user passwd` changes its password\n")
+        done = run("passwd", "bob", *there, **secret)
+        assert (done.exit_code, done.output) == (1, "Error: user bob does not exist: `user create` creates it\n")
+        ok("delete", "alice", *there, "--mechanism", "SCRAM-SHA-256", "-y")
+        assert log_in_to(process, "SCRAM-SHA-256") == ErrorCode.SASL_AUTHENTICATION_FAILED
+        said = ok("passwd", "alice", *there, **{PASSWORD_ENV: "another-one"})
+        assert said == "user alice can authenticate with SCRAM-SHA-512\n"
+        assert log_in_to(process, "SCRAM-SHA-512") == ErrorCode.SASL_AUTHENTICATION_FAILED
+        ok("passwd", "alice", *there, "--mechanism", "scram-sha-256", **secret)
+        assert log_in_to(process, "SCRAM-SHA-256") == ErrorCode.NONE
+        assert json.loads(ok("list", *there, "-o", "json")) == [
+            {"user": "alice", "mechanism": "SCRAM-SHA-256", "iterations": 4096},
+            {"user": "alice", "mechanism": "SCRAM-SHA-512", "iterations": 4096},
+        ]
+        done = run("delete", "alice", *there, typed="n\n")
+        assert done.exit_code == 1
+        assert "Delete the credentials of user alice for SCRAM-SHA-256 and SCRAM-SHA-512? [y/N]" in done.output
+        assert json.loads(ok("delete", "alice", *there, "--yes", "-o", "json")) == {
+            "user": "alice",
+            "removed": ["SCRAM-SHA-256", "SCRAM-SHA-512"],
+        }
+        done = run("delete", "alice", *there)
+        assert (done.exit_code, done.output) == (1, "Error: user alice does not exist, or has no such mechanism\n")
+        assert process.terminate() == 0
+
+
+def test_a_cluster_and_a_catalog_exclude_each_other(tmp_path: Path) -> None:
+    done = run("list", "-b", "127.0.0.1:1", "--data-dir", tmp_path / "data")
+    assert (done.exit_code, "give one" in done.output) == (2, True)
+
+
 def test_a_catalog_that_no_node_has_created_is_refused(tmp_path: Path) -> None:
-    done = run("add", "alice", "--data-dir", tmp_path / "data", **{PASSWORD_ENV: PASSWORD})
+    done = run("create", "alice", "--data-dir", tmp_path / "data", **{PASSWORD_ENV: PASSWORD})
     assert done.exit_code == 1
     assert done.output.endswith("start the node first\n")
     assert not list(tmp_path.iterdir()), "nothing is created"
@@ -88,6 +129,6 @@ def test_a_hash_for_the_file_of_plain(tmp_path: Path) -> None:
         assert run("hash", name, **{PASSWORD_ENV: PASSWORD}).exit_code == 1
 
 
-@pytest.mark.parametrize("command", ["add", "hash"])
+@pytest.mark.parametrize("command", ["create", "passwd", "hash"])
 def test_no_option_takes_a_password(command: str) -> None:
     assert "--password " not in ok(command, "--help")
