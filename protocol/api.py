@@ -1,15 +1,14 @@
 """An API with its versions and messages, as its module in `protocol.messages` declares it.
 
 A module named `list_groups` declares `KEY`, `ListGroupsRequest` and `ListGroupsResponse`. The versions are those of the
-request, and they are Apache Kafka's. A client finds the APIs that it uses by their requests, so that it loads no others;
-`protocol.registry` has them all.
+request, and they are Apache Kafka's. A client finds the APIs that it uses by their requests, so that it loads no
+others; `protocol.registry` has them all.
 """
 
 import sys
 from dataclasses import dataclass
-from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from anabranch.protocol.wire import schema_of
 
@@ -38,10 +37,20 @@ class Api:
         return self.flexible_since is not None and version >= self.flexible_since
 
 
-@cache
+class _Apis(dict[type, Api]):
+    """The APIs found so far, by the type of their requests."""
+
+    def __missing__(self, request: type) -> Api:
+        api = self[request] = declared_api(sys.modules[request.__module__])
+        return api
+
+
+_APIS: Final = _Apis()
+
+
 def api_of(request: type) -> Api:
     """Return the API of a type of request."""
-    return declared_api(sys.modules[request.__module__])
+    return _APIS[request]
 
 
 def declared_api(module: ModuleType) -> Api:

@@ -55,32 +55,19 @@ def _name(code: AclOperation | AclResourceType | PatternType | Permission) -> st
     return code.name.lower()
 
 
-class OperationType(click.ParamType[AclOperation]):
-    """An operation: in lower case, or as `kafka-acls` writes it."""
-
-    name = "operation"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> AclOperation:
-        """Parse the text of an option."""
-        if isinstance(value, AclOperation):
-            return value
-        wanted = str(value).lower().replace("_", "").replace("-", "")
-        for each in AclOperation:
-            if each > AclOperation.ANY and each.name.lower().replace("_", "") == wanted:
-                return each
-        known = ", ".join(_name(each) for each in AclOperation if each > AclOperation.ANY)
-        self.fail(f"expected one of {known}; found {value!r}", param, ctx)
+def parse_operation(text: str) -> AclOperation:
+    """Parse an operation: in lower case, or as `kafka-acls` writes it. Raises BadParameter."""
+    wanted = text.lower().replace("_", "").replace("-", "")
+    known = [each for each in AclOperation if each > AclOperation.ANY]
+    for each in known:
+        if each.name.lower().replace("_", "") == wanted:
+            return each
+    raise click.BadParameter(f"expected one of {', '.join(map(_name, known))}; found {text!r}")
 
 
-class PrincipalType(click.ParamType[str]):
-    """A principal; without a type it is a user."""
-
-    name = "principal"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Parse the text of an option."""
-        text = str(value)
-        return text if ":" in text else f"{_USER}{text}"
+def parse_principal(text: str) -> str:
+    """Parse a principal; without a type it is a user."""
+    return text if ":" in text else f"{_USER}{text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,31 +136,31 @@ def _choice_options(*, selects: bool) -> Callable[[Callable[..., None]], Callabl
             command(choice=Choice(resources, subjects, operations, PatternType[pattern.upper()]), **arguments)
 
         wrapped: Callable[..., None] = update_wrapper(run, command)
-        for option in reversed([*([principal_option] if selects else []), *_options(selects=selects)]):
+        for option in reversed(_options(selects=selects)):
             wrapped = option(wrapped)
         return wrapped
 
     return decorate
 
 
-principal_option: Final = click.option(
-    "--principal", "principals", type=PrincipalType(), multiple=True, help="Who may or may not; repeatable."
-)
+def _principal(option: str, name: str, about: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return click.option(option, name, type=parse_principal, metavar="PRINCIPAL", multiple=True, help=about)
 
 
 def _options(*, selects: bool) -> Sequence[Callable[[Callable[..., None]], Callable[..., None]]]:
     kinds = [PatternType.LITERAL, PatternType.PREFIXED]
     names = [_name(each) for each in ([PatternType.ANY, PatternType.MATCH, *kinds] if selects else kinds)]
-    principal = PrincipalType()
     return [
-        click.option("--allow-principal", "allowed", type=principal, multiple=True, help="Who may; repeatable."),
-        click.option("--deny-principal", "denied", type=principal, multiple=True, help="Who may not; repeatable."),
+        *([_principal("--principal", "principals", "Who may or may not; repeatable.")] if selects else []),
+        _principal("--allow-principal", "allowed", "Who may; repeatable."),
+        _principal("--deny-principal", "denied", "Who may not; repeatable."),
         click.option("--allow-host", "allow_hosts", metavar="ADDRESS", multiple=True, help="From where; repeatable."),
         click.option("--deny-host", "deny_hosts", metavar="ADDRESS", multiple=True, help="From where not; repeatable."),
         click.option(
             "--operation",
             "operations",
-            type=OperationType(),
+            type=parse_operation,
+            metavar="OPERATION",
             multiple=True,
             help="read, write, create, delete, alter, describe, describe_configs, alter_configs, cluster_action, "
             "idempotent_write, create_tokens, describe_tokens, two_phase_commit or all; repeatable.",
@@ -203,8 +190,10 @@ def _words(kind: AclResourceType) -> str:
 def _subjects(
     permission: Permission, principals: Sequence[str], hosts: Sequence[str]
 ) -> Iterable[tuple[Permission, str | None, str | None]]:
+    whom: Sequence[str | None] = principals or [None]
+    where: Sequence[str | None] = hosts or [None]
     if principals or hosts:
-        yield from product([permission], principals or [None], hosts or [None])
+        yield from product([permission], whom, where)
 
 
 @acl.command(name="list", short_help="List ACLs.")

@@ -238,7 +238,7 @@ def admin_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 _ADMIN_OPTIONS: Final = (
-    ("--admin", "[https://]HOST:PORT", "Admin port of the running node  [default: from the settings, else the profile]"),
+    ("--admin", "[https://]HOST:PORT", "Admin port of a running node  [default: from the settings, else the profile]"),
     ("--admin-token-file", "FILE", "File whose first line is the token for it  [default: from the settings]"),
     (
         "--admin-ca-file",

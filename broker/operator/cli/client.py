@@ -61,7 +61,7 @@ bootstrap_option: Final = click.option(
     "--bootstrap-server",
     "servers",
     metavar="HOST[:PORT][,...]",
-    help=f"Address of a node; the port is {DEFAULT_PORT} unless given  [default: that of the properties or the profile, "
+    help=f"Address of a node; the port is {DEFAULT_PORT} unless given  [default: from properties, else the profile, "
     f"else {DEFAULT_SERVER}]",
 )
 

@@ -49,7 +49,7 @@ class Filter:
     "start",
     type=PointType(),
     metavar="PLACE",
-    help="start, end, OFFSET, -N (the last N records of each partition), a time (2026-11-25T08:00), or an age (2h ago)."
+    help="start, end, OFFSET, -N (the last N records), a time (2026-11-25T08:00), or an age (2h ago)."
     "  [default: start; with --follow: end]",
 )
 @click.option("--json-values", is_flag=True, help="With json: show values that are objects or lists as such.")
@@ -59,7 +59,9 @@ class Filter:
 @click.option("--contains", metavar="TEXT", help="Show only records whose value contains this text.")
 @click.option("-n", "--limit", type=click.IntRange(1), help="End after so many shown records.")
 @click.option("--follow", is_flag=True, help="Wait for new records at the end.")
-@click.option("-g", "--group", metavar="NAME", help="Read as a member of this group, from its offsets, and commit them.")
+@click.option(
+    "-g", "--group", metavar="NAME", help="Read as a member of this group, from its offsets, and commit them."
+)
 @click.option(
     "--isolation-level",
     type=click.Choice(["read_committed", "read_uncommitted"]),

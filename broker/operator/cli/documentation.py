@@ -28,6 +28,7 @@ COMPANIONS: Final = {
     "--admin-certificate-file",
     "--command-config",
     "--command-property",
+    "--profile",
 }
 """Shared options that a command has beside `--admin` or `--bootstrap-server`, which stand for them."""
 PROGRAM: Final = "anabranch"
@@ -48,16 +49,22 @@ $ anabranch consume orders --from "2h ago" --format json | jq .value
 $ anabranch consume orders --follow --key k1
 $ anabranch group describe readers
 $ anabranch group seek readers --to 2026-11-25T08:00 --plan
-$ anabranch topic alter orders --set retention.ms=86400000
+$ anabranch topic alter orders --set retention.ms=7d
+$ anabranch topic list 'shop.*' --size
+$ anabranch acl add --allow-principal alice --consumer --topic orders --group readers
+$ anabranch quota set producer_byte_rate=10MiB --user etl
 $ anabranch transaction list --open
 $ anabranch doctor --config anabranch.toml
 ```
 
 ## What all commands have in common
 
-**Connections.** `--bootstrap-server` names a node. TLS and SASL come from Kafka's client properties:
-`--command-config`, `--command-property` for what is not secret, or the environment
-([security](security.md#commands-as-clients)).
+**Connections.** `--bootstrap-server` names a node; its port is 9092 unless given. TLS and SASL come from Kafka's client
+properties: `--command-config`, `--command-property` for what is not secret, or the environment
+([security](security.md#commands-as-clients)). A [profile](#profiles) has all of it under a name.
+
+**Short options** are those of tools that many know: `-b`, `-o` (the output; of `consume` the offset to begin at), `-y`,
+and of topics and records `-c`, `-p`, `-f`, `-g`, `-n`, `-k`, `-K`, `-H` and `-z`.
 
 **Output.** `--output table` is for people, `json` and `yaml` are for programs: names of fields stay, columns of tables
 may change. A check that finds something wrong prints its result before it fails. Results go to standard output;
@@ -65,7 +72,8 @@ questions, progress, warnings and errors go to standard error. In a pipe or a fi
 `NO_COLOR` turns them off on terminals, too, and `COLUMNS` sets the width.
 
 **Sizes** are shown in binary units (KiB, MiB, GiB), as settings have them. When read, `512MiB`, `512M` and `536870912`
-are the same; `512MB` is 512 million bytes. JSON and YAML have bytes.
+are the same; `512MB` is 512 million bytes. JSON and YAML have bytes. Configs ending in `.bytes`
+and quotas of bytes take sizes, and configs ending in `.ms` take times such as `90s`, `12h` and `7d`.
 
 **Times** are ISO 8601, in UTC when shown. When read, a time without a zone is local.
 
@@ -84,6 +92,24 @@ command changes nothing.
 | 3 | `cluster status`: partitions have no leader |
 | 130 | ended by Ctrl-C. Not `serve` and `dev`, for which it is the way to stop: 0; `serve`: 130 at the second one |
 
+### Profiles
+
+```console
+$ anabranch profile create staging -b kafka-1.example.com:9094 --command-config staging.properties \\
+    --admin https://kafka-1.example.com:9644 --admin-token-file staging.token
+$ anabranch topic list
+$ anabranch topic list --profile prod
+```
+
+A command takes each value from its options, else from the environment, else from the profile, else it has its default.
+The profile is that of `--profile`, else of `ANABRANCH_PROFILE`, else the one in use: that of the last `profile create`
+or `profile use`. Profiles are in `~/.config/anabranch/profiles.toml`, or below `XDG_CONFIG_HOME`, with the names of the
+options as keys, and may be edited there. They hold paths and no secrets.
+
+A profile is used as a whole, so that no login reaches a stranger: where another node is named, by `--bootstrap-server`
+or a property, or another admin port, by `--admin` or settings, nothing of the profile is used for it.
+`--command-config` replaces the properties of the profile.
+
 ### Fields
 
 Names are in snake case; those of bytes end in `_bytes`, those of times since 1970 in `_ms`. What is unknown or unset is
@@ -99,7 +125,16 @@ null. Lists and descriptions have the columns of their tables as fields. These c
 | `config set`, `unset` | `kind`, `name`, `changed` (as above), `configs` (`name`, `from`, `to`; null: the default) |
 | `group seek` | `group`, `changed`: offsets, `partitions` (`topic`, `partition`, `from`, `to`, `by`) |
 | `transaction abort` | `id`, `producer`, `partitions` |
-| `user add`, `remove`, `hash` | `user`; `mechanisms` and `iterations`; `removed`; `line` |
+| `topic list` | `topic`, `id`, `partitions`, `leaders`; with `--size` `records`, `size_bytes`; \
+with `--rates` `records_per_s`, `bytes_per_s` |
+| `user create`, `passwd`, `delete`, `hash` | `user`; `mechanisms` and `iterations`; `removed`; `line` |
+| `acl list`, `add`, `remove` | a row for each: `principal`, `host`, `permission`, `operation`, \
+`resource_type`, `resource`, `pattern` |
+| `quota list` | a row for each entity: `entity` (`type`, `name`; null: the default), `quotas` |
+| `quota set`, `remove` | `entity`, `changed`, `quotas` (`name`, `from`, `to`; null: unset) |
+| `profile create`, `use`, `list`, `show` | `profile`, `in_use`, `bootstrap_server`, `command_config`, \
+`properties`, `admin`, `admin_token_file`, `admin_ca_file`, `admin_certificate_file`; `show` also `file` |
+| `profile delete` | `deleted`: names |
 | `security init` | `directory`, `files` (`name`, `about`) |
 | `security check` | a row for each use: `used_by`, `tls`, `subject`, `expires_ms`, `days_left`, `error` |
 | `storage inspect` | the row in the catalog, `ranges`, `footer`, `blocks` |
@@ -116,8 +151,8 @@ null. Lists and descriptions have the columns of their tables as fields. These c
 `not_reached`; then `rebuilt` (`records`, `partitions`, ...), null with `--plan` |
 """
 SHARED: Final = """\
-Described here once; a command names those that it has. `--admin` stands for the other `--admin-...`, and
-`--bootstrap-server` for `--command-...`, too.
+Described here once; a command names those that it has. `--admin` stands for the other `--admin-...`,
+`--bootstrap-server` for `--command-...`, and both for `--profile`, too.
 """
 
 

@@ -117,8 +117,12 @@ def _separator(text: str | None) -> bytes | None:
     "-K", "--key-separator", metavar="TEXT", help="A line is KEY, this text, and VALUE. \\t is a tab. Not with json."
 )
 @click.option("-k", "--key", help="Key of all records.")
-@click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Header of all records; repeatable.")
-@click.option("-p", "--partition", type=click.IntRange(0), help="Partition  [default: by the key, as Java's clients do]")
+@click.option(
+    "-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Header of all records; repeatable."
+)
+@click.option(
+    "-p", "--partition", type=click.IntRange(0), help="Partition  [default: by the key, as Java's clients do]"
+)
 @click.option("--keep-partitions", is_flag=True, help="With json: write each record into the partition it names.")
 @click.option("--tombstone", is_flag=True, help="Write null values: each line is a key; with --key, just one record.")
 @click.option(

@@ -95,9 +95,7 @@ def use(name: str, output: str) -> None:
 def list_(output: str) -> None:
     """List the profiles, with the one in use."""
     profiles = read_profiles()
-    rows = [
-        _data(name, each, is_current=name == profiles.current) for name, each in sorted(profiles.by_name.items())
-    ]
+    rows = [_data(name, each, is_current=name == profiles.current) for name, each in sorted(profiles.by_name.items())]
 
     def show(console: Console) -> None:
         table = make_table("", "profile", "bootstrap server", "admin port")

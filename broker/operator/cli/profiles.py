@@ -113,11 +113,11 @@ def _profile(where: str, table: object) -> Profile:
     for name, value in table.items():
         if name not in known:
             raise BadProfiles(f"{where}: unknown {name!r}; known are {', '.join(sorted(known))}")
-        texts = value.values() if name == "command_property" and isinstance(value, dict) else [value]
+        kind, texts = "a text", [value]
+        if name == "command_property":
+            kind, texts = "a table of texts", list(value.values()) if isinstance(value, dict) else [None]
         if not all(isinstance(each, str) for each in texts):
-            raise BadProfiles(f"{where}: {name} must be {'a table of texts' if name == 'command_property' else 'a text'}")
-    if not isinstance(table.get("command_property", {}), dict):
-        raise BadProfiles(f"{where}: command_property must be a table of texts")
+            raise BadProfiles(f"{where}: {name} must be {kind}")
     return Profile(**table)
 
 
@@ -152,4 +152,6 @@ def check_profile(name: str, profile: Profile) -> None:
     for option, value in profile.values().items():
         texts = [value] if isinstance(value, str) else [*value, *value.values()]
         if not all(text.isprintable() for text in texts):
-            raise click.BadParameter("it has characters that cannot be printed", param_hint=f"--{option.replace('_', '-')}")
+            raise click.BadParameter(
+                "it has characters that cannot be printed", param_hint=f"--{option.replace('_', '-')}"
+            )

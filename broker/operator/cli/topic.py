@@ -88,7 +88,8 @@ def create(name: str, partitions: int | None, configs: Sequence[str], client: Co
         answer: CreateTopicsResponse = cluster.first.call(CreateTopicsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS))
         (result,) = answer.topics
         if result.error_code:
-            raise ClientError(f"{topic_error(name, result.error_code, result.error_message)}{_near(result, wanted_configs)}")
+            refusal = topic_error(name, result.error_code, result.error_message)
+            raise ClientError(f"{refusal}{_near(result, wanted_configs)}")
         if configs:
             with suppress(ClientError):  # who may create the topic may not see its configs
                 found = describe_configs(cluster, Resource("topic", name), documentation=True)

@@ -113,9 +113,7 @@ def list_(users: Users, output: str) -> None:
 @_with_password
 @output_option
 @on_users
-def create(
-    users: Users, name: str, *, mechanisms: Sequence[str], iterations: int, password: str, output: str
-) -> None:
+def create(users: Users, name: str, *, mechanisms: Sequence[str], iterations: int, password: str, output: str) -> None:
     """Create the user NAME with credentials for SASL/SCRAM. What it may do, `anabranch acl` says."""
     if not name or not name.isascii() or "\0" in name:
         raise click.ClickException("the name of a SCRAM user must consist of ASCII characters, as in Apache Kafka")
@@ -131,9 +129,7 @@ def create(
 @_with_password
 @output_option
 @on_users
-def passwd(
-    users: Users, name: str, *, mechanisms: Sequence[str], iterations: int, password: str, output: str
-) -> None:
+def passwd(users: Users, name: str, *, mechanisms: Sequence[str], iterations: int, password: str, output: str) -> None:
     """Change the password of the user NAME. Each mechanism has a password of its own.
 
     Nodes accept the new password within a second. Connections that are open stay open.
@@ -144,9 +140,7 @@ def passwd(
     _put(users, name, mechanisms or list(found), password, iterations, output)
 
 
-def _put(
-    users: Users, name: str, mechanisms: Sequence[str], password: str, iterations: int, output: str
-) -> None:
+def _put(users: Users, name: str, mechanisms: Sequence[str], password: str, iterations: int, output: str) -> None:
     passwords = []
     for mechanism in dict.fromkeys(mechanisms):
         salt = salt_of(secrets.token_bytes(SEED_BYTES))
@@ -175,7 +169,8 @@ def delete(users: Users, name: str, *, mechanisms: Sequence[str], yes: bool, out
     if not yes:
         confirm(f"Delete the credentials of user {name} for {' and '.join(chosen)}?")
     users.remove(name, chosen)
-    emit(output, {"user": name, "removed": chosen}, f"user {name} can no longer authenticate with {' and '.join(chosen)}")
+    data = {"user": name, "removed": chosen}
+    emit(output, data, f"user {name} can no longer authenticate with {' and '.join(chosen)}")
 
 
 @user.command(name="hash", short_help="Print the line of a user for the file of SASL/PLAIN.")

@@ -37,8 +37,8 @@ class Log:
     def append(self, offsets: Sequence[int], producer: int | None = None) -> None:
         """Append a batch with records at these distances from its base offset."""
         records = [Record(None, b"", 0, offset=self.end + each) for each in offsets]
-        attributes = {} if producer is None else {"producer_id": producer, "attributes": TRANSACTIONAL_MASK}
-        self._add(build_batch(records, base_offset=self.end, **attributes))
+        producer_id, attributes = (-1, 0) if producer is None else (producer, TRANSACTIONAL_MASK)
+        self._add(build_batch(records, base_offset=self.end, producer_id=producer_id, attributes=attributes))
         written = [each.offset for each in records]
         self.everything += written
         if producer is None:
@@ -70,16 +70,14 @@ class Log:
         """Answer as a broker does, with few batches, of which the last one is cut."""
         self.requests += 1
         found = [each for each in self.batches if parse_batch(each).next_offset > offset]
-        records = b"".join(found[: self.batches_max]) + b"".join(found[self.batches_max : self.batches_max + 1])[:70]
+        records = b"".join(found[: self.batches_max]) + b"".join(found[self.batches_max : self.batches_max + 1])[:65]
         last = parse_batch(found[: self.batches_max][-1]).last_offset if found else offset
         aborted = [each for each, marker in self.aborted if each.first_offset <= last and marker >= offset]
         return PartitionData(records=records, aborted_transactions=aborted if read_committed else None)
 
 
 def last(log: Any, count: int, *, read_committed: bool = True, first: int = 0) -> int:
-    return find_last(
-        log, TOPIC, 0, first=first, end=log.end, count=count, read_committed=read_committed
-    )
+    return find_last(log, TOPIC, 0, first=first, end=log.end, count=count, read_committed=read_committed)
 
 
 STEPS = st.lists(

@@ -119,8 +119,8 @@ def settings_of(folder: Path, node: NodeProcess) -> Path:
 @pytest.mark.slow
 def test_each_command_prints_json_and_yaml(tmp_path: Path, check: Checker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANABRANCH_CATALOG_LEASE_MS", "1000")  # commands wait for the leases of killed nodes
-    open_to_all = {"authorizer_enabled": True, "authorizer_super_users": "User:ANONYMOUS"}
-    first, second = cluster(tmp_path, 2, wal_kind="object", **open_to_all)
+    everybody = "User:ANONYMOUS"
+    first, second = cluster(tmp_path, 2, wal_kind="object", authorizer_enabled=True, authorizer_super_users=everybody)
     with first, second:
         settings = settings_of(tmp_path, first)
         _topics(check, first, second)

@@ -30,7 +30,7 @@ def test_profiles_are_created_used_shown_and_deleted(tmp_path: Path) -> None:
     properties = tmp_path / "a dmin.properties"
     options = ["-b", "kafka-1,kafka-2:9094", "--command-config", properties, "--admin", "https://kafka-1:9644"]
     assert ok("create", "staging", *options) == "created profile staging, which is in use now\n"
-    ok("create", "local", "-b", "::1", "--command-property", "ssl.ca.location=/c\"a\\.pem")
+    ok("create", "local", "-b", "::1", "--command-property", 'ssl.ca.location=/c"a\\.pem')
     assert json.loads(ok("list", "-o", "json")) == [
         {
             "profile": "local",

@@ -1,4 +1,4 @@
-"""`anabranch user`: users over Kafka's protocol and in the catalog, and passwords that no command line or output has."""
+"""`anabranch user`: users of clusters and catalogs, and passwords that are never on a command line or in the output."""
 
 import asyncio
 import json
