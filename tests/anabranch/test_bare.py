@@ -91,8 +91,8 @@ def test_a_node_of_the_base_serves_without_it_and_says_so(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["topic", "list"], f"anabranch topic needs rich, {LACKING}[cli]'"),
-        (["security", "init", "x"], f"anabranch security needs cryptography, {LACKING}[security]'"),
+        (["topic", "list"], f"this command needs rich, {LACKING}[cli]'"),
+        (["security", "init", "x"], f"this command needs cryptography, {LACKING}[security]'"),
         (["spark", "ingest", "x.toml"], f"a Spark job needs pyspark, {LACKING}[spark]'"),
         ([*SERVE, "--admin-enabled", "true"], f"setting admin.enabled needs aiohttp, {LACKING}[console]'"),
         (

@@ -129,7 +129,7 @@ def make_client(
 
 def _properties_of(profile: Profile, command_config: Path | None) -> Mapping[str, str]:
     """Return the client properties of a profile. Raises PropertyError."""
-    found = {}
+    found: dict[str, str] = {}
     if command_config is None:
         found = gather(Path(profile.command_config) if profile.command_config else None, profile.command_property)
     return found | ({BOOTSTRAP_SERVERS: profile.bootstrap_server} if profile.bootstrap_server else {})

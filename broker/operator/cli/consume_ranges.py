@@ -7,7 +7,6 @@ from typing import Final
 from anabranch.broker.operator.cli.points import Point
 from anabranch.client.cluster import EARLIEST, LATEST, Cluster, Place
 from anabranch.client.errors import ClientError
-from anabranch.client.tail import find_last
 from anabranch.output import count_text
 from anabranch.protocol.messages.metadata import MetadataResponseTopic
 
@@ -47,6 +46,8 @@ class Bounds:
 
     def _last(self, cluster: Cluster, place: Place, count: int) -> int:
         """Return the offset of the `count`th last record of a partition."""
+        from anabranch.client.tail import find_last  # late: it loads what reads batches, which few places need
+
         return find_last(
             cluster,
             next(each for each in self.topics if each.name == place[0]),

@@ -15,7 +15,6 @@ Keys are the names of the options. A profile holds no secret: it names the files
 import json
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -91,10 +90,12 @@ def profiles_file() -> Path:
 def read_profiles() -> Profiles:
     """Read the file. Raises BadProfiles."""
     path = profiles_file()
+    if not path.exists():
+        return Profiles("", {})
+    import tomllib  # late: many have no profiles
+
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return Profiles("", {})
     except OSError as error:
         raise BadProfiles(f"{path}: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

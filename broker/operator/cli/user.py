@@ -17,7 +17,8 @@ from rich.console import Console
 from anabranch.broker.kafka.sasl.scram import HASHES, ITERATIONS_MAX, ITERATIONS_MIN, salt_of, salted_password
 from anabranch.broker.operator.cli.arguments import yes_option
 from anabranch.broker.operator.cli.questions import confirm
-from anabranch.broker.operator.cli.user_source import SaltedPassword, Users, on_users
+from anabranch.broker.operator.cli.user_credentials import SaltedPassword
+from anabranch.broker.operator.cli.user_source import Users, on_users
 from anabranch.output import emit, make_table, output_option, plain
 
 PASSWORD_ENV: Final = "ANABRANCH_USER_PASSWORD"  # noqa: S105 - a name

@@ -9,7 +9,7 @@ from anabranch.broker.kafka.sasl.scram import CredentialError, make_credential, 
 from anabranch.broker.node.settings.model import Settings
 from anabranch.broker.operator.cli.catalog_access import on_catalog
 from anabranch.broker.operator.cli.errors import run
-from anabranch.broker.operator.cli.user_source import Credentials, SaltedPassword
+from anabranch.broker.operator.cli.user_credentials import Credentials, SaltedPassword
 
 
 @dataclass(frozen=True, slots=True)

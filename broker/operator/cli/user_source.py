@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import update_wrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
 from anabranch.broker.node.settings.mechanisms import SCRAM_SHA_256, SCRAM_SHA_512
 from anabranch.broker.operator.cli.client import CommandClient, client_options
 from anabranch.broker.operator.cli.options import catalog_option, config_option, data_dir_option, read_settings
+from anabranch.broker.operator.cli.user_credentials import Credentials, SaltedPassword
 from anabranch.client.connection import error_text
 from anabranch.client.errors import ClientError
 from anabranch.protocol.errors import ErrorCode
@@ -35,17 +36,6 @@ if TYPE_CHECKING:
 
 _CODES: Final = {SCRAM_SHA_256: 1, SCRAM_SHA_512: 2}
 """Kafka's numbers of the mechanisms."""
-Credentials: TypeAlias = Mapping[str, Mapping[str, int | None]]
-"""Iterations by user and mechanism; None: the credential is damaged."""
-
-
-class SaltedPassword(NamedTuple):
-    """A password that is salted for one mechanism."""
-
-    mechanism: str
-    salt: bytes
-    salted: bytes
-    iterations: int
 
 
 @dataclass(frozen=True, slots=True)

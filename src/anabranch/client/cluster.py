@@ -7,13 +7,11 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from anabranch.client.connection import Connection, connect_to_any, error_text
 from anabranch.client.errors import ClientError
-from anabranch.protocol.batch import iterate_batches
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from anabranch.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from anabranch.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -27,6 +25,9 @@ from anabranch.protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseTopic,
 )
+
+if TYPE_CHECKING:
+    from anabranch.protocol.messages.fetch import FetchResponse, PartitionData
 
 Place = tuple[str, int]
 """Topic and partition."""
@@ -162,6 +163,8 @@ class Cluster:
 
     def fetch_batch(self, place: Place, offset: int) -> memoryview:
         """Return the batch with the record at an offset, which must exist."""
+        from anabranch.protocol.batch import iterate_batches  # late, as the messages of `fetch`
+
         name, index = place
         (topic,) = self.topics([name])
         found = self.fetch(topic, index, offset, bytes_max=1)
@@ -172,11 +175,14 @@ class Cluster:
 
     def fetch(
         self, topic: MetadataResponseTopic, index: int, offset: int, *, bytes_max: int, read_committed: bool = False
-    ) -> PartitionData:
+    ) -> "PartitionData":
         """Return an answer with the batches from the one with an offset on: one, and more up to `bytes_max`.
 
         It waits while a node loads what is in objects only.
         """
+        # Imported late: its messages are the largest, and few commands fetch.
+        from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+
         leader = next(each.leader_id for each in topic.partitions if each.partition_index == index)
         wanted = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=bytes_max)
         request = FetchRequest(

@@ -116,6 +116,7 @@ def test_a_command_loads_the_messages_that_it_uses() -> None:
     assert "anabranch.protocol.messages.metadata" in found
     assert "anabranch.protocol.registry" not in found
     assert "anabranch.protocol.messages.join_group" not in found
+    assert "anabranch.protocol.batch" not in found
 
 
 @pytest.mark.parametrize(("variables", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
