@@ -1,7 +1,7 @@
 """Output of commands: tables for people, JSON and YAML for programs.
 
 Colours and widths are for terminals only: into a pipe or a file each row is one line, however long, unless COLUMNS is
-set. NO_COLOR turns colours off.
+set. NO_COLOR turns colours off. The library of tables is loaded when a table is made.
 """
 
 import json
@@ -9,13 +9,13 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
-from rich.markup import escape
-from rich.segment import Segment
-from rich.table import Table
+
+if TYPE_CHECKING:
+    from rich.console import Console, JustifyMethod
+    from rich.table import Table
 
 WIDE: Final = 4_000
 """Width, in columns, if the output is not a terminal."""
@@ -29,14 +29,16 @@ output_option: Final = click.option(
 )
 
 
-def make_console(*, stderr: bool = False) -> Console:
+def make_console(*, stderr: bool = False) -> "Console":
     """Return the console for tables."""
+    from rich.console import Console
+
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else WIDE
     return Console(stderr=stderr, width=width, highlight=False)
 
 
-def emit(output: str, data: Any, show: Callable[[Console], None] | str) -> None:
+def emit(output: str, data: Any, show: "Callable[[Console], None] | str") -> None:
     """Print data in the form that `output_option` gave; `show` prints the tables, or is the line for people."""
     if output == "json":
         click.echo(json.dumps(data, indent=2))
@@ -51,7 +53,7 @@ def emit(output: str, data: Any, show: Callable[[Console], None] | str) -> None:
         show(make_console())
 
 
-def show_plan(output: str, show: Callable[[Console], None], *, asks: bool) -> None:
+def show_plan(output: str, show: "Callable[[Console], None]", *, asks: bool) -> None:
     """Print what a command is about to do.
 
     Tables go before the result. JSON and YAML have the plan in the result, so it goes to standard error there, if a
@@ -63,7 +65,7 @@ def show_plan(output: str, show: Callable[[Console], None], *, asks: bool) -> No
         show(make_console(stderr=True))
 
 
-def show_each(things: Iterable[Any], show: Callable[[Any, Console], None], console: Console) -> None:
+def show_each(things: Iterable[Any], show: "Callable[[Any, Console], None]", console: "Console") -> None:
     """Print several things, with an empty line between them."""
     for number, each in enumerate(things):
         if number:
@@ -71,33 +73,22 @@ def show_each(things: Iterable[Any], show: Callable[[Any, Console], None], conso
         show(each, console)
 
 
-class _TrimmedTable(Table):
-    """A table without blanks at the ends of its lines."""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        segments = (each for each in super().__rich_console__(console, options) if isinstance(each, Segment))
-        for line in Segment.split_lines(segments):
-            while line and not line[-1].text.strip():
-                line.pop()
-            if line:
-                text, style, control = line[-1]
-                line[-1] = Segment(text.rstrip(), style, control)
-            yield from line
-            yield Segment.line()
-
-
-def make_table(*names: str, right: Sequence[str] = (), whole: Sequence[str] = (), title: str | None = None) -> Table:
+def make_table(*names: str, right: Sequence[str] = (), whole: Sequence[str] = (), title: str | None = None) -> "Table":
     """Return a table without lines. Columns in `right` are numbers, those in `whole` are never wrapped."""
-    table = _TrimmedTable(box=None, header_style="bold", pad_edge=False, title=title, title_justify="left")
+    from anabranch.tables import TrimmedTable
+
+    table = TrimmedTable(box=None, header_style="bold", pad_edge=False, title=title, title_justify="left")
     for name in names:
         justify: JustifyMethod = "right" if name in right else "left"
         table.add_column(name, justify=justify, overflow="fold", no_wrap=name in whole)
     return table
 
 
-def make_facts(facts: Iterable[tuple[str, str]]) -> Table:
+def make_facts(facts: Iterable[tuple[str, str]]) -> "Table":
     """Return a table of names with their values, which may have markup."""
-    table = _TrimmedTable(box=None, show_header=False, pad_edge=False)
+    from anabranch.tables import TrimmedTable
+
+    table = TrimmedTable(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts:
@@ -107,6 +98,8 @@ def make_facts(facts: Iterable[tuple[str, str]]) -> Table:
 
 def plain(text: str) -> str:
     """Return a text for a table that comes from others: without markup, and with nothing that controls a terminal."""
+    from rich.markup import escape
+
     return escape("".join(each if each.isprintable() else repr(each)[1:-1] for each in text))
 
 

@@ -169,7 +169,7 @@ class AdminOptions:
         return AdminPort(host, port, self._token(settings, profile), context)
 
     def of_node(self, *names: Path | None) -> Self:
-        """Return the options without the profile if a file, a folder or the environment says where the node's port is."""
+        """Return the options without the profile if a file, a folder or a variable says where the port is."""
         return replace(self, profile=NO_PROFILE) if any([*names, *map(os.environ.get, _ADDRESS)]) else self
 
     def find_needed(self, config_file: Path | None) -> AdminPort:

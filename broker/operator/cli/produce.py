@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
-from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn
 
 from anabranch.broker.operator.cli.client import LIBRDKAFKA_LOG, CommandClient, client_options
 from anabranch.broker.operator.cli.progress import progress_bar
@@ -309,6 +308,8 @@ def _opened(file: Path | None) -> "Iterator[tuple[BinaryIO, Callable[[], None]]]
     if file is None:
         yield sys.stdin.buffer, lambda: None
         return
+    from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn  # late, as `progress` loads them
+
     try:
         source = file.open("rb")
     except OSError as error:
