@@ -74,9 +74,16 @@ def decode_records(batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_
         memoryview(batch)[HEADER_BYTES : header.size_bytes],
         bytes_max=decompressed_bytes_max,
     )
-    if not 0 <= header.record_count <= len(data) // RECORD_BYTES_MIN:
-        raise InvalidRecord(f"record batch of {header.record_count} records has room for {len(data)} bytes of them")
-    body = bytes(data)
+    return records_of(header, bytes(data))
+
+
+def records_of(header: BatchHeader, body: bytes) -> list[Record]:
+    """Return the records of a batch whose decompressed records are `body`.
+
+    Raises InvalidRecord for records that do not fill it exactly.
+    """
+    if not 0 <= header.record_count <= len(body) // RECORD_BYTES_MIN:
+        raise InvalidRecord(f"record batch of {header.record_count} records has room for {len(body)} bytes of them")
     records: list[Record] = []
     position = 0
     try:

@@ -1,8 +1,12 @@
-"""Keys, values and headers of records as text for people: JSON, text, hex; Avro and protobuf with a schema registry."""
+"""Keys, values and headers of records as text for people: JSON, text, integers, UUIDs, hex.
+
+Avro and protobuf are shown as JSON with a schema registry.
+"""
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
+from uuid import UUID
 
 from pydantic import Field
 
@@ -16,10 +20,14 @@ DECODED_BYTES_MAX: Final = 1 << 20
 """Bytes of a payload that is decoded with a schema."""
 DECODING_S: Final = 2.0
 """CPU time for the payloads of one scan that are decoded with schemas."""
+UUID_BYTES: Final = 16
 HEADER_BYTES: Final = 5
 """Size of the header that Confluent's serialisers write: a zero byte, and the id of the schema."""
 
-Decode = Literal["auto", "text", "json", "avro", "protobuf", "hex"]
+INTEGER_BYTES: Final = (1, 2, 4, 8)
+"""Sizes of payloads that are integers, big-endian and signed, as Kafka's serialisers write them."""
+
+Decode = Literal["auto", "text", "json", "avro", "protobuf", "hex", "int", "uuid"]
 
 
 class SchemaId(Model):
@@ -31,7 +39,7 @@ class SchemaId(Model):
 class Payload(Model):
     """A key, a value, or the value of a header."""
 
-    format: Literal["text", "json", "avro", "protobuf", "hex"]
+    format: Literal["text", "json", "avro", "protobuf", "hex", "int", "uuid"]
     text: str
     size: int
     truncated: bool
@@ -43,9 +51,12 @@ class Payload(Model):
 class PayloadDecoder:
     """Shows the payloads of a scan in a format, with the schemas that are known. Used in one thread at a time."""
 
-    def __init__(self, decode: Decode, schemas: Mapping[int, Schema] | None, decoder: SchemaDecoder) -> None:
+    def __init__(
+        self, decode: Decode, decode_key: Decode, schemas: Mapping[int, Schema] | None, decoder: SchemaDecoder
+    ) -> None:
         """Show payloads as asked; `schemas` by id, None: there is no registry."""
-        self._decode = decode
+        self._decode: Decode = decode
+        self._decode_key: Decode = decode_key
         self._schemas = schemas
         self._decoder = decoder
         self._seconds_left = DECODING_S
@@ -53,15 +64,41 @@ class PayloadDecoder:
         """Ids of schemas that were needed and are not known: load them, and decode again."""
 
     def show(self, data: bytes | None) -> Payload | None:
-        """Return a payload as text; None for null."""
+        """Return a value as text; None for null."""
+        return None if data is None else self._shown(data, self._decode)
+
+    def show_key(self, data: bytes | None) -> Payload | None:
+        """Return a key as text; None for null. One that is no text may be an integer or a UUID, by its size."""
         if data is None:
             return None
+        if self._decode_key == "auto" and _text(data, truncated=False) is None:
+            if len(data) == UUID_BYTES and _is_uuid(data):
+                return show_plainly(data, "uuid")
+            # Ids of schemas begin at 1, so eight bytes that begin with five zeros are an integer, whoever asks.
+            if len(data) == 4 or (len(data) == 8 and (self._schemas is None or not _schema_id(data))):
+                return show_plainly(data, "int")
+        return self._shown(data, self._decode_key)
+
+    def document(self, data: bytes) -> Any:
+        """Return the JSON document that a value is, as it is shown, but whole; None if it is none."""
+        text: bytes | str = data
+        if _schema_id(data) is not None:
+            shown = self._shown(data, "auto")
+            text = "" if shown.format == "hex" or shown.truncated else shown.text
+        if len(text) > DECODED_BYTES_MAX:
+            return None
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            return None
+
+    def _shown(self, data: bytes, decode: Decode) -> Payload:
         schema_id = _schema_id(data)
-        if self._decode in {"avro", "protobuf"} and schema_id is None:
-            return _as_hex(data, f"{self._decode} cannot be decoded: there is no header with the id of a schema")
-        if self._decode in {"auto", "avro", "protobuf"} and schema_id is not None:
+        if decode in {"avro", "protobuf"} and schema_id is None:
+            return _as_hex(data, f"{decode} cannot be decoded: there is no header with the id of a schema")
+        if decode in {"auto", "avro", "protobuf"} and schema_id is not None:
             return self._with_schema(data, schema_id)
-        return show_plainly(data, self._decode)
+        return show_plainly(data, decode)
 
     def _with_schema(self, data: bytes, schema_id: int) -> Payload:
         if self._schemas is None:
@@ -101,6 +138,8 @@ class PayloadDecoder:
 
 def show_plainly(data: bytes, decode: Decode) -> Payload:
     """Return a payload as text, without a schema."""
+    if decode in {"int", "uuid"}:
+        return _as_int(data) if decode == "int" else _as_uuid(data)
     size, truncated = len(data), len(data) > PAYLOAD_BYTES_MAX
     text = None if decode == "hex" else _text(data[:PAYLOAD_BYTES_MAX], truncated=truncated)
     if text is None:
@@ -111,6 +150,24 @@ def show_plainly(data: bytes, decode: Decode) -> Payload:
     if decode == "json":
         error = "the payload is too large for JSON" if truncated else "the payload is not JSON"
     return Payload(format="text", text=text, size=size, truncated=truncated, error=error)
+
+
+def _as_int(data: bytes) -> Payload:
+    if len(data) not in INTEGER_BYTES:
+        return _as_hex(data, "an integer has 1, 2, 4 or 8 bytes")
+    return Payload(format="int", text=str(int.from_bytes(data, "big", signed=True)), size=len(data), truncated=False)
+
+
+def _as_uuid(data: bytes) -> Payload:
+    if len(data) != UUID_BYTES:
+        return _as_hex(data, "a UUID has 16 bytes")
+    return Payload(format="uuid", text=str(UUID(bytes=data)), size=len(data), truncated=False)
+
+
+def _is_uuid(data: bytes) -> bool:
+    """Return whether 16 bytes have the variant and a version of RFC 9562."""
+    found = UUID(bytes=data)
+    return found.version is not None and 1 <= found.version <= 8
 
 
 def _as_hex(data: bytes, error: str | None, schema_id: int | None = None) -> Payload:

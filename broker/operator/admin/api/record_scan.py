@@ -1,22 +1,21 @@
 """Reads records of a topic for display: some bytes at a time, from the leaders of the partitions, with a filter.
 
-A scan reads a limited number of bytes for a limited time, batch by batch, and moves a position in each partition.
-Batches are decompressed, filtered and converted to text one at a time in a separate thread, so that neither the event
-loop nor the partitions wait, and memory is bounded.
+A scan reads a limited number of bytes for a limited time, piece by piece, and moves a position in each partition, to
+its end or to its beginning. Batches are decompressed, filtered and converted to text one at a time in a separate
+thread, so that neither the event loop nor the partitions wait, and memory is bounded.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
-from anabranch.broker.api.handlers.list_offsets import LATEST
 from anabranch.broker.api.handlers.local import LocalRefusal, User
-from anabranch.broker.kafka.partitions.record_work import RecordWork
+from anabranch.broker.kafka.partitions.record_work import RecordWork, RecordWorkStopped
 from anabranch.broker.node.peers.interface import PeerUnavailable
 from anabranch.broker.operator.admin.api.calls import Calls
 from anabranch.broker.operator.admin.api.decoder import SchemaDecoder
 from anabranch.broker.operator.admin.api.endpoints import Model, check
-from anabranch.broker.operator.admin.api.offsets import Offsets
 from anabranch.broker.operator.admin.api.payloads import (
     PAYLOAD_BYTES_MAX,
     Decode,
@@ -24,16 +23,27 @@ from anabranch.broker.operator.admin.api.payloads import (
     PayloadDecoder,
     show_plainly,
 )
+from anabranch.broker.operator.admin.api.record_filter import RecordFilter
 from anabranch.broker.operator.admin.api.schemas import Schemas
-from anabranch.protocol.batch import BatchHeader, iterate_batches
+from anabranch.protocol.batch import HEADER_BYTES, BatchHeader, iterate_batches
+from anabranch.protocol.compression import decompress
 from anabranch.protocol.errors import KafkaError, ProtocolError
 from anabranch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from anabranch.protocol.records import Record as StoredRecord
-from anabranch.protocol.records import decode_records, header_name_bytes
+from anabranch.protocol.records import header_name_bytes, records_of
 from anabranch.s3stream.errors import StorageError
 
 FETCH_BYTES: Final = 256 << 10
 """Bytes of one read from one partition; a larger batch comes whole."""
+PIECE_BYTES: Final = 1 << 20
+"""Bytes of the offsets that are read at a time backwards; a larger batch comes whole."""
+GROWTH_MAX: Final = 4
+"""Factor by which a piece may have more offsets than the one after it."""
+JOB_BYTES: Final = 4 << 20
+"""Bytes of records, decompressed, after which the thread takes turns with other readers."""
+RECORD_COST_BYTES: Final = 128
+"""Bytes that a record that is decoded counts for in addition to its own."""
+FETCH_BYTES_MIN: Final = 4 << 10
 FETCH_WAIT_MS: Final = 500
 """Time limit of a read; data in objects may take longer, and is read again then."""
 SCAN_S: Final = 8.0
@@ -72,48 +82,57 @@ class RecordRow(Model):
     producer_id: int | None
 
 
-class RecordFilter(NamedTuple):
-    """Condition of records that are shown, and the format to show them in."""
-
-    contains: bytes
-    """Bytes that key, value, or name or value of a header contains."""
-    key: bytes | None
-    """The whole key; None: any."""
-    decode: Decode
-
-    def passes(self, record: StoredRecord) -> bool:
-        """Return whether a record is shown."""
-        if self.key is not None and record.key != self.key:
-            return False
-        if not self.contains:
-            return True
-        headers = (part for name, value in record.headers for part in (header_name_bytes(name), value))
-        parts = [record.key, record.value, *headers]
-        return any(self.contains in part for part in parts if part is not None)
-
-
 class _Room(NamedTuple):
     """Remaining room in an answer."""
 
     records: int
     shown_bytes: int
 
+    @property
+    def is_left(self) -> bool:
+        return self.records > 0 and self.shown_bytes > 0
+
+
+class _Batch(NamedTuple):
+    """A batch of a partition."""
+
+    header: BatchHeader
+    data: memoryview
+
+
+class _Piece(NamedTuple):
+    """Offsets that are read at a time backwards, and their size in bytes, which is expected until they are read."""
+
+    offsets: int
+    size: int
+
+    def next(self) -> "_Piece":
+        """Return the piece before this one: half as long as one may be, as far as the sizes of records are alike."""
+        factor = min(GROWTH_MAX, PIECE_BYTES / 2 / max(self.size, 1))
+        return _Piece(max(1, int(self.offsets * factor)), int(self.size * factor))
+
+    def bytes_of(self, offsets: int) -> int:
+        """Return the bytes to ask for in order to read some offsets of it."""
+        return max(FETCH_BYTES_MIN, min(FETCH_BYTES, self.size * offsets * 5 // (4 * self.offsets)))
+
 
 class _Selected(NamedTuple):
-    """Records of a batch that pass."""
+    """Records of some batches that pass."""
 
     rows: list[RecordRow]
     shown_bytes: int
     scanned: int
-    next_offset: int
-    """Offset of the first record that was not looked at; past the batch if all were."""
+    batches: int
+    """Number of batches that were looked into, the last one perhaps in part."""
+    position: int
+    """Position of the scan after them."""
+    errors: list[str]
 
 
 class RecordReader:
     """Reads batches from the leaders, and looks into them in a thread."""
 
-    def __init__(self, calls: Calls, offsets: Offsets, schemas: Schemas) -> None:
-        self.offsets = offsets
+    def __init__(self, calls: Calls, schemas: Schemas) -> None:
         self.schemas = schemas
         self._calls = calls
         self._work = RecordWork(DECOMPRESSED_BYTES_MAX)
@@ -124,17 +143,17 @@ class RecordReader:
         self._work.close()
         self._decoder.close()
 
-    def decoder(self, decode: Decode) -> PayloadDecoder:
+    def decoder(self, decode: Decode, decode_key: Decode) -> PayloadDecoder:
         """Return what shows the payloads of one scan."""
-        return PayloadDecoder(decode, self.schemas.current(), self._decoder)
+        return PayloadDecoder(decode, decode_key, self.schemas.current(), self._decoder)
 
-    async def fetch(self, topic: str, index: int, offset: int, user: User) -> Any:
+    async def fetch(self, topic: str, index: int, offset: int, bytes_max: int, user: User) -> Any:
         """Return the data of one partition from an offset on. Raises KafkaError, and as `Calls.call`."""
-        partition = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
+        partition = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=bytes_max)
         request = FetchRequest(
             max_wait_ms=FETCH_WAIT_MS,
             min_bytes=1,
-            max_bytes=FETCH_BYTES,
+            max_bytes=bytes_max,
             topics=[FetchTopic(topic=topic, partitions=[partition])],
         )
         answer = await self._calls.call(self._calls.needed_leader(topic, index), request, user)
@@ -149,129 +168,200 @@ class RecordReader:
 
 
 class RecordScan:
-    """One pass over partitions of a topic, from their positions on, which it moves."""
+    """One pass over partitions of a topic, from their positions to their limits, which it moves the positions to.
+
+    Backwards, the position of a partition is the offset after the next record to look at, and a piece of offsets before
+    it is read at a time. Pieces are as long as a piece may have bytes, by the sizes of those before.
+    """
 
     def __init__(
-        self, reader: RecordReader, topic: str, position: dict[int, int], record_filter: RecordFilter, user: User
+        self,
+        reader: RecordReader,
+        topic: str,
+        position: dict[int, int],
+        limits: Mapping[int, int],
+        record_filter: RecordFilter,
+        decoder: PayloadDecoder,
+        user: User,
+        *,
+        backward: bool = False,
     ) -> None:
         self._reader = reader
         self._topic = topic
         self._position = position
+        self._limits = limits
         self._filter = record_filter
+        self._decoder = decoder
         self._user = user
+        self._backward = backward
         self._shown_bytes = 0
-        self._decoder = reader.decoder(record_filter.decode)
+        self._deadline_s = 0.0
+        self._pieces: dict[int, _Piece] = {}
+        """The next piece of each partition, backwards."""
         self.failed: set[int] = set()
         """Partitions that could not be read."""
         self.rows: list[RecordRow] = []
         self.errors: list[str] = []
         self.scanned = 0
-        self.unread: set[int] = set()
-        """Partitions with more records."""
+        self.read_bytes = 0
+        """Bytes of batches that were read."""
+
+    @property
+    def unread(self) -> set[int]:
+        """Partitions with more records, as far as they can be read."""
+        return {index for index in self._limits if self._left(index)} - self.failed
+
+    @property
+    def remaining(self) -> int:
+        """Number of offsets that were not looked at."""
+        return sum(map(self._left, self._limits))
 
     async def run(self, records_max: int, bytes_max: int) -> None:
         """Read until there are enough records, or all is read, or a limit is reached."""
         loop = asyncio.get_running_loop()
-        deadline_s, bytes_left = loop.time() + SCAN_S, bytes_max
-        ends = await self._ends()
-        while True:
-            position = self._position
-            self.unread = {index for index, end in ends.items() if position[index] < end} - self.failed
-            for done, index in enumerate(sorted(self.unread)):
+        self._deadline_s = loop.time() + SCAN_S
+        read = self._read_backward if self._backward else self._read_forward
+        while unread := sorted(self.unread):
+            for done, index in enumerate(unread):
                 room = _Room(records_max - len(self.rows), SHOWN_BYTES_MAX - self._shown_bytes)
-                if room.records <= 0 or room.shown_bytes <= 0 or bytes_left <= 0 or loop.time() > deadline_s:
+                if not room.is_left or self.read_bytes >= bytes_max or self._is_late():
                     return
-                share = -(-room.records // (len(self.unread) - done))
-                bytes_left -= await self._read(index, room._replace(records=share))
-            if not self.unread:
-                return
+                await read(index, room._replace(records=-(-room.records // (len(unread) - done))))
 
-    async def _ends(self) -> Mapping[int, int]:
-        found = await self._reader.offsets.at(((self._topic, index) for index in self._position), LATEST, self._user)
-        for index in self._position:
-            if (self._topic, index) not in found.offsets:
-                self._fail(index, "its leader has not answered")
-        return {index: end for (_, index), end in found.offsets.items()}
+    def _left(self, index: int) -> int:
+        distance = self._limits[index] - self._position[index]
+        return max(0, -distance if self._backward else distance)
+
+    def _is_late(self) -> bool:
+        return asyncio.get_running_loop().time() > self._deadline_s
 
     def _fail(self, index: int, reason: object) -> None:
         self.failed.add(index)
         self.errors.append(f"partition {index}, at offset {self._position[index]}: {reason}")
 
-    async def _read(self, index: int, room: _Room) -> int:
-        """Read one piece of a partition; return its bytes."""
+    async def _read_forward(self, index: int, room: _Room) -> None:
+        """Read the piece at the position of a partition."""
+        batches, damage = await self._fetch(index, self._position[index])
+        if await self._look_into(index, batches, room) and damage is not None:
+            self._fail(index, damage)
+
+    async def _read_backward(self, index: int, room: _Room) -> None:
+        """Read the piece before the position of a partition; a piece that is too long is given up for a shorter one."""
+        end = self._position[index]
+        piece = self._pieces.get(index, _Piece(room.records, FETCH_BYTES))
+        begin = max(self._limits[index], end - piece.offsets)
+        at, size, batches = begin, 0, list[_Batch]()
+        while at < end and (size <= PIECE_BYTES or not batches):
+            found, damage = await self._fetch(index, at, piece.bytes_of(end - at))
+            if damage is not None:
+                self._fail(index, damage)
+            if index in self.failed or (not found and self._is_late()):
+                return
+            size += sum(each.header.size_bytes for each in found)
+            batches += [each for each in found if each.header.base_offset < end]
+            at = found[-1].header.next_offset if found else at
+        self._pieces[index] = _Piece(min(at, end) - begin, size).next()
+        if at >= end and await self._look_into(index, batches[::-1], room):
+            self._position[index] = min(self._position[index], begin)
+
+    async def _fetch(
+        self, index: int, offset: int, bytes_max: int = FETCH_BYTES
+    ) -> tuple[list[_Batch], ProtocolError | None]:
+        """Return batches from an offset on, and what is wrong with the one after them."""
         try:
-            data = await self._reader.fetch(self._topic, index, self._position[index], self._user)
+            data = await self._reader.fetch(self._topic, index, offset, bytes_max, self._user)
         except (KafkaError, StorageError, PeerUnavailable, LocalRefusal, TimeoutError) as error:
             self._fail(index, str(error) or "its leader has not answered in time")
-            return 0
-        size = 0
+            return [], None
         records: Any = data.records
         pieces: Iterable[Any] = records if isinstance(records, list) else [records or b""]
+        batches: list[_Batch] = []
         try:
             for piece in pieces:
                 for header, batch in iterate_batches(piece):
-                    size += header.size_bytes
-                    room = await self._take(index, header, batch, room)
-                    if room.records <= 0 or room.shown_bytes <= 0:
-                        return size
+                    self.read_bytes += header.size_bytes
+                    batches.append(_Batch(header, batch))
         except ProtocolError as error:
-            self._fail(index, error)
-        return size
+            return batches, error
+        return batches, None
 
-    async def _take(self, index: int, header: BatchHeader, batch: memoryview, room: _Room) -> _Room:
-        """Take records of a batch, and advance past them; return the remaining room."""
-        position = self._position
-        if header.is_control or header.next_offset <= position[index]:
-            position[index] = max(position[index], header.next_offset)
-            return room
-        begin, record_filter, reader, decoder = position[index], self._filter, self._reader, self._decoder
-
-        def select() -> _Selected:
-            decoder.unknown.clear()
-            return _select(index, header, batch, begin, record_filter, decoder, room)
-
-        try:
-            found = await reader.run_in_thread(select)
-            if decoder.unknown:
-                await reader.schemas.load(decoder.unknown)
+    async def _look_into(self, index: int, batches: Sequence[_Batch], room: _Room) -> bool:
+        """Take records of batches, and move the position past them. Return whether there was room for all that pass."""
+        reader, decoder = self._reader, self._decoder
+        while batches:
+            select = partial(self._select, index, batches, self._position[index], room)
+            try:
                 found = await reader.run_in_thread(select)
-        except (ProtocolError, KafkaError) as error:
-            self.errors.append(f"partition {index}, offsets {header.base_offset} to {header.last_offset}: {error}")
-            position[index] = header.next_offset
-            return room
-        self.rows += found.rows
-        self.scanned += found.scanned
-        self._shown_bytes += found.shown_bytes
-        position[index] = found.next_offset
-        return _Room(room.records - len(found.rows), room.shown_bytes - found.shown_bytes)
+                if decoder.unknown:
+                    await reader.schemas.load(decoder.unknown)
+                    found = await reader.run_in_thread(select)
+            except RecordWorkStopped as error:
+                self._fail(index, error)
+                return False
+            self.rows += found.rows
+            self.errors += found.errors
+            self.scanned += found.scanned
+            self._shown_bytes += found.shown_bytes
+            self._position[index] = found.position
+            room = _Room(room.records - len(found.rows), room.shown_bytes - found.shown_bytes)
+            batches = batches[found.batches :]
+            if not room.is_left:
+                return False
+        return True
+
+    def _select(self, index: int, batches: Sequence[_Batch], position: int, room: _Room) -> _Selected:
+        """Look into batches, in the thread, as far as there is room, and for a limited time."""
+        self._decoder.unknown.clear()
+        rows: list[RecordRow] = []
+        errors: list[str] = []
+        shown_bytes = scanned = cost = done = 0
+        for header, batch in batches:
+            if cost > JOB_BYTES or not _Room(room.records - len(rows), room.shown_bytes - shown_bytes).is_left:
+                break
+            done += 1
+            span = self._span(index, header, position)
+            if not span:
+                continue
+            position = span.start if self._backward else span.stop
+            if header.is_control:
+                continue
+            try:
+                body = _body(header, batch)
+                cost += len(body)
+                if not self._filter.may_pass(header, body):
+                    scanned += min(header.record_count, len(span))
+                    continue
+                cost += header.record_count * RECORD_COST_BYTES
+                records = [each for each in records_of(header, body) if each.offset in span]
+            except (ProtocolError, KafkaError) as error:
+                errors.append(f"partition {index}, offsets {header.base_offset} to {header.last_offset}: {error}")
+                continue
+            for record in reversed(records) if self._backward else records:
+                if len(rows) >= room.records or shown_bytes >= room.shown_bytes:
+                    position = record.offset + 1 if self._backward else record.offset
+                    break
+                scanned += 1
+                if self._filter.passes(record, self._decoder):
+                    row = _row(index, header, record, self._decoder)
+                    payloads = [row.key, row.value, *(each.value for each in row.headers)]
+                    shown_bytes += sum(len(each.text) for each in payloads if each is not None)
+                    rows.append(row)
+        return _Selected(rows, shown_bytes, scanned, done, position, errors)
+
+    def _span(self, index: int, header: BatchHeader, position: int) -> range:
+        """Return the offsets of a batch that are still to be looked at."""
+        low, high = position, self._limits[index]
+        if self._backward:
+            low, high = high, low
+        return range(max(low, header.base_offset), min(high, header.next_offset))
 
 
-def _select(
-    index: int,
-    header: BatchHeader,
-    batch: memoryview,
-    begin: int,
-    record_filter: RecordFilter,
-    decoder: PayloadDecoder,
-    room: _Room,
-) -> _Selected:
-    """Return the records of a batch that pass, as far as there is room. Raises ProtocolError, KafkaError."""
-    rows: list[RecordRow] = []
-    shown_bytes = scanned = 0
+def _body(header: BatchHeader, batch: memoryview) -> bytes:
+    """Return the decompressed records of a batch. Raises ProtocolError, KafkaError."""
     if header.record_count > BATCH_RECORDS_MAX:
         raise ProtocolError(f"a batch of {header.record_count} records is not shown")
-    for record in decode_records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX):
-        if record.offset < begin:
-            continue
-        if len(rows) >= room.records or shown_bytes >= room.shown_bytes:
-            return _Selected(rows, shown_bytes, scanned, record.offset)
-        scanned += 1
-        if record_filter.passes(record):
-            row = _row(index, header, record, decoder)
-            payloads = [row.key, row.value, *(each.value for each in row.headers)]
-            shown_bytes += sum(len(each.text) for each in payloads if each is not None)
-            rows.append(row)
-    return _Selected(rows, shown_bytes, scanned, max(begin, header.next_offset))
+    data = batch[HEADER_BYTES : header.size_bytes]
+    return bytes(decompress(header.compression, data, bytes_max=DECOMPRESSED_BYTES_MAX))
 
 
 def _row(index: int, header: BatchHeader, record: StoredRecord, decoder: PayloadDecoder) -> RecordRow:
@@ -282,7 +372,7 @@ def _row(index: int, header: BatchHeader, record: StoredRecord, decoder: Payload
         timestamp_ms=record.timestamp_ms,
         timestamp_type="append" if header.is_log_append_time else "create",
         size=size + sum(len(header_name_bytes(name)) + len(value or b"") for name, value in record.headers),
-        key=decoder.show(record.key),
+        key=decoder.show_key(record.key),
         value=decoder.show(record.value),
         headers=[
             HeaderRow(

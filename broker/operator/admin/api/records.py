@@ -1,4 +1,6 @@
-"""Records of a topic: reading from an offset or time, and following as they arrive.
+"""Records of a topic: pages of them in both directions, and following as they arrive.
+
+A search asks for page after page: each reads a limited number of bytes, and the node keeps nothing between them.
 
 The setting `admin.records` says who may see the contents of records. A stream that follows a topic ends when its
 client leaves or does not read, and there are few of them.
@@ -8,10 +10,10 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, Literal
 
 from aiohttp import web
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from anabranch.broker.api.handlers.leadership import NO_LEADER
 from anabranch.broker.api.handlers.list_offsets import EARLIEST, LATEST
@@ -19,15 +21,11 @@ from anabranch.broker.cluster.node import Node
 from anabranch.broker.operator.admin.api.calls import Calls
 from anabranch.broker.operator.admin.api.cluster import may_read_records
 from anabranch.broker.operator.admin.api.endpoints import ApiError, Call, Endpoint, Model
+from anabranch.broker.operator.admin.api.json_path import parse_condition
 from anabranch.broker.operator.admin.api.offsets import Offsets
 from anabranch.broker.operator.admin.api.payloads import Decode
-from anabranch.broker.operator.admin.api.record_scan import (
-    FETCH_BYTES,
-    RecordFilter,
-    RecordReader,
-    RecordRow,
-    RecordScan,
-)
+from anabranch.broker.operator.admin.api.record_filter import RecordFilter, encodings_of_key, parse_header
+from anabranch.broker.operator.admin.api.record_scan import FETCH_BYTES, RecordReader, RecordRow, RecordScan
 from anabranch.broker.operator.admin.api.schemas import Schemas
 from anabranch.broker.operator.admin.api.streams import HEARTBEAT_S, Heartbeat, LineStream, StreamEnd, Watchers
 from anabranch.broker.operator.admin.api.topics import partition_index, topic_named
@@ -43,19 +41,32 @@ TAIL_POLL_S: Final = 0.5
 _FROM: Final = r"^(earliest|latest|offset:\d{1,18}|offsets:\d{1,9}=\d{1,18}(,\d{1,9}=\d{1,18})*|time:\d{1,18})$"
 
 
-class RecordsQuery(Model):
-    """Parameters of a read of records."""
+def _checked_json(text: str) -> str:
+    if text:
+        parse_condition(text)
+    return text
+
+
+class TailQuery(Model):
+    """Parameters of a stream of records."""
 
     partition: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     """By default all, up to a limit."""
     from_: Annotated[str, Field(alias="from"), StringConstraints(pattern=_FROM)] = "latest"
-    """`latest`: the last ones that there are; of a stream, those that are to come. `offset:N` and `time:MS` are for all
-    partitions, `offsets:0=N,1=N` for those that it names, as `next` of an answer does."""
-    limit: Annotated[int, Field(ge=1, le=LIMIT_MAX)] = 100
+    """`latest`: the end. `offset:N` and `time:MS` are for all partitions, `offsets:0=N,1=N` for those that it names, as
+    `next` of an answer does."""
     contains: Annotated[str, Field(max_length=1000)] = ""
     """Text that key, value or a header contains."""
     key: Annotated[str, Field(max_length=1000)] | None = None
+    """The whole key; an integer or a UUID is also found as the bytes of one."""
+    header: Annotated[str, Field(max_length=1000)] = ""
+    """`name`, or `name=value`, of a header."""
+    json_: Annotated[str, Field(alias="json", max_length=1000), AfterValidator(_checked_json)] = ""
+    """Path in the JSON of the value, and perhaps a comparison: `$.items[*].sku == "tea-3"`."""
     decode: Decode = "auto"
+    """Format of values."""
+    decode_key: Decode = "auto"
+    """Format of keys."""
 
     @property
     def offsets(self) -> dict[int, int]:
@@ -69,7 +80,34 @@ class RecordsQuery(Model):
     @property
     def filter(self) -> RecordFilter:
         """The filter of the scan."""
-        return RecordFilter(self.contains.encode(), None if self.key is None else self.key.encode(), self.decode)
+        return RecordFilter(
+            self.contains.encode(),
+            None if self.key is None else encodings_of_key(self.key),
+            parse_header(self.header) if self.header else None,
+            parse_condition(self.json_) if self.json_ else None,
+        )
+
+
+class RecordsQuery(TailQuery):
+    """Parameters of a page of records."""
+
+    direction: Literal["forward", "backward"] | None = None
+    """`backward`: the records before `from`. By default so from `latest`, and forward from elsewhere."""
+    since_ms: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    """Earliest timestamp."""
+    until_ms: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    """End before the first record of this time or later."""
+    limit: Annotated[int, Field(ge=1, le=LIMIT_MAX)] = 100
+
+    @property
+    def backward(self) -> bool:
+        """Whether the records before `from` are wanted."""
+        return self.from_ == "latest" if self.direction is None else self.direction == "backward"
+
+    @property
+    def filter(self) -> RecordFilter:
+        """The filter of the scan."""
+        return super().filter._replace(since_ms=self.since_ms)
 
 
 class RecordList(Model):
@@ -77,11 +115,15 @@ class RecordList(Model):
 
     records: list[RecordRow]
     next: dict[str, int]
-    """Offset to go on at, by partition."""
+    """Offset to go on at, in the same direction, by partition."""
     end: bool
-    """True if all partitions were read to their ends."""
+    """True if all partitions were read to their ends, or backwards to their beginnings."""
     scanned: int
     """Records that were looked at."""
+    remaining: int
+    """Offsets that are left to look at."""
+    read_bytes: int
+    """Bytes of batches that were read for this."""
     errors: list[str]
     """Failures, with partition and reason."""
     unreachable: list[int]
@@ -96,7 +138,7 @@ class RecordEndpoints:
         self._node = node
         self._calls = calls
         self._offsets = offsets
-        self._reader = RecordReader(calls, offsets, schemas)
+        self._reader = RecordReader(calls, schemas)
         self._watchers = Watchers(TAILS_MAX, "streams of records")
         self.endpoints = [
             Endpoint("GET", "/topics/{topic}/records", "Records.", self._read, RecordList, query=RecordsQuery),
@@ -106,7 +148,7 @@ class RecordEndpoints:
                 "Records as they arrive, and lines with `heartbeat_ms` between them.",
                 self._tail,
                 None,
-                query=RecordsQuery,
+                query=TailQuery,
                 stream=RecordRow,
                 is_limited=False,
             ),
@@ -118,31 +160,36 @@ class RecordEndpoints:
 
     async def _read(self, call: Call) -> RecordList:
         query, topic, indexes = self._checked(call)
-        position = await self._start(call, topic, indexes, tail=query.limit)
+        bounds = await self._bounds(call, topic, indexes, query.since_ms, query.until_ms)
+        position = await self._start(call, topic, bounds)
         missing = _missing(indexes, position)
-        scan = RecordScan(self._reader, topic, position, query.filter, call.user)
+        limits = {index: each.start if query.backward else each.stop for index, each in bounds.items()}
+        scan = self._scan(call, topic, position, limits, backward=query.backward)
         await scan.run(query.limit, SCAN_BYTES_MAX)
         return RecordList(
             records=sorted(scan.rows, key=_by_time),
             next={str(index): offset for index, offset in sorted(position.items())},
             end=not (scan.unread or scan.failed or missing),
             scanned=scan.scanned,
+            remaining=scan.remaining,
+            read_bytes=scan.read_bytes,
             errors=[*missing.values(), *scan.errors],
             unreachable=sorted({self._calls.leader_of(topic, index) for index in missing} - {NO_LEADER}),
             more_partitions=query.partition is None and len(indexes) == PARTITIONS_MAX,
         )
 
     async def _tail(self, call: Call) -> web.StreamResponse:
-        query, topic, indexes = self._checked(call)
+        _, topic, indexes = self._checked(call)
         with self._watchers.enter():
-            position = await self._start(call, topic, indexes, tail=0)
+            position = await self._start(call, topic, await self._bounds(call, topic, indexes))
             missing = _missing(indexes, position)
             stream = LineStream(call)
             await stream.begin()
             loop = asyncio.get_running_loop()
             beat_s = -math.inf  # the first line comes at once, whatever arrives
             while not self._node.stopping and await stream.may_go_on():
-                scan = RecordScan(self._reader, topic, position, query.filter, call.user)
+                ends = await self._at(call, topic, list(position), LATEST)
+                scan = self._scan(call, topic, position, ends)
                 await scan.run(LIMIT_MAX, FETCH_BYTES * 4)
                 for each in sorted(scan.rows, key=_by_time):
                     await stream.send(each)
@@ -151,19 +198,25 @@ class RecordEndpoints:
                     break
                 if loop.time() - beat_s >= HEARTBEAT_S:
                     beat_s = loop.time()
-                    await stream.send(
-                        Heartbeat(heartbeat_ms=self._node.serving.now_ms(), errors=[*missing.values(), *scan.errors])
-                    )
+                    errors = [*missing.values(), *_missing(list(position), ends).values(), *scan.errors]
+                    await stream.send(Heartbeat(heartbeat_ms=self._node.serving.now_ms(), errors=errors))
                 if not scan.unread:
                     await asyncio.sleep(TAIL_POLL_S)
             return await stream.end()
 
-    def _checked(self, call: Call) -> tuple[RecordsQuery, str, Sequence[int]]:
+    def _scan(
+        self, call: Call, topic: str, position: dict[int, int], limits: Mapping[int, int], *, backward: bool = False
+    ) -> RecordScan:
+        query: TailQuery = call.query
+        decoder = self._reader.decoder(query.decode, query.decode_key)
+        return RecordScan(self._reader, topic, position, limits, query.filter, decoder, call.user, backward=backward)
+
+    def _checked(self, call: Call) -> tuple[Any, str, Sequence[int]]:
         """Return query, topic and partitions of a request, if its user may read records."""
         if not may_read_records(self._node.serving, call):
             self._audit("denied", call, reason="admin.records")
             raise ApiError(HTTPStatus.FORBIDDEN, "you may not see records here: the setting admin.records says who may")
-        query: RecordsQuery = call.query
+        query: TailQuery = call.query
         topic = topic_named(self._node.serving, call.path["topic"])
         self._audit("records read", call)
         if query.partition is not None and not query.offsets:
@@ -177,28 +230,40 @@ class RecordEndpoints:
         known = {"listener": "admin", "resource_type": "TOPIC", "resource": call.path["topic"], **fields}
         self._node.serving.audit.record(event, principal=call.user.principal, host=call.user.host, **known)
 
-    async def _start(self, call: Call, topic: str, indexes: Sequence[int], *, tail: int) -> dict[int, int]:
-        """Return the first offset for each partition whose leader answers; `latest`: that many before the ends."""
-        query: RecordsQuery = call.query
-        kind, _, value = query.from_.partition(":")
+    async def _bounds(
+        self, call: Call, topic: str, indexes: Sequence[int], since_ms: int | None = None, until_ms: int | None = None
+    ) -> dict[int, range]:
+        """Return the offsets of each partition whose leader answers, in a range of time."""
         starts = await self._at(call, topic, indexes, EARLIEST)
         ends = await self._at(call, topic, indexes, LATEST)
-        known = sorted(starts.keys() & ends.keys())
+        known = starts.keys() & ends.keys()
+        for time_ms, edges in ((since_ms, starts), (until_ms, ends)):
+            if time_ms is not None:
+                found = await self._at(call, topic, indexes, time_ms)
+                known &= found.keys()
+                edges.update({index: found[index] if found[index] >= 0 else ends[index] for index in known})
         if not known:
             raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, f"no leader of topic {topic!r} answers: try again")
-        if kind == "offset":
-            return {index: min(max(int(value), starts[index]), ends[index]) for index in known}
-        if named := query.offsets:
-            return {index: min(max(named[index], starts[index]), ends[index]) for index in known}
-        if kind == "time":
-            found = await self._at(call, topic, indexes, int(value))
-            return {index: found[index] if found.get(index, -1) >= 0 else ends[index] for index in known}
-        if kind == "earliest":
-            return {index: starts[index] for index in known}
-        share = -(-tail // len(known))
-        return {index: max(starts[index], ends[index] - share) for index in known}
+        return {index: range(starts[index], ends[index]) for index in sorted(known)}
 
-    async def _at(self, call: Call, topic: str, indexes: Sequence[int], timestamp: int) -> Mapping[int, int]:
+    async def _start(self, call: Call, topic: str, bounds: Mapping[int, range]) -> dict[int, int]:
+        """Return the offset of each partition at which a scan begins, within its bounds."""
+        query: TailQuery = call.query
+        kind, _, value = query.from_.partition(":")
+        wanted: Mapping[int, int] = query.offsets
+        if kind == "time":
+            found = await self._at(call, topic, list(bounds), int(value))
+            wanted = {index: offset for index, offset in found.items() if offset >= 0}
+        elif kind == "offset":
+            wanted = dict.fromkeys(bounds, int(value))
+        elif kind == "earliest":
+            wanted = dict.fromkeys(bounds, 0)
+        return {
+            index: max(offsets.start, min(wanted.get(index, offsets.stop), offsets.stop))
+            for index, offsets in bounds.items()
+        }
+
+    async def _at(self, call: Call, topic: str, indexes: Sequence[int], timestamp: int) -> dict[int, int]:
         found = await self._offsets.at(((topic, index) for index in indexes), timestamp, call.user)
         return {index: offset for (_, index), offset in found.offsets.items()}
 

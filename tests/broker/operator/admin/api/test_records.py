@@ -79,7 +79,7 @@ async def test_all_partitions_take_their_share(api: ApiClient, client: RawClient
     found = await api.get("/topics/t/records", from_="earliest", limit=4)
     assert texts(found) == ["a0", "a1", "a2", "b0"]
     assert (found["next"], found["end"]) == ({"0": 3, "1": 1}, False)
-    assert texts(await api.get("/topics/t/records", limit=4)) == ["b0", "a3", "a4"], "the last two of each"
+    assert texts(await api.get("/topics/t/records", limit=4)) == ["a2", "b0", "a3", "a4"], "the last of each"
 
 
 async def test_records_since_a_time(api: ApiClient, client: RawClient) -> None:
@@ -254,6 +254,8 @@ WRONG_QUERIES: Final[list[Any]] = [
     ("from=now", 400, "from: String should match pattern"),
     ("partition=2", 404, "partition 2 of topic t does not exist"),
     ("decode=xml", 400, "decode: Input should be"),
+    ("json=id", 400, "json: a JSON path begins with $"),
+    ("direction=up", 400, "direction: Input should be 'forward' or 'backward'"),
 ]
 
 
@@ -261,3 +263,123 @@ async def test_a_wrong_query_is_refused_in_one_line(api: ApiClient) -> None:
     for query, status, reason in WRONG_QUERIES:
         found, text = await api.failure("GET", f"/topics/t/records?{query}")
         assert (found, text.startswith(reason)) == (status, True), text
+
+
+async def pages(api: ApiClient, **query: Any) -> AsyncIterator[Any]:
+    """Page after page of a topic in one direction, from the newest."""
+    found = await api.get("/topics/t/records", **query)
+    yield found
+    while not found["end"]:
+        before = found["next"]
+        cursor = "offsets:" + ",".join(f"{index}={offset}" for index, offset in before.items())
+        found = await api.get("/topics/t/records", **{**query, "from_": cursor, "direction": "backward"})
+        assert found["next"] != before, "each page is a step"
+        yield found
+
+
+async def test_pages_go_back_to_the_beginning(api: ApiClient, client: RawClient) -> None:
+    for at in range(0, 40, 4):
+        await client.produce("t", [batch_of(*(b"%d" % each for each in range(at, at + 4)))])
+    found = [page async for page in pages(api, partition=0, limit=7)]
+    numbers = [sorted(map(int, texts(page))) for page in found]
+    assert numbers[:2] == [list(range(33, 40)), list(range(26, 33))]
+    assert (found[0]["next"], found[0]["remaining"], found[0]["end"]) == ({"0": 33}, 33, False)
+    assert sorted(each for page in numbers for each in page) == list(range(40))
+    assert (found[-1]["next"], found[-1]["remaining"]) == ({"0": 0}, 0)
+    assert sum(page["scanned"] for page in found) == 40
+    before = await api.get("/topics/t/records", partition=0, from_="offset:3", direction="backward")
+    assert (texts(before), before["end"]) == (["0", "1", "2"], True)
+
+
+async def test_a_text_is_found_however_far_back_it_is(
+    api: ApiClient, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_scan, "PIECE_BYTES", 4000)
+    monkeypatch.setattr(record_scan, "FETCH_BYTES", 1000)
+    monkeypatch.setattr(record_scan, "FETCH_BYTES_MIN", 100)
+    await client.produce("t", [batch_of(b"needle")])
+    for _ in range(30):
+        await client.produce("t", [batch_of(*[b"hay" * 30] * 20)])
+    found = await api.get("/topics/t/records", partition=0, contains="needle", limit=1)
+    assert (texts(found), found["end"], found["next"], found["scanned"]) == (["needle"], True, {"0": 0}, 601)
+    monkeypatch.setattr(records, "SCAN_BYTES_MAX", 10_000)
+    steps = [page async for page in pages(api, partition=0, contains="needle", limit=1)]
+    assert len(steps) > 5
+    batch_bytes = 2000
+    assert max(page["read_bytes"] for page in steps) < 10_000 + 3 * batch_bytes, "no more is read than is said"
+    assert [texts(page) for page in steps if page["records"]] == [["needle"]]
+    left = [page["remaining"] for page in steps]
+    assert left == sorted(left, reverse=True)
+
+
+async def test_large_records_are_read_back_in_short_pieces(
+    api: ApiClient, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_scan, "PIECE_BYTES", 3000)
+    monkeypatch.setattr(record_scan, "FETCH_BYTES", 1000)
+    for at in range(12):
+        await client.produce("t", [batch_of(b"%d " % at + b"x" * 2000)])
+    found = await api.get("/topics/t/records", partition=0)
+    assert [each.split()[0] for each in texts(found)] == [str(at) for at in range(12)]
+    assert found["read_bytes"] < 24 * 2200, "a piece that was too long is given up early"
+
+
+async def test_only_records_in_a_range_of_time_are_read(api: ApiClient, client: RawClient) -> None:
+    await client.produce("t", [batch_of(*(b"%d" % at for at in range(10)))])
+    late = Record(key=None, value=b"late", timestamp_ms=BASE_MS - 5)
+    await client.produce("t", [build_batch([late])])
+
+    async def between(since: int | None, until: int | None, **query: Any) -> list[str]:
+        edges = {"since_ms": since, "until_ms": until}
+        given = {name: BASE_MS + at for name, at in edges.items() if at is not None}
+        return texts(await api.get("/topics/t/records", partition=0, **given, **query))
+
+    for direction in ("latest", "earliest"):
+        assert await between(3, 6, from_=direction) == ["3", "4", "5"]
+        assert await between(8, None, from_=direction) == ["8", "9"]
+        assert await between(None, 2, from_=direction) == ["0", "1"]
+        assert await between(20, 30, from_=direction) == []
+
+
+async def test_records_are_found_by_header_and_by_their_json(api: ApiClient, client: RawClient) -> None:
+    await client.produce("t", [batch((b"a", b'{"items": [{"sku": "tea"}], "total": 5}'), headers=(("trace", b"t1"),))])
+    await client.produce("t", [batch((b"b", b'{"items": [{"sku": "cup"}], "total": 20}'), headers=(("trace", b"t2"),))])
+    await client.produce("t", [batch((b"c", b"[" * 100_000), headers=(("t1", None),))])
+
+    async def found(**condition: str) -> list[int]:
+        page = await api.get("/topics/t/records", partition=0, **condition)
+        assert page["scanned"] == 3
+        return [each["offset"] for each in page["records"]]
+
+    assert await found(header="trace") == [0, 1]
+    assert await found(header="trace=t2") == [1]
+    assert await found(header="t1") == [2]
+    assert await found(json='$.items[*].sku == "tea"') == [0]
+    assert await found(json="$.total > 5") == [1]
+    assert await found(json="$.items", header="trace=t1", contains="tea") == [0]
+
+
+KEYS: Final[list[Any]] = [
+    (b"42", "json", "42"),
+    ((42).to_bytes(4, "big"), "int", "42"),
+    ((42).to_bytes(8, "big"), "int", "42"),
+    ((-2).to_bytes(8, "big", signed=True), "int", "-2"),
+    (bytes.fromhex("6f9619ff8b86d0114a8c00c04fc964ff"), "hex", "6f9619ff8b86d0114a8c00c04fc964ff"),
+    (bytes.fromhex("6f9619ff8b864011aa8c00c04fc964ff"), "uuid", "6f9619ff-8b86-4011-aa8c-00c04fc964ff"),
+]
+
+
+async def test_keys_that_are_integers_and_uuids_are_shown_and_found_as_such(api: ApiClient, client: RawClient) -> None:
+    for key, _, _ in KEYS:
+        await client.produce("t", [batch((key, b"v"))])
+    found = await api.get("/topics/t/records", partition=0)
+    assert [each["key"]["text"] for each in found["records"]] == [text for _, _, text in KEYS]
+    assert [each["key"]["format"] for each in found["records"]] == [kind for _, kind, _ in KEYS]
+    for text, offsets in (("42", [0, 1, 2]), ("-2", [3]), ("6F9619FF-8b86-4011-aa8c-00c04fc964ff", [5])):
+        found = await api.get("/topics/t/records", partition=0, key=text)
+        assert [each["offset"] for each in found["records"]] == offsets
+    found = await api.get("/topics/t/records", partition=0, decode_key="uuid")
+    assert found["records"][4]["key"]["text"] == "6f9619ff-8b86-d011-4a8c-00c04fc964ff"
+    assert found["records"][0]["key"]["error"] == "a UUID has 16 bytes"
+    found = await api.get("/topics/t/records", partition=0, decode_key="int")
+    assert found["records"][5]["key"]["error"] == "an integer has 1, 2, 4 or 8 bytes"

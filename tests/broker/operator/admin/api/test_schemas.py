@@ -280,7 +280,7 @@ def test_time_and_size_of_what_is_decoded_are_bounded(monkeypatch: pytest.Monkey
 
     known = {1: Schema(SchemaSource("AVRO", '"int"', {}))}
     monkeypatch.setattr(payloads, "DECODED_BYTES_MAX", 2)
-    decoder = payloads.PayloadDecoder("auto", known, Slow(10))
+    decoder = payloads.PayloadDecoder("auto", "auto", known, Slow(10))
     shown = [decoder.show(with_id(1, body)) for body in (b"12", b"123", b"12", b"12")]
     assert [each and (each.format, each.error) for each in shown] == [
         ("avro", None),
