@@ -125,6 +125,79 @@ def test_records_are_found_by_offset_key_and_text(console: ConsolePage) -> None:
     expect(page.get_by_text("No record matches.")).to_be_visible()
 
 
+def test_a_search_goes_through_the_whole_topic(console: ConsolePage) -> None:
+    page = console.open("topics/orders/records")
+    rows = page.locator(".row-button")
+    expect(rows).to_have_count(50)
+    for shown in range(100, ORDERS + 50, 50):
+        page.get_by_role("button", name="Older records").click()
+        expect(rows).to_have_count(shown)
+    expect(page.get_by_role("button", name="Older records")).to_have_count(0)
+    page.get_by_label("Contains").fill('"order": 3,')  # it is among the oldest
+    page.get_by_role("button", name="Show").click()
+    expect(rows).to_have_count(1)
+    expect(page.get_by_text("1 record, ")).to_contain_text("looked at")
+    page.get_by_label("Contains").fill("")
+    page.get_by_role("button", name="More filters").click()
+    page.get_by_label("JSON path").fill('$.items[*].sku == "tea-3"')
+    page.get_by_label("Header").fill("trace=t0024")
+    page.get_by_role("button", name="Show").click()
+    expect(rows).to_have_count(1)
+    assert console.violations() == []
+    page.reload()
+    expect(page.get_by_label("Header"), "what is set is shown").to_have_value("trace=t0024")
+    page.get_by_label("JSON path").fill("sku")
+    page.get_by_role("button", name="Show").click()
+    expect(page.get_by_role("alert")).to_contain_text("a JSON path begins with $")
+    console.problems.clear()  # the browser notes the refusal
+
+
+def test_a_search_can_be_stopped_and_continued(console: ConsolePage) -> None:
+    answers = [
+        {"records": [], "next": {"0": 90, "1": 90, "2": 90}, "end": False, "scanned": 30, "remaining": 270},
+        None,  # takes long
+    ]
+    rest = {"read_bytes": 1 << 20, "errors": [], "unreachable": [], "more_partitions": False}
+
+    def answer(route: Route) -> None:
+        if not answers:
+            route.continue_()
+        elif found := answers.pop(0):
+            route.fulfill(json={**rest, **found})
+
+    console.page.route("**/records?**", answer)
+    page = console.open("topics/orders/records?contains=tea-3&limit=100")
+    expect(page.get_by_text("30 of about 300 looked at (1 MiB read)")).to_be_visible()
+    assert page.get_by_role("progressbar").evaluate("(each) => each.position") == pytest.approx(0.1)
+    assert console.violations() == []
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_text("Stopped.")).to_be_visible()
+    expect(page.get_by_text("No match so far.")).to_be_visible()
+    page.get_by_role("button", name="Search further").click()
+    expect(page.get_by_text("Stopped.")).to_have_count(0)
+    expect(page.locator(".row-button").first).to_be_visible()
+    expect(page.get_by_role("progressbar")).to_have_count(0)
+
+
+def test_an_address_that_makes_no_sense_shows_the_newest(console: ConsolePage) -> None:
+    page = console.open("topics/orders/records?from=time&partition=x&since=yesterday&limit=7&decode=xml")
+    expect(page.locator(".row-button")).to_have_count(50)
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_decoders_are_remembered_by_topic(console: ConsolePage) -> None:
+    page = console.open("topics/orders/records")
+    page.get_by_role("button", name="More filters").click()
+    page.get_by_label("Decode keys").select_option("Hex")
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator("tbody tr").first).to_contain_text(b"c".hex())
+    page = console.open("topics/customers/records")
+    expect(page.locator("tbody tr").first).to_contain_text("c")
+    page = console.open("topics/orders/records")
+    expect(page.locator("tbody tr .key-cell").first).to_contain_text(b"c".hex())
+    expect(page.get_by_label("Decode keys")).to_have_value("hex")
+
+
 def test_records_are_followed_as_they_arrive(console: ConsolePage, shop: Shop) -> None:
     page = console.open("topics/customers/records")
     page.get_by_role("button", name="Live").click()
@@ -238,8 +311,7 @@ def test_times_are_in_utc_in_every_time_zone(browser: Browser, shop: Shop) -> No
         row = page.get_by_role("row", name="noon")
         expect(row.locator("time")).to_have_text("2026-03-04T12:30:01.250Z")
         expect(row.locator("time")).to_have_attribute("title", re.compile(r"4 Mar 2026, 21:30:01"))
-        page.get_by_label("Start").select_option("time")
-        page.get_by_label("Time (UTC)").fill("2026-03-04T12:30:02")
+        page.get_by_label("Since (UTC)").fill("2026-03-04T12:30:02")
         page.get_by_role("button", name="Show").click()
         expect(page.locator(".row-button")).to_have_count(1)
         expect(page.locator("tbody tr")).to_contain_text("later")

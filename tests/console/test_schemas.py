@@ -54,6 +54,7 @@ def test_values_are_shown_as_their_schemas_say(console: ConsolePage) -> None:
     expect(damaged.locator("pre")).to_have_text("0000000002000a7f")
     expect(unknown).to_contain_text("schema 99: the schema registry does not have it")
     assert console.violations() == []
-    page.get_by_label("Decode").select_option("Protobuf")
+    page.get_by_role("button", name="More filters").click()
+    page.get_by_label("Decode values").select_option("Protobuf")
     page.get_by_role("button", name="Show").click()
     expect(rows).to_have_count(4)

@@ -101,7 +101,7 @@ class RecordsQuery(TailQuery):
 
     @property
     def backward(self) -> bool:
-        """Whether the records before `from` are wanted."""
+        """True if the records before `from` are wanted."""
         return self.from_ == "latest" if self.direction is None else self.direction == "backward"
 
     @property

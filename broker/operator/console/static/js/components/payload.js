@@ -3,10 +3,12 @@ import { html } from "../html.js";
 import { bytes } from "../format.js";
 
 const PREVIEW_CHARACTERS = 160;
+/** Formats whose text is JSON. */
+const JSON_FORMATS = new Set(["json", "avro", "protobuf"]);
 
 /** Return JSON with line breaks; what is no JSON (the text was cut, say) as it is. */
 export function pretty(payload) {
-  if (payload.format === "text" || payload.format === "hex") return payload.text;
+  if (!JSON_FORMATS.has(payload.format)) return payload.text;
   try {
     // A number that JavaScript would round is shown as it was sent: then the text is left alone.
     const parsed = JSON.parse(payload.text);
@@ -49,7 +51,7 @@ export function Payload({ label, payload }) {
     return html`<div class="payload"><h2>${label}</h2><p class="null">null</p></div>`;
   }
   const text = pretty(payload);
-  const isColoured = payload.format !== "text" && payload.format !== "hex" && text.length <= COLOURED_CHARACTERS_MAX;
+  const isColoured = JSON_FORMATS.has(payload.format) && text.length <= COLOURED_CHARACTERS_MAX;
   return html`
     <div class="payload">
       <h2>

@@ -2,14 +2,16 @@
 import { api } from "../api.js";
 import { Command, Empty, isMissing, PageError, PageHead, Unreachable, Waiting } from "../components/basics.js";
 import { firstRecord } from "../commands.js";
-import { count, number } from "../format.js";
-import { html, useEffect, useState } from "../html.js";
+import { decodersOf } from "../decoders.js";
+import { bytes, count, number } from "../format.js";
+import { html, useState } from "../html.js";
 import { usePoll } from "../poll.js";
 import { go, href } from "../router.js";
 import { notify, useMayOperate, useStore } from "../store.js";
 import { ProduceRecord } from "./produce.js";
-import { RecordFilters, filtersOf, requestOf } from "./record_filters.js";
-import { RecordList, recordKey } from "./record_list.js";
+import { RecordFilters, filtersOf, isCondition, requestOf, tailOf } from "./record_filters.js";
+import { RecordList } from "./record_list.js";
+import { SHOWN_MAX, useSearch } from "./record_search.js";
 import { useTail } from "./tail.js";
 
 export function RecordsPage({ topic, query }) {
@@ -40,14 +42,14 @@ export function RecordsPage({ topic, query }) {
 /** The filters, and the records that they select. */
 function Records({ topic, query, partitions }) {
   const mayRead = useStore((state) => state.session.may_read_records);
-  const filters = filtersOf(query);
+  const filters = filtersOf(query, decodersOf(topic));
   const isLive = query.live === "true";
   const apply = (changed) => go(["topics", topic, "records"], changed);
   if (!mayRead) {
     return html`<${Empty} title="You may not see records here."><p>The node's setting <code>admin.records</code> says who may.</p><//>`;
   }
   return html`
-    <${RecordFilters} filters=${filters} isLive=${isLive} partitions=${partitions} apply=${apply} />
+    <${RecordFilters} topic=${topic} filters=${filters} isLive=${isLive} partitions=${partitions} apply=${apply} />
     ${isLive
       ? html`<${Tail} key=${`live ${JSON.stringify(query)}`} topic=${topic} filters=${filters} />`
       : html`<${Browse} key=${`browse ${JSON.stringify(query)}`} topic=${topic} filters=${filters} />`}
@@ -56,62 +58,54 @@ function Records({ topic, query, partitions }) {
 
 /** Pages of records that are there. */
 function Browse({ topic, filters }) {
-  const [older, setOlder] = useState({ records: [], next: null, end: true, scanned: 0, error: null, busy: false });
-  const first = usePoll((signal) => api.records(topic, requestOf(filters), signal), 0, [topic, filters]);
-  const answer = first.data;
-  useEffect(() => {
-    if (answer) setOlder({ records: [], next: answer.next, end: answer.end, scanned: answer.scanned, error: null, busy: false });
-  }, [answer]);
-
-  const loadMore = async () => {
-    setOlder((now) => ({ ...now, busy: true, error: null }));
-    try {
-      const more = await api.records(topic, { ...requestOf(filters), from: nextText(older.next) });
-      setOlder((now) => ({
-        records: [...now.records, ...more.records],
-        next: more.next,
-        end: more.end,
-        scanned: now.scanned + more.scanned,
-        error: null,
-        busy: false,
-      }));
-    } catch (error) {
-      setOlder((now) => ({ ...now, error, busy: false }));
-    }
-  };
-  if (first.error) return html`<${PageError} error=${first.error} retry=${first.refresh} />`;
-  if (answer === null) return html`<p class="waiting" role="status">Loading …</p>`;
-  const seen = new Set();
-  const records = [...answer.records, ...older.records].filter((record) => {
-    const key = recordKey(record);
-    return !seen.has(key) && seen.add(key);
-  });
-  if (filters.from === "latest") records.sort((a, b) => b.timestamp_ms - a.timestamp_ms || b.offset - a.offset);
+  const isSearch = isCondition(filters);
+  const isNewest = filters.from === "latest";
+  const search = useSearch(topic, requestOf(filters), isSearch);
+  const { records, isBusy, end } = search;
+  const byTime = (a, b) => a.timestamp_ms - b.timestamp_ms || a.partition - b.partition || a.offset - b.offset;
+  const sorted = records.toSorted((a, b) => (isNewest ? byTime(b, a) : byTime(a, b)));
+  const isFull = records.length >= SHOWN_MAX;
+  const moreText = isSearch ? "Search further" : isNewest ? "Older records" : "More records";
   return html`
-    <${Unreachable} nodes=${answer.unreachable} />
-    ${answer.errors.map((text) => html`<p class="warning-line" role="status">${text}</p>`)}
-    ${answer.more_partitions && html`<p class="warning-line">The topic has more partitions than are read at once: choose one.</p>`}
-    <p class="note" role="status">
-      ${count(records.length, "record")}, ${number(older.scanned)} looked at.${filters.from === "latest" ? " The newest come first." : ""}
-    </p>
+    <${Unreachable} nodes=${search.unreachable} />
+    ${search.errors.map((text) => html`<p class="warning-line" role="status">${text}</p>`)}
+    ${search.more_partitions && html`<p class="warning-line">The topic has more partitions than are read at once: choose one.</p>`}
+    <${Progress} search=${search} isSearch=${isSearch} isNewest=${isNewest} />
     ${records.length > 0
-      ? html`<${RecordList} topic=${topic} records=${records} />`
-      : html`<${NoRecords} topic=${topic} filters=${filters} isEnd=${older.end} />`}
-    <${PageError} error=${older.error} retry=${loadMore} />
-    ${!older.end &&
-    html`<p class="more"><button type="button" onClick=${loadMore} disabled=${older.busy}>
-      ${older.busy ? "Loading …" : "Look further"}
-    </button></p>`}
+      ? html`<${RecordList} topic=${topic} records=${sorted} />`
+      : !isBusy && !search.error && html`<${NoRecords} topic=${topic} filters=${filters} isEnd=${end} />`}
+    <${PageError} error=${search.error} retry=${search.more} />
+    ${isFull && !end && html`<p class="note">No more than ${count(SHOWN_MAX, "record")} are shown: narrow the filters, or start elsewhere.</p>`}
+    ${!end && !isFull && !search.error && records.length + search.scanned > 0 && !(isBusy && isSearch) &&
+    html`<p class="more"><button type="button" onClick=${search.more} aria-disabled=${isBusy}>${isBusy ? "Loading …" : moreText}</button></p>`}
   `;
 }
 
-/** Return `next` of an answer as the parameter `from` of the following request. */
-const nextText = (next) => `offsets:${Object.entries(next).map(([partition, offset]) => `${partition}=${offset}`).join(",")}`;
+/** What was found so far, how far a search has come, and a way to stop it. */
+function Progress({ search, isSearch, isNewest }) {
+  const { records, scanned, remaining, isBusy } = search;
+  const total = scanned + remaining;
+  if (isBusy && search.next === null && !isSearch) return html`<p class="waiting" role="status">Loading …</p>`;
+  return html`
+    <div class="search-bar">
+      ${isSearch &&
+      isBusy &&
+      html`
+        <progress max=${total || 1} value=${total ? scanned : undefined} aria-label="Records looked at"></progress>
+        <button type="button" class="small" onClick=${search.stop}>Stop</button>
+      `}
+      <p class="note" role="status">
+        ${count(records.length, "record")}${isSearch && html`, ${number(scanned)} of about ${number(total)} looked at (${bytes(search.read_bytes)} read)`}.
+        ${search.isStopped && " Stopped."}${isNewest && records.length > 0 && " The newest come first."}
+      </p>
+    </div>
+  `;
+}
 
 function NoRecords({ topic, filters, isEnd }) {
-  const isFiltered = filters.contains || filters.key;
-  if (isFiltered && !isEnd) return html`<${Empty} title="No match so far."><p>There is more to look at: look further.</p><//>`;
-  if (isFiltered) return html`<${Empty} title="No record matches."><p>Start earlier, or change the filters.</p><//>`;
+  const isLimited = isCondition(filters) || filters.since || filters.until;
+  if (!isEnd) return html`<${Empty} title="No match so far."><p>There is more to look at: search further.</p><//>`;
+  if (isLimited) return html`<${Empty} title="No record matches."><p>Change the filters.</p><//>`;
   return html`
     <${Empty} title="There is no record here.">
       <p>Send one:</p>
@@ -128,7 +122,7 @@ function tailState({ isPaused, isOpen, received }) {
 
 /** Records as they arrive. */
 function Tail({ topic, filters }) {
-  const tail = useTail(topic, requestOf(filters));
+  const tail = useTail(topic, tailOf(filters));
   return html`
     <div class="tail-bar">
       <button type="button" data-key="p" class=${tail.isPaused ? "primary" : ""} aria-pressed=${tail.isPaused} onClick=${tail.togglePause}>

@@ -34,10 +34,10 @@ export function useTail(topic, request) {
 }
 
 /** Read records into `incoming` until the signal; open the stream again when it ends. */
-async function read(topic, { limit: _limit, ...request }, signal, incoming, setView) {
+async function read(topic, request, signal, incoming, setView) {
   while (!signal.aborted) {
     try {
-      for await (const line of api.tail(topic, { ...request, from: "latest" }, signal)) {
+      for await (const line of api.tail(topic, request, signal)) {
         setView((old) => (old.isOpen ? old : { ...old, isOpen: true, error: null }));
         if ("error" in line) throw new Error(line.error);
         if ("heartbeat_ms" in line) noteErrors(line.errors, setView);
