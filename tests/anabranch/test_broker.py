@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -173,7 +173,7 @@ def test_waiting_for_a_group(broker: Broker, protocol: str) -> None:
 
 def test_the_next_produce_fails_and_appends_nothing(broker: Broker) -> None:
     broker.create_topic("refused")
-    broker.fail_next_produce("INVALID_RECORD", times=2)
+    broker.fail_next("Produce", "INVALID_RECORD", times=2)
     assert send(broker, "refused", b"1", **ONCE) == ["INVALID_RECORD"]
     assert send(broker, "refused", b"2", **ONCE) == ["INVALID_RECORD"]
     assert send(broker, "refused", b"3", **ONCE) == [""]
@@ -184,21 +184,63 @@ def test_the_next_produce_fails_and_appends_nothing(broker: Broker) -> None:
 def test_an_answer_can_be_lost(broker: Broker, idempotent: bool) -> None:
     topic = f"lost-{idempotent}"
     broker.create_topic(topic)
-    broker.fail_next_produce("NOT_ENOUGH_REPLICAS_AFTER_APPEND", appended=True)
+    broker.fail_next("Produce", "NOT_ENOUGH_REPLICAS_AFTER_APPEND", applied=True)
     assert send(broker, topic, b"x", **{"enable.idempotence": idempotent}) == [""], "the client sends it again"
     assert receive(broker, topic) == ([b"x"] if idempotent else [b"x", b"x"])
 
 
 def test_bad_orders_are_refused_and_change_nothing(broker: Broker) -> None:
     with pytest.raises(BrokerError, match="unknown error code 'NO_SUCH_CODE'"):
-        broker.fail_next_produce("NO_SUCH_CODE")
+        broker.fail_next("Produce", "NO_SUCH_CODE")
     with pytest.raises(BrokerError, match="NONE is no error"):
-        broker.fail_next_produce(0)
+        broker.fail_next("Produce", 0)
     with pytest.raises(BrokerError, match="times: expected a number from 1"):
-        broker.fail_next_produce("UNKNOWN_SERVER_ERROR", times=0)
+        broker.fail_next("Produce", "UNKNOWN_SERVER_ERROR", times=0)
     with pytest.raises(BrokerError, match="slow_store_ms: expected a number from 0"):
         broker.slow_store(-1)
+    with pytest.raises(BrokerError, match=r"unknown API 'Fetsh'. Did you mean 'Fetch'\?"):
+        broker.fail_next("Fetsh", "UNKNOWN_SERVER_ERROR")
+    with pytest.raises(BrokerError, match="SaslHandshake has no throttle time in its answers"):
+        broker.throttle_next("SaslHandshake", 1)
     assert send(broker, "unharmed", b"x", **ONCE) == [""]
+
+
+def test_a_commit_fails_and_changes_nothing(broker: Broker) -> None:
+    broker.create_topic("uncommitted")
+    assert send(broker, "uncommitted", b"x") == [""]
+    settings = {"group.id": "uncommitted", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, **settings})
+    consumer.subscribe(["uncommitted"])
+    assert consumer.poll(WAIT_S) is not None
+    broker.fail_next("OffsetCommit", "OFFSET_METADATA_TOO_LARGE")
+    with pytest.raises(KafkaException, match="OFFSET_METADATA_TOO_LARGE"):
+        consumer.commit(asynchronous=False)
+    place = TopicPartition("uncommitted", 0)
+    assert consumer.committed([place], timeout=WAIT_S)[0].offset == OFFSET_INVALID
+    consumer.commit(asynchronous=False)
+    assert consumer.committed([place], timeout=WAIT_S)[0].offset == 1
+    consumer.close()
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_connection_is_lost_at_a_request(broker: Broker, applied: bool) -> None:
+    topic = f"dropped-{applied}"
+    broker.create_topic(topic)
+    broker.drop_next("Produce", applied=applied)
+    assert send(broker, topic, b"x") == [""], "the client sends it again"
+    assert len(broker.records(topic)) == 1 + applied
+
+
+def test_clients_are_cut_off_until_the_broker_heals(broker: Broker) -> None:
+    broker.create_topic("cut")
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.list_topics("cut", timeout=WAIT_S)
+    broker.cut()
+    with pytest.raises(KafkaException):
+        admin.list_topics("cut", timeout=0.5)
+    assert broker.records("cut") == []
+    broker.heal()
+    assert "cut" in admin.list_topics("cut", timeout=WAIT_S).topics
 
 
 def test_records_are_served_while_the_store_hangs(broker: Broker) -> None:

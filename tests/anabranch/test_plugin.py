@@ -40,7 +40,7 @@ def test_that_leaves_it_killed(anabranch_broker, anabranch_topic):
 
 def test_that_finds_it_alive_and_leaves_a_fault(anabranch_broker):
     assert anabranch_broker.is_healthy
-    anabranch_broker.fail_next_produce("UNKNOWN_SERVER_ERROR")
+    anabranch_broker.fail_next("Produce", "UNKNOWN_SERVER_ERROR")
     anabranch_broker.pause()
 
 def test_that_finds_no_fault(anabranch_broker, anabranch_topic):

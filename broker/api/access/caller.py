@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from anabranch.broker.cluster.serving import Serving
+from anabranch.broker.kafka.acls.authorizer import Authorizer
 from anabranch.broker.kafka.acls.model import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclOperation, AclResourceType
-from anabranch.broker.kafka.acls.store import ClusterAcls
 from anabranch.broker.node.logging.audit import EVENTS_MAX
 from anabranch.broker.node.net.exchange import ClientConnection, Exchange
 from anabranch.broker.node.net.principals import ANONYMOUS
@@ -27,11 +27,11 @@ class Caller:
         "version",
     )
 
-    def __init__(self, serving: Serving, exchange: Exchange, acls: ClusterAcls) -> None:
+    def __init__(self, serving: Serving, exchange: Exchange, authorizer: Authorizer) -> None:
         self.serving = serving
         self.version = exchange.api_version
         self._api_key = exchange.api_key
-        self._authorizer = acls.authorizer
+        self._authorizer = authorizer
         self.principal = exchange.connection.principal
         """Principal of the client, in Kafka's notation."""
         self._connection = exchange.connection
@@ -128,7 +128,7 @@ def caller_of(serving: Serving, exchange: Exchange) -> Caller | None:
     """Return the client of a request; None if it may do everything: there is no authorizer, or it is a node."""
     if serving.acls is None or exchange.peer is not None:
         return None
-    return Caller(serving, exchange, serving.acls)
+    return Caller(serving, exchange, serving.acls.authorizer)
 
 
 def may_ask_for_tokens(connection: ClientConnection) -> bool:

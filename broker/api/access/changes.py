@@ -42,7 +42,10 @@ def recording(
         if not getattr(request, "validate_only", False):
             subject = "" if subject_of is None else subject_of(serving, request)
             exchange.amend = amending(
-                serving, exchange, lambda response: _recorded(serving, request, exchange, response, subject)
+                serving,
+                exchange,
+                lambda response: _recorded(serving, request, exchange, response, subject),
+                exchange.amend,
             )
         return function(serving, request, exchange)
 

@@ -110,11 +110,15 @@ def amending(serving: Serving, exchange: Exchange, amend: Amend, further: Amend 
     return call
 
 
-def behind(function: HandlerFunction[Any], guard: Guard[Any]) -> HandlerFunction[Any]:
+def behind(
+    function: HandlerFunction[Any],
+    guard: Guard[Any],
+    find_caller: Callable[[Serving, Exchange], Caller | None] = caller_of,
+) -> HandlerFunction[Any]:
     """Return a handler that gets what the guard lets pass."""
 
     def handle(serving: Serving, request: Any, exchange: Exchange) -> Any:
-        caller = caller_of(serving, exchange)
+        caller = find_caller(serving, exchange)
         if caller is None:
             return function(serving, request, exchange)
         verdict = guard(caller, request)

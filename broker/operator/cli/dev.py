@@ -167,7 +167,7 @@ async def _serve(settings: Settings, levels: LogLevels, topics: Mapping[str, int
     faults = Faults()
     environment = Environment(
         make_stores=lambda settings, rng: faults.wrap_stores(make_stores(settings, rng)),
-        wrap_handlers=faults.wrap_handlers,
+        wrap_handlers=faults.requests.wrap,
     )
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,33 +1,16 @@
-"""Faults that a test asks for, and the places where they act: the handler of Produce, and the object stores.
+"""Faults that a test asks for, and the places where they act: the handlers of requests, and the object stores.
 
 A node without requested faults has none of this; `broker.cluster.membership.environment` installs them.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
 
-from anabranch.broker.api.declaration import Handler
-from anabranch.broker.api.handlers.produce_response import refuse_all
-from anabranch.broker.cluster.serving import Serving
-from anabranch.broker.node.net.exchange import Exchange
-from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.messages import produce
-from anabranch.protocol.messages.produce import ProduceRequest
+from anabranch.broker.operator.dev.request_faults import RequestFaults
 from anabranch.s3stream.background import Pace
 from anabranch.s3stream.errors import StoreError
 from anabranch.s3stream.store.interface import CallCounts, MultipartUpload, ObjectStore, StoredObject, TailRead
 from anabranch.wal.interface import Buffer
-
-
-class ProduceFault(NamedTuple):
-    """The error with which one Produce request is answered."""
-
-    code: ErrorCode
-    is_appended: bool
-    """True if its records are appended nevertheless, as when an answer is lost."""
 
 
 class Faults:
@@ -35,36 +18,12 @@ class Faults:
 
     def __init__(self) -> None:
         self.store_delay_s = 0.0
-        self._produce: deque[ProduceFault] = deque()
+        self.requests = RequestFaults()
 
     def clear(self) -> None:
         """End all faults."""
         self.store_delay_s = 0.0
-        self._produce.clear()
-
-    def fail_produce(self, code: ErrorCode, *, times: int, appended: bool) -> None:
-        """Let the next Produce requests fail."""
-        self._produce.extend([ProduceFault(code, appended)] * times)
-
-    def next_produce(self) -> ProduceFault | None:
-        """Take the fault of the Produce request that has arrived; None: it is handled as usual."""
-        return self._produce.popleft() if self._produce else None
-
-    def wrap_handlers(self, handlers: Mapping[int, Handler]) -> Mapping[int, Handler]:
-        """Return the handlers, with a Produce handler that fails on request."""
-        usual = handlers[produce.KEY]
-
-        def handle(serving: Serving, request: ProduceRequest, exchange: Exchange) -> Any:
-            # A request with acks=0 has no answer that could fail.
-            fault = self.next_produce() if request.acks != 0 else None
-            if fault is None:
-                return usual.function(serving, request, exchange)
-            if not fault.is_appended:
-                return refuse_all(request, fault.code)
-            exchange.amend = lambda _: refuse_all(request, fault.code)
-            return usual.function(serving, request, exchange)
-
-        return {**handlers, produce.KEY: replace(usual, function=handle)}
+        self.requests.clear()
 
     def wrap_stores(self, stores: Mapping[str, ObjectStore]) -> Mapping[str, ObjectStore]:
         """Return stores that are as slow as they should be."""

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from difflib import get_close_matches
 from typing import Any, Final
 
 from anabranch.broker.api.handlers import HANDLERS
@@ -14,7 +16,9 @@ from anabranch.broker.kafka.topics.topic import Topic
 from anabranch.broker.operator.dev.faults import Faults
 from anabranch.broker.operator.dev.group_reading import describe_group
 from anabranch.broker.operator.dev.reading import bounds, read, row
+from anabranch.protocol.api import Api
 from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.registry import APIS
 
 USER: Final = User("User:test", "127.0.0.1")
 DELAY_MAX_MS: Final = 600_000
@@ -30,6 +34,7 @@ class Orders:
 
     def __init__(self, node: Node, faults: Faults) -> None:
         self._serving = node.serving
+        self._ports = node.ports
         self._faults = faults
         self._local = LocalRequests(node.serving, HANDLERS, is_stopping=lambda: node.stopping)
 
@@ -38,16 +43,8 @@ class Orders:
 
         Raises BadOrder, KafkaError, StorageError, LocalRefusal; nothing has changed then.
         """
-        serving, faults = self._serving, self._faults
-        match _parsed(line):
-            case {"clear": True}:
-                faults.clear()
-            case {"slow_store_ms": delay}:
-                faults.store_delay_s = _number("slow_store_ms", delay, 0, DELAY_MAX_MS) / 1000
-            case {"fail_produce": name, "times": times, "appended": bool(appended)}:
-                faults.fail_produce(
-                    error_code(name), times=int(_number("times", times, 1, TIMES_MAX)), appended=appended
-                )
+        serving = self._serving
+        match order := _parsed(line):
             case {"create_topic": str(name), "partitions": int(partitions), "configs": dict(configs)}:
                 await create_topic(serving, name, int(_number("partitions", partitions, 1, TIMES_MAX)), configs)
             case {"delete_topic": str(name)}:
@@ -60,9 +57,32 @@ class Orders:
                 return {"records": [row(each) for each in records], "next": position}
             case {"describe_group": str(group_id)}:
                 return {"group": await describe_group(self._local, serving.topics, group_id, USER)}
-            case order:
-                raise BadOrder(f"unknown order {json.dumps(order)}")
+            case _:
+                self._change_faults(order)
         return {}
+
+    def _change_faults(self, order: object) -> None:
+        """Follow an order about faults. Raises BadOrder, also for one that is about something else."""
+        faults, requests = self._faults, self._faults.requests
+        match order:
+            case {"clear": True}:
+                faults.clear()
+            case {"slow_store_ms": delay}:
+                faults.store_delay_s = _number("slow_store_ms", delay, 0, DELAY_MAX_MS) / 1000
+            case {"fail": api, "code": code, "times": times, "applied": bool(applied)}:
+                requests.fail(_api(api).key, error_code(code), times=_times(times), applied=applied)
+            case {"drop": api, "times": times, "applied": bool(applied)}:
+                requests.drop(_api(api).key, times=_times(times), applied=applied)
+            case {"delay": api, "ms": delay, "times": times}:
+                requests.delay(_api(api).key, _number("ms", delay, 0, DELAY_MAX_MS) / 1000, times=_times(times))
+            case {"throttle": api, "ms": delay, "times": times}:
+                throttle_ms = int(_number("ms", delay, 0, DELAY_MAX_MS))
+                requests.throttle(_throttled(api).key, throttle_ms, times=_times(times))
+            case {"cut": True}:
+                requests.is_cut = True
+                self._ports.clients.drop_all()
+            case _:
+                raise BadOrder(f"unknown order {json.dumps(order)}")
 
     def _topic(self, name: str) -> Topic:
         topic = self._serving.topics.get(name)
@@ -103,6 +123,29 @@ def error_code(name: object) -> ErrorCode:
     if found is ErrorCode.NONE:
         raise BadOrder("NONE is no error")
     return found
+
+
+def _api(name: object) -> Api:
+    """Return an API by its name in Kafka's protocol. Raises BadOrder."""
+    by_name = {each.name: each for each in APIS.values()}
+    found = by_name.get(str(name))
+    if found is None:
+        near = get_close_matches(str(name), by_name)
+        advice = f". Did you mean {' or '.join(map(repr, near))}?" if near else ", expected one such as Produce"
+        raise BadOrder(f"unknown API {name!r}{advice}")
+    return found
+
+
+def _throttled(name: object) -> Api:
+    """Return an API whose answers can have a throttle time. Raises BadOrder."""
+    api = _api(name)
+    if not any(each.name == "throttle_time_ms" for each in fields(api.response)):
+        raise BadOrder(f"{api.name} has no throttle time in its answers")
+    return api
+
+
+def _times(value: object) -> int:
+    return int(_number("times", value, 1, TIMES_MAX))
 
 
 def _number(name: str, value: object, least: int, most: int) -> float:

@@ -175,17 +175,37 @@ class Broker:
 
     def slow_store(self, ms: float) -> None:
         """Let each call to the object store take this much longer; 0: no more. Uploads and reads of old data wait."""
-        self._has_faults = True
-        self._order(slow_store_ms=ms)
+        self._fault(slow_store_ms=ms)
 
-    def fail_next_produce(self, code: str | int, *, times: int = 1, appended: bool = False) -> None:
-        """Answer the next Produce requests with an error, by its name in Kafka's protocol (`NOT_LEADER_OR_FOLLOWER`).
+    def fail_next(self, api: str, error: str | int, *, times: int = 1, applied: bool = False) -> None:
+        """Answer the next requests of an API with an error, both by their names in Kafka's protocol.
 
-        Nothing of them is appended; with `appended` all is, as when an answer is lost. Requests with acks=0 have no
-        answer, and do not count.
+            broker.fail_next("Produce", "NOT_LEADER_OR_FOLLOWER")
+
+        Such a request changes nothing; with `applied` it is carried out, as when an answer is lost. For this and the
+        next three: Produce requests with acks=0 have no answer, and do not count.
         """
+        self._fault(fail=api, code=error, times=times, applied=applied)
+
+    def drop_next(self, api: str, *, times: int = 1, applied: bool = False) -> None:
+        """Close the connection at the next requests of an API; with `applied`, after they were carried out."""
+        self._fault(drop=api, times=times, applied=applied)
+
+    def delay_next(self, api: str, ms: float, *, times: int = 1) -> None:
+        """Let the next requests of an API, and those behind them on their connections, wait before they are handled."""
+        self._fault(delay=api, ms=ms, times=times)
+
+    def throttle_next(self, api: str, ms: int, *, times: int = 1) -> None:
+        """Throttle the clients that send the next requests of an API, as a quota would."""
+        self._fault(throttle=api, ms=ms, times=times)
+
+    def cut(self) -> None:
+        """Cut clients off until `heal`: close all their connections, and new ones at their first request."""
+        self._fault(cut=True)
+
+    def _fault(self, **order: object) -> None:
         self._has_faults = True
-        self._order(fail_produce=code, times=times, appended=appended)
+        self._order(**order)
 
     def heal(self) -> None:
         """End all faults: go on after `pause`, start after `kill`, fail and delay nothing more."""

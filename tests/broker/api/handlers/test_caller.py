@@ -29,8 +29,7 @@ def test_denials_of_who_has_no_rights_cost_one_decision_and_a_hundred_lines(monk
     serving: Any = SimpleNamespace(audit=AuditLog(lambda: now_s[0]))
     client = SimpleNamespace(principal="User:mallory", host="192.0.2.1")
     exchange: Any = SimpleNamespace(api_version=12, api_key=3, connection=client)
-    acls: Any = SimpleNamespace(authorizer=authorizer)
-    caller = Caller(serving, exchange, acls)
+    caller = Caller(serving, exchange, authorizer)
     with capture_logs() as logs:
         assert caller.topics(AclOperation.READ, (f"t{at}" for at in range(1000))) == set()
         assert not caller.may_group(AclOperation.READ, "g")
@@ -38,7 +37,7 @@ def test_denials_of_who_has_no_rights_cost_one_decision_and_a_hundred_lines(monk
     assert len(decided) == 2, "one for topics, one for groups"
     now_s[0] = 1.0
     with capture_logs() as logs:
-        assert not Caller(serving, exchange, acls).may_topic(AclOperation.READ, "t")
+        assert not Caller(serving, exchange, authorizer).may_topic(AclOperation.READ, "t")
         authorizer.replace([BOB._replace(principal="User:mallory")])
         assert caller.may_topic(AclOperation.READ, "a"), "another version of the ACLs counts at once"
     assert [line["left_out"] for line in logs] == [901]
