@@ -17,7 +17,9 @@ def test_a_page_outlives_its_node(browser: Browser, tmp_path: Path) -> None:
         node.kill9()
         outage = page.get_by_text("does not answer. Trying again")
         expect(outage).to_be_visible()
-        expect(page.get_by_text("Every partition has a leader"), "what was shown stays").to_be_visible()
+        expect(page.get_by_text("Every partition has a leader"), "nobody knows").to_have_count(0)
+        expect(page.get_by_text("The state is not known")).to_be_visible()
+        expect(page.get_by_role("row", name="1 this"), "what was shown stays").to_be_visible()
         assert console.violations() == []
         page.get_by_role("link", name="Storage").click()
         expect(page.locator("main h1")).to_have_text("Storage")

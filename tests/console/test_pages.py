@@ -73,6 +73,23 @@ def test_the_cluster_page_shows_nodes_and_traffic(console: ConsolePage, shop: Sh
     expect(page.locator(".figure", has_text="Partitions")).to_contain_text("and 100 internal")
 
 
+def test_a_node_that_is_down_is_in_the_headline(console: ConsolePage, shop: Shop) -> None:
+    found = json.loads(shop.node.ask("/api/v1/cluster"))
+    (own,) = found["nodes"]
+    found["nodes"].append({**own, "id": 2, "self": False, "state": "down"})
+    console.page.route("**/api/v1/cluster", lambda route: route.fulfill(json=found))
+    page = console.open()
+    expect(page.get_by_text("Node 2 is down")).to_be_visible()
+    expect(page.get_by_text("Every partition has a leader")).to_have_count(0)
+
+
+def test_configs_are_shown_in_units(console: ConsolePage) -> None:
+    page = console.open("topics/orders")
+    expect(page.get_by_role("row", name="max.message.bytes")).to_contain_text("1 MiB")
+    page.get_by_role("button", name="Show all").click()
+    expect(page.get_by_role("row", name="delete.retention.ms")).to_contain_text("86400000 1 d")
+
+
 def shop_topics(shop: Shop) -> dict[str, dict[str, Any]]:
     """The topics that are not internal, by name."""
     found = json.loads(shop.node.ask("/api/v1/topics"))["topics"]
@@ -256,7 +273,8 @@ def test_a_group_that_lags_shows_by_how_much(console: ConsolePage, shop: Shop) -
     page.get_by_role("link", name="billing").click()
     lag = page.locator(".figure", has_text="Lag").locator("dd")
     expect(lag).to_have_text(str(LAG))
-    expect(page.locator(".chart canvas")).to_be_visible()
+    expect(page.get_by_role("figure", name="By partition")).to_be_visible()
+    expect(page.locator(".chart canvas"), "the total has an axis of its own").to_have_count(2)
     send_order(shop.producer, 0)
     assert shop.producer.flush(60) == 0
     expect(lag).to_have_text(str(LAG + 1))

@@ -16,7 +16,8 @@ export const decodersOf = (topic) => ({ ...AUTO, ...load()[topic] });
 
 /** Remember the formats of a topic. */
 export function rememberDecoders(topic, { decode, decode_key }) {
-  const { [topic]: _former, ...others } = load();
+  const { [topic]: former, ...others } = load();
   const isUsual = decode === AUTO.decode && decode_key === AUTO.decode_key;
+  if (isUsual && former === undefined) return;
   localStorage.setItem(KEY, JSON.stringify(isUsual ? others : { ...others, [topic]: { decode, decode_key } }));
 }

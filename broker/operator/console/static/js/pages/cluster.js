@@ -8,6 +8,7 @@ import { html } from "../html.js";
 import { differences, useLive } from "../live.js";
 import { usePoll } from "../poll.js";
 import { href } from "../router.js";
+import { useMayOperate, useStore } from "../store.js";
 
 const KINDS = { up: "good", draining: "warn", down: "bad", stopped: "off" };
 
@@ -30,8 +31,11 @@ export function ClusterPage() {
 const internal = (value) => (value > 0 ? `and ${number(value)} internal` : null);
 
 function Summary({ cluster }) {
+  const mayOperate = useMayOperate();
+  const isDown = useStore((state) => state.unreachableSince !== null);
   const up = cluster.nodes.filter((node) => node.state === "up").length;
   const problems = [
+    ...cluster.nodes.filter((node) => node.state === "down").map((node) => `Node ${node.id} is down`),
     ...(cluster.writable ? [] : [`This node cannot write: ${cluster.obstacles.join("; ") || "see its log"}`]),
     ...(cluster.leaderless ? [`${count(cluster.leaderless, "partition")} without a leader`] : []),
     ...cluster.outages.map((each) => `${each.where} since ${time(each.since_ms)}: ${each.reason}`),
@@ -47,14 +51,16 @@ function Summary({ cluster }) {
       ]}
     />
     <p class="cluster-state">
-      ${problems.length === 0
+      ${isDown
+        ? html`<${State} kind="off">The state is not known while the node does not answer.<//>`
+        : problems.length === 0
         ? html`<${State} kind="good">Every partition has a leader, and this node can write.<//>`
         : problems.map((problem) => html`<${State} kind="bad">${problem}<//>`)}
     </p>
     <p class="note">Cluster <code>${cluster.cluster_id}</code></p>
     ${cluster.topics === 0 &&
     html`<${Empty} title="There are no topics yet.">
-      <p><a href=${href(["topics"])}>Create the first one</a>, or let a producer create it.</p>
+      <p>${mayOperate ? html`<a href=${href(["topics"])}>Create the first one</a>, or let` : "Let"} a producer create it.</p>
     <//>`}
   `;
 }
@@ -70,7 +76,7 @@ function Nodes({ nodes }) {
     { title: "Address", cell: (node) => html`<code><${Name} text=${`${node.host}:${node.port}`} /></code>` },
     { title: "Rack", cell: (node) => node.rack || "–", wide: true },
     { title: "Leads", cell: (node) => number(node.leaders), value: (node) => node.leaders, numeric: true },
-    { title: "Starts", cell: (node) => number(node.epoch), value: (node) => node.epoch, numeric: true, wide: true },
+    { title: "Epoch", cell: (node) => number(node.epoch), value: (node) => node.epoch, numeric: true, wide: true },
   ];
   return html`<${Table} caption="Nodes" columns=${columns} rows=${nodes} rowKey=${(node) => node.id} sort=${0} />`;
 }

@@ -81,12 +81,16 @@ function LagChart({ history, offsets }) {
     .slice(0, CURVES_MAX)
     .map(nameOf)
     .sort();
-  const series = [
-    { label: "total", values: history.map((point) => point.total ?? null) },
-    ...(offsets.length > 1 ? names : []).map((name) => ({ label: name, values: history.map((point) => point.lags[name] ?? null) })),
-  ];
-  return html`<${Chart} label="Lag" times_ms=${history.map((point) => point.at_ms)} series=${series}
-    format=${(value) => number(Math.round(value))} />`;
+  const times = history.map((point) => point.at_ms);
+  const format = (value) => number(Math.round(value));
+  const total = [{ label: "total", values: history.map((point) => point.total ?? null) }];
+  const each = names.map((name) => ({ label: name, values: history.map((point) => point.lags[name] ?? null) }));
+  return html`
+    <div class="charts">
+      <${Chart} label="Lag" times_ms=${times} series=${total} format=${format} />
+      ${offsets.length > 1 && html`<${Chart} label="By partition" times_ms=${times} series=${each} format=${format} />`}
+    </div>
+  `;
 }
 
 /** How far a group has come in a partition, as a bar. */

@@ -15,7 +15,7 @@ export function SignIn() {
       update({ session, needsToken: false });
     } catch (failure) {
       setToken("");
-      setError(failure);
+      setError(failure.status === 401 ? new Error("The node does not accept this token: it is mistyped, or no longer valid.") : failure);
     }
   };
   return html`

@@ -3,7 +3,7 @@ import { api } from "../api.js";
 import { Command, Empty, Figures, isMissing, Name, PageHead, Section, State, Unreachable, Waiting } from "../components/basics.js";
 import { Table } from "../components/table.js";
 import { firstGroup, firstRecord } from "../commands.js";
-import { bytes, number } from "../format.js";
+import { bytes, duration, number } from "../format.js";
 import { html, useState } from "../html.js";
 import { usePoll } from "../poll.js";
 import { go, href } from "../router.js";
@@ -154,7 +154,21 @@ function Groups({ topic, groups }) {
 const COMMON = new Set(["cleanup.policy", "compression.type", "max.message.bytes", "retention.bytes", "retention.ms"]);
 const SOURCES = { dynamic_topic_config: "this topic", static_broker_config: "the node's settings", default_config: "default" };
 
-const configText = ({ sensitive, value }) => (sensitive ? "hidden" : value === "" ? "(empty)" : (value ?? "none"));
+/** Longest time that is shown in days; longer ones stand for no limit. */
+const TIME_MAX_MS = 1e15;
+
+/** Return a value with its unit, where the config's name has one: `604800000` of `retention.ms` is `7 d`. */
+function inUnits(name, text) {
+  const value = Number(text);
+  if (!/^\d+$/.test(text ?? "")) return "";
+  if (name.endsWith(".ms") && value >= 1_000 && value < TIME_MAX_MS) return duration(value);
+  return name.endsWith(".bytes") && value >= 1_024 && value < 2 ** 50 ? bytes(value) : "";
+}
+
+function ConfigValue({ name, text }) {
+  const shown = inUnits(name, text);
+  return html`<code><${Name} text=${text === "" ? "(empty)" : (text ?? "none")} /></code>${shown && html` <small>${shown}</small>`}`;
+}
 
 function Configs({ configs, alter }) {
   const [showsAll, setShowsAll] = useState(false);
@@ -163,8 +177,8 @@ function Configs({ configs, alter }) {
     .toSorted((a, b) => b.is_own - a.is_own || a.name.localeCompare(b.name));
   const columns = [
     { title: "Config", cell: (row) => html`<span class=${row.is_own ? "changed" : ""} title=${row.documentation ?? ""}><${Name} text=${row.name} /></span>` },
-    { title: "Value", cell: (row) => html`<code><${Name} text=${configText(row)} /></code>` },
-    { title: "Default", cell: (row) => (row.is_own ? html`<code>${row.default ?? "none"}</code>` : "the same"), wide: true },
+    { title: "Value", cell: (row) => (row.sensitive ? "hidden" : html`<${ConfigValue} name=${row.name} text=${row.value} />`) },
+    { title: "Default", cell: (row) => (row.is_own ? html`<${ConfigValue} name=${row.name} text=${row.default} />` : "the same"), wide: true },
     { title: "From", cell: (row) => SOURCES[row.source] ?? row.source.replaceAll("_", " "), wide: true },
     {
       title: "Edit",

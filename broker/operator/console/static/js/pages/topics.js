@@ -44,7 +44,7 @@ export function TopicsPage({ query }) {
           </div>
           ${rows.length > 0
             ? html`<${Table} caption="Topics" columns=${COLUMNS} rows=${rows} rowKey=${(topic) => topic.name} sort=${0} />`
-            : html`<${NoTopics} search=${search} />`}
+            : html`<${NoTopics} search=${search} mayOperate=${mayOperate} />`}
         `}
     ${creates && html`<${CreateTopic} close=${() => setCreates(false)} done=${created} />`}
   `;
@@ -78,11 +78,11 @@ const COLUMNS = [
   },
 ];
 
-function NoTopics({ search }) {
+function NoTopics({ search, mayOperate }) {
   if (search) return html`<${Empty} title=${`No topic's name contains “${search}”.`} />`;
   return html`
     <${Empty} title="There are no topics yet.">
-      <p>Create one here, or send a first record, which creates its topic:</p>
+      <p>${mayOperate ? "Create one here, or send" : "Send"} a first record, which creates its topic:</p>
       <${Command} text=${firstRecord("greetings")} />
     <//>
   `;
