@@ -285,6 +285,31 @@ def test_a_paused_broker_answers_nothing_until_it_goes_on(broker: Broker) -> Non
     assert "paused" in admin.list_topics(timeout=WAIT_S).topics
 
 
+@pytest.mark.parametrize("tls", [False, True])
+def test_users_authenticate_themselves_also_after_a_crash(tls: bool) -> None:
+    with Broker(users={"alice": "tea", "bob": "cup"}, tls=tls) as broker:
+        assert broker.client_settings()["security.protocol"] == ("SASL_SSL" if tls else "SASL_PLAINTEXT")
+        assert send(broker, "secret", b"1", **broker.client_settings("bob")) == [""]
+        broker.kill()
+        broker.start()
+        for mechanism in ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"):
+            settings = {**broker.client_settings(), "sasl.mechanism": mechanism}
+            assert send(broker, "secret", b"2", **settings) == [""]
+        wrong = Producer({**broker.client_settings(), "sasl.password": "cup"})
+        with pytest.raises(KafkaException):
+            wrong.list_topics(timeout=1)
+        assert len(broker.records("secret")) == 4
+
+
+def test_clients_connect_by_tls() -> None:
+    with Broker(tls=True) as broker:
+        settings = broker.client_settings()
+        assert settings["security.protocol"] == "SSL"
+        assert send(broker, "t", b"1", **settings) == [""]
+        with pytest.raises(BrokerError, match="the broker has no user 'zoe'"):
+            broker.client_settings("zoe")
+
+
 def test_its_data_ends_with_it() -> None:
     broker = Broker()
     broker.start()

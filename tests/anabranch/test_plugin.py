@@ -47,6 +47,22 @@ def test_that_finds_no_fault(anabranch_broker, anabranch_topic):
     assert send(anabranch_broker, anabranch_topic) == [(None, 0)]
 """
 )
+SECURED = """
+import pytest
+from confluent_kafka import Producer
+
+@pytest.fixture(scope="session")
+def anabranch_users():
+    return {"alice": "tea"}
+
+@pytest.fixture(scope="session")
+def anabranch_tls():
+    return True
+
+def test_it(anabranch_broker, anabranch_topic):
+    assert anabranch_broker.client_settings()["sasl.username"] == "alice"
+    Producer(anabranch_broker.client_settings()).list_topics(timeout=100)
+"""
 FAILING = """
 def test_that_fails(anabranch_broker):
     anabranch_broker.kill()
@@ -100,6 +116,11 @@ def test_broker_and_topics_are_there_without_set_up(tmp_path: Path) -> None:
     found = run_pytest(tmp_path, TESTS)
     assert found.returncode == 0, found.stdout
     assert "6 passed" in found.stdout
+
+
+def test_users_and_tls_are_fixtures_to_override(tmp_path: Path) -> None:
+    found = run_pytest(tmp_path, SECURED)
+    assert found.returncode == 0, found.stdout
 
 
 def test_each_worker_of_xdist_has_a_broker(tmp_path: Path) -> None:

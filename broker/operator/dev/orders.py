@@ -1,4 +1,4 @@
-"""Orders to a node of a test, as lines of JSON: faults, topics to create and delete, records and groups to read."""
+"""Orders to a node of a test, as lines of JSON: faults, topics and users to create, records and groups to read."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -8,16 +8,22 @@ from typing import Any, Final
 
 from anabranch.broker.api.handlers import HANDLERS
 from anabranch.broker.api.handlers.local import LocalRequests, User
+from anabranch.broker.api.resources.scram import MECHANISM_TYPES, alter_credentials
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.configs.topic import check_topic_configs
 from anabranch.broker.kafka.partitions.partition import Partition
+from anabranch.broker.kafka.sasl.scram import ITERATIONS_MIN, salted_password
 from anabranch.broker.kafka.topics.topic import Topic
 from anabranch.broker.operator.dev.faults import Faults
 from anabranch.broker.operator.dev.group_reading import describe_group
 from anabranch.broker.operator.dev.reading import bounds, read, row
 from anabranch.protocol.api import Api
 from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialUpsertion,
+)
 from anabranch.protocol.registry import APIS
 
 USER: Final = User("User:test", "127.0.0.1")
@@ -50,6 +56,8 @@ class Orders:
             case {"delete_topic": str(name)}:
                 self._topic(name)
                 await serving.topic_commands.delete(name)
+            case {"set_password": str(password), "user": str(name), "salt": str(salt)}:
+                await _set_password(serving, name, password, bytes.fromhex(salt))
             case {"bounds": str(name), "committed": bool(committed)}:
                 return {"bounds": [bounds(each, committed=committed) for each in self._partitions(name)]}
             case {"read": str(name), "partition": int(index), "offset": int(offset), "committed": bool(committed)}:
@@ -112,6 +120,18 @@ async def create_topic(serving: Serving, name: str, partitions: int, configs: Ma
     await serving.topic_commands.create(
         name, partitions=partitions, configs=check_topic_configs(configs, serving.settings)
     )
+
+
+async def _set_password(serving: Serving, user: str, password: str, salt: bytes) -> None:
+    """Let a user authenticate itself by each mechanism of SCRAM. Raises KafkaError."""
+    for kind, mechanism in MECHANISM_TYPES.items():
+        salted = salted_password(mechanism, password, salt, ITERATIONS_MIN)
+        wanted = ScramCredentialUpsertion(
+            name=user, mechanism=kind, iterations=ITERATIONS_MIN, salt=salt, salted_password=salted
+        )
+        outcomes = await alter_credentials(serving.scram, AlterUserScramCredentialsRequest(upsertions=[wanted]))
+        if (error := outcomes[user]) is not None:
+            raise error
 
 
 def error_code(name: object) -> ErrorCode:

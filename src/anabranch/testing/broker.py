@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import select
 import signal
 import subprocess
@@ -14,7 +15,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from anabranch.broker.operator.dev.folder import MemoryFolder
-from anabranch.extras import install_command
+from anabranch.extras import MissingExtra, install_command
+from anabranch.testing.security import Security
 
 START_TIMEOUT_S: Final = 60.0
 ORDER_TIMEOUT_S: Final = 30.0
@@ -26,6 +28,7 @@ LOG_BYTES_MAX: Final = 64 * 1024
 
 
 GROUP_POLL_S: Final = 0.05
+SALT_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +51,19 @@ class Broker:
     """A broker on a free port of 127.0.0.1, in a process of its own. Its data is in memory, and gone after `close`.
 
     It is a whole Anabranch: any Kafka client can use it. `settings` are those of a node, by name
-    (`{"topic.num_partitions": 3}`). It starts when it is entered as a context manager, or by `start`.
+    (`{"topic.num_partitions": 3}`). With `users`, passwords by name, clients authenticate themselves by SCRAM or PLAIN;
+    with `tls`, they connect by TLS. It starts when it is entered as a context manager, or by `start`.
     """
 
-    def __init__(self, settings: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, object] | None = None,
+        *,
+        users: Mapping[str, str] | None = None,
+        tls: bool = False,
+    ) -> None:
         self._settings = dict(settings or {})
+        self._security = Security(users or {}, tls=tls)
         self._folder: MemoryFolder | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._is_paused = False
@@ -74,6 +85,18 @@ class Broker:
         """`host:port` for clients; it stays the same after `kill` and `start`."""
         self._check_running()
         return f"127.0.0.1:{self._port}"
+
+    def client_settings(self, user: str | None = None) -> dict[str, str]:
+        """Return what a client needs to connect, by the names that librdkafka has for it.
+
+        They are the addresses, and with TLS or users the protocol, the file of the certificate (`ssl.ca.location`), and
+        name and password of a user, by default the first.
+        """
+        servers = self.bootstrap_servers
+        if user is not None and user not in self._security.users:
+            raise BrokerError(f"the broker has no user {user!r}")
+        assert self._folder is not None, "it runs"
+        return {"bootstrap.servers": servers, **self._security.client_settings(self._folder.path, user)}
 
     @property
     def admin_url(self) -> str:
@@ -119,7 +142,13 @@ class Broker:
         if self._folder is None:
             self._folder = MemoryFolder()
         path = self._folder.path
-        settings = [argument for name, value in self._settings.items() for argument in ("--set", f"{name}={value}")]
+        try:
+            secured = self._security.settings(path, self._port)
+        except MissingExtra as error:
+            self.close()
+            raise BrokerError(str(error)) from None
+        wanted = {**secured, **self._settings}
+        settings = [argument for name, value in wanted.items() for argument in ("--set", f"{name}={value}")]
         # -P: a module of the tests that is named like one of the broker's must not take its place.
         command = [sys.executable, "-P", "-m", "anabranch", "dev", "--controlled", "--folder", str(path)]
         with (path / "log").open("ab") as log:
@@ -141,6 +170,8 @@ class Broker:
             raise
         self._port = _port(said["address"])
         self._admin_port = _port(said["admin"])
+        for user, password in self._security.users.items():
+            self._order(set_password=password, user=user, salt=secrets.token_hex(SALT_BYTES))
 
     def close(self) -> None:
         """End it, and remove its data. A second call does nothing."""

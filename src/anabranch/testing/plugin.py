@@ -41,9 +41,26 @@ def anabranch_settings() -> Mapping[str, object]:
 
 
 @pytest.fixture(scope="session")
-def anabranch_broker(anabranch_settings: Mapping[str, object], pytestconfig: pytest.Config) -> Iterator[Broker]:
+def anabranch_users() -> Mapping[str, str]:
+    """Passwords of the broker's users by name; override the fixture to have some."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def anabranch_tls() -> bool:
+    """Choice of TLS for the connections of clients; override the fixture for True."""
+    return False
+
+
+@pytest.fixture(scope="session")
+def anabranch_broker(
+    anabranch_settings: Mapping[str, object],
+    anabranch_users: Mapping[str, str],
+    anabranch_tls: bool,  # noqa: FBT001 - pytest passes fixtures by name
+    pytestconfig: pytest.Config,
+) -> Iterator[Broker]:
     """A broker (`anabranch.testing.Broker`) for all tests of the session."""
-    broker = Broker(anabranch_settings)
+    broker = Broker(anabranch_settings, users=anabranch_users, tls=anabranch_tls)
     try:
         broker.start()
     except BrokerError as error:
