@@ -21,6 +21,7 @@ from tests.support.waiting import WAIT_S, wait_until
 
 pytestmark = pytest.mark.slow
 
+EARLIEST = {"auto.offset.reset": "earliest"}
 ONCE = {"retries": 0, "message.timeout.ms": 600_000}
 
 
@@ -308,6 +309,34 @@ def test_clients_connect_by_tls() -> None:
         assert send(broker, "t", b"1", **settings) == [""]
         with pytest.raises(BrokerError, match="the broker has no user 'zoe'"):
             broker.client_settings("zoe")
+
+
+def test_a_cluster_goes_on_without_one_of_its_nodes() -> None:
+    with Broker(nodes=3) as broker:
+        assert len(broker.bootstrap_servers.split(",")) == 3
+        broker.create_topic("wide", partitions=6)
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        found = admin.list_topics("wide", timeout=WAIT_S)
+        assert {each.leader for each in found.topics["wide"].partitions.values()} == {1, 2, 3}
+        sent = sorted(b"%d" % number for number in range(6))
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        for number, value in enumerate(sent):
+            producer.produce("wide", value, partition=number)
+        assert producer.flush(WAIT_S) == 0
+        assert [each.value for each in broker.records("wide")] == sent
+        broker.kill(2)
+        assert (broker.is_running, broker.is_healthy) == (True, False)
+        assert [each.value for each in broker.records("wide")] == sent, "the others lead its partitions"
+        broker.heal()
+        assert broker.is_healthy
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", **EARLIEST})
+        consumer.subscribe(["wide"])
+        assert sorted(each.value() or b"" for each in consumer.consume(6, WAIT_S)) == sent
+        consumer.commit(asynchronous=False)
+        broker.wait_for_group("g", caught_up=True)
+        consumer.close()
+        with pytest.raises(BrokerError, match="the broker has 3 nodes, and no node 4"):
+            broker.kill(4)
 
 
 def test_its_data_ends_with_it() -> None:

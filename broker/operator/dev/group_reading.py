@@ -1,11 +1,10 @@
 """Describes a group for tests: its state, its members, and what it has consumed."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from anabranch.broker.api.handlers.local import LocalRequests, User
 from anabranch.broker.kafka.groups.consumer.embedded_protocol import assigned_partitions
-from anabranch.broker.kafka.topics.topic_map import TopicMap
 from anabranch.protocol.errors import ErrorCode, KafkaError, MalformedMessage
 from anabranch.protocol.messages import consumer_group_describe, describe_groups
 from anabranch.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
@@ -22,16 +21,14 @@ _ABSENT: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""Errors of a group that does not exist, or whose coordinator is still starting."""
+"""Errors of a group that does not exist, or whose coordinator is another node, or still starting."""
 
 
-async def describe_group(
-    local: LocalRequests, topics: TopicMap, group_id: str, user: User
-) -> Mapping[str, object] | None:
+async def describe_group(local: LocalRequests, group_id: str, user: User) -> Mapping[str, object] | None:
     """Return state, number of members, and offsets of a group of either protocol; None if there is no such group yet.
 
-    Offsets are rows of topic, partition, committed offset (None: none), start and end of each partition that is
-    assigned or has a committed offset. Raises KafkaError, and as `LocalRequests.call`.
+    Offsets are rows of topic, partition and committed offset (None: none) of each partition that is assigned or has a
+    committed offset. Raises KafkaError, and as `LocalRequests.call`.
     """
     (classic,) = (await local.call(DescribeGroupsRequest(groups=[group_id]), user)).groups
     if classic.error_code in _ABSENT:
@@ -44,11 +41,7 @@ async def describe_group(
         places = _assigned_of_classic(group)
     _check(group.error_code)
     committed = await _committed(local, group_id, user)
-    offsets = [
-        [name, index, committed.get((name, index)), *bounds]
-        for name, index in sorted({*places, *committed})
-        if (bounds := _bounds(topics, name, index)) is not None
-    ]
+    offsets = [[*place, committed.get(place)] for place in sorted({*places, *committed})]
     return {"state": group.group_state, "members": len(group.members), "offsets": offsets}
 
 
@@ -88,10 +81,3 @@ def _assigned_of_consumer(group: consumer_group_describe.DescribedGroup) -> Iter
         for topic in member.assignment.topic_partitions
         for index in topic.partitions
     ]
-
-
-def _bounds(topics: TopicMap, name: str, index: int) -> Sequence[int] | None:
-    """Return start and end of a partition; None if it is deleted or not open."""
-    topic = topics.get(name)
-    partition = None if topic is None or index >= len(topic.partitions) else topic.partitions[index]
-    return None if partition is None else (partition.log_start_offset, partition.high_watermark)

@@ -1,7 +1,7 @@
 """Orders to a node of a test, as lines of JSON: faults, topics and users to create, records and groups to read."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any, Final
@@ -12,7 +12,6 @@ from anabranch.broker.api.resources.scram import MECHANISM_TYPES, alter_credenti
 from anabranch.broker.cluster.node import Node
 from anabranch.broker.cluster.serving import Serving
 from anabranch.broker.kafka.configs.topic import check_topic_configs
-from anabranch.broker.kafka.partitions.partition import Partition
 from anabranch.broker.kafka.sasl.scram import ITERATIONS_MIN, salted_password
 from anabranch.broker.kafka.topics.topic import Topic
 from anabranch.broker.operator.dev.faults import Faults
@@ -59,12 +58,15 @@ class Orders:
             case {"set_password": str(password), "user": str(name), "salt": str(salt)}:
                 await _set_password(serving, name, password, bytes.fromhex(salt))
             case {"bounds": str(name), "committed": bool(committed)}:
-                return {"bounds": [bounds(each, committed=committed) for each in self._partitions(name)]}
+                topic = serving.topics.get(name)
+                return {"bounds": None if topic is None else _bounds(topic, committed=committed)}
             case {"read": str(name), "partition": int(index), "offset": int(offset), "committed": bool(committed)}:
                 records, position = await read(self._local, USER, name, index, offset, committed=committed)
                 return {"records": [row(each) for each in records], "next": position}
+            case {"count_nodes": True}:
+                return {"nodes": len(serving.members.living())}
             case {"describe_group": str(group_id)}:
-                return {"group": await describe_group(self._local, serving.topics, group_id, USER)}
+                return {"group": await describe_group(self._local, group_id, USER)}
             case _:
                 self._change_faults(order)
         return {}
@@ -98,12 +100,6 @@ class Orders:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
         return topic
 
-    def _partitions(self, name: str) -> Iterator[Partition]:
-        for index, partition in enumerate(self._topic(name).partitions):
-            if partition is None:
-                raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {index} of {name!r} is not open yet")
-            yield partition
-
 
 def _parsed(line: bytes) -> Any:
     try:
@@ -120,6 +116,11 @@ async def create_topic(serving: Serving, name: str, partitions: int, configs: Ma
     await serving.topic_commands.create(
         name, partitions=partitions, configs=check_topic_configs(configs, serving.settings)
     )
+
+
+def _bounds(topic: Topic, *, committed: bool) -> Sequence[tuple[int, int] | None]:
+    """Return the bounds of each partition; None for one that another node leads, or that is not open yet."""
+    return [None if each is None else bounds(each, committed=committed) for each in topic.partitions]
 
 
 async def _set_password(serving: Serving, user: str, password: str, salt: bytes) -> None:

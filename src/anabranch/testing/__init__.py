@@ -8,6 +8,7 @@
 With pytest, the fixtures `anabranch_broker` and `anabranch_topic` are there as soon as Anabranch is installed.
 """
 
-from anabranch.testing.broker import Broker, BrokerError, Record
+from anabranch.testing.broker import Broker, Record
+from anabranch.testing.process import BrokerError
 
 __all__ = ["Broker", "BrokerError", "Record"]

@@ -1,33 +1,19 @@
-"""A broker process that lives as long as a test needs it."""
+"""A broker that lives as long as a test needs it: one node, or a cluster."""
 
-import json
-import os
 import secrets
-import select
-import signal
-import subprocess
-import sys
 import time
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
 from anabranch.broker.operator.dev.folder import MemoryFolder
 from anabranch.extras import MissingExtra, install_command
+from anabranch.testing.process import ORDER_TIMEOUT_S, START_TIMEOUT_S, BrokerError, BrokerProcess
 from anabranch.testing.security import Security
 
-START_TIMEOUT_S: Final = 60.0
-ORDER_TIMEOUT_S: Final = 30.0
-BAD_SETTING: Final = 2
-"""Exit code of a broker that cannot start with its settings."""
-PART_BYTES: Final = 64 * 1024
-LOG_BYTES_MAX: Final = 64 * 1024
-"""Part of the broker's log that is shown: its end."""
-
-
-GROUP_POLL_S: Final = 0.05
+POLL_S: Final = 0.05
 SALT_BYTES: Final = 16
 
 
@@ -43,33 +29,30 @@ class Record:
     headers: tuple[tuple[str, bytes | None], ...]
 
 
-class BrokerError(RuntimeError):
-    """The broker does not start, or does not carry out a request. The text ends with its log, if there is one."""
-
-
 class Broker:
-    """A broker on a free port of 127.0.0.1, in a process of its own. Its data is in memory, and gone after `close`.
+    """A broker on free ports of 127.0.0.1, each node in a process of its own. Its data is in memory until `close`.
 
     It is a whole Anabranch: any Kafka client can use it. `settings` are those of a node, by name
     (`{"topic.num_partitions": 3}`). With `users`, passwords by name, clients authenticate themselves by SCRAM or PLAIN;
-    with `tls`, they connect by TLS. It starts when it is entered as a context manager, or by `start`.
+    with `tls`, they connect by TLS. `nodes` makes it a cluster of that many, which methods name 1, 2, ... It starts
+    when it is entered as a context manager, or by `start`.
     """
 
     def __init__(
         self,
         settings: Mapping[str, object] | None = None,
         *,
+        nodes: int = 1,
         users: Mapping[str, str] | None = None,
         tls: bool = False,
     ) -> None:
+        if nodes < 1:
+            raise BrokerError(f"nodes: expected at least 1, found {nodes}")
         self._settings = dict(settings or {})
+        self._count = nodes
         self._security = Security(users or {}, tls=tls)
         self._folder: MemoryFolder | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._is_paused = False
-        self._has_faults = False
-        self._port = 0
-        self._admin_port = 0
+        self._nodes: list[BrokerProcess] = []
 
     def __enter__(self) -> Self:
         self.start()
@@ -82,9 +65,9 @@ class Broker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port` for clients; it stays the same after `kill` and `start`."""
+        """`host:port` for clients, of each node; it stays the same after `kill` and `start`."""
         self._check_running()
-        return f"127.0.0.1:{self._port}"
+        return ",".join(f"127.0.0.1:{node.port}" for node in self._nodes)
 
     def client_settings(self, user: str | None = None) -> dict[str, str]:
         """Return what a client needs to connect, by the names that librdkafka has for it.
@@ -101,77 +84,89 @@ class Broker:
     @property
     def admin_url(self) -> str:
         """URL of the admin port, with /api/v1/status and /metrics. Raises BrokerError without the extra `console`."""
-        self._check_running()
-        if not self._admin_port:
+        node = self._first()
+        if not node.admin_port:
             raise BrokerError(f"the broker has no admin port: {install_command('console')}")
-        return f"http://127.0.0.1:{self._admin_port}"
+        return f"http://127.0.0.1:{node.admin_port}"
 
     @property
     def is_running(self) -> bool:
-        """True while its process runs, paused or not."""
-        return self._process is not None and self._process.poll() is None
+        """True while one of its processes runs, paused or not."""
+        return any(node.is_running for node in self._nodes)
 
     @property
     def is_healthy(self) -> bool:
-        """True while it runs without a fault."""
-        return self.is_running and not self._is_paused and not self._has_faults
+        """True while all its nodes run without a fault."""
+        return bool(self._nodes) and all(
+            node.is_running and not node.is_paused and not node.has_faults for node in self._nodes
+        )
 
     @property
     def pid(self) -> int:
-        """Id of its process."""
-        assert self._process is not None, "the broker was never started"
-        return self._process.pid
+        """Id of the process of the first node."""
+        assert self._nodes, "the broker was never started"
+        return self._nodes[0].pid
 
     @property
     def log(self) -> str:
-        """Warnings and errors of the broker, at most the last 64 KiB."""
-        if self._folder is None:
-            return ""
-        try:
-            with (self._folder.path / "log").open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - LOG_BYTES_MAX))
-                return file.read().decode("utf-8", "replace")
-        except FileNotFoundError:
-            return ""
+        """Warnings and errors of the broker, at most the last 64 KiB of each node."""
+        return "".join(node.log for node in self._nodes)
 
     def start(self) -> None:
-        """Start it, or start it again after `kill`, with all records that it had acknowledged. Raises BrokerError."""
-        if self.is_running:
-            raise BrokerError("the broker runs already")
+        """Start it, or the nodes of it that were killed, with all records that it had acknowledged.
+
+        Raises BrokerError.
+        """
+        is_new = self._folder is None
         if self._folder is None:
             self._folder = MemoryFolder()
-        path = self._folder.path
+            path = self._folder.path
+            folders = [path] if self._count == 1 else [path / str(number) for number in range(1, self._count + 1)]
+            self._nodes = [BrokerProcess(each) for each in folders]
+        starting = [node for node in self._nodes if not node.is_running]
+        if not starting:
+            raise BrokerError("the broker runs already")
         try:
-            secured = self._security.settings(path, self._port)
-        except MissingExtra as error:
-            self.close()
-            raise BrokerError(str(error)) from None
-        wanted = {**secured, **self._settings}
-        settings = [argument for name, value in wanted.items() for argument in ("--set", f"{name}={value}")]
-        # -P: a module of the tests that is named like one of the broker's must not take its place.
-        command = [sys.executable, "-P", "-m", "anabranch", "dev", "--controlled", "--folder", str(path)]
-        with (path / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [*command, "--port", str(self._port), "--admin-port", str(self._admin_port), *settings],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C in the terminal is for the tests
-            )
-        self._is_paused = self._has_faults = False
-        try:
-            said = self._read(START_TIMEOUT_S)
-        except BrokerError:
-            if self._port:
-                self.kill()
-            else:
+            for node in starting:
+                node.spawn(self._settings_of(node))
+            for node in starting:
+                node.wait_ready()
+            self._wait_acquainted()
+            self._set_passwords(starting)
+        except (BrokerError, MissingExtra) as error:
+            for node in starting:
+                node.kill()
+            if is_new:
                 self.close()
+            if isinstance(error, MissingExtra):
+                raise BrokerError(str(error)) from None
             raise
-        self._port = _port(said["address"])
-        self._admin_port = _port(said["admin"])
+
+    def _settings_of(self, node: BrokerProcess) -> Mapping[str, object]:
+        assert self._folder is not None, "it is starting"
+        path = self._folder.path
+        shared: dict[str, object] = {}
+        if self._count > 1:
+            shared = {
+                "node.node_id": self._nodes.index(node) + 1,
+                "catalog.url": f"sqlite:///{path / 'catalog.db'}",
+                "objects.path": path / "objects",
+            }
+        return {**shared, **self._security.settings(path, node.port), **self._settings}
+
+    def _wait_acquainted(self) -> None:
+        """Wait until each node knows that the others live."""
+        serving = list(self._serving())
+        until_s = time.perf_counter() + START_TIMEOUT_S
+        while any(node.order(count_nodes=True)["nodes"] < len(serving) for node in serving):
+            if time.perf_counter() > until_s:
+                raise BrokerError(f"the nodes of the broker do not find each other within {START_TIMEOUT_S:g} s")
+            time.sleep(POLL_S)
+
+    def _set_passwords(self, nodes: Sequence[BrokerProcess]) -> None:
         for user, password in self._security.users.items():
-            self._order(set_password=password, user=user, salt=secrets.token_hex(SALT_BYTES))
+            for node in nodes:  # each decides by its own copy of the credentials
+                node.order(set_password=password, user=user, salt=secrets.token_hex(SALT_BYTES))
 
     def close(self) -> None:
         """End it, and remove its data. A second call does nothing."""
@@ -179,30 +174,27 @@ class Broker:
         if self._folder is not None:
             self._folder.remove()
             self._folder = None
-        self._port = self._admin_port = 0
+        self._nodes = []
 
-    def kill(self) -> None:
-        """End its process as a crash would (SIGKILL). `start` brings it back. No error if it does not run."""
-        process = self._process
-        if process is None:
-            return
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
+    def kill(self, node: int | None = None) -> None:
+        """End all processes, or that of a node, as a crash would (SIGKILL). `start` brings them back.
 
-    def pause(self) -> None:
-        """Suspend its process (SIGSTOP): it answers nothing until `resume`."""
+        No error if they do not run.
+        """
+        for each in self._chosen(node):
+            each.kill()
+
+    def pause(self, node: int | None = None) -> None:
+        """Suspend all processes, or that of a node (SIGSTOP): they answer nothing until `resume`."""
         self._check_running()
-        os.kill(self.pid, signal.SIGSTOP)
-        self._is_paused = True
+        for each in self._chosen(node):
+            each.pause()
 
-    def resume(self) -> None:
-        """Let it go on after `pause`."""
+    def resume(self, node: int | None = None) -> None:
+        """Let them go on after `pause`."""
         self._check_running()
-        os.kill(self.pid, signal.SIGCONT)
-        self._is_paused = False
+        for each in self._chosen(node):
+            each.resume()
 
     def slow_store(self, ms: float) -> None:
         """Let each call to the object store take this much longer; 0: no more. Uploads and reads of old data wait."""
@@ -230,32 +222,45 @@ class Broker:
         """Throttle the clients that send the next requests of an API, as a quota would."""
         self._fault(throttle=api, ms=ms, times=times)
 
-    def cut(self) -> None:
-        """Cut clients off until `heal`: close all their connections, and new ones at their first request."""
-        self._fault(cut=True)
+    def cut(self, node: int | None = None) -> None:
+        """Cut clients off until `heal`, from all nodes or one: close all connections, new ones at their first request.
+
+        Nodes still reach each other.
+        """
+        self._check_running()
+        for each in self._chosen(node):
+            each.has_faults = True
+            each.order(cut=True)
 
     def _fault(self, **order: object) -> None:
-        self._has_faults = True
-        self._order(**order)
+        """Give an order about faults to each node that answers."""
+        self._first()
+        for node in self._serving():
+            node.has_faults = True
+            node.order(**order)
 
     def heal(self) -> None:
         """End all faults: go on after `pause`, start after `kill`, fail and delay nothing more."""
-        if not self.is_running:
+        for node in self._nodes:
+            if node.is_running and node.is_paused:
+                node.resume()
+        if not self._nodes or not all(node.is_running for node in self._nodes):
             self.start()
-        if self._is_paused:
-            self.resume()
-        if self._has_faults:
-            self._order(clear=True)
-            self._has_faults = False
+        for node in self._nodes:
+            if node.has_faults:
+                node.order(clear=True)
+                node.has_faults = False
 
     def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, object] | None = None) -> None:
-        """Create a topic. Raises BrokerError."""
+        """Create a topic, which all nodes know then. Raises BrokerError."""
         texts = {key: str(value) for key, value in (configs or {}).items()}
-        self._order(create_topic=name, partitions=partitions, configs=texts)
+        self._first().order(create_topic=name, partitions=partitions, configs=texts)
+        if self._count > 1:
+            self._leaders(name, committed=False)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic. Raises BrokerError."""
-        self._order(delete_topic=name)
+        self._first().order(delete_topic=name)
 
     def records(self, topic: str, *, partition: int | None = None, committed: bool = False) -> list[Record]:
         """Return all records of a topic, or of one partition, ordered by partition and offset. Raises BrokerError.
@@ -263,14 +268,14 @@ class Broker:
         They are those that there are when it is called. With `committed`, records of aborted and open transactions are
         left out, as for a consumer with `isolation.level=read_committed`. No client and no fault has a part in it.
         """
-        bounds = self._order(bounds=topic, committed=committed)["bounds"]
-        if partition is not None and not 0 <= partition < len(bounds):
-            raise BrokerError(f"topic {topic!r} has {len(bounds)} partitions, and no partition {partition}")
+        leaders = self._leaders(topic, committed=committed)
+        if partition is not None and not 0 <= partition < len(leaders):
+            raise BrokerError(f"topic {topic!r} has {len(leaders)} partitions, and no partition {partition}")
         found: list[Record] = []
-        for index in range(len(bounds)) if partition is None else [partition]:
-            offset, end = bounds[index]
+        for index in range(len(leaders)) if partition is None else [partition]:
+            leader, offset, end = leaders[index]
             while offset < end:
-                answer = self._order(read=topic, partition=index, offset=offset, committed=committed)
+                answer = leader.order(read=topic, partition=index, offset=offset, committed=committed)
                 found += (_record(index, row) for row in answer["records"] if row[0] < end)
                 offset = answer["next"]
         return found
@@ -285,61 +290,73 @@ class Broker:
         """
         until_s = time.perf_counter() + timeout_s
         while True:
-            found = self._order(describe_group=group)["group"]
+            found = self._group(group)
             if _is_settled(found, members) and (_is_caught_up(found) or not caught_up):
                 return
             if time.perf_counter() > until_s:
                 raise BrokerError(f"group {group!r} after {timeout_s:g} s: {_told(found)}")
-            time.sleep(GROUP_POLL_S)
+            time.sleep(POLL_S)
+
+    def _group(self, group: str) -> Mapping[str, Any] | None:
+        """Return what its coordinator knows of a group, with the bounds of its partitions; None if there is none."""
+        for node in self._serving():
+            found = node.order(describe_group=group)["group"]
+            if found is not None:
+                break
+        else:
+            return None
+        bounds = {
+            (topic, index): place[1:]
+            for topic in {topic for topic, *_ in found["offsets"]}
+            for index, place in enumerate(self._leaders(topic, committed=False))
+        }
+        offsets = [[*row, *bounds[row[0], row[1]]] for row in found["offsets"] if (row[0], row[1]) in bounds]
+        return {**found, "offsets": offsets}
+
+    def _leaders(self, topic: str, *, committed: bool) -> Sequence[tuple[BrokerProcess, int, int]]:
+        """Return leader, start and end of each partition, once all are led by nodes that run. Raises BrokerError."""
+        self._first()
+        until_s = time.perf_counter() + ORDER_TIMEOUT_S
+        while True:
+            answers = [(node, node.order(bounds=topic, committed=committed)["bounds"]) for node in self._serving()]
+            if all(bounds is not None for _, bounds in answers):
+                count = max(len(bounds) for _, bounds in answers)
+                led = {
+                    index: (node, *place)
+                    for node, bounds in answers
+                    for index, place in enumerate(bounds)
+                    if place is not None
+                }
+                if len(led) == count:
+                    return [led[index] for index in range(count)]
+            elif self._count == 1 or all(bounds is None for _, bounds in answers):
+                raise BrokerError(f"there is no topic {topic!r}")
+            if time.perf_counter() > until_s:
+                raise BrokerError(f"topic {topic!r}: not all partitions have a leader after {ORDER_TIMEOUT_S:g} s")
+            time.sleep(POLL_S)
+
+    def _serving(self) -> Iterator[BrokerProcess]:
+        return (node for node in self._nodes if node.is_running and not node.is_paused)
+
+    def _first(self) -> BrokerProcess:
+        """Return the first node that answers. Raises BrokerError."""
+        self._check_running()
+        found = next(self._serving(), None)
+        if found is None:
+            raise BrokerError("the broker is paused")
+        return found
+
+    def _chosen(self, node: int | None) -> Sequence[BrokerProcess]:
+        """Return the node of that number; None: all."""
+        if node is None:
+            return self._nodes
+        if not 1 <= node <= self._count:
+            raise BrokerError(f"the broker has {self._count} nodes, and no node {node}")
+        return self._nodes[node - 1 : node]
 
     def _check_running(self) -> None:
         if not self.is_running:
-            raise BrokerError(f"the broker does not run{self._with_log()}")
-
-    def _order(self, **order: object) -> Mapping[str, Any]:
-        self._check_running()
-        if self._is_paused:
-            raise BrokerError("the broker is paused")
-        assert self._process is not None
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(order).encode() + b"\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise BrokerError(f"the broker has ended{self._with_log()}") from None
-        answer = self._read(ORDER_TIMEOUT_S)
-        if "error" in answer:
-            raise BrokerError(str(answer["error"]))
-        return answer
-
-    def _read(self, timeout_s: float) -> Mapping[str, Any]:
-        """Return the next answer. Raises BrokerError."""
-        assert self._process is not None
-        assert self._process.stdout is not None
-        pipe = self._process.stdout.fileno()
-        poll = select.poll()
-        poll.register(pipe, select.POLLIN)
-        line = b""
-        while not line.endswith(b"\n"):
-            if not poll.poll(timeout_s * 1000):
-                raise BrokerError(f"the broker did not answer within {timeout_s:g} s{self._with_log()}")
-            part = os.read(pipe, PART_BYTES)
-            if not part:
-                if self._process.wait() == BAD_SETTING and self.log:
-                    raise BrokerError(self.log.splitlines()[-1].removeprefix("Error: "))
-                raise BrokerError(f"the broker has ended{self._with_log()}")
-            line += part
-        found: Mapping[str, Any] = json.loads(line)
-        return found
-
-    def _with_log(self) -> str:
-        said = self.log.strip()
-        return f":\n{said}" if said else ""
-
-
-def _port(address: str) -> int:
-    """Return the port of an address; 0: there is none."""
-    return int(address.rpartition(":")[2] or 0)
+            raise BrokerError(f"the broker does not run{self._nodes[0].with_log() if self._nodes else ''}")
 
 
 def _record(partition: int, row: Sequence[Any]) -> Record:

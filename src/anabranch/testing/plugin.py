@@ -15,7 +15,8 @@ from typing import Final
 
 import pytest
 
-from anabranch.testing.broker import Broker, BrokerError
+from anabranch.testing.broker import Broker
+from anabranch.testing.process import BrokerError
 
 NAME_LENGTH_MAX = 200
 _SHAPE: Final = Signature(
