@@ -86,6 +86,7 @@ def test_a_node_that_is_down_is_in_the_headline(console: ConsolePage, shop: Shop
 def test_configs_are_shown_in_units(console: ConsolePage) -> None:
     page = console.open("topics/orders")
     expect(page.get_by_role("row", name="max.message.bytes")).to_contain_text("1 MiB")
+    expect(page.get_by_role("row", name="retention.bytes")).to_contain_text("-1 no limit")
     page.get_by_role("button", name="Show all").click()
     expect(page.get_by_role("row", name="delete.retention.ms")).to_contain_text("86400000 1 d")
 
@@ -194,6 +195,46 @@ def test_a_search_can_be_stopped_and_continued(console: ConsolePage) -> None:
     expect(page.get_by_text("Stopped.")).to_have_count(0)
     expect(page.locator(".row-button").first).to_be_visible()
     expect(page.get_by_role("progressbar")).to_have_count(0)
+
+
+def test_records_are_copied_downloaded_and_produced_again(console: ConsolePage, shop: Shop) -> None:
+    console.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    packed = json.dumps({"of": "again"}).encode()
+    for value, trace in ((packed, b"a1"), (b"\xff\x00", b"a2")):
+        shop.producer.produce("again", value, key=b"k", headers=[("trace", trace)])
+        assert shop.producer.flush(60) == 0
+    page = console.open("topics/again/records?from=earliest")
+    rows = page.locator(".row-button")
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Download these").click()
+    assert [json.loads(line)["offset"] for line in saved.value.path().read_text().splitlines()] == [0, 1]
+    rows.first.click()
+    page.get_by_role("button", name="Copy value").click()
+    expect(page.get_by_text("The value is copied.")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == packed.decode()
+    page.get_by_role("button", name="Produce again").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_label("Value", exact=True)).to_have_value(packed.decode())
+    expect(dialog.get_by_label("Headers")).to_have_value("trace: a1")
+    expect(dialog.get_by_label("Partition")).to_have_value("0")
+    assert console.violations() == []
+    dialog.get_by_label("Value", exact=True).fill('{"of": "edited"}')
+    dialog.get_by_role("button", name="Produce", exact=True).click()
+    expect(rows).to_have_count(3)
+    expect(page.locator("tr.record").nth(2)).to_contain_text("edited")
+    rows.first.click()
+    rows.nth(1).click()
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Download value").click()
+    assert (saved.value.suggested_filename, saved.value.path().read_bytes()) == ("again-0-1.bin", b"\xff\x00")
+    page.get_by_role("button", name="Produce again").click()
+    expect(dialog).to_contain_text("sent as they are")
+    dialog.get_by_role("button", name="Produce", exact=True).click()
+    expect(rows).to_have_count(4)
+    copy = json.loads(shop.node.ask("/api/v1/topics/again/partitions/0/records/3"))
+    assert (copy["key"], copy["value"], copy["headers"]) == ("aw==", "/wA=", [{"name": "trace", "value": "YTI="}])
+    # The browser notes that the button already has the focus.
+    console.problems[:] = [each for each in console.problems if "Autofocus" not in each]
 
 
 def test_an_address_that_makes_no_sense_shows_the_newest(console: ConsolePage) -> None:

@@ -8,7 +8,7 @@ thread, so that neither the event loop nor the partitions wait, and memory is bo
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from anabranch.broker.api.handlers.local import LocalRefusal, User
 from anabranch.broker.kafka.partitions.record_work import RecordWork, RecordWorkStopped
@@ -56,6 +56,8 @@ DECOMPRESSED_BYTES_MAX: Final = 16 << 20
 HEADERS_MAX: Final = 100
 """Headers of a record that are shown."""
 
+T = TypeVar("T")
+
 
 class HeaderRow(Model):
     """A header of a record."""
@@ -93,7 +95,7 @@ class _Room(NamedTuple):
         return self.records > 0 and self.shown_bytes > 0
 
 
-class _Batch(NamedTuple):
+class Batch(NamedTuple):
     """A batch of a partition."""
 
     header: BatchHeader
@@ -162,8 +164,8 @@ class RecordReader:
         check(data.error_code)
         return data
 
-    async def run_in_thread(self, work: Callable[[], _Selected]) -> _Selected:
-        """Run work in the thread, one batch at a time."""
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
+        """Run work in the thread, one job at a time."""
         return await self._work.run_in_thread(work)
 
 
@@ -250,7 +252,7 @@ class RecordScan:
         end = self._position[index]
         piece = self._pieces.get(index, _Piece(room.records, FETCH_BYTES))
         begin = max(self._limits[index], end - piece.offsets)
-        at, size, batches = begin, 0, list[_Batch]()
+        at, size, batches = begin, 0, list[Batch]()
         while at < end and (size <= PIECE_BYTES or not batches):
             found, damage = await self._fetch(index, at, piece.bytes_of(end - at))
             if damage is not None:
@@ -266,26 +268,18 @@ class RecordScan:
 
     async def _fetch(
         self, index: int, offset: int, bytes_max: int = FETCH_BYTES
-    ) -> tuple[list[_Batch], ProtocolError | None]:
+    ) -> tuple[list[Batch], ProtocolError | None]:
         """Return batches from an offset on, and what is wrong with the one after them."""
         try:
             data = await self._reader.fetch(self._topic, index, offset, bytes_max, self._user)
         except (KafkaError, StorageError, PeerUnavailable, LocalRefusal, TimeoutError) as error:
             self._fail(index, str(error) or "its leader has not answered in time")
             return [], None
-        records: Any = data.records
-        pieces: Iterable[Any] = records if isinstance(records, list) else [records or b""]
-        batches: list[_Batch] = []
-        try:
-            for piece in pieces:
-                for header, batch in iterate_batches(piece):
-                    self.read_bytes += header.size_bytes
-                    batches.append(_Batch(header, batch))
-        except ProtocolError as error:
-            return batches, error
-        return batches, None
+        batches, damage = batches_of(data)
+        self.read_bytes += sum(each.header.size_bytes for each in batches)
+        return batches, damage
 
-    async def _look_into(self, index: int, batches: Sequence[_Batch], room: _Room) -> bool:
+    async def _look_into(self, index: int, batches: Sequence[Batch], room: _Room) -> bool:
         """Take records of batches, and move the position past them. Return whether there was room for all that pass."""
         reader, decoder = self._reader, self._decoder
         while batches:
@@ -309,7 +303,7 @@ class RecordScan:
                 return False
         return True
 
-    def _select(self, index: int, batches: Sequence[_Batch], position: int, room: _Room) -> _Selected:
+    def _select(self, index: int, batches: Sequence[Batch], position: int, room: _Room) -> _Selected:
         """Look into batches, in the thread, as far as there is room, and for a limited time."""
         self._decoder.unknown.clear()
         rows: list[RecordRow] = []
@@ -326,7 +320,7 @@ class RecordScan:
             if header.is_control:
                 continue
             try:
-                body = _body(header, batch)
+                body = body_of(header, batch)
                 cost += len(body)
                 if not self._filter.may_pass(header, body):
                     scanned += min(header.record_count, len(span))
@@ -356,7 +350,19 @@ class RecordScan:
         return range(max(low, header.base_offset), min(high, header.next_offset))
 
 
-def _body(header: BatchHeader, batch: memoryview) -> bytes:
+def batches_of(data: Any) -> tuple[list[Batch], ProtocolError | None]:
+    """Return the batches of a partition's data, and what is wrong with the one after them."""
+    pieces: Iterable[Any] = data.records if isinstance(data.records, list) else [data.records or b""]
+    batches: list[Batch] = []
+    try:
+        for piece in pieces:
+            batches += (Batch(header, batch) for header, batch in iterate_batches(piece))
+    except ProtocolError as error:
+        return batches, error
+    return batches, None
+
+
+def body_of(header: BatchHeader, batch: memoryview) -> bytes:
     """Return the decompressed records of a batch. Raises ProtocolError, KafkaError."""
     if header.record_count > BATCH_RECORDS_MAX:
         raise ProtocolError(f"a batch of {header.record_count} records is not shown")

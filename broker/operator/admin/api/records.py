@@ -8,6 +8,7 @@ client leaves or does not read, and there are few of them.
 
 import asyncio
 import math
+import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
@@ -18,12 +19,14 @@ from pydantic import AfterValidator, Field, StringConstraints
 from anabranch.broker.api.handlers.leadership import NO_LEADER
 from anabranch.broker.api.handlers.list_offsets import EARLIEST, LATEST
 from anabranch.broker.cluster.node import Node
+from anabranch.broker.kafka.topics.topic import Topic
 from anabranch.broker.operator.admin.api.calls import Calls
 from anabranch.broker.operator.admin.api.cluster import may_read_records
 from anabranch.broker.operator.admin.api.endpoints import ApiError, Call, Endpoint, Model
 from anabranch.broker.operator.admin.api.json_path import parse_condition
 from anabranch.broker.operator.admin.api.offsets import Offsets
 from anabranch.broker.operator.admin.api.payloads import Decode
+from anabranch.broker.operator.admin.api.record_bytes import WholeRecord, read_whole
 from anabranch.broker.operator.admin.api.record_filter import RecordFilter, encodings_of_key, parse_header
 from anabranch.broker.operator.admin.api.record_scan import FETCH_BYTES, RecordReader, RecordRow, RecordScan
 from anabranch.broker.operator.admin.api.schemas import Schemas
@@ -38,6 +41,7 @@ PARTITIONS_MAX: Final = 200
 TAILS_MAX: Final = 8
 """Streams of records at a time."""
 TAIL_POLL_S: Final = 0.5
+_OFFSET: Final = re.compile(r"\d{1,18}", re.ASCII)
 _FROM: Final = r"^(earliest|latest|offset:\d{1,18}|offsets:\d{1,9}=\d{1,18}(,\d{1,9}=\d{1,18})*|time:\d{1,18})$"
 
 
@@ -144,6 +148,13 @@ class RecordEndpoints:
             Endpoint("GET", "/topics/{topic}/records", "Records.", self._read, RecordList, query=RecordsQuery),
             Endpoint(
                 "GET",
+                "/topics/{topic}/partitions/{partition}/records/{offset}",
+                "A record, whole, in base64.",
+                self._whole,
+                WholeRecord,
+            ),
+            Endpoint(
+                "GET",
                 "/topics/{topic}/tail",
                 "Records as they arrive, and lines with `heartbeat_ms` between them.",
                 self._tail,
@@ -177,6 +188,13 @@ class RecordEndpoints:
             unreachable=sorted({self._calls.leader_of(topic, index) for index in missing} - {NO_LEADER}),
             more_partitions=query.partition is None and len(indexes) == PARTITIONS_MAX,
         )
+
+    async def _whole(self, call: Call) -> WholeRecord:
+        topic = self._allowed(call)
+        index = partition_index(topic, call.path["partition"])
+        if not _OFFSET.fullmatch(call.path["offset"]):
+            raise ApiError(HTTPStatus.BAD_REQUEST, f"{call.path['offset']!r} is no offset")
+        return await read_whole(self._reader, topic.name, index, int(call.path["offset"]), call.user)
 
     async def _tail(self, call: Call) -> web.StreamResponse:
         _, topic, indexes = self._checked(call)
@@ -213,18 +231,23 @@ class RecordEndpoints:
 
     def _checked(self, call: Call) -> tuple[Any, str, Sequence[int]]:
         """Return query, topic and partitions of a request, if its user may read records."""
-        if not may_read_records(self._node.serving, call):
-            self._audit("denied", call, reason="admin.records")
-            raise ApiError(HTTPStatus.FORBIDDEN, "you may not see records here: the setting admin.records says who may")
+        topic = self._allowed(call)
         query: TailQuery = call.query
-        topic = topic_named(self._node.serving, call.path["topic"])
-        self._audit("records read", call)
         if query.partition is not None and not query.offsets:
             return query, topic.name, [partition_index(topic, str(query.partition))]
         if named := query.offsets:
             indexes = [partition_index(topic, str(index)) for index in sorted(named)]
             return query, topic.name, indexes[:PARTITIONS_MAX]
         return query, topic.name, range(min(len(topic.info.partitions), PARTITIONS_MAX))
+
+    def _allowed(self, call: Call) -> Topic:
+        """Return the topic of a request, if its user may read records."""
+        if not may_read_records(self._node.serving, call):
+            self._audit("denied", call, reason="admin.records")
+            raise ApiError(HTTPStatus.FORBIDDEN, "you may not see records here: the setting admin.records says who may")
+        topic = topic_named(self._node.serving, call.path["topic"])
+        self._audit("records read", call)
+        return topic
 
     def _audit(self, event: str, call: Call, **fields: str) -> None:
         known = {"listener": "admin", "resource_type": "TOPIC", "resource": call.path["topic"], **fields}

@@ -118,6 +118,7 @@ export const api = {
     change("DELETE", ["topics", name], {}, validateOnly ? { validate_only: "true" } : {}),
 
   records: (topic, query, signal) => get(["topics", topic, "records"], query, signal),
+  wholeRecord: (topic, partition, offset) => get(["topics", topic, "partitions", partition, "records", offset]),
   tail: (topic, query, signal) => lines(url(["topics", topic, "tail"], query), signal),
   produce: (topic, body) => change("POST", ["topics", topic, "records"], body),
 

@@ -1,6 +1,7 @@
 """The JSON API shows records: from an offset or a time on, filtered, page by page, and as they arrive."""
 
 import asyncio
+from base64 import b64decode
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
@@ -9,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from anabranch.broker.cluster.node import Node
-from anabranch.broker.operator.admin.api import record_scan, records, streams
+from anabranch.broker.operator.admin.api import record_bytes, record_scan, records, streams
 from anabranch.protocol.compression import Compression
 from anabranch.protocol.records import Record, build_batch
 from tests.support.admin_api import OPERATE, READ, TOKENS, ApiClient, api_client, lines_of, until_open
@@ -177,7 +178,7 @@ async def test_a_setting_says_who_may_read_records(tmp_path: Path, allowed: str,
         await node.serving.topic_commands.create("t", partitions=1, configs={})
         for token, expected in ((READ, reader), (OPERATE, operator)):
             async with api_client(node, token) as api:
-                for path in ("/topics/t/records", "/topics/u/tail"):
+                for path in ("/topics/t/records", "/topics/u/tail", "/topics/t/partitions/0/records/0"):
                     with capture_logs() as logs:
                         status, answer, _ = await api.answer("GET", path)
                     if expected == 403:
@@ -383,3 +384,34 @@ async def test_keys_that_are_integers_and_uuids_are_shown_and_found_as_such(api:
     assert found["records"][0]["key"]["error"] == "a UUID has 16 bytes"
     found = await api.get("/topics/t/records", partition=0, decode_key="int")
     assert found["records"][5]["key"]["error"] == "an integer has 1, 2, 4 or 8 bytes"
+
+
+async def test_a_record_is_read_whole_and_produced_again(api: ApiClient, client: RawClient) -> None:
+    value = bytes(range(256)) * 100
+    headers = (("trace", b"\xff"), ("none", None))
+    await client.produce("t", [batch((b"a", b"first"), (None, value), headers=headers, compression=Compression.ZSTD)])
+    found = await api.get("/topics/t/partitions/0/records/1")
+    assert (found["partition"], found["offset"], found["timestamp_ms"], found["key"]) == (0, 1, BASE_MS + 1, None)
+    assert b64decode(found["value"]) == value
+    assert found["headers"] == [{"name": "trace", "value": "/w=="}, {"name": "none", "value": None}]
+    again = {name: found[name] for name in ("key", "value", "headers")}
+    await api.ask("POST", "/topics/t/records", {**again, "partition": 1, "encoding": "base64"})
+    copy = await api.get("/topics/t/partitions/1/records/0")
+    assert {name: copy[name] for name in again} == again
+
+
+async def test_a_record_that_cannot_be_shown_whole_is_named(
+    api: ApiClient, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.produce("t", [batch((b"a", b"12345"))])
+    await client.produce("t", [batch((b"a", b"1"), headers=(("\udcff", b""),))])
+    monkeypatch.setattr(record_bytes, "WHOLE_BYTES_MAX", 5)
+    for place, status, reason in (
+        ("0/records/0", 413, "the record has more than 5 bytes"),
+        ("0/records/1", 409, "the name of a header is no text"),
+        ("0/records/2", 404, "partition 0 of topic t has no record at offset 2"),
+        ("0/records/9", 400, "OFFSET_OUT_OF_RANGE"),
+        ("0/records/x", 400, "'x' is no offset"),
+        ("7/records/0", 404, "partition 7 of topic t does not exist"),
+    ):
+        assert await api.failure("GET", f"/topics/t/partitions/{place}") == (status, reason)

@@ -1,7 +1,8 @@
 // Small parts that every page uses.
+import { copyText } from "../files.js";
 import { localTime, time } from "../format.js";
 import { html, useState } from "../html.js";
-import { notify, useStore } from "../store.js";
+import { useStore } from "../store.js";
 
 /** Parts of a name between which a line may break. */
 const NAME_PARTS = /.{1,18}?[-._,:/@\s]+|.{1,18}/gs;
@@ -83,13 +84,9 @@ export function Empty({ title, children }) {
 export function Command({ text }) {
   const [copied, setCopied] = useState(false);
   const copy = async () => {
-    try {
-      await navigator.clipboard.writeText(text);
-      setCopied(true);
-      setTimeout(() => setCopied(false), 1500);
-    } catch {
-      notify("The browser does not allow copying here: select the text instead.", "bad"); // without TLS, for example
-    }
+    if (!(await copyText(text))) return;
+    setCopied(true);
+    setTimeout(() => setCopied(false), 1500);
   };
   return html`
     <div class="command">

@@ -126,7 +126,7 @@ export function RecordFilters({ topic, filters, isLive, partitions, apply }) {
       ${showsFurther &&
       html`
         <${Text} label="Header" placeholder="name or name=value" ...${text("header")} />
-        <${Text} label="JSON path" placeholder="$.items[*].sku == &quot;tea&quot;" ...${text("json")} />
+        <${Text} label="JSON path" placeholder="$.items[*].sku == 'tea'" ...${text("json")} />
         <${Choice} label="Decode keys" choices=${Object.entries(DECODERS)} ...${choice("decode_key")} />
         <${Choice} label="Decode values" choices=${Object.entries(DECODERS)} ...${choice("decode")} />
         ${!isLive && html`<${Choice} label="Records" choices=${LIMITS.map((limit) => [String(limit), limit])} ...${choice("limit")} />`}

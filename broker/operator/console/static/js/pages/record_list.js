@@ -1,14 +1,24 @@
 // A list of records, each of which can be opened: with a click anywhere in its row, or with its button from the keyboard.
+import { api } from "../api.js";
+import { bytesOf, copyText, saveFile } from "../files.js";
 import { html, useState } from "../html.js";
 import { Time } from "../components/basics.js";
 import { Payload, PayloadLine } from "../components/payload.js";
 import { bytes, number } from "../format.js";
 import { href } from "../router.js";
+import { notify, useMayOperate } from "../store.js";
 
 /** Identity of a record in its topic. */
 export const recordKey = ({ partition, offset }) => `${partition}/${offset}`;
 
-export function RecordList({ topic, records }) {
+const ENDINGS = { json: "json", avro: "avro", protobuf: "pb", text: "txt" };
+
+/** Save records as they are shown, one in JSON a line. */
+export const saveRecords = (topic, records) =>
+  saveFile(`${topic}.jsonl`, records.map((record) => `${JSON.stringify(record)}\n`), "application/jsonl");
+
+/** `produceAgain(record)` is called with a whole record, of the API. */
+export function RecordList({ topic, records, produceAgain }) {
   const [opened, setOpened] = useState(new Set());
   const toggle = (key) => {
     const changed = new Set(opened);
@@ -47,7 +57,7 @@ export function RecordList({ topic, records }) {
                 <td class="value-cell"><${PayloadLine} payload=${record.value} /></td>
                 <td class="numeric wide">${bytes(record.size)}</td>
               </tr>
-              ${isOpen && html`<tr key=${`${key} details`} class="details"><td colspan="5"><${Details} topic=${topic} record=${record} /></td></tr>`}
+              ${isOpen && html`<tr key=${`${key} details`} class="details"><td colspan="5"><${Details} topic=${topic} record=${record} produceAgain=${produceAgain} /></td></tr>`}
             `;
           })}
         </tbody>
@@ -56,9 +66,39 @@ export function RecordList({ topic, records }) {
   `;
 }
 
-function Details({ topic, record }) {
+/** What can be done with a record. */
+function Actions({ topic, record, produceAgain }) {
+  const mayOperate = useMayOperate();
+  const { partition, offset, value } = record;
+  const withWhole = (use) => async () => {
+    try {
+      use(await api.wholeRecord(topic, partition, offset));
+    } catch (error) {
+      notify(error.message, "bad");
+    }
+  };
+  const copy = async () => {
+    if (await copyText(value.text)) notify("The value is copied.");
+  };
+  const download = withWhole((whole) =>
+    saveFile(`${topic}-${partition}-${offset}.${ENDINGS[value.format] ?? "bin"}`, [bytesOf(whole.value)], "application/octet-stream"),
+  );
+  return html`
+    <div class="actions">
+      ${value !== null &&
+      html`
+        <button type="button" class="small" onClick=${copy}>Copy value${value.truncated ? " as shown" : ""}</button>
+        <button type="button" class="small" onClick=${download}>Download value</button>
+      `}
+      ${mayOperate && html`<button type="button" class="small" onClick=${withWhole(produceAgain)}>Produce again</button>`}
+    </div>
+  `;
+}
+
+function Details({ topic, record, produceAgain }) {
   return html`
     <div class="record-details">
+      <${Actions} topic=${topic} record=${record} produceAgain=${produceAgain} />
       <dl class="pairs">
         <div><dt>Partition</dt><dd><a href=${href(["topics", topic, "partitions", record.partition])}>${record.partition}</a></dd></div>
         <div><dt>Offset</dt><dd>${number(record.offset)}</dd></div>

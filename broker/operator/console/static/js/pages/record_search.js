@@ -52,7 +52,8 @@ export function useSearch(topic, request, isPatient) {
     const { signal } = controller;
     let now = { ...begun, error: null, isBusy: true, isStopped: false };
     const wanted = now.records.length + Number(request.limit);
-    setState(now);
+    // What was found before stays until there is an answer.
+    setState((old) => (begun === NOTHING && old.next !== null ? { ...old, error: null, isBusy: true } : now));
     try {
       for (let goesOn = true; goesOn; ) {
         const from = now.next === null ? request.from : cursorText(now.next);

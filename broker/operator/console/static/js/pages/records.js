@@ -10,37 +10,38 @@ import { go, href } from "../router.js";
 import { notify, useMayOperate, useStore } from "../store.js";
 import { ProduceRecord } from "./produce.js";
 import { RecordFilters, filtersOf, isCondition, requestOf, tailOf } from "./record_filters.js";
-import { RecordList } from "./record_list.js";
+import { RecordList, saveRecords } from "./record_list.js";
 import { SHOWN_MAX, useSearch } from "./record_search.js";
 import { useTail } from "./tail.js";
 
 export function RecordsPage({ topic, query }) {
-  const [produces, setProduces] = useState(false);
+  const [produces, setProduces] = useState(null); // {original}: a record that is produced again
   const mayOperate = useMayOperate();
   const info = usePoll((signal) => api.topic(topic, signal), 0, [topic]);
   const partitions = info.data?.partitions.map((partition) => partition.index) ?? [];
   const produced = ({ partition, offset }) => {
-    setProduces(false);
+    setProduces(null);
     notify(`The record is at offset ${number(offset)} of partition ${partition}.`);
     document.dispatchEvent(new CustomEvent("console:refresh"));
   };
   return html`
     <${PageHead} title="Records" crumbs=${[["Topics", href(["topics"])], [topic, href(["topics", topic])]]}>
       ${mayOperate &&
-      html`<button type="button" data-key="n" disabled=${info.data === null} onClick=${() => setProduces(true)}>Produce a record</button>`}
+      html`<button type="button" data-key="n" disabled=${info.data === null} onClick=${() => setProduces({ original: null })}>Produce a record</button>`}
     <//>
     ${isMissing(info)
       ? html`<${Waiting} poll=${info} missing=${html`<p><a href=${href(["topics"])}>All topics</a></p>`} />`
       : html`
           <${PageError} error=${info.error} retry=${info.refresh} />
-          <${Records} topic=${topic} query=${query} partitions=${partitions} />
+          <${Records} topic=${topic} query=${query} partitions=${partitions} produceAgain=${(original) => setProduces({ original })} />
         `}
-    ${produces && html`<${ProduceRecord} topic=${topic} partitions=${partitions} close=${() => setProduces(false)} done=${produced} />`}
+    ${produces &&
+    html`<${ProduceRecord} topic=${topic} partitions=${partitions} original=${produces.original} close=${() => setProduces(null)} done=${produced} />`}
   `;
 }
 
 /** The filters, and the records that they select. */
-function Records({ topic, query, partitions }) {
+function Records({ topic, query, partitions, produceAgain }) {
   const mayRead = useStore((state) => state.session.may_read_records);
   const filters = filtersOf(query, decodersOf(topic));
   const isLive = query.live === "true";
@@ -51,13 +52,13 @@ function Records({ topic, query, partitions }) {
   return html`
     <${RecordFilters} topic=${topic} filters=${filters} isLive=${isLive} partitions=${partitions} apply=${apply} />
     ${isLive
-      ? html`<${Tail} key=${`live ${JSON.stringify(query)}`} topic=${topic} filters=${filters} />`
-      : html`<${Browse} key=${`browse ${JSON.stringify(query)}`} topic=${topic} filters=${filters} />`}
+      ? html`<${Tail} key=${`live ${JSON.stringify(query)}`} topic=${topic} filters=${filters} produceAgain=${produceAgain} />`
+      : html`<${Browse} key=${`browse ${JSON.stringify(query)}`} topic=${topic} filters=${filters} produceAgain=${produceAgain} />`}
   `;
 }
 
 /** Pages of records that are there. */
-function Browse({ topic, filters }) {
+function Browse({ topic, filters, produceAgain }) {
   const isSearch = isCondition(filters);
   const isNewest = filters.from === "latest";
   const search = useSearch(topic, requestOf(filters), isSearch);
@@ -70,9 +71,9 @@ function Browse({ topic, filters }) {
     <${Unreachable} nodes=${search.unreachable} />
     ${search.errors.map((text) => html`<p class="warning-line" role="status">${text}</p>`)}
     ${search.more_partitions && html`<p class="warning-line">The topic has more partitions than are read at once: choose one.</p>`}
-    <${Progress} search=${search} isSearch=${isSearch} isNewest=${isNewest} />
+    <${Progress} search=${search} isSearch=${isSearch} isNewest=${isNewest} save=${() => saveRecords(topic, sorted)} />
     ${records.length > 0
-      ? html`<${RecordList} topic=${topic} records=${sorted} />`
+      ? html`<${RecordList} topic=${topic} records=${sorted} produceAgain=${produceAgain} />`
       : !isBusy && !search.error && html`<${NoRecords} topic=${topic} filters=${filters} isEnd=${end} />`}
     <${PageError} error=${search.error} retry=${search.more} />
     ${isFull && !end && html`<p class="note">No more than ${count(SHOWN_MAX, "record")} are shown: narrow the filters, or start elsewhere.</p>`}
@@ -82,7 +83,7 @@ function Browse({ topic, filters }) {
 }
 
 /** What was found so far, how far a search has come, and a way to stop it. */
-function Progress({ search, isSearch, isNewest }) {
+function Progress({ search, isSearch, isNewest, save }) {
   const { records, scanned, remaining, isBusy } = search;
   const total = scanned + remaining;
   if (isBusy && search.next === null && !isSearch) return html`<p class="waiting" role="status">Loading …</p>`;
@@ -98,6 +99,7 @@ function Progress({ search, isSearch, isNewest }) {
         ${count(records.length, "record")}${isSearch && html`, ${number(scanned)} of about ${number(total)} looked at (${bytes(search.read_bytes)} read)`}.
         ${search.isStopped && " Stopped."}${isNewest && records.length > 0 && " The newest come first."}
       </p>
+      ${records.length > 0 && !isBusy && html`<button type="button" class="small" onClick=${save}>Download these</button>`}
     </div>
   `;
 }
@@ -121,7 +123,7 @@ function tailState({ isPaused, isOpen, received }) {
 }
 
 /** Records as they arrive. */
-function Tail({ topic, filters }) {
+function Tail({ topic, filters, produceAgain }) {
   const tail = useTail(topic, tailOf(filters));
   return html`
     <div class="tail-bar">
@@ -140,7 +142,7 @@ function Tail({ topic, filters }) {
     </div>
     <${PageError} error=${tail.error} />
     ${tail.records.length > 0
-      ? html`<${RecordList} topic=${topic} records=${tail.records} />`
+      ? html`<${RecordList} topic=${topic} records=${tail.records} produceAgain=${produceAgain} />`
       : html`<${Empty} title="Waiting for the next record.">
           <p>Send one:</p>
           <${Command} text=${firstRecord(topic)} />

@@ -160,6 +160,7 @@ const TIME_MAX_MS = 1e15;
 /** Return a value with its unit, where the config's name has one: `604800000` of `retention.ms` is `7 d`. */
 function inUnits(name, text) {
   const value = Number(text);
+  if (text === "-1" && /\.(ms|bytes)$/.test(name)) return "no limit";
   if (!/^\d+$/.test(text ?? "")) return "";
   if (name.endsWith(".ms") && value >= 1_000 && value < TIME_MAX_MS) return duration(value);
   return name.endsWith(".bytes") && value >= 1_024 && value < 2 ** 50 ? bytes(value) : "";
