@@ -11,7 +11,7 @@ import select
 import signal
 import subprocess
 import sys
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +89,11 @@ class SchemaDecoder:
             source = {"kind": schema.kind, "schema": schema.text, "references": dict(schema.references)}
             answer = self._ask({**request, **source})
         return DecodedText(answer["text"], answer["cut"])
+
+    def compile(self, schema: SchemaSource) -> bytes:
+        """Return the FileDescriptorSet of a schema of protobuf, its own file last. Raises DecodeError."""
+        answer = self._ask({"compile": schema.text, "references": dict(schema.references)})
+        return b64decode(answer["descriptors"])
 
     @property
     def process_id(self) -> int | None:

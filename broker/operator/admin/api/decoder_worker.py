@@ -9,6 +9,10 @@ Requests and answers are JSON, each after its length in 4 bytes (big endian), on
 
     {"id": 5, "data": "base64 of what follows the id in the payload"} -> {"text": "...", "cut": false}
 
+A request with `compile` instead of an id asks for the FileDescriptorSet of source that no payload belongs to:
+
+    {"compile": ".proto source", "references": {...}} -> {"descriptors": "base64, the source's own file last"}
+
 An answer may also be `{"error": "one line"}`, or `{"unknown": true}` for a schema that has to be sent along: `"kind":
 "PROTOBUF", "schema": ".proto source", "references": {"place.proto": ".proto source"}`. Each has the CPU time that it
 took in `seconds`, and `worn` if this process holds so much memory that another should follow it. It imports nothing of
@@ -23,7 +27,7 @@ import resource
 import signal
 import sys
 import time
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -187,12 +191,21 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 def compile_protobuf(schema_id: int, text: str, references: Mapping[str, str]) -> ProtobufSchema:
     """Compile .proto source with the sources that it imports by these names. Raises InvalidError."""
-    import grpc_tools
     from google.protobuf.message import DecodeError
+
+    descriptors = compile_files(f"schema-{schema_id}.proto", text, references)
+    try:
+        return ProtobufSchema(descriptors)
+    except (DecodeError, RecursionError) as error:  # options may be nested deeper than messages
+        raise InvalidError(f"invalid schema: {error}") from None
+
+
+def compile_files(own: str, text: str, references: Mapping[str, str]) -> bytes:
+    """Return the FileDescriptorSet of .proto source of this name and the files that it imports. Raises InvalidError."""
+    import grpc_tools
     from grpc_tools import protoc
 
     well_known = Path(grpc_tools.__file__).parent / "_proto"
-    own = f"schema-{schema_id}.proto"
     with _memory_files() as make:
         sources = {**references, own: text}
         places = {name: make(source.encode())[1] for name, source in sources.items()}
@@ -211,10 +224,7 @@ def compile_protobuf(schema_id: int, text: str, references: Mapping[str, str]) -
         descriptors = os.pread(out, DESCRIPTOR_BYTES_MAX + 1, 0)
     if len(descriptors) > DESCRIPTOR_BYTES_MAX:
         raise InvalidError("invalid schema: it is too large")
-    try:
-        return ProtobufSchema(descriptors)
-    except (DecodeError, RecursionError) as error:  # options may be nested deeper than messages
-        raise InvalidError(f"invalid schema: {error}") from None
+    return descriptors
 
 
 @contextmanager
@@ -258,6 +268,8 @@ class Worker:
 
     def answer(self, request: Any) -> dict[str, Any]:
         """Carry out one request."""
+        if "compile" in request:
+            return _compiled(request)
         schema_id = request["id"]
         known = self._schemas.pop(schema_id, None)
         try:
@@ -287,6 +299,16 @@ class Worker:
             if len(text) > self._text_max:
                 return {"text": text[: self._text_max], "cut": True}
         return {"text": text, "cut": False}
+
+
+def _compiled(request: Any) -> dict[str, Any]:
+    try:
+        found = compile_files("schema.proto", request["compile"], request["references"])
+    except (InvalidError, UnicodeError) as error:
+        return {"error": " ".join(str(error).split())[:ERROR_CHARACTERS_MAX]}
+    except MemoryError:
+        return {"error": f"compiling needs more than {MEMORY_BYTES_MAX >> 20} MiB of memory"}
+    return {"descriptors": b64encode(found).decode()}
 
 
 def _schema_of(request: Any) -> Schema:

@@ -1,0 +1,1 @@
+"""Formats of schemas: how each is parsed, written, and compared with an earlier version."""
