@@ -63,11 +63,19 @@ class PartitionLog:
 
     async def replay(self) -> AsyncIterator[ReplayedBatch]:
         """Yield all records once they are durable, a batch at a time."""
+        async for _, batch in self.read(0):
+            yield batch
+
+    async def read(self, offset: int) -> AsyncIterator[tuple[int, ReplayedBatch]]:
+        """Yield the batches from an offset on once they are durable, each with the offset of the next one.
+
+        Batches that compaction has emptied, and markers of no outcome, are left out.
+        """
         stream = self._partition.stream
         if stream.confirmed_offset < stream.next_offset:
             assert stream.last_durable is not None, "something was appended"
             await stream.last_durable
-        offset, end_offset = stream.start_offset, stream.confirmed_offset
+        offset, end_offset = max(offset, stream.start_offset), stream.confirmed_offset
         while offset < end_offset:
             result = await stream.read(offset, REPLAY_BYTES_MAX, end_offset=end_offset)
             assert result.next_offset > offset, "a read below the confirmed offset returns something"
@@ -79,11 +87,11 @@ class PartitionLog:
                 if header.is_control:
                     kind, _ = control_record(batch.payload)
                     if kind in {ControlType.ABORT, ControlType.COMMIT}:
-                        yield ReplayedBatch((), producer, committed=kind == ControlType.COMMIT)
+                        yield batch.end_offset, ReplayedBatch((), producer, committed=kind == ControlType.COMMIT)
                     continue
                 records = decode_records(batch.payload)
                 kept = [KeyValue(record.key or b"", record.value) for record in records if record.offset >= offset]
-                yield ReplayedBatch(kept, producer)
+                yield batch.end_offset, ReplayedBatch(kept, producer)
             offset = result.next_offset
 
     async def trim(self, offset: int) -> None:
